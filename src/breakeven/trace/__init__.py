@@ -1,0 +1,14 @@
+"""A recorded training step, and what can be derived from it without running it again."""
+
+from breakeven.trace._events import DTYPE_BYTES as DTYPE_BYTES
+from breakeven.trace._events import Copy as Copy
+from breakeven.trace._events import Event as Event
+from breakeven.trace._events import HostWork as HostWork
+from breakeven.trace._events import Location as Location
+from breakeven.trace._events import Op as Op
+from breakeven.trace._events import Phase as Phase
+from breakeven.trace._events import Sync as Sync
+from breakeven.trace._events import TensorSpec as TensorSpec
+from breakeven.trace._step_trace import DeviceFault as DeviceFault
+from breakeven.trace._step_trace import Settings as Settings
+from breakeven.trace._step_trace import StepTrace as StepTrace

@@ -1,0 +1,165 @@
+"""What happens in a training step, event by event, in the order in which the host issues it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Phase(StrEnum):
+    """Part of the step in which an event happens."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a file of the user."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cost model needs to know of one tensor.
+
+    Args:
+        shape: Size of each dimension; ``()`` for a scalar.
+        dtype: torch's name without the prefix: ``float32``, ``int64``, ``bool``.
+        device: ``cpu`` or ``cuda:0``: where it lives, or would live on a machine with a GPU.
+        layout: ``contiguous``, ``channels_last``, ``transposed`` (last two dimensions swapped),
+            ``expanded`` (a dimension of stride 0) or ``strided``. Strides themselves are not
+            kept: they are products of sizes and do not scale with the batch as sizes do.
+        storage: Number of the memory block, unique in the trace; views share it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    layout: str = "contiguous"
+    storage: int = -1
+
+    @property
+    def numel(self) -> int:
+        """Return the number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of one element."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of all elements (an expanded tensor occupies fewer)."""
+        return self.numel * self.element_bytes
+
+
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "complex32": 4, "complex64": 8, "complex128": 16,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "uint16": 2, "uint32": 4, "uint64": 8,
+}  # fmt: skip
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
+    """One operator, as the dispatcher sees it below autograd and autocast.
+
+    Args:
+        name: Overload: ``aten.addmm.default``.
+        inputs: Tensor arguments, lists flattened, in the order of the schema.
+        outputs: Tensor results, lists flattened.
+        attributes: Non-tensor arguments by their schema name, such as ``stride`` and ``groups``.
+        phase: Part of the step.
+        device: Where it runs: the device of its inputs.
+        location: Line of the user's file; for backward ops, the line of the forward op.
+        module: Dotted path of the ``nn.Module`` that issued it; empty outside of modules.
+        thread: 0 for the thread of the training loop.
+        host_ns: How long it took on the CPU of the machine that traced it.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    attributes: dict[str, Any] = {}
+    phase: Phase = Phase.FORWARD
+    device: str = "cuda:0"
+    location: Location | None = None
+    module: str = ""
+    thread: int = 0
+    host_ns: int = 0
+
+    @property
+    def is_on_host(self) -> bool:
+        """Return whether the CPU computes it, even on a machine with a GPU."""
+        return self.device == "cpu"
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
+    """A copy between host and device memory."""
+
+    source: str
+    destination: str
+    num_bytes: int
+    is_pinned: bool = False
+    non_blocking: bool = False
+    phase: Phase = Phase.FORWARD
+    location: Location | None = None
+    storage: int = -1
+
+    @property
+    def is_to_device(self) -> bool:
+        """Return whether the data goes from the host to the device."""
+        return self.source == "cpu"
+
+    @property
+    def is_blocking(self) -> bool:
+        """Return whether the host waits: pageable memory always blocks, whatever was asked."""
+        return not (self.is_pinned and self.non_blocking)
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync"):
+    """The host waits until the device has done all that was issued.
+
+    Args:
+        kind: What made it wait: ``item``, ``nonzero``, ``print``, ``synchronize``, ...
+        num_bytes: Bytes read back by the same call; 0 where none are.
+        phase: Part of the step.
+        location: Line of the user's file.
+    """
+
+    kind: str
+    num_bytes: int = 0
+    phase: Phase = Phase.FORWARD
+    location: Location | None = None
+
+
+class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
+    """Time that the host spends outside of torch's operators.
+
+    Args:
+        kind: ``data`` (the data loader) or ``script`` (the user's own Python, NumPy, simulators).
+        duration_ns: Time on the CPU of the machine that traced it.
+        num_workers: Processes that share the work besides the training process; with any, the
+            work overlaps the step.
+        phase: Part of the step.
+        location: Line of the user's file.
+    """
+
+    kind: str
+    duration_ns: int
+    num_workers: int = 0
+    phase: Phase = Phase.DATA
+    location: Location | None = None
+
+
+Event = Op | Copy | Sync | HostWork

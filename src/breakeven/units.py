@@ -1,0 +1,58 @@
+"""The only place that scales a number: constants, and quantities as text for people."""
+
+from __future__ import annotations
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+FLOP_PER_TFLOP = 1e12
+BYTES_PER_GB = 1e9
+BYTES_PER_GIB = 2**30
+BYTES_PER_MIB = 2**20
+
+_DURATIONS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+_COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_digits(value: float, digits: int = 3) -> str:
+    """Return ``value`` with ``digits`` significant digits and no exponent."""
+    if value == 0:
+        return "0"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if "e" in text else text
+
+
+def format_duration(duration_ns: float, digits: int = 3) -> str:
+    """Return a duration in the unit that a person would choose: ``1.24 ms``."""
+    for scale, unit in _DURATIONS:
+        # Rounding first keeps 999.9 µs from being shown as "1e+03 µs".
+        if float(f"{abs(duration_ns) / scale:.{digits}g}") >= 1:
+            return f"{format_digits(duration_ns / scale, digits)} {unit}"
+    return f"{format_digits(duration_ns, digits)} ns"
+
+
+def format_bytes(num_bytes: float, digits: int = 3) -> str:
+    """Return a data size in decimal units: ``16 GB`` is 16 × 10⁹ bytes."""
+    for scale, unit in _SIZES:
+        if float(f"{abs(num_bytes) / scale:.{digits}g}") >= 1:
+            return f"{format_digits(num_bytes / scale, digits)} {unit}"
+    return "0 B"
+
+
+def format_count(count: float, digits: int = 3) -> str:
+    """Return a count or rate with an SI prefix: ``12.3k``."""
+    for scale, prefix in _COUNTS:
+        if float(f"{abs(count) / scale:.{digits}g}") >= 1:
+            return f"{format_digits(count / scale, digits)}{prefix}"
+    return format_digits(count, digits)
+
+
+def format_ratio(ratio: float) -> str:
+    """Return a ratio as people say it: ``3.2×``, ``0.41×``, ``120×``."""
+    return f"{format_digits(ratio, 2 if ratio < 100 else 3)}×"
+
+
+def format_percent(fraction: float) -> str:
+    """Return a share (0-1) as a percentage: ``12 %``."""
+    return f"{format_digits(100 * fraction, 2)} %"
