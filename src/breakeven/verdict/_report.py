@@ -1,0 +1,238 @@
+"""The answer to `breakeven check`, as values: what the JSON document and every renderer show.
+
+The JSON schema is generated from these types, so a changed key is a changed contract: raise
+``SCHEMA_VERSION`` with it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from breakeven.errors import Caveat
+from breakeven.timing import Source
+
+SCHEMA_VERSION = 1
+
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Nanoseconds = Annotated[float, Meta(ge=0.0)]
+
+
+class DeviceKind(StrEnum):
+    """Hardware of a result."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+class Bound(StrEnum):
+    """What a step's time goes down with: the resource whose removal shortens it the most."""
+
+    LAUNCH = "launch"
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    TRANSFER = "transfer"
+    SYNC = "sync"
+    HOST_DATA = "host-data"
+    HOST_OPTIMIZER = "host-optimizer"
+
+
+class Choice(StrEnum):
+    """Where the script should train."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    TOO_CLOSE = "too_close"
+
+
+class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that was traced, in numbers.
+
+    Args:
+        num_ops: Operators that the dispatcher sees.
+        num_kernels: Kernels that a GPU would launch for them.
+        num_syncs: Times the host waits for the device.
+        h2d_bytes: Host to device, per step.
+        d2h_bytes: Device to host, per step.
+        batch_size: Samples per step, or null when the script does not tell.
+        num_parameters: Elements of the parameters that are trained.
+        host_ns: Time that the host needs to issue the step, waiting for nothing.
+    """
+
+    num_ops: int
+    num_kernels: int
+    num_syncs: int
+    h2d_bytes: int
+    d2h_bytes: int
+    batch_size: int | None
+    num_parameters: int
+    host_ns: Nanoseconds
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's step.
+
+    Args:
+        device: Name of the device.
+        kind: CPU or GPU.
+        source: Measured here, or predicted.
+        precision: Arithmetic of most of its FLOP.
+        step_ns: Time of one step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+        bound: What limits it; null where that was not worked out.
+        peak_memory_bytes: Largest memory in use; null where unknown.
+        fits: Whether that fits the device; null where unknown.
+        caveats: Reasons to trust the figure less.
+        num_samples: Steps that a measurement rests on; 0 for a prediction.
+    """
+
+    device: str
+    kind: DeviceKind
+    source: Source
+    precision: str
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+    bound: Bound | None
+    peak_memory_bytes: int | None
+    fits: bool | None
+    caveats: tuple[Caveat, ...] = ()
+    num_samples: int = 0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to train.
+
+    Args:
+        choice: ``cpu``, ``gpu``, or ``too_close`` when the interval straddles 1.
+        device: The device chosen; for ``too_close``, the GPU that was compared.
+        over: The best device of the other kind, which it is compared with.
+        speedup: Step time of ``over`` divided by that of ``device``.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        because: One sentence for a person.
+    """
+
+    choice: Choice
+    device: str
+    over: str
+    speedup: float
+    low: float
+    high: float
+    because: str
+
+
+class Crossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="found"):
+    """From which size on the GPU wins, for all larger sizes searched.
+
+    Args:
+        axis: What is varied: ``batch_size``.
+        device: The GPU that wins from there on.
+        value: The smallest size from which it wins.
+        low: Lower end of its interval.
+        high: Upper end; null where the interval reaches past the largest size searched.
+        searched: Smallest and largest size searched.
+    """
+
+    axis: str
+    device: str
+    value: int
+    low: int
+    high: int | None
+    searched: tuple[int, int]
+
+
+class NoCrossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="none"):
+    """Why there is no crossover to report.
+
+    Args:
+        none_because: One sentence for a person, with what to do next.
+        axis: What was varied, or would have been.
+        faster: Which kind wins at every size searched; null where nothing was searched.
+        searched: Smallest and largest size searched.
+    """
+
+    none_because: str
+    axis: str = "batch_size"
+    faster: DeviceKind | None = None
+    searched: tuple[int, int] | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason why the GPU is not (much) faster, at a line.
+
+    Args:
+        code: Stable code of the rule: ``SYNC001``.
+        cause: Root cause that the rule detects: ``SYNC_ITEM``.
+        title: One line for a person.
+        file: The user's file; null where the finding has no line.
+        line: Its line.
+        share_fraction: Part of the step that the events of the finding take.
+        gain_fraction: Part of the step saved by the fix, simulated; 0 for a line that raises.
+        fix: What to change.
+    """
+
+    code: str
+    cause: str
+    title: str
+    file: str | None
+    line: int | None
+    share_fraction: Fraction
+    gain_fraction: Fraction
+    fix: str
+
+
+class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that feeds the devices.
+
+    Args:
+        name: Processor.
+        num_threads: Threads that torch uses for the CPU's step.
+        source: Where its costs per operator are from.
+        torch_version: torch that ran the script.
+        python_version: Python that ran the script.
+    """
+
+    name: str
+    num_threads: int
+    source: str
+    torch_version: str
+    python_version: str
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Step time of one device at one size."""
+
+    size: int
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+    source: Source
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Step time of one device along an axis."""
+
+    device: str
+    kind: DeviceKind
+    axis: str
+    points: tuple[CurvePoint, ...]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `breakeven check` found out."""
+
+    schema_version: int
+    target: str
+    host: HostSummary
+    step: StepSummary
+    results: tuple[DeviceResult, ...]
+    verdict: Verdict
+    crossover: Crossover | NoCrossover
+    findings: tuple[Finding, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+    curves: tuple[Curve, ...] = ()
