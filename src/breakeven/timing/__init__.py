@@ -1,4 +1,9 @@
 """Samples, their statistics, and times with intervals."""
 
+from breakeven.timing._clock import Clock as Clock
 from breakeven.timing._estimate import Estimate as Estimate
 from breakeven.timing._estimate import Source as Source
+from breakeven.timing._measurement import CONFIDENCE as CONFIDENCE
+from breakeven.timing._measurement import Measurement as Measurement
+from breakeven.timing._rounds import find_round_ends as find_round_ends
+from breakeven.timing._warmup import find_warmup as find_warmup

@@ -1,5 +1,7 @@
 """A recorded training step, and what can be derived from it without running it again."""
 
+from breakeven.trace._batch_scaling import ScaledTrace as ScaledTrace
+from breakeven.trace._batch_scaling import ScalingError as ScalingError
 from breakeven.trace._events import DTYPE_BYTES as DTYPE_BYTES
 from breakeven.trace._events import Copy as Copy
 from breakeven.trace._events import Event as Event
@@ -9,6 +11,8 @@ from breakeven.trace._events import Op as Op
 from breakeven.trace._events import Phase as Phase
 from breakeven.trace._events import Sync as Sync
 from breakeven.trace._events import TensorSpec as TensorSpec
+from breakeven.trace._move_to_device import NEVER_ON_DEVICE as NEVER_ON_DEVICE
+from breakeven.trace._move_to_device import moved_to_device as moved_to_device
 from breakeven.trace._step_trace import DeviceFault as DeviceFault
 from breakeven.trace._step_trace import Settings as Settings
 from breakeven.trace._step_trace import StepTrace as StepTrace

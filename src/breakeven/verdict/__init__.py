@@ -1,7 +1,11 @@
 """Curves and results, compared: where to train, and from which size on."""
 
+from breakeven.simulate import Bound as Bound
+from breakeven.simulate import Finding as Finding
+from breakeven.verdict._crossover import find_crossover as find_crossover
+from breakeven.verdict._decide import decide as decide
+from breakeven.verdict._decide import device_result as device_result
 from breakeven.verdict._report import SCHEMA_VERSION as SCHEMA_VERSION
-from breakeven.verdict._report import Bound as Bound
 from breakeven.verdict._report import CheckReport as CheckReport
 from breakeven.verdict._report import Choice as Choice
 from breakeven.verdict._report import Crossover as Crossover
@@ -9,7 +13,6 @@ from breakeven.verdict._report import Curve as Curve
 from breakeven.verdict._report import CurvePoint as CurvePoint
 from breakeven.verdict._report import DeviceKind as DeviceKind
 from breakeven.verdict._report import DeviceResult as DeviceResult
-from breakeven.verdict._report import Finding as Finding
 from breakeven.verdict._report import HostSummary as HostSummary
 from breakeven.verdict._report import NoCrossover as NoCrossover
 from breakeven.verdict._report import StepSummary as StepSummary

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from breakeven.errors import Caveat
+from breakeven.simulate import Bound, Finding
 from breakeven.timing import Source
 
 SCHEMA_VERSION = 1
 
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Nanoseconds = Annotated[float, Meta(ge=0.0)]
 
 
@@ -26,18 +26,6 @@ class DeviceKind(StrEnum):
 
     CPU = "cpu"
     GPU = "gpu"
-
-
-class Bound(StrEnum):
-    """What a step's time goes down with: the resource whose removal shortens it the most."""
-
-    LAUNCH = "launch"
-    COMPUTE = "compute"
-    MEMORY = "memory"
-    TRANSFER = "transfer"
-    SYNC = "sync"
-    HOST_DATA = "host-data"
-    HOST_OPTIMIZER = "host-optimizer"
 
 
 class Choice(StrEnum):
@@ -160,30 +148,6 @@ class NoCrossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome"
     axis: str = "batch_size"
     faster: DeviceKind | None = None
     searched: tuple[int, int] | None = None
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason why the GPU is not (much) faster, at a line.
-
-    Args:
-        code: Stable code of the rule: ``SYNC001``.
-        cause: Root cause that the rule detects: ``SYNC_ITEM``.
-        title: One line for a person.
-        file: The user's file; null where the finding has no line.
-        line: Its line.
-        share_fraction: Part of the step that the events of the finding take.
-        gain_fraction: Part of the step saved by the fix, simulated; 0 for a line that raises.
-        fix: What to change.
-    """
-
-    code: str
-    cause: str
-    title: str
-    file: str | None
-    line: int | None
-    share_fraction: Fraction
-    gain_fraction: Fraction
-    fix: str
 
 
 class HostSummary(msgspec.Struct, frozen=True, kw_only=True):

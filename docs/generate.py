@@ -1,0 +1,209 @@
+"""Write the pages of the documentation that follow from the code.
+
+``python docs/generate.py`` writes ``cli.md``, ``devices.md`` and ``json.md``; with ``--check`` it
+writes nothing and exits with 1 when a page on disk is out of date. The pages are kept in the
+repository, so that they can be read, and their changes reviewed, without building anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+# argparse breaks lines at the width of the terminal: the pages must not depend on it.
+HELP_COLUMNS = 80
+DOCS = Path(__file__).resolve().parent
+NOTICE = "<!-- Written by docs/generate.py; do not edit by hand. -->\n"
+
+Schema = Mapping[str, Any]
+
+
+def cli_page() -> str:
+    """Return the reference of the command line: the help of every command."""
+    from breakeven.cli._main import build_parser
+
+    parser = build_parser()
+    with mock.patch.dict(os.environ, COLUMNS=str(HELP_COLUMNS)):
+        lines = [
+            NOTICE,
+            "# Command line\n",
+            "stdout is the answer, stderr is everything else. Exit codes are explained in "
+            "[Reading the report](reading-the-report.md#exit-codes).\n",
+            *_help_section("breakeven", parser),
+        ]
+        for name, command in command_parsers(parser).items():
+            lines += _help_section(f"breakeven {name}", command)
+    return "\n".join(lines)
+
+
+def devices_page() -> str:
+    """Return the catalogue as one table per vendor."""
+    from breakeven.device import Precision, default_devices, load_catalogue
+    from breakeven.units import BYTES_PER_GIB, FLOP_PER_TFLOP, format_bytes, format_digits
+
+    catalogue = load_catalogue()
+    default = ", ".join(device.name for device in default_devices())
+    lines = [
+        NOTICE,
+        "# Devices\n",
+        f"The {len(catalogue)} devices that a step can be predicted for, from their datasheets; "
+        "`breakeven devices NAME` shows one in full, with the sources of its figures. Rates are "
+        "dense peaks in TFLOP/s (a fused multiply-add is 2 FLOP); an empty cell means that the "
+        "datasheet gives no rate, or that the hardware lacks the precision. Bandwidth is per "
+        f"second. A check compares these unless told otherwise: {default}.\n",
+    ]
+    for vendor in dict.fromkeys(device.vendor for device in catalogue):
+        lines += [
+            f"## {_vendor_name(vendor)}\n",
+            "| Device | Architecture | Year | Memory, GiB | Bandwidth | "
+            + " | ".join(precision.value for precision in Precision)
+            + " |",
+            "| --- | --- " + "| ---: " * (3 + len(Precision)) + "|",
+        ]
+        for device in catalogue:
+            if device.vendor != vendor:
+                continue
+            rates = (device.peak_flop_per_s.get(precision) for precision in Precision)
+            cells = [
+                device.name,
+                device.architecture,
+                str(device.release_year),
+                format_digits(device.memory_bytes / BYTES_PER_GIB),
+                format_bytes(device.memory_bytes_per_s),
+                *("" if rate is None else format_digits(rate / FLOP_PER_TFLOP) for rate in rates),
+            ]
+            lines.append(_table_row(cells))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def json_page() -> str:
+    """Return the keys of the JSON report, from its schema."""
+    schema = json.loads((DOCS / "schema" / "check.schema.json").read_text("utf-8"))
+    definitions: Mapping[str, Schema] = schema["$defs"]
+    root = _definition_name(schema["$ref"])
+    ordered = list(dict.fromkeys((root, *_reachable(root, definitions))))
+    version = definitions[root]["properties"]["schema_version"]["const"]
+    lines = [
+        NOTICE,
+        "# JSON report\n",
+        "`breakeven check TARGET --json` prints one document, and `-o FILE` writes the same; the "
+        f"[JSON schema](schema/check.schema.json) describes it. This is `schema_version` {version}:"
+        " a key that goes away or changes its meaning raises it, a new key does not.\n",
+        "The unit of a number is in its key: `_ns` nanoseconds, `_bytes` bytes, `_fraction` a share"
+        " between 0 and 1. `low` and `high` bound a 90 % interval. Every key is always there; what"
+        " is unknown is null.\n",
+    ]
+    for name in ordered:
+        lines += _definition_section(name, definitions[name])
+    return "\n".join(lines)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "devices.md": devices_page,
+    "json.md": json_page,
+}
+
+
+def outdated_pages() -> tuple[str, ...]:
+    """Return the names of the pages whose text on disk is not what the code gives."""
+    return tuple(name for name, page in PAGES.items() if _text_on_disk(name) != page())
+
+
+def main(argv: list[str]) -> int:
+    """Write the pages, or with ``--check`` compare them; return the exit code."""
+    parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if outdated")
+    args = parser.parse_args(argv)
+    outdated = outdated_pages()
+    if args.check:
+        for name in outdated:
+            sys.stderr.write(f"docs/{name} is out of date: run python docs/generate.py\n")
+        return 1 if outdated else 0
+    for name in outdated:
+        (DOCS / name).write_text(PAGES[name](), "utf-8")
+        sys.stderr.write(f"wrote docs/{name}\n")
+    return 0
+
+
+def _text_on_disk(name: str) -> str | None:
+    path = DOCS / name
+    return path.read_text("utf-8") if path.exists() else None
+
+
+def command_parsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Return the parser of each command of the whole command line, by name."""
+    # argparse has no public way to list them.
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action.choices
+    raise ValueError(f"{parser.prog} has no commands")
+
+
+def _help_section(title: str, parser: argparse.ArgumentParser) -> list[str]:
+    return [f"## {title}\n", "```text", parser.format_help().rstrip(), "```\n"]
+
+
+def _vendor_name(vendor: str) -> str:
+    return {"nvidia": "NVIDIA", "amd": "AMD"}.get(vendor, vendor.capitalize())
+
+
+def _table_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _definition_name(reference: str) -> str:
+    return reference.rpartition("/")[2]
+
+
+def _reachable(name: str, definitions: Mapping[str, Schema]) -> list[str]:
+    """Return the definitions that ``name`` refers to, in the order of first mention."""
+    found: list[str] = []
+    for reference in re.findall(r'"#/\$defs/(\w+)"', json.dumps(definitions[name])):
+        found += [reference, *_reachable(reference, definitions)]
+    return found
+
+
+def _definition_section(name: str, definition: Schema) -> list[str]:
+    lines = [f"## {name}\n", f"{_prose(definition)}\n"]
+    if "enum" in definition:
+        return [*lines, "One of " + ", ".join(f"`{value}`" for value in definition["enum"]) + ".\n"]
+    lines += ["| Key | Value | Meaning |", "| --- | --- | --- |"]
+    for key, value in definition["properties"].items():
+        lines.append(_table_row([f"`{key}`", _value_type(value), _prose(value)]))
+    return [*lines, ""]
+
+
+def _prose(schema: Schema) -> str:
+    """Return a description on one line, with Markdown's way of marking code."""
+    return " ".join(schema.get("description", "").split()).replace("``", "`")
+
+
+def _value_type(value: Schema) -> str:
+    """Return a type for a person: ``list of [Finding](#finding)``."""
+    if "$ref" in value:
+        name = _definition_name(value["$ref"])
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in value:
+        return " or ".join(_value_type(choice) for choice in value["anyOf"])
+    if "const" in value:
+        return f"`{json.dumps(value['const'])}`"
+    if "enum" in value:
+        return " or ".join(f"`{json.dumps(choice)}`" for choice in value["enum"])
+    if "prefixItems" in value:
+        return "[" + ", ".join(_value_type(item) for item in value["prefixItems"]) + "]"
+    if value["type"] == "array":
+        return f"list of {_value_type(value['items'])}"
+    return str(value["type"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

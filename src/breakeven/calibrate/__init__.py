@@ -1,0 +1,1 @@
+"""Calibration: efficiencies of devices, fitted to measurements."""

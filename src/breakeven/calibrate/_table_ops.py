@@ -1,0 +1,182 @@
+"""Rows of the tables of timed operators, as the operators that they timed.
+
+Letters: B batch, M rows, N columns, K contracted in GEMMs; C channels, H and W pixels in
+convolutions.
+"""
+
+from __future__ import annotations
+
+from breakeven.trace import Op, TensorSpec
+
+Row = dict[str, str]
+
+
+def _float32(*shape: int, layout: str = "contiguous") -> TensorSpec:
+    return TensorSpec(shape=shape, dtype="float32", device="cuda:0", layout=layout)
+
+
+def bmm_op(row: Row) -> Op:
+    """Return the operator of a row of a batched product."""
+    b, m, n, k = (int(row[key]) for key in ("B", "M", "N", "K"))
+    # The table multiplies (B, M, N) by (B, N, K): its N is contracted.
+    return Op(
+        name="aten.bmm.default",
+        inputs=(_float32(b, m, n), _float32(b, n, k)),
+        outputs=(_float32(b, m, k),),
+    )
+
+
+def linear_op(row: Row) -> Op:
+    """Return the operator of a row of a linear layer."""
+    m, n, k = int(row["B"]) * int(row["M"]), int(row["N"]), int(row["K"])
+    return Op(
+        name="aten.addmm.default",
+        inputs=(_float32(k), _float32(m, n), _float32(n, k, layout="transposed")),
+        outputs=(_float32(m, k),),
+    )
+
+
+def square_convolution_op(row: Row) -> Op:
+    """Return the operator of a row of a convolution of square images."""
+    images, c_in, c_out = int(row["B"]), int(row["Cin"]), int(row["Cout"])
+    window, pixels = int(row["ksize"]), int(row["HW"])
+    stride, padding = int(row["stride"]), int(row["padding"])
+    result = (pixels + 2 * padding - window) // stride + 1
+    return Op(
+        name="aten.convolution.default",
+        inputs=(
+            _float32(images, c_in, pixels, pixels),
+            _float32(c_out, c_in, window, window),
+        ),
+        outputs=(_float32(images, c_out, result, result),),
+        attributes=_convolution_attributes((stride, stride), (padding, padding)),
+    )
+
+
+def _convolution_attributes(stride: tuple[int, int], padding: tuple[int, int]) -> dict[str, object]:
+    return {
+        "stride": list(stride),
+        "padding": list(padding),
+        "dilation": [1, 1],
+        "transposed": False,
+        "output_padding": [0, 0],
+        "groups": 1,
+    }
+
+
+_ELEMENTWISE_NAMES = {
+    "add": "aten.add.Tensor", "mul": "aten.mul.Tensor", "div": "aten.div.Tensor",
+    "pow": "aten.pow.Tensor_Tensor", "addu": "aten.add.Tensor", "mulu": "aten.mul.Tensor",
+    "divu": "aten.div.Tensor", "powu": "aten.pow.Tensor_Scalar", "relu": "aten.relu.default",
+    "gelu": "aten.gelu.default", "tanh": "aten.tanh.default",
+}  # fmt: skip
+_TWO_TENSORS = frozenset({"add", "mul", "div", "pow"})
+
+
+def vector_op(row: Row) -> Op:
+    """Return the operator of a row of an elementwise operator, softmax or layer normalization."""
+    x = _float32(int(row["B"]), int(row["H"]))
+    if row["op"] == "softmax":
+        return Op(
+            name="aten._softmax.default",
+            inputs=(x,),
+            outputs=(x,),
+            attributes={"dim": -1, "half_to_float": False},
+        )
+    if row["op"] == "ln":
+        weight, statistic = _float32(x.shape[1]), _float32(x.shape[0], 1)
+        return Op(
+            name="aten.native_layer_norm.default",
+            inputs=(x, weight, weight),
+            outputs=(x, statistic, statistic),
+            attributes={"normalized_shape": [x.shape[1]], "eps": 1e-5},
+        )
+    num_inputs = 2 if row["op"] in _TWO_TENSORS else 1
+    return Op(name=_ELEMENTWISE_NAMES[row["op"]], inputs=(x,) * num_inputs, outputs=(x,))
+
+
+def _dtype(row: Row) -> str:
+    return "float32" if row["dtype"] == "fp32" else "float16"
+
+
+def gemm_op(row: Row) -> Op:
+    """Return the operator of a row of a product."""
+    m, n, k = int(row["M"]), int(row["N"]), int(row["K"])
+    dtype = _dtype(row)
+
+    def tensor(*shape: int, is_transposed: bool = False) -> TensorSpec:
+        layout = "transposed" if is_transposed else "contiguous"
+        return TensorSpec(shape=shape, dtype=dtype, device="cuda:0", layout=layout)
+
+    return Op(
+        name="aten.mm.default",
+        inputs=(
+            tensor(m, k, is_transposed=row["transA"] == "T"),
+            tensor(k, n, is_transposed=row["transB"] == "T"),
+        ),
+        outputs=(tensor(m, n),),
+    )
+
+
+_GRADIENT_MASKS = {"bw_input": [True, False, False], "bw_weight": [False, True, False]}
+
+
+def convolution_op(row: Row) -> Op:
+    """Return the operator of a row of a convolution, or one of its gradients."""
+    images, c_in, c_out = int(row["N"]), int(row["Cin"]), int(row["Cout"])
+    size = (int(row["H"]), int(row["W"]))
+    window = (int(row["kh"]), int(row["kw"]))
+    padding = (int(row["pad_h"]), int(row["pad_w"]))
+    stride = (int(row["stride_h"]), int(row["stride_w"]))
+    result_h, result_w = (
+        (s + 2 * p - w) // t + 1 for s, p, w, t in zip(size, padding, window, stride, strict=True)
+    )
+    dtype = _dtype(row)
+    source, weight, result = (
+        TensorSpec(shape=shape, dtype=dtype, device="cuda:0")
+        for shape in (
+            (images, c_in, *size),
+            (c_out, c_in, *window),
+            (images, c_out, result_h, result_w),
+        )
+    )
+    attributes = _convolution_attributes(stride, padding)
+    if row["phase"] == "fw":
+        return Op(
+            name="aten.convolution.default",
+            inputs=(source, weight),
+            outputs=(result,),
+            attributes=attributes,
+        )
+    return Op(
+        name="aten.convolution_backward.default",
+        inputs=(result, source, weight),
+        outputs=(source if row["phase"] == "bw_input" else weight,),
+        attributes=attributes | {"output_mask": _GRADIENT_MASKS[row["phase"]]},
+    )
+
+
+_RECURRENT_MODES = {"rnn_vanilla": (0, 1), "rnn_lstm": (2, 4), "rnn_gru": (3, 3)}
+
+
+def recurrent_op(row: Row) -> Op:
+    """Return the operator of a row of a recurrent layer, or its gradient."""
+    mode, num_gates = _RECURRENT_MODES[row["op"]]
+    hidden, batch, steps = (int(row[key]) for key in ("hidden", "batch", "timesteps"))
+    source, weight, state = (
+        TensorSpec(shape=shape, dtype=_dtype(row), device="cuda:0")
+        for shape in ((steps, batch, hidden), (num_gates * hidden, hidden), (1, batch, hidden))
+    )
+    is_forward = row["phase"] == "fw"
+    return Op(
+        name="aten._cudnn_rnn.default" if is_forward else "aten._cudnn_rnn_backward.default",
+        inputs=(source, weight, weight, state),
+        outputs=(source, state),
+        attributes={
+            "mode": mode,
+            "hidden_size": hidden,
+            "num_layers": 1,
+            "batch_first": False,
+            "bidirectional": False,
+        },
+    )

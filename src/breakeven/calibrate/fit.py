@@ -1,0 +1,67 @@
+"""`python -m breakeven.calibrate.fit`: the efficiency table, made anew from timed operators."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from breakeven.calibrate._fit import fit_table
+from breakeven.calibrate._tables import read_tables
+from breakeven.cost import EfficiencyTable
+from breakeven.units import format_percent
+
+_PROVENANCE = (
+    "Fitted by `python -m breakeven.calibrate.fit` to public measurements of single operators: "
+    "NeuSight (torch 2.1 and 2.4, fp32, one operator at a time on an idle GPU, the fastest rows "
+    "taken off as dispatch), DeepBench (library calls in C++ loops, 2016-2019), "
+    "te42kyfo/gpu-benches streams, and peak GEMM rates of mli/transformers-benchmarks and "
+    "stas00/ml-engineering. The source of each device names its tables."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit the table, write it, and print the errors on devices left out."""
+    parser = argparse.ArgumentParser(prog="python -m breakeven.calibrate.fit", description=__doc__)
+    parser.add_argument(
+        "--tables", type=Path, required=True, help="folder of the tables of timed operators"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
+    arguments = parser.parse_args(argv)
+    table = fit_table(read_tables(arguments.tables), _PROVENANCE)
+    encoded = msgspec.json.format(msgspec.json.encode(table), indent=1)
+    arguments.output.write_bytes(encoded + b"\n")
+    sys.stdout.write(describe(table))
+    return 0
+
+
+def describe(table: EfficiencyTable) -> str:
+    """Return the errors of a table as text, a line for each family."""
+    lines = ["left out      family, variant, arithmetic        median    P90  sigma  rows"]
+    for error in table.held_out:
+        name = f"{error.family} {error.variant or '-'} {error.arithmetic}"
+        kind = "other vendor" if error.is_other_line else f"{error.num_devices} devices"
+        lines.append(
+            f"{kind:13} {name:36} {format_percent(error.median_error_fraction):>6} "
+            f"{format_percent(error.p90_error_fraction):>6} {error.log_sigma:6.2f} "
+            f"{error.num_rows:5}"
+        )
+    lines.append("own rows")
+    for device in table.devices:
+        for entry in device.families:
+            name = f"{entry.family} {entry.variant or '-'} {entry.arithmetic}"
+            lines.append(
+                f"{device.device:18} {name:36} {format_percent(entry.median_error_fraction):>6} "
+                f"sigma {entry.log_sigma:.2f} rows {entry.num_rows:4} "
+                f"compute {entry.compute_fraction:.2f} tile {entry.tile_loss:.1f} "
+                f"k {entry.prologue_k:.0f} smallest {entry.smallest_tile:.0f} "
+                f"memory {entry.memory_fraction:.2f}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Operators that CUDA runs as one, and the CPU as many: recorded the way CUDA runs them.
+
+A recurrent layer is one cuDNN call on a GPU and a loop over time on the CPU; dropout is one fused
+kernel there and three here; attention has fused kernels that take masks and dropout there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own custom
+from torch.utils._python_dispatch import _disable_current_modes
+
+from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._patching import Patches
+from breakeven.capture._recorder import StepRecorder
+
+# cuDNN's numbers. Source: torch/backends/cudnn/rnn.py, get_cudnn_mode.
+_RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
+    """Replace the composites for tensors on the pretended device."""
+    _patch_dropout(patches, recorder)
+    for name in _RNN_MODES:
+        _patch_rnn(patches, recorder, name)
+    _patch_attention(patches, recorder)
+
+
+def _is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and recorder.devices.device_of(tensor) != HOST
+
+
+def _patch_dropout(patches: Patches, recorder: StepRecorder) -> None:
+    original = torch.dropout
+
+    def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        # The condition of CUDA's fused kernel.
+        # Source: aten/src/ATen/native/Dropout.cpp, is_fused_kernel_acceptable.
+        if train and 0 < p < 1 and input.numel() and _is_on_device(recorder, input):
+            return torch.native_dropout(input, p, True)[0]
+        return original(input, p, train)
+
+    patches.replace(torch, "dropout", dropout)
+    patches.replace(torch._VF, "dropout", dropout)
+
+
+def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
+    original = getattr(torch._VF, name)
+
+    def run(input: torch.Tensor, *args: Any) -> Any:
+        if not _is_on_device(recorder, input):
+            return original(input, *args)
+        # A packed sequence passes its batch sizes as a tensor before the states.
+        is_packed = isinstance(args[0], torch.Tensor) and isinstance(args[2], (list, tuple))
+        states, weights = (args[1], args[2]) if is_packed else (args[0], args[1])
+        batch_sizes = args[0] if is_packed else None
+        rest = args[3:] if is_packed else args[2:]
+        _, num_layers, dropout, train, bidirectional = rest[:5]
+        single = isinstance(states, torch.Tensor)
+        all_states = (states,) if single else tuple(states)
+
+        def compute(source: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            inner = tensors[: len(all_states)]
+            state: Any = inner[0] if single else inner
+            flat = list(tensors[len(all_states) :])
+            if batch_sizes is not None:
+                return original(source, batch_sizes, state, flat, *rest)  # type: ignore[no-any-return]
+            return original(source, state, flat, *rest)  # type: ignore[no-any-return]
+
+        attributes = {
+            "mode": _RNN_MODES[name],
+            "hidden_size": all_states[0].shape[-1],
+            "num_layers": num_layers,
+            "batch_first": bool(rest[5]) if len(rest) > 5 else False,
+            "dropout": dropout,
+            "train": train,
+            "bidirectional": bidirectional,
+        }
+        return record_as_one(
+            recorder, compute, (input, *all_states, *weights),
+            "aten._cudnn_rnn.default", "aten._cudnn_rnn_backward.default", attributes,
+        )  # fmt: skip
+
+    patches.replace(torch._VF, name, run)
+
+
+def _patch_attention(patches: Patches, recorder: StepRecorder) -> None:
+    original = F.scaled_dot_product_attention
+
+    def attend(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
+        if not _is_on_device(recorder, query):
+            return original(
+                query, key, value, attn_mask, dropout_p, is_causal,
+                scale=scale, enable_gqa=enable_gqa,
+            )  # fmt: skip
+
+        def compute(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor
+        ) -> tuple[torch.Tensor, ...]:
+            found = original(
+                q, k, v, mask[0] if mask else None, dropout_p, is_causal,
+                scale=scale, enable_gqa=enable_gqa,
+            )  # fmt: skip
+            return (found,)
+
+        # Flash attention takes half precision and no mask; the memory-efficient kernel the rest.
+        # Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend.
+        is_flash = attn_mask is None and query.dtype in (torch.float16, torch.bfloat16)
+        name = f"aten._scaled_dot_product_{'flash' if is_flash else 'efficient'}_attention"
+        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+        attributes = {"dropout_p": dropout_p, "is_causal": is_causal}
+        return record_as_one(
+            recorder, compute, tensors, f"{name}.default", f"{name}_backward.default", attributes
+        )[0]
+
+    patches.replace(F, "scaled_dot_product_attention", attend)
+    patches.replace(torch._C._nn, "scaled_dot_product_attention", attend)
+
+
+def record_as_one(
+    recorder: StepRecorder, compute: Callable[..., tuple[torch.Tensor, ...]],
+    tensors: tuple[torch.Tensor, ...], name: str, backward_name: str, attributes: dict[str, Any],
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """Run ``compute(*tensors)`` unseen, and record it and its backward as one operator each.
+
+    Inside an autocast region the tensors are cast first, as CUDA's autocast does for these.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        tensors = tuple(
+            tensor.to(dtype) if tensor.dtype is torch.float32 else tensor for tensor in tensors
+        )
+    return _RecordedAsOne.apply(recorder, compute, (name, backward_name, attributes), *tensors)  # type: ignore[no-any-return]
+
+
+class _RecordedAsOne(torch.autograd.Function):
+    """A subgraph that the recorder sees as one operator in each direction."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recorder: StepRecorder, compute: Callable[..., Any],
+        names: tuple[str, str, dict[str, Any]], *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        started_ns = perf_counter_ns()
+        with _unseen(), torch.enable_grad():
+            inner = [
+                _widened(tensor.detach()).requires_grad_(tensor.requires_grad)
+                for tensor in tensors
+            ]
+            results = compute(*inner)
+            dtype = tensors[0].dtype
+            outputs = tuple(result.detach().to(dtype, copy=True) for result in results)
+        host_ns = perf_counter_ns() - started_ns
+        for output in outputs:
+            recorder.devices.place(output, DEVICE)
+        ctx.origin = recorder.current_origin()
+        ctx.recorder, ctx.names, ctx.inner, ctx.results = recorder, names, inner, results
+        recorder.record_op(
+            names[0], tensors, outputs, names[2], device=DEVICE, host_ns=host_ns, origin=ctx.origin
+        )
+        ctx.dtypes = [tensor.dtype for tensor in tensors if tensor.requires_grad]
+        ctx.mark_non_differentiable(
+            *(out for out, result in zip(outputs, results, strict=True) if not result.requires_grad)
+        )
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        recorder, (_, name, attributes) = ctx.recorder, ctx.names
+        started_ns = perf_counter_ns()
+        with _unseen():
+            wanted = [tensor for tensor in ctx.inner if tensor.requires_grad]
+            paired = [
+                (result, gradient)
+                for result, gradient in zip(ctx.results, gradients, strict=True)
+                if result.requires_grad and gradient is not None
+            ]
+            found = torch.autograd.grad(
+                [result for result, _ in paired],
+                wanted,
+                [gradient.to(result.dtype) for result, gradient in paired],
+                allow_unused=True,
+            )
+            found = tuple(
+                None if gradient is None else gradient.to(dtype)
+                for gradient, dtype in zip(found, ctx.dtypes, strict=True)
+            )
+        host_ns = perf_counter_ns() - started_ns
+        outputs = [gradient for gradient in found if gradient is not None]
+        for output in outputs:
+            recorder.devices.place(output, DEVICE)
+        inputs = [gradient for _, gradient in paired] + list(ctx.inner)
+        recorder.record_op(
+            name, inputs, outputs, attributes, device=DEVICE, host_ns=host_ns, origin=ctx.origin
+        )
+        remaining = iter(found)
+        returned = [
+            next(remaining) if tensor.requires_grad else None for tensor in ctx.inner
+        ]
+        return None, None, None, *returned
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Run on the CPU without being recorded, and without a cast in an autocast region."""
+    # Function modes too: under one, torch looks a builtin up by its name, and finds ours again.
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        torch.autocast("cpu", enabled=False),
+    ):
+        yield
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float32 where the CPU lacks or emulates its half precision."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

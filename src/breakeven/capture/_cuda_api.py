@@ -1,0 +1,184 @@
+"""``torch.cuda`` and its kin, answered without a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from breakeven.capture._cuda_names import check_index
+from breakeven.capture._patching import Patches
+
+# What the pretended device says of itself: an A100, whose features a script may ask for. None of
+# these figures enters a prediction.
+_PROPERTIES = {
+    "name": "NVIDIA A100-SXM4-80GB",
+    "major": 8,
+    "minor": 0,
+    "total_memory": 80 * 2**30,
+    "multi_processor_count": 108,
+    "max_threads_per_multi_processor": 2048,
+    "warp_size": 32,
+    "is_integrated": 0,
+    "is_multi_gpu_board": 0,
+    "gcnArchName": "",
+    "regs_per_multiprocessor": 65536,
+    "L2_cache_size": 40 * 2**20,
+}
+
+
+class _Stream:
+    """A stream on which everything is done at once."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        check_index(device if isinstance(device, int) else 0)
+        self.device = torch.device("cuda", 0)
+        self.priority = priority
+        self.cuda_stream = 0
+        self.stream_id = 0
+        self.device_index = 0
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or _Event()
+        event.record(self)
+        return event
+
+
+class _Event:
+    """An event that the host's clock stamps."""
+
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        self._recorded_ns = time.perf_counter_ns()
+
+    def record(self, stream: Any = None) -> None:
+        self._recorded_ns = time.perf_counter_ns()
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def elapsed_time(self, end_event: _Event) -> float:
+        # torch's own unit here is the millisecond.
+        return (end_event._recorded_ns - self._recorded_ns) / 1e6
+
+
+def patch_cuda_api(
+    patches: Patches, *, is_available: bool, on_wait: Callable[[str], None] | None = None
+) -> None:
+    """Make ``torch.cuda`` answer for one pretended device.
+
+    Args:
+        patches: Restores everything when it is left.
+        is_available: What ``torch.cuda.is_available()`` says.
+        on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
+    """
+
+    def wait(kind: str) -> Callable[..., None]:
+        def call(*_: Any, **__: Any) -> None:
+            if on_wait is not None:
+                on_wait(kind)
+
+        return call
+
+    def properties(device: Any = 0) -> SimpleNamespace:
+        check_index(device if device is not None else 0)
+        return SimpleNamespace(**_PROPERTIES)
+
+    def choose(device: Any = None) -> None:
+        if device is not None:
+            check_index(device)
+
+    def device_context(device: Any = None) -> Any:
+        choose(device)
+        return nullcontext()
+
+    constant = {
+        "_lazy_init": None, "init": None, "is_initialized": is_available,
+        "is_available": is_available, "device_count": int(is_available), "current_device": 0,
+        "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0,
+        "memory_reserved": 0, "max_memory_reserved": 0, "reset_peak_memory_stats": None,
+        "reset_max_memory_allocated": None, "memory_stats": {}, "memory_summary": "",
+        "ipc_collect": None, "manual_seed": None, "manual_seed_all": None, "seed": None,
+        "seed_all": None, "initial_seed": 0, "set_per_process_memory_fraction": None,
+        "get_arch_list": ["sm_80"], "set_rng_state": None, "set_rng_state_all": None,
+        "utilization": 0, "mem_get_info": (_PROPERTIES["total_memory"],) * 2,
+        "is_current_stream_capturing": False, "can_device_access_peer": False,
+        "set_stream": None,
+    }  # fmt: skip
+    for name, value in constant.items():
+        patches.replace(torch.cuda, name, lambda *_, _value=value, **__: _value)
+    patches.replace(torch.cuda, "synchronize", wait("synchronize"))
+    patches.replace(torch.cuda, "empty_cache", wait("empty_cache"))
+    patches.replace(torch.cuda, "set_device", choose)
+    patches.replace(torch.cuda, "device", device_context)
+    patches.replace(torch.cuda, "device_of", lambda _: nullcontext())
+    patches.replace(torch.cuda, "get_device_properties", properties)
+    patches.replace(torch.cuda, "get_device_name", lambda device=0: properties(device).name)
+    patches.replace(torch.cuda, "get_device_capability", lambda device=0: _capability(device))
+    patches.replace(torch.cuda, "get_rng_state", lambda device=0: torch.get_rng_state())
+    patches.replace(torch.cuda, "get_rng_state_all", lambda: [torch.get_rng_state()])
+    patches.replace(torch.cuda, "Stream", _Stream)
+    patches.replace(torch.cuda, "Event", _Event)
+    patches.replace(torch.cuda, "stream", lambda _: nullcontext())
+    patches.replace(torch.cuda, "current_stream", lambda device=None: _Stream(device))
+    patches.replace(torch.cuda, "default_stream", lambda device=None: _Stream(device))
+    for name in ("range_push", "range_pop", "mark"):
+        patches.replace(torch.cuda.nvtx, name, lambda *_: None)
+    patches.replace(torch.backends.cudnn, "is_acceptable", lambda _: False)
+    patches.replace(torch.backends.mps, "is_available", lambda: False)
+    _patch_accelerator(patches, is_available, wait, choose)
+
+
+def _capability(device: Any) -> tuple[int, int]:
+    check_index(device if device is not None else 0)
+    return (_PROPERTIES["major"], _PROPERTIES["minor"])
+
+
+def _patch_accelerator(
+    patches: Patches, is_available: bool, wait: Callable[[str], Callable[..., None]],
+    choose: Callable[[Any], None],
+) -> None:  # fmt: skip
+    """Make ``torch.accelerator`` agree with ``torch.cuda``."""
+    device = torch.device("cuda") if is_available else None
+    constant = {
+        "is_available": is_available, "device_count": int(is_available),
+        "current_accelerator": device, "current_device_index": 0, "current_device_idx": 0,
+    }  # fmt: skip
+    for name, value in constant.items():
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, lambda *_, _value=value, **__: _value)
+    patches.replace(torch.accelerator, "synchronize", wait("synchronize"))
+    patches.replace(torch.accelerator, "current_stream", lambda device=None: _Stream(device))
+    for name in ("set_device_index", "set_device_idx"):
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, choose)

@@ -1,0 +1,129 @@
+"""Which tensors live on the pretended device, and how much of its memory they take."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+HOST = "cpu"
+DEVICE = "cuda:0"
+
+# The CUDA caching allocator hands out multiples of this.
+# Source: c10/cuda/CUDACachingAllocator.h, kMinBlockSize.
+_BLOCK_BYTES = 512
+
+
+@dataclass(slots=True)
+class _Block:
+    """One storage: the weak reference keeps the entry alive until the storage dies."""
+
+    reference: weakref.ref[Any]
+    number: int
+    device: str
+    num_bytes: int
+    is_pinned: bool = False
+
+
+class DeviceMap:
+    """The device of every storage, the host where nothing else was said.
+
+    A tensor's device is a matter of its storage, so views, ``detach`` and ``.data`` share it and
+    in-place operators keep it. Storages are known by their Python object, which lives as long as
+    the memory itself; entries vanish with it, which also makes the map a count of live memory.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._next_number = 0
+        self.device_bytes = 0
+        self.peak_device_bytes = 0
+
+    def device_of(self, tensor: torch.Tensor) -> str:
+        """Return ``cpu`` or ``cuda:0``."""
+        block = self._find(tensor)
+        return HOST if block is None else block.device
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Return whether the storage was seen before."""
+        return self._find(tensor) is not None
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Return whether the storage was pinned."""
+        block = self._find(tensor)
+        return block is not None and block.is_pinned
+
+    def number_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of the tensor's storage, giving it one when it is new."""
+        block = self._find(tensor)
+        if block is None:
+            block = self._add(tensor, HOST)
+        return -1 if block is None else block.number
+
+    def place(self, tensor: torch.Tensor, device: str) -> None:
+        """Put the tensor's storage on ``device``."""
+        block = self._find(tensor)
+        if block is None:
+            self._add(tensor, device)
+        elif block.device != device:
+            self._count(block, -1)
+            block.device = device
+            self._count(block, 1)
+
+    def pin(self, tensor: torch.Tensor) -> None:
+        """Note that the tensor's storage is page-locked host memory."""
+        self.number_of(tensor)
+        block = self._find(tensor)
+        if block is not None:
+            block.is_pinned = True
+
+    def start_peak(self) -> None:
+        """Forget the peak so far."""
+        self.peak_device_bytes = self.device_bytes
+
+    def _find(self, tensor: torch.Tensor) -> _Block | None:
+        storage = _storage_of(tensor)
+        return None if storage is None else self._blocks.get(id(storage))
+
+    def _add(self, tensor: torch.Tensor, device: str) -> _Block | None:
+        storage = _storage_of(tensor)
+        if storage is None:
+            return None
+        key = id(storage)
+
+        def forget(_: object, self_reference: weakref.ref[DeviceMap] = weakref.ref(self)) -> None:
+            owner = self_reference()
+            if owner is not None:
+                block = owner._blocks.pop(key, None)
+                if block is not None:
+                    owner._count(block, -1)
+
+        block = _Block(
+            reference=weakref.ref(storage, forget),
+            number=self._next_number,
+            device=device,
+            num_bytes=-(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES,
+        )
+        self._next_number += 1
+        self._blocks[key] = block
+        self._count(block, 1)
+        return block
+
+    def _count(self, block: _Block, sign: int) -> None:
+        if block.device != HOST:
+            self.device_bytes += sign * block.num_bytes
+            self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a tensor, that of its values when it is sparse."""
+    if tensor.layout is not torch.strided:
+        if tensor.layout is torch.sparse_coo:
+            return tensor._values().untyped_storage()
+        return None
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # wrapper subclasses have none
+        return None

@@ -1,0 +1,236 @@
+"""Start runs in child processes, listen to them, and leave none behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import IO, Any
+
+import msgspec
+
+from breakeven.capture._protocol import (
+    Ended,
+    FailureKind,
+    HostRequest,
+    HostRun,
+    Message,
+    PlainRun,
+    Ready,
+    Request,
+    RunFailure,
+    RunRequest,
+    Started,
+    StepCount,
+    TracedRun,
+)
+from breakeven.device import HostSpec
+from breakeven.errors import BreakevenError
+
+_KEPT_OUTPUT_BYTES = 16_384
+_START_LIMIT_S = 120.0
+# The child ends itself at the time limit; it gets this much longer to say so.
+_GRACE_S = 5.0
+_HOST_LIMIT_S = 30.0
+_DECODER = msgspec.json.Decoder(Message)
+
+
+class Launcher:
+    """Runs targets in processes forked from a server that has torch imported.
+
+    Use as a context manager: leaving it ends every process, also on Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        request_read, self._request_fd = os.pipe()
+        self._answer_fd, answer_write = os.pipe()
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "breakeven.capture._server", str(request_read), str(answer_write)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(request_read, answer_write),
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
+        )
+        os.close(request_read)
+        os.close(answer_write)
+        self._buffer = b""
+        self._child = 0
+        self._output = _Tail(self._server.stdout)
+        self._ready: Ready | None = None
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def output(self) -> str:
+        """Return the end of what the script printed in the last run."""
+        return self._output.text()
+
+    def ready(self) -> Ready:
+        """Wait until torch is imported, and return what the server says of it."""
+        if self._ready is None:
+            message = self._receive(monotonic() + _START_LIMIT_S)
+            if not isinstance(message, Ready):
+                detail = self._output.text().strip()
+                raise BreakevenError(
+                    f"torch could not be imported by {sys.executable}"
+                    + (f": {detail.splitlines()[-1]}" if detail else ""),
+                    hint="run `python -c 'import torch'` with the same Python",
+                )
+            self._ready = message
+        return self._ready
+
+    def run(
+        self, request: RunRequest, on_step: Callable[[int], None] = lambda _: None
+    ) -> PlainRun | TracedRun | RunFailure:
+        """Run once, and return what came of it.
+
+        Args:
+            request: What to run.
+            on_step: Called now and then with the number of steps done.
+        """
+        answer = self._ask(request, request.time_limit_s, on_step)
+        assert not isinstance(answer, HostRun)
+        return answer
+
+    def measure_host(self) -> HostSpec:
+        """Measure what this host spends to issue an operator.
+
+        Raises:
+            BreakevenError: It did not come to an end.
+        """
+        answer = self._ask(HostRequest(), _HOST_LIMIT_S, lambda _: None)
+        if not isinstance(answer, HostRun):
+            raise BreakevenError(
+                "the costs of this host per operator could not be measured",
+                hint="try again, or name another host with --host",
+            )
+        return answer.host
+
+    def _ask(
+        self, request: Request, limit_s: float, on_step: Callable[[int], None]
+    ) -> PlainRun | TracedRun | HostRun | RunFailure:
+        self.ready()
+        self._output.clear()
+        os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
+        deadline_s = monotonic() + limit_s + _GRACE_S
+        answer: PlainRun | TracedRun | HostRun | RunFailure | None = None
+        while True:
+            message = self._receive(deadline_s)
+            if isinstance(message, Started):
+                self._child = message.process
+            elif isinstance(message, StepCount):
+                on_step(message.num_steps)
+            elif isinstance(message, PlainRun | TracedRun | HostRun | RunFailure):
+                answer = message
+            elif isinstance(message, Ended):
+                self._child = 0
+                return answer or _killed(message.exit_code)
+            elif message is None:  # it does not answer: stuck in C, or stopped
+                self._end_child()
+                deadline_s = monotonic() + _GRACE_S
+                answer = answer or RunFailure(
+                    kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s"
+                )
+
+    def close(self) -> None:
+        """End the server and whatever runs."""
+        self._end_child()
+        if self._request_fd >= 0:
+            os.close(self._request_fd)
+            self._request_fd = -1
+        try:
+            self._server.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        self._output.close()
+        if self._answer_fd >= 0:
+            os.close(self._answer_fd)
+            self._answer_fd = -1
+
+    def _end_child(self) -> None:
+        if self._child:
+            try:
+                os.killpg(self._child, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def _receive(self, deadline_s: float) -> Any:
+        """Return the next message, or None when the deadline passes first."""
+        while b"\n" not in self._buffer:
+            readable, _, _ = select.select(
+                [self._answer_fd], [], [], max(0.0, deadline_s - monotonic())
+            )
+            if not readable:
+                return None
+            data = os.read(self._answer_fd, 1 << 16)
+            if not data:
+                if self._ready is None:
+                    self._server.wait()
+                    self._output.close()
+                    return None
+                raise BreakevenError(
+                    "the process that runs the script has died",
+                    hint="the machine may be out of memory; try a smaller batch",
+                )
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return _DECODER.decode(line)
+
+
+def _killed(exit_code: int) -> RunFailure:
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        return RunFailure(kind=FailureKind.KILLED, message=name)
+    return RunFailure(kind=FailureKind.EXIT, message=str(exit_code))
+
+
+class _Tail:
+    """Reads a stream to its end in a thread and keeps only the last of it."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        self._stream = stream
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """Return what is kept."""
+        with self._lock:
+            return b"".join(self._chunks)[-_KEPT_OUTPUT_BYTES:].decode(errors="replace")
+
+    def clear(self) -> None:
+        """Forget what is kept."""
+        with self._lock:
+            self._chunks.clear()
+            self._size = 0
+
+    def close(self) -> None:
+        """Wait for the end of the stream."""
+        self._thread.join(timeout=2.0)
+        if not self._thread.is_alive():
+            self._stream.close()
+
+    def _read(self) -> None:
+        while data := os.read(self._stream.fileno(), 1 << 16):
+            with self._lock:
+                self._chunks.append(data)
+                self._size += len(data)
+                while self._size - len(self._chunks[0]) > _KEPT_OUTPUT_BYTES:
+                    self._size -= len(self._chunks.popleft())

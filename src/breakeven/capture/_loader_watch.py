@@ -1,0 +1,133 @@
+"""What the training loop takes from its DataLoaders, and how long it waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager, nullcontext
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from breakeven.capture._patching import Patches
+from breakeven.capture._protocol import LoaderUse
+
+_FetchContext = Callable[[], Any]
+
+
+class LoaderWatch(Patches):
+    """Times every batch that is fetched; can set a batch size and keep loading in this process.
+
+    Args:
+        old_batch_size: DataLoaders of this batch size get the new one; 0 for none.
+        new_batch_size: The new batch size.
+        in_process: Load without worker processes, so that the fetch itself can be seen.
+        around_fetch: Context manager entered around every fetch.
+        on_batch: Called with every batch and the time of its fetch in nanoseconds.
+    """
+
+    def __init__(
+        self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
+        around_fetch: _FetchContext = nullcontext, on_batch: Callable[[Any, int], None] = lambda *_: None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._old_batch_size = old_batch_size
+        self._new_batch_size = new_batch_size
+        self._in_process = in_process
+        self._around_fetch = around_fetch
+        self._on_batch = on_batch
+        self._num_workers: dict[int, int] = {}
+        # Since the last step boundary: (loader, time of the fetch).
+        self._fetches: list[tuple[Any, int]] = []
+
+    def __enter__(self) -> LoaderWatch:
+        super().__enter__()
+        watch = self
+        original_init = DataLoader.__init__
+        original_iterator_init = _BaseDataLoaderIter.__init__
+        original_next = _BaseDataLoaderIter.__next__
+
+        def initialize(loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **kwargs: Any):
+            if watch._old_batch_size and batch_size == watch._old_batch_size:
+                batch_size = watch._new_batch_size
+                args, kwargs = _with_enough_samples(dataset, batch_size, args, kwargs)
+            original_init(loader, dataset, batch_size, *args, **kwargs)
+            if watch._in_process:
+                watch._num_workers[id(loader)] = loader.num_workers
+                watch._keep_in_process(loader)
+
+        def initialize_iterator(iterator: Any, loader: Any) -> None:
+            original_iterator_init(iterator, loader)
+            iterator._watched_loader = loader
+
+        def fetch(iterator: Any) -> Any:
+            started_ns = perf_counter_ns()
+            with watch._around_fetch():
+                batch = original_next(iterator)
+            duration_ns = perf_counter_ns() - started_ns
+            watch._fetches.append((iterator._watched_loader, duration_ns))
+            watch._on_batch(batch, duration_ns)
+            return batch
+
+        self.replace(DataLoader, "__init__", initialize)
+        self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
+        self.replace(_BaseDataLoaderIter, "__next__", fetch)
+        return self
+
+    def num_workers_of_last_fetch(self) -> int:
+        """Return the worker processes that the script gave the loader of the last fetch."""
+        loader = self._fetches[-1][0]
+        return self._num_workers.get(id(loader), loader.num_workers)
+
+    def end_step(self) -> LoaderUse | None:
+        """Return what the step that ends now took from the loader that it used most."""
+        fetches, self._fetches = self._fetches, []
+        if not fetches:
+            return None
+        counts = Counter(id(loader) for loader, _ in fetches)
+        most_used = counts.most_common(1)[0][0]
+        loader = next(loader for loader, _ in fetches if id(loader) == most_used)
+        batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        if not batch_size:
+            return None
+        is_sized = isinstance(loader.dataset, Sized)
+        return LoaderUse(
+            batch_size=batch_size,
+            batches_per_step=counts[most_used],
+            num_samples=len(loader.dataset) if is_sized else 0,
+            num_workers=self._num_workers.get(id(loader), loader.num_workers),
+            wait_ns=sum(duration for _, duration in fetches),
+        )
+
+    @staticmethod
+    def _keep_in_process(loader: Any) -> None:
+        """Take the workers away; DataLoader guards its attributes, hence the way around."""
+        for name, value in {
+            "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
+        }.items():  # fmt: skip
+            loader.__dict__[name] = value
+        loader.__dict__["_DataLoader__multiprocessing_context"] = None
+
+
+def _with_enough_samples(
+    dataset: Any, batch_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Draw with replacement where the data set is smaller than a few batches of the new size."""
+    is_own_order = len(args) < 2 and kwargs.get("sampler") is None
+    if not isinstance(dataset, Sized) or not is_own_order or len(dataset) >= 4 * batch_size:
+        return args, kwargs
+    kwargs = {**kwargs, "shuffle": False}
+    kwargs["sampler"] = RandomSampler(dataset, replacement=True, num_samples=16 * batch_size)  # type: ignore[arg-type]
+    return (), kwargs
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Run at full speed inside: nothing is recorded."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield

@@ -1,0 +1,55 @@
+"""Which line of the user's own files is running."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+from breakeven.trace import Location
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+def _library_folders() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {str(Path(sysconfig.get_paths()[name]).resolve()) for name in names}
+    return (*folders, _PACKAGE)
+
+
+_LIBRARIES = _library_folders()
+
+
+@cache
+def is_user_file(filename: str) -> bool:
+    """Return whether ``filename`` belongs to the user: no library, no interpreter, not us."""
+    if filename.startswith("<"):
+        return False
+    resolved = str(Path(filename).resolve())
+    return not any(
+        resolved.startswith(folder + "/") for folder in _LIBRARIES
+    ) and "/site-packages/" not in resolved and "/dist-packages/" not in resolved
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame at or below ``frame`` that runs a file of the user."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def locate(frame: FrameType | None) -> Location | None:
+    """Return the user's line that is running in ``frame`` or called it."""
+    found = user_frame(frame)
+    if found is None:
+        return None
+    return Location(
+        file=found.f_code.co_filename, line=found.f_lineno, function=found.f_code.co_name
+    )
+
+
+def current_location() -> Location | None:
+    """Return the user's line that is running in this thread."""
+    return locate(sys._getframe(1))

@@ -1,0 +1,78 @@
+"""See every optimizer update, in plain loops, trainers and frameworks alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from breakeven.capture._recorder import StepRecorder
+from breakeven.trace import Phase
+
+OnUpdate = Callable[[int, torch.optim.Optimizer], None]
+
+
+class OptimizerHooks(ExitStack):
+    """Calls back after each ``optimizer.step()``.
+
+    Args:
+        on_update: Called with the optimizer's number, in order of first use, and the optimizer.
+        recorder: Is told when the optimizer phase begins and ends; None in a plain run.
+    """
+
+    def __init__(self, on_update: OnUpdate, recorder: StepRecorder | None = None) -> None:
+        super().__init__()
+        self._on_update = on_update
+        self._recorder = recorder
+        self._numbers: dict[int, int] = {}
+        # Keeps the optimizers alive, so that their ids are not given to others.
+        self._seen: list[torch.optim.Optimizer] = []
+
+    def __enter__(self) -> OptimizerHooks:
+        super().__enter__()
+        if self._recorder is not None:
+            self.callback(register_optimizer_step_pre_hook(self._before).remove)
+        self.callback(register_optimizer_step_post_hook(self._after).remove)
+        return self
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Yield what the optimizers seen so far update."""
+        for optimizer in self._seen:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def _before(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        recorder = self._recorder
+        assert recorder is not None
+        recorder.start_update()
+        # args[0] is the optimizer itself.
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return None
+
+        def evaluate() -> Any:
+            recorder.phase = None
+            try:
+                return closure()
+            finally:
+                recorder.phase = Phase.OPTIMIZER
+
+        if len(args) > 1:
+            return (args[0], evaluate, *args[2:]), kwargs
+        return args, {**kwargs, "closure": evaluate}
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.end_update()
+        if id(optimizer) not in self._numbers:
+            self._numbers[id(optimizer)] = len(self._numbers)
+            self._seen.append(optimizer)
+        self._on_update(self._numbers[id(optimizer)], optimizer)

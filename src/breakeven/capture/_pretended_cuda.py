@@ -1,0 +1,259 @@
+"""A CUDA device that is not there: for the traced run.
+
+Every tensor really lives on the CPU; `DeviceMap` knows which of them a GPU would hold. Properties
+and methods of ``torch.Tensor`` are replaced on the class, so that torch's own Python (optimizers,
+clipping, attention) takes its CUDA path too, in every thread and at every depth of call. A
+``TorchFunctionMode`` alone is left out of calls within calls; here it only tells the recorder
+whether the outermost call works on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._device
+from torch.overrides import TorchFunctionMode
+
+from breakeven.capture._composites import patch_composites
+from breakeven.capture._cuda_api import patch_cuda_api
+from breakeven.capture._cuda_names import as_device, is_cuda
+from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._patching import Patches
+from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._redirect import disable_compile, patch_generator, patch_load
+from breakeven.capture._transfer import transfer
+
+# Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
+_FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
+
+
+class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
+    """Inside, torch behaves as on a machine with one GPU, and ``recorder`` sees all of it."""
+
+    def __init__(self, recorder: StepRecorder, on_compile: Callable[[], None]) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._on_compile = on_compile
+
+    def __enter__(self) -> pretended_cuda:
+        super().__enter__()
+        recorder = self._recorder
+        patch_cuda_api(self, is_available=True, on_wait=recorder.record_sync)
+        self._patch_properties(recorder)
+        self._patch_transfers(recorder)
+        self._patch_readers(recorder)
+        self._patch_grouping(recorder)
+        self._patch_autocast()
+        patch_composites(self, recorder)
+        patch_load(self)
+        patch_generator(self)
+        disable_compile(self, self._on_compile)
+        self.enter_context(_CallOnDevice(recorder))
+        self.enter_context(recorder)
+        return self
+
+    def _patch_properties(self, recorder: StepRecorder) -> None:
+        device_of = recorder.devices.device_of
+        host, device = torch.device("cpu"), torch.device("cuda", 0)
+        real = torch._C.TensorBase.device.__get__
+
+        def get_device(tensor: torch.Tensor) -> torch.device:
+            found = real(tensor)
+            if found != host:  # meta tensors stay what they are
+                return found
+            return device if device_of(tensor) != HOST else host
+
+        properties = {
+            "device": get_device,
+            "is_cuda": lambda tensor: device_of(tensor) != HOST,
+            "is_cpu": lambda tensor: get_device(tensor) == host,
+        }
+        for name, getter in properties.items():
+            self.replace(torch.Tensor, name, property(getter))
+        self.replace(
+            torch.Tensor, "get_device", lambda tensor: 0 if device_of(tensor) != HOST else -1
+        )
+
+    def _patch_transfers(self, recorder: StepRecorder) -> None:
+        original_to = torch.Tensor.to
+        devices = recorder.devices
+
+        @functools.wraps(original_to)
+        def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            target, options = _split_device(tensor, args, kwargs)
+            if target is not None and target.type not in ("cpu", "cuda"):
+                return original_to(tensor, *args, **kwargs)
+            where = devices.device_of(tensor)
+            if target is not None:
+                where = DEVICE if target.type == "cuda" else HOST
+            if devices.device_of(tensor) != where:
+                return transfer(recorder, original_to, tensor, where, options)
+            # The real tensor is on the CPU already, so what is left is dtype and format.
+            return original_to(tensor, **options) if options else tensor
+
+        def cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any):
+            return to(tensor, "cuda" if device is None else device, non_blocking=non_blocking)
+
+        def cpu(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
+            return to(tensor, "cpu")
+
+        def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+            if devices.is_pinned(tensor):
+                return tensor
+            pinned = tensor.clone()
+            devices.pin(pinned)
+            return pinned
+
+        for name, method in {
+            "to": to, "cuda": cuda, "cpu": cpu, "pin_memory": pin_memory,
+            "is_pinned": lambda tensor, *_: devices.is_pinned(tensor),
+            "record_stream": lambda *_: None,
+        }.items():  # fmt: skip
+            self.replace(torch.Tensor, name, method)
+        for name in _FROM_DATA:
+            self.replace(torch, name, _created_on_host(getattr(torch, name), devices.pin))
+        self.replace(torch.Tensor, "new_tensor", _created_on_host(torch.Tensor.new_tensor))
+
+    def _patch_readers(self, recorder: StepRecorder) -> None:
+        devices = recorder.devices
+        originals = {
+            name: getattr(torch.Tensor, name)
+            for name in ("numpy", "__array__", "tolist", "__repr__", "__deepcopy__")
+        }
+
+        def refuse_on_device(name: str) -> Callable[..., Any]:
+            def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+                if devices.device_of(tensor) != HOST:
+                    recorder.record_fault(
+                        "a tensor on cuda:0 is turned into a NumPy array; it needs .cpu() first"
+                    )
+                return originals[name](tensor, *args, **kwargs)
+
+            return read
+
+        def wait_and_read(name: str, kind: str) -> Callable[..., Any]:
+            def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+                if devices.device_of(tensor) != HOST:
+                    recorder.record_sync(kind, tensor.numel() * tensor.element_size())
+                with recorder.paused():
+                    return originals[name](tensor, *args, **kwargs)
+
+            return read
+
+        def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+            copied = originals["__deepcopy__"](tensor, memo)
+            devices.place(copied, devices.device_of(tensor))
+            return copied
+
+        self.replace(torch.Tensor, "numpy", refuse_on_device("numpy"))
+        self.replace(torch.Tensor, "__array__", refuse_on_device("__array__"))
+        self.replace(torch.Tensor, "tolist", wait_and_read("tolist", "tolist"))
+        self.replace(torch.Tensor, "__repr__", wait_and_read("__repr__", "print"))
+        self.replace(torch.Tensor, "__deepcopy__", deepcopy)
+
+    def _patch_grouping(self, recorder: StepRecorder) -> None:
+        """Let clipping and optimizers, which group tensors in C++, see the pretended device."""
+        original = torch._C._group_tensors_by_device_and_dtype
+
+        def group(tensor_lists: Any, with_indices: bool = False) -> Any:
+            grouped = original(tensor_lists, with_indices)
+            placed = {}
+            for (_, dtype), (lists, indices) in grouped.items():
+                # Different lists of one group may differ: step counters stay on the host.
+                first = next((tensor for tensor in lists[0] if tensor is not None), None)
+                device = torch.device("cpu") if first is None else first.device
+                placed[(device, dtype)] = (lists, indices)
+            return placed
+
+        self.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
+
+    def _patch_autocast(self) -> None:
+        """Let autocast regions for CUDA cast on the CPU, to the same dtype."""
+        original = torch.autocast.__init__
+
+        def initialize(
+            self: Any, device_type: str, dtype: Any = None, enabled: bool = True,
+            cache_enabled: bool | None = None,
+        ) -> None:  # fmt: skip
+            if device_type == "cuda":
+                device_type = "cpu"
+                dtype = dtype or torch.get_autocast_dtype("cuda")
+            original(self, device_type, dtype, enabled, cache_enabled)
+
+        self.replace(torch.autocast, "__init__", initialize)
+
+
+class _CallOnDevice(TorchFunctionMode):
+    """Tell the recorder whether the call that the script makes has tensors on the device."""
+
+    def __init__(self, recorder: StepRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        recorder = self._recorder
+        before = recorder.is_call_on_device
+        recorder.is_call_on_device = before or (
+            kwargs.get("device") is None and self._has_device_tensor(args)
+        )
+        try:
+            return func(*args, **kwargs)
+        finally:
+            recorder.is_call_on_device = before
+
+    def _has_device_tensor(self, args: tuple[Any, ...]) -> bool:
+        device_of = self._recorder.devices.device_of
+        for value in args:
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, torch.Tensor) and device_of(item) != HOST:
+                    return True
+        return False
+
+
+def _split_device(
+    tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.device | None, dict[str, Any]]:
+    """Take the device out of the arguments of ``Tensor.to``; the rest comes back as keywords."""
+    options = dict(kwargs)
+    target = options.pop("device", None)
+    other = options.pop("other", None)
+    rest = list(args)
+    if rest and isinstance(rest[0], torch.Tensor):
+        other = rest.pop(0)
+    elif rest and not isinstance(rest[0], torch.dtype):
+        target = rest.pop(0)
+    if other is not None:
+        target, options["dtype"] = other.device, other.dtype
+    names = ("non_blocking", "copy") if other is not None else ("dtype", "non_blocking", "copy")
+    options.update(zip(names, rest, strict=False))
+    if options.get("dtype") in (None, tensor.dtype):
+        options.pop("dtype", None)
+    return (None if target is None else as_device(target)), options
+
+
+def _created_on_host(
+    function: Callable[..., Any], pin: Callable[[torch.Tensor], None] | None = None
+) -> Callable[..., Any]:
+    """Create from data on the host, then copy where the script wants it."""
+
+    @functools.wraps(function)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.pop("device", None)
+        is_pinned = kwargs.pop("pin_memory", False)
+        if device is None:
+            device = torch.utils._device.CURRENT_DEVICE
+        created = function(*args, device="cpu", **kwargs)
+        if is_pinned and pin is not None:
+            pin(created)
+        if device is None or not is_cuda(device):
+            return created
+        requires_grad = created.requires_grad
+        return created.detach().to(device).requires_grad_(requires_grad)
+
+    return create

@@ -1,0 +1,213 @@
+"""What the parent asks of a run in a child process, and what the child answers.
+
+Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
+says ``Started``, the child says ``StepCount`` any number of times and then ``PlainRun``,
+``TracedRun`` or ``RunFailure``, and the server says ``Ended``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from breakeven.device import HostSpec
+from breakeven.errors import Caveat
+from breakeven.timing import Measurement
+from breakeven.trace import Location, StepTrace
+
+
+class TargetKind(StrEnum):
+    """How a target is started."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    FUNCTION = "function"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants checked.
+
+    Args:
+        kind: Script, module (``python -m``) or function.
+        path: Absolute path of the file; for a module, its dotted name.
+        function: Name of the function; empty for scripts and modules.
+        arguments: ``sys.argv[1:]`` of the script.
+        label: The target as the user wrote it.
+    """
+
+    kind: TargetKind
+    path: str
+    label: str
+    function: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """One run of the target.
+
+    Args:
+        target: What to run.
+        is_traced: Record a step with a pretended CUDA device; otherwise time plain steps.
+        time_limit_s: When to give up.
+        budget_s: How long to take samples once steps run; a few slow steps may exceed it.
+        has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
+            refuse to run without a GPU.
+        on_cuda: Leave the CUDA device of this machine to the script; otherwise it is hidden.
+        loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
+        new_batch_size: Their batch size in this run.
+    """
+
+    target: Target
+    is_traced: bool
+    time_limit_s: float
+    budget_s: float = 1.0
+    has_cuda: bool = False
+    on_cuda: bool = False
+    loader_batch_size: int = 0
+    new_batch_size: int = 0
+
+
+class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The DataLoader that feeds the training loop.
+
+    Args:
+        batch_size: Its batch size.
+        batches_per_step: How many batches one step consumes.
+        num_samples: Length of its data set; 0 for an iterable one.
+        num_workers: Its worker processes.
+        wait_ns: Time per step that the training loop spends in it.
+    """
+
+    batch_size: int
+    batches_per_step: int
+    num_samples: int
+    num_workers: int
+    wait_ns: float
+
+
+class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
+    """Progress: so many steps are done."""
+
+    num_steps: int
+
+
+class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
+    """Timed steps of an unchanged script.
+
+    Args:
+        measurement: Durations of the steps on the CPU, or on CUDA where the script used it.
+        processor: Name of the CPU or GPU that ran them.
+        precision: Arithmetic that the step used, by the dtype of its parameters.
+        num_threads: torch's intra-op threads.
+        peak_memory_bytes: Largest resident memory of the process so far.
+        loader: The DataLoader that feeds it, if there is one.
+        caveats: What to know of the measurement.
+    """
+
+    measurement: Measurement
+    processor: str
+    precision: str
+    num_threads: int
+    peak_memory_bytes: int
+    loader: LoaderUse | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
+class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
+    """A recorded step.
+
+    Args:
+        trace: The typical step.
+        loader: The DataLoader that feeds it, if there is one.
+        input_storages: Memory blocks of the trace that hold batches: what a script that never
+            moves anything to a GPU would have to copy there each step.
+    """
+
+    trace: StepTrace
+    loader: LoaderUse | None = None
+    input_storages: tuple[int, ...] = ()
+
+
+class FailureKind(StrEnum):
+    """Why a run ended without an answer."""
+
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    NO_STEP = "no_step"
+    TIME_LIMIT = "time_limit"
+    SECOND_DEVICE = "second_device"
+    KILLED = "killed"
+    INTERNAL = "internal"
+
+
+class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
+    """A run that did not reach its goal.
+
+    Args:
+        kind: Why.
+        message: The exception's own message, or what was missing.
+        exception: Name of the exception's type.
+        location: The user's line.
+        source: Text of that line.
+        num_steps: Steps done until then.
+        missing: Module or file that was absent.
+        stack: The user's lines that led there, outermost first.
+    """
+
+    kind: FailureKind
+    message: str
+    exception: str = ""
+    location: Location | None = None
+    source: str = ""
+    num_steps: int = 0
+    missing: str = ""
+    stack: tuple[Location, ...] = ()
+
+
+class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
+    """Measure what this host spends to issue an operator, instead of running a target."""
+
+
+Request = RunRequest | HostRequest
+
+
+class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
+    """What this host spends per operator."""
+
+    host: HostSpec
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """The server has made a process for the run, the leader of its own group."""
+
+    process: int
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """The process of the run is gone, and its group with it.
+
+    Args:
+        exit_code: Its exit code; minus the signal's number when a signal ended it.
+    """
+
+    exit_code: int
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The server has imported torch.
+
+    Args:
+        torch_version: Its version.
+        import_s: How long that took.
+        num_threads: Intra-op threads that torch chooses here.
+        has_cuda: Whether this machine has a CUDA device that torch can use.
+    """
+
+    torch_version: str
+    import_s: float
+    num_threads: int
+    has_cuda: bool
+
+
+Message = Ready | Started | StepCount | PlainRun | TracedRun | HostRun | RunFailure | Ended

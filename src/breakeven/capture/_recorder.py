@@ -1,0 +1,339 @@
+"""Record each operator, copy and sync of the steps that run under it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from breakeven.capture._cuda_names import as_device, is_cuda
+from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._location import locate
+from breakeven.capture._op_schema import attributes_of, is_mixed_legally, sync_kind
+from breakeven.trace import (
+    Copy,
+    DeviceFault,
+    Event,
+    HostWork,
+    Location,
+    Op,
+    Phase,
+    Sync,
+    TensorSpec,
+)
+
+# Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
+# than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
+_SCRIPT_GAP_NS = 500_000
+
+# Half precision is emulated on most CPUs, 10-20 times slower than float32, which computes the
+# same operator with the same shapes and only more digits.
+_SLOW_IN_HALF = frozenset({
+    "aten.convolution", "aten.convolution_backward", "aten.mm", "aten.addmm", "aten.bmm",
+    "aten.baddbmm", "aten.addmv", "aten.mv",
+})  # fmt: skip
+
+# Namespaces of operators that compute nothing.
+_BOOKKEEPING = ("profiler.", "prim.")
+
+
+class StepRecorder(TorchDispatchMode):
+    """Sees every operator below autograd and autocast, runs it on the CPU, and notes it down.
+
+    Args:
+        devices: Where tensors live; the recorder places the results.
+    """
+
+    def __init__(self, devices: DeviceMap) -> None:
+        super().__init__()
+        self.devices = devices
+        self.events: list[Event] = []
+        self.faults: dict[tuple[str, int], DeviceFault] = {}
+        self.phase: Phase | None = None
+        self.module_path = ""
+        # Set while a call with tensors of the device runs: what C++ creates then is on it too.
+        self.is_call_on_device = False
+        self.is_paused = False
+        self._forward_lines: dict[int, tuple[Location | None, str]] = {}
+        self._last_exit_ns = 0
+
+    def start_step(self) -> None:
+        """Forget what was recorded, and begin a new step."""
+        self.events = []
+        self._forward_lines.clear()
+        self._last_exit_ns = perf_counter_ns()
+        self.devices.start_peak()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing inside; tensors are still placed."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
+            self._last_exit_ns = perf_counter_ns()
+
+    def record(self, event: Event) -> None:
+        """Note an event that is not an operator."""
+        if not self.is_paused:
+            self.events.append(event)
+        self._last_exit_ns = perf_counter_ns()
+
+    def record_sync(self, kind: str, num_bytes: int = 0) -> None:
+        """Note that the host waits for the device here."""
+        location, _ = self._where()
+        self.record(
+            Sync(kind=kind, num_bytes=num_bytes, phase=self.current_phase(), location=location)
+        )
+
+    def record_copy(
+        self, tensor: torch.Tensor, source: str, destination: str, *, is_pinned: bool,
+        non_blocking: bool,
+    ) -> None:  # fmt: skip
+        """Note a copy of ``tensor`` between host and device."""
+        location, _ = self._where()
+        self.record(
+            Copy(
+                source=source,
+                destination=destination,
+                num_bytes=tensor.numel() * tensor.element_size(),
+                is_pinned=is_pinned,
+                non_blocking=non_blocking,
+                phase=self.current_phase(),
+                location=location,
+                storage=self.devices.number_of(tensor),
+            )
+        )
+
+    def record_fault(self, message: str) -> None:
+        """Note that the user's line would raise on a machine with a GPU; once for each line."""
+        location, _ = self._where()
+        key = (location.file, location.line) if location else ("", 0)
+        self.faults.setdefault(key, DeviceFault(message=message, location=location))
+
+    def record_op(
+        self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
+        attributes: dict[str, Any], *, device: str, host_ns: int,
+        origin: tuple[Location | None, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Note an operator; ``origin`` overrides the line and module that are running."""
+        location, module = origin or self._where()
+        self.record(
+            Op(
+                name=name,
+                inputs=tuple(map(self._describe, inputs)),
+                outputs=tuple(map(self._describe, outputs)),
+                attributes=attributes,
+                phase=self.current_phase(),
+                device=device,
+                location=location,
+                module=module,
+                host_ns=host_ns,
+            )
+        )
+
+    def current_phase(self) -> Phase:
+        """Return the phase of what runs now."""
+        if torch._C._current_autograd_node() is not None:
+            return Phase.BACKWARD
+        return Phase.FORWARD if self.phase is None else self.phase
+
+    def start_update(self) -> None:
+        """Enter the optimizer phase; operators since the last backward one belong to it too.
+
+        What stands between backward and the update prepares the update: clipping, unscaling.
+        """
+        self.phase = Phase.OPTIMIZER
+        for position in range(len(self.events) - 1, -1, -1):
+            event = self.events[position]
+            if event.phase is not Phase.FORWARD:
+                break
+            if isinstance(event, Op):
+                self.events[position] = replace(event, phase=Phase.OPTIMIZER)
+
+    def end_update(self) -> None:
+        """Leave the optimizer phase."""
+        self.phase = None
+
+    def current_origin(self) -> tuple[Location | None, str]:
+        """Return the user's line and the module that are running."""
+        return self._where()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operator on the CPU and note what it would be on the device."""
+        entered_ns = perf_counter_ns()
+        kwargs = dict(kwargs or {})
+        name = str(func)
+        base_name = name.rsplit(".", 1)[0]
+        inputs = list(_tensors(args)) + list(_tensors(kwargs.values()))
+        wanted = kwargs.get("device")
+        if wanted is not None and is_cuda(wanted):
+            as_device(wanted)  # a second GPU is refused here
+            kwargs["device"] = torch.device("cpu")
+        device = self._device_of_call(base_name, inputs, wanted)
+        if not self.is_paused:
+            self._note_gap(entered_ns)
+        started_ns = perf_counter_ns()
+        result = _run(func, base_name, args, kwargs)
+        host_ns = perf_counter_ns() - started_ns
+        outputs = list(_tensors((result,)))
+        if base_name == "aten.copy_":
+            self._note_copy(args, kwargs, inputs, name, host_ns)
+        else:
+            for output in outputs:
+                if not self.devices.is_known(output):
+                    self.devices.place(output, device)
+            self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
+        self._last_exit_ns = perf_counter_ns()
+        return result
+
+    def _device_of_call(self, name: str, inputs: list[torch.Tensor], wanted: Any) -> str:
+        """Return where an operator runs; a mixture that CUDA refuses is noted as a fault."""
+        on_device = [tensor for tensor in inputs if self.devices.device_of(tensor) != HOST]
+        if wanted is not None and is_cuda(wanted):
+            return DEVICE
+        if wanted is not None and name != "aten._to_copy" or not inputs:
+            # "cpu" is what the script asked for, or where C++ sees the tensors it works for.
+            in_backward = torch._C._current_autograd_node() is not None
+            is_inside = self.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
+            return DEVICE if is_inside else HOST
+        if not on_device:
+            return HOST
+        strays = [
+            tensor for tensor in inputs if tensor.dim() and self.devices.device_of(tensor) == HOST
+        ]
+        if strays and not is_mixed_legally(name, inputs, self.devices):
+            shape = tuple(strays[0].shape)
+            self.record_fault(
+                f"{name.removeprefix('aten.')} combines tensors on cuda:0 with one of shape "
+                f"{shape} that is still on the CPU"
+            )
+        return DEVICE
+
+    def _note_op(
+        self, func: Any, name: str, args: Any, kwargs: Any, inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor], device: str, host_ns: int,
+    ) -> None:  # fmt: skip
+        if self.is_paused or name.startswith(_BOOKKEEPING):
+            return
+        reads = sync_kind(name, inputs) if device == DEVICE else None
+        if name != "aten._local_scalar_dense.default" or device == HOST:
+            if device == DEVICE and name.startswith("aten.index"):
+                self._note_index_uploads(inputs)
+            attributes = attributes_of(func, args, kwargs)
+            self.record_op(name, inputs, outputs, attributes, device=device, host_ns=host_ns)
+        if reads is not None:
+            num_bytes = inputs[0].element_size() if reads == "item" else 8
+            self.record_sync(reads, num_bytes)
+
+    def _note_copy(
+        self, args: Any, kwargs: Any, inputs: list[torch.Tensor], name: str, host_ns: int
+    ) -> None:
+        """Note ``destination.copy_(source)``, which alone may cross between host and device."""
+        destination, source = inputs[0], inputs[-1]
+        to, came_from = self.devices.device_of(destination), self.devices.device_of(source)
+        if to == came_from or source.dim() == 0 and came_from == HOST:
+            self.record_op(name, inputs, [destination], {}, device=to, host_ns=host_ns)
+            return
+        non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+        host_side = destination if to == HOST else source
+        is_pinned = self.devices.is_pinned(host_side)
+        if to == HOST and not (is_pinned and non_blocking):
+            self.record_sync("copy_", source.numel() * source.element_size())
+        else:
+            self.record_copy(
+                source, came_from, to, is_pinned=is_pinned, non_blocking=non_blocking
+            )
+
+    def _note_index_uploads(self, inputs: list[torch.Tensor]) -> None:
+        """Indices made on the host are copied to the device by the indexing itself."""
+        for index in inputs[1:]:
+            if self.devices.device_of(index) == HOST and index.dim():
+                self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
+
+    def _note_gap(self, entered_ns: int) -> None:
+        gap_ns = entered_ns - self._last_exit_ns
+        if self.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
+            return
+        if torch._C._current_autograd_node() is not None:
+            return  # the engine's own time, or a hiccup: the user's Python does not run there
+        location, _ = self._where()
+        self.record(
+            HostWork(
+                kind="script", duration_ns=gap_ns, phase=self.current_phase(), location=location
+            )
+        )
+
+    def _where(self) -> tuple[Location | None, str]:
+        """Return line and module; in the backward pass those of the forward operator."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            origin = self._forward_lines.get(node._sequence_nr())
+            if origin is not None:
+                return origin
+            return locate(sys._getframe(2)), ""
+        origin = (locate(sys._getframe(2)), self.module_path)
+        # The node of a forward operator is made just before the operator is dispatched. Detached
+        # and grad-free operators make none and must not overwrite an earlier entry.
+        self._forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
+        return origin
+
+    def _describe(self, tensor: torch.Tensor) -> TensorSpec:
+        return TensorSpec(
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=self.devices.device_of(tensor),
+            layout=_layout_of(tensor),
+            storage=self.devices.number_of(tensor),
+        )
+
+
+def _run(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on the CPU, in float32 where half precision would be emulated."""
+    if base_name not in _SLOW_IN_HALF or not any(
+        tensor.dtype is torch.float16 for tensor in _tensors(args)
+    ):
+        return func(*args, **kwargs)
+
+    def convert(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(target) if value.dtype is source else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(convert(item, source, target) for item in value)
+        return value
+
+    wide = tuple(convert(value, torch.float16, torch.float32) for value in args)
+    return convert(func(*wide, **kwargs), torch.float32, torch.float16)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among ``values``, those in lists and tuples included."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _layout_of(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return "strided"
+    if tensor.is_contiguous():
+        return "contiguous"
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return "channels_last"
+    strides = tensor.stride()
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+        return "expanded"
+    if tensor.dim() >= 2 and strides[-2] == 1 and strides[-1] == tensor.shape[-2]:
+        return "transposed"
+    return "strided"

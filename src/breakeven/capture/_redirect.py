@@ -1,0 +1,139 @@
+"""Run a script written for CUDA on the CPU, at the speed of the CPU: for the plain run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._device
+
+from breakeven.capture._cuda_api import patch_cuda_api
+from breakeven.capture._cuda_names import is_cuda
+from breakeven.capture._patching import Patches
+
+# Everything that takes ``device=``. Each is wrapped in Python, some 0.3 µs a call; a
+# TorchFunctionMode would see them all, but costs more than a small operator for every call.
+FACTORIES = (
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full",
+    "full_like", "linspace", "logspace", "ones", "ones_like", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "tensor", "tril_indices", "triu_indices",
+    "zeros", "zeros_like", "bartlett_window", "blackman_window", "hamming_window", "hann_window",
+    "kaiser_window", "normal", "scalar_tensor", "sparse_coo_tensor", "frombuffer",
+)  # fmt: skip
+NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "new_empty_strided")
+
+
+class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as a verb
+    """Inside, CUDA devices mean the CPU.
+
+    Args:
+        has_cuda: What ``torch.cuda.is_available()`` says.
+        on_compile: Called when the script asks for ``torch.compile``.
+    """
+
+    def __init__(
+        self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._has_cuda = has_cuda
+        self._on_compile = on_compile
+
+    def __enter__(self) -> redirect_cuda_to_cpu:
+        super().__enter__()
+        patch_cuda_api(self, is_available=self._has_cuda)
+        for name in FACTORIES:
+            self.replace(torch, name, _on_cpu(getattr(torch, name)))
+        for name in NEW_METHODS:
+            self.replace(torch.Tensor, name, _on_cpu(getattr(torch.Tensor, name)))
+        self.replace(torch.Tensor, "to", _to_on_cpu(torch.Tensor.to))
+        self.replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)
+        self.replace(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
+        self.replace(torch.Tensor, "record_stream", lambda *_: None)
+        patch_device_context(self, lambda device: "cpu" if is_cuda(device) else device)
+        patch_load(self)
+        patch_generator(self)
+        disable_compile(self, self._on_compile)
+        return self
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and is_cuda(device):
+            kwargs["device"] = "cpu"
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _to_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args and not isinstance(args[0], (torch.Tensor, torch.dtype)) and is_cuda(args[0]):
+            args = ("cpu", *args[1:])
+        device = kwargs.get("device")
+        if device is not None and is_cuda(device):
+            kwargs["device"] = "cpu"
+        return original(tensor, *args, **kwargs)
+
+    return to
+
+
+def patch_device_context(patches: Patches, translate: Callable[[Any], Any]) -> None:
+    """Let ``set_default_device`` and ``with torch.device(...)`` use the translated device."""
+    context = torch.utils._device.DeviceContext
+    original = context.__init__
+
+    def initialize(self: Any, device: Any) -> None:
+        original(self, translate(device))
+
+    patches.replace(context, "__init__", initialize)
+
+
+def patch_load(patches: Patches) -> None:
+    """Let ``torch.load`` put CUDA tensors on the CPU."""
+    original = torch.load
+
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        where = args[1] if len(args) > 1 else kwargs.get("map_location")
+        if where is None or (isinstance(where, (str, torch.device)) and is_cuda(where)):
+            args = args[:1]
+            kwargs["map_location"] = "cpu"
+        return original(*args, **kwargs)
+
+    patches.replace(torch, "load", load)
+
+
+def patch_generator(patches: Patches) -> None:
+    """Let ``torch.Generator(device="cuda")`` be one of the CPU."""
+    original = torch.Generator
+
+    class Generator(original):  # type: ignore[misc, valid-type]
+        """A generator of the CPU, whatever device was asked for."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return original("cpu" if is_cuda(device) else device)
+
+    patches.replace(torch, "Generator", Generator)
+
+
+def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) -> None:
+    """Let ``torch.compile`` return what it is given: breakeven compares the eager step."""
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        if on_use is not None:
+            on_use()
+        return model if model is not None else lambda function: function
+
+    def compile_module(module: Any, *_: Any, **__: Any) -> None:
+        if on_use is not None:
+            on_use()
+
+    patches.replace(torch, "compile", compile_nothing)
+    patches.replace(torch.nn.Module, "compile", compile_module)

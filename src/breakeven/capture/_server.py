@@ -1,0 +1,114 @@
+"""The process that imports torch once and forks a fresh child for every run.
+
+Started as ``python -m breakeven.capture._server``; reads requests from the file descriptor in
+``sys.argv[1]`` and hands ``sys.argv[2]`` to the children for their answers. It never runs code of
+the user, so every child starts from the same clean state without paying for the import again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from time import perf_counter
+
+_started_s = perf_counter()
+
+# Ask the driver's management library: asking CUDA itself would initialise it, and a process that
+# has done so cannot be forked.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
+import msgspec  # noqa: E402 - the imports are timed
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402 - every torch.optim needs it; importing it takes as long as torch itself
+
+from breakeven.capture._child_run import ChildRun  # noqa: E402
+from breakeven.capture._protocol import (  # noqa: E402
+    Ended,
+    HostRequest,
+    HostRun,
+    Ready,
+    Request,
+    Started,
+)
+from breakeven.measure import measure_host  # noqa: E402
+
+_POLL_S = 0.02
+
+
+def main() -> None:
+    """Serve requests until the parent closes its end."""
+    request_fd, answer_fd = int(sys.argv[1]), int(sys.argv[2])
+    # Ctrl-C is the parent's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _send(
+        answer_fd,
+        Ready(
+            torch_version=str(torch.__version__),
+            import_s=perf_counter() - _started_s,
+            num_threads=torch.get_num_threads(),
+            has_cuda=torch.cuda.is_available(),
+        ),
+    )
+    with os.fdopen(request_fd, "rb", buffering=0) as requests:
+        for line in iter(lambda: _read_line(requests.fileno()), b""):
+            request = msgspec.json.decode(line, type=Request)
+            child = os.fork()
+            if child == 0:
+                _become_child(request, request_fd, answer_fd)
+            _send(answer_fd, Started(process=child))
+            status = _wait(child, requests.fileno())
+            _send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status)))
+
+
+def _become_child(request: Request, request_fd: int, answer_fd: int) -> None:
+    os.setsid()  # the script and all that it starts can be ended as one group
+    os.close(request_fd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.set_inheritable(answer_fd, False)
+    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open for the life of the process
+    if isinstance(request, HostRequest):
+        _send(answer_fd, HostRun(host=measure_host()))
+        os._exit(0)
+    if not request.on_cuda:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    ChildRun(request, answer_fd).run()
+
+
+def _wait(child: int, parent_fd: int) -> int:
+    """Wait for the child; end it when the parent is gone."""
+    while True:
+        finished, status = os.waitpid(child, os.WNOHANG)
+        if finished:
+            _end_group(child)  # data loader workers, for instance
+            return status
+        readable, _, _ = select.select([parent_fd], [], [], _POLL_S)
+        if readable:  # nothing is asked while a run is on, so this is the end of the file
+            _end_group(child)
+            os._exit(1)
+
+
+def _end_group(leader: int) -> None:
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _read_line(fd: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(fd, 1)
+        if not byte:
+            return b""
+        line += byte
+    return line
+
+
+def _send(fd: int, message: Ready | Started | HostRun | Ended) -> None:
+    os.write(fd, msgspec.json.encode(message) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

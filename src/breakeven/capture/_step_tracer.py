@@ -1,0 +1,202 @@
+"""Collect recorded steps and choose the typical one: for the traced run."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from breakeven.capture._loader_watch import LoaderWatch
+from breakeven.capture._protocol import LoaderUse, TracedRun
+from breakeven.capture._recorder import StepRecorder
+from breakeven.errors import Caveat
+from breakeven.timing import find_round_ends
+from breakeven.trace import Event, HostWork, Op, Settings, StepTrace
+
+_MAX_STEPS = 10
+# Longer than this, and two steps (one that sets up the optimizer's state, one recorded) must do.
+_ENOUGH_NS = 500_000_000
+
+
+_FIRST_STEP = Caveat(
+    code="first-step",
+    message="only the first step could be recorded; it also sets up the optimizer's state",
+)
+COMPILE_IGNORED = Caveat(
+    code="compile-ignored",
+    message="torch.compile was ignored: the eager step is measured and predicted",
+)
+
+
+class _Segment(msgspec.Struct):
+    """What was recorded between two optimizer calls."""
+
+    optimizer: int
+    events: list[Event]
+    peak_bytes: int
+    loader: LoaderUse | None
+
+
+class StepTracer:
+    """Cuts the recorder's events at optimizer calls and puts steps together from the pieces.
+
+    Args:
+        recorder: Records the events.
+        loaders: Says what each step took from DataLoaders.
+    """
+
+    def __init__(self, recorder: StepRecorder, loaders: LoaderWatch) -> None:
+        self._recorder = recorder
+        self._loaders = loaders
+        self._optimizers: list[int] = []
+        self._parameters: dict[int, int] = {}
+        self._segments: deque[_Segment] = deque(maxlen=16 * _MAX_STEPS)
+        self._first_ns = 0
+        self.is_compiled = False
+        self.input_storages: set[int] = set()
+        recorder.start_step()
+
+    @property
+    def num_calls(self) -> int:
+        """Return the optimizer calls so far."""
+        return len(self._optimizers)
+
+    def mark(self, optimizer: int, num_parameters: int = 0) -> bool:
+        """Note an optimizer call; return whether there are recorded steps enough."""
+        self._first_ns = self._first_ns or perf_counter_ns()
+        self._optimizers.append(optimizer)
+        self._parameters[optimizer] = num_parameters
+        self._segments.append(
+            _Segment(
+                optimizer=optimizer,
+                events=self._recorder.events,
+                peak_bytes=self._recorder.devices.peak_device_bytes,
+                loader=self._loaders.end_step(),
+            )
+        )
+        num_steps = len(find_round_ends(self._optimizers))
+        self._recorder.start_step()
+        if num_steps < 2:
+            return False
+        return num_steps >= _MAX_STEPS or perf_counter_ns() - self._first_ns > _ENOUGH_NS
+
+    def result(self) -> TracedRun | None:
+        """Return the typical step, or None when none was completed."""
+        steps = self._complete_steps()
+        if not steps:
+            return None
+        # The first has no optimizer state yet and allocates it; the rest repeat themselves but
+        # for the ones at the end of an epoch. The most frequent sequence of operators is typical.
+        candidates = steps[1:] or steps
+        signatures = [tuple(map(_signature, step.events)) for step in candidates]
+        typical = Counter(map(hash, signatures)).most_common(1)[0][0]
+        alike = [
+            step
+            for step, signature in zip(candidates, signatures, strict=True)
+            if hash(signature) == typical
+        ]
+        chosen = alike[-1]
+        loader = chosen.loader
+        caveats = [] if len(steps) > 1 else [_FIRST_STEP]
+        if self.is_compiled:
+            caveats.append(COMPILE_IGNORED)
+        batch_size = loader.batch_size * loader.batches_per_step if loader else None
+        trace = StepTrace(
+            events=tuple(_with_typical_host_work(alike)),
+            batch_size=batch_size,
+            num_parameters=sum(self._parameters.values()),
+            peak_memory_bytes=chosen.peak_bytes,
+            settings=_settings(self.is_compiled),
+            faults=tuple(self._recorder.faults.values()),
+            caveats=tuple(caveats),
+            torch_version=str(torch.__version__),
+        )
+        return TracedRun(
+            trace=trace, loader=loader, input_storages=tuple(sorted(self.input_storages))
+        )
+
+    def _complete_steps(self) -> list[_Segment]:
+        """Join the segments of each round into one."""
+        offset = len(self._optimizers) - len(self._segments)
+        segments = list(self._segments)
+        steps: list[_Segment] = []
+        start = 0
+        for end in find_round_ends(self._optimizers):
+            if end < offset:
+                continue
+            parts = segments[start : end - offset + 1]
+            start = end - offset + 1
+            steps.append(
+                _Segment(
+                    optimizer=parts[-1].optimizer,
+                    events=[event for part in parts for event in part.events],
+                    peak_bytes=max(part.peak_bytes for part in parts),
+                    loader=_join_loaders([part.loader for part in parts if part.loader]),
+                )
+            )
+        return steps
+
+
+def _signature(event: Event) -> Any:
+    if isinstance(event, Op):
+        return (event.name, event.device, tuple(spec.shape for spec in event.inputs))
+    return type(event).__name__ if not isinstance(event, HostWork) else ""
+
+
+def _with_typical_host_work(alike: list[_Segment]) -> list[Event]:
+    """Return the last step's events, its host work replaced by what is typical of all of them.
+
+    A pause of the operating system looks like work of the script once; work is there each time.
+    """
+    durations: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for step in alike:
+        for position, event in _placed_host_work(step.events):
+            durations[(position, event.kind)].append(event.duration_ns)
+    placed = {id(event): position for position, event in _placed_host_work(alike[-1].events)}
+    events: list[Event] = []
+    for event in alike[-1].events:
+        if isinstance(event, HostWork):
+            found = durations[(placed[id(event)], event.kind)]
+            if 2 * len(found) <= len(alike):
+                continue
+            event = replace(event, duration_ns=round(median(found)))
+        events.append(event)
+    return events
+
+
+def _placed_host_work(events: list[Event]) -> list[tuple[int, HostWork]]:
+    """Return each host work with the number of other events before it."""
+    found: list[tuple[int, HostWork]] = []
+    position = 0
+    for event in events:
+        if isinstance(event, HostWork):
+            found.append((position, event))
+        else:
+            position += 1
+    return found
+
+
+def _join_loaders(uses: list[LoaderUse]) -> LoaderUse | None:
+    if not uses:
+        return None
+    return replace(
+        uses[-1],
+        batches_per_step=sum(use.batches_per_step for use in uses),
+        wait_ns=sum(use.wait_ns for use in uses),
+    )
+
+
+def _settings(is_compiled: bool) -> Settings:
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return Settings(
+        allow_tf32_matmul=torch.get_float32_matmul_precision() != "highest",
+        allow_tf32_convolution=torch.backends.cudnn.allow_tf32,
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+        autocast_dtype=str(dtype).removeprefix("torch.") if dtype else "",
+        is_compiled=is_compiled,
+    )

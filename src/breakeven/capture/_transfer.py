@@ -1,0 +1,66 @@
+"""Move a tensor between the host and the pretended device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._recorder import StepRecorder
+
+
+def transfer(
+    recorder: StepRecorder, original_to: Callable[..., torch.Tensor], tensor: torch.Tensor,
+    where: str, options: dict[str, Any],
+) -> torch.Tensor:  # fmt: skip
+    """Return a copy of ``tensor`` that lives at ``where``; gradients travel back.
+
+    A change of dtype in the same call happens on the side of the source, before the copy, as
+    CUDA does it: a byte image cast to float32 on its way travels as float32.
+    """
+    non_blocking = bool(options.pop("non_blocking", False))
+    options.pop("copy", None)
+    if options:
+        tensor = original_to(tensor, **options)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _Transfer.apply(tensor, recorder, where, non_blocking)  # type: ignore[no-any-return]
+    return _copy(tensor, recorder, where, non_blocking)
+
+
+class _Transfer(torch.autograd.Function):
+    """A copy through which gradients flow, back to where they came from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
+    ) -> torch.Tensor:
+        ctx.recorder = recorder
+        ctx.back = DEVICE if where == HOST else HOST
+        return _copy(tensor, recorder, where, non_blocking)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _copy(gradients[0], ctx.recorder, ctx.back, False), None, None, None
+
+
+def _copy(
+    tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
+) -> torch.Tensor:
+    devices = recorder.devices
+    with _disable_current_modes():
+        copied = tensor.detach().clone()
+    devices.place(copied, where)
+    num_bytes = tensor.numel() * tensor.element_size()
+    if where == DEVICE:
+        recorder.record_copy(
+            tensor, HOST, DEVICE, is_pinned=devices.is_pinned(tensor), non_blocking=non_blocking
+        )
+    elif non_blocking:
+        # torch pins the memory it allocates for an asynchronous copy to the host.
+        recorder.record_copy(tensor, DEVICE, HOST, is_pinned=True, non_blocking=True)
+    else:
+        recorder.record_sync("cpu", num_bytes)
+    return copied

@@ -1,0 +1,185 @@
+"""The step along the batch size: the CPU measured at a few sizes, GPUs predicted at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from breakeven.capture import LoaderUse, PlainRun, TracedRun
+from breakeven.check._device_path import DevicePath
+from breakeven.check._runs import Runs
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.errors import ScriptError
+from breakeven.simulate import predict_steps
+from breakeven.timing import Estimate
+from breakeven.trace import ScaledTrace, ScalingError
+from breakeven.verdict import (
+    Crossover,
+    Curve,
+    CurvePoint,
+    DeviceKind,
+    NoCrossover,
+    find_crossover,
+)
+
+AXIS = "batch_size"
+_FACTOR = 4
+_LARGEST = 65_536
+# Sizes whose steps are expected to take longer are not measured: the answer should come in
+# seconds, and a step that long has left the region where launches decide.
+_LONGEST_STEP_NS = 1.0e9
+_BUDGET_S = 0.4
+_MEMORY_FRACTION = 0.5
+
+Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]
+
+
+def no_loader() -> NoCrossover:
+    """Return why there is no crossover for a script without a DataLoader."""
+    return NoCrossover(
+        none_because="The script feeds its batches by hand, so their size cannot be set from "
+        "outside. If it has an option for it, check it at several sizes: "
+        "breakeven check TARGET -- --batch-size N",
+        axis=AXIS,
+    )
+
+
+class BatchSizes:
+    """The same step at other batch sizes of its DataLoader.
+
+    Args:
+        runs: Runs the script.
+        traced: The step as it is.
+        plain: Its time on this CPU.
+        path: Prepares traces for prediction.
+        loader: The DataLoader that feeds it.
+    """
+
+    def __init__(
+        self, runs: Runs, traced: TracedRun, plain: PlainRun, path: DevicePath, loader: LoaderUse
+    ) -> None:
+        self._runs = runs
+        self._traced = traced
+        self._plain = plain
+        self._path = path
+        self._loader = loader
+        self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
+
+    def search(
+        self, cpu_name: str, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
+    ) -> Answer:
+        """Return from which batch size ``best`` is faster than this CPU, and all curves.
+
+        Args:
+            cpu_name: What the CPU's curve is called.
+            devices: GPUs whose curves are wanted, ``best`` among them.
+            best: The GPU whose crossover is looked for.
+            host: What issues the work.
+        """
+        base = self._loader.batch_size
+        other = base * 2 if self._plain.measurement.median_ns < _LONGEST_STEP_NS else base // 2
+        try:
+            second = self._runs.trace(loader_batch_size=base, new_batch_size=max(other, 1))
+            scaled = ScaledTrace(self._path.prepare(self._traced), self._path.prepare(second))
+        except ScriptError as error:
+            return _none(f"The script fails at batch size {other}: {error.message}"), ()
+        except ScalingError as error:
+            return _none(f"The step is another one at batch size {other}: {error.message}"), ()
+        self._measure_towards_crossover(scaled, best, host)
+        cpu = Curve(
+            device=cpu_name,
+            kind=DeviceKind.CPU,
+            axis=AXIS,
+            points=tuple(_point(size, self._cpu[size]) for size in sorted(self._cpu)),
+        )
+        gpus = self._gpu_curves(scaled, devices, host)
+        if len(cpu.points) < 2:
+            return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
+        return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
+
+    def _measure_towards_crossover(
+        self, scaled: ScaledTrace, best: DeviceSpec, host: HostSpec
+    ) -> None:
+        """Measure the CPU at sizes 4 times apart until the GPU's advantage turns, then between."""
+        size = self._loader.batch_size
+        is_faster = self._is_gpu_faster(size, scaled, best, host)
+        turned = False
+        while not turned:
+            next_size = size // _FACTOR if is_faster else size * _FACTOR
+            if not self._measure(next_size, size):
+                return
+            turned = self._is_gpu_faster(next_size, scaled, best, host) is not is_faster
+            last, size = size, next_size
+        self._measure(round((last * size) ** 0.5), min(last, size))
+
+    def _measure(self, size: int, nearest: int) -> bool:
+        """Measure the CPU at one size; return whether that was possible."""
+        growth = size / nearest
+        expected_ns = self._cpu[nearest].value_ns * max(1.0, growth)
+        expected_bytes = self._plain.peak_memory_bytes * max(1.0, growth)
+        is_within_reach = (
+            1 <= size <= _LARGEST
+            and size not in self._cpu
+            and expected_ns <= _LONGEST_STEP_NS
+            and expected_bytes <= _MEMORY_FRACTION * _memory_bytes()
+        )
+        if not is_within_reach:
+            return False
+        plain = self._runs.measure_at(
+            size, loader_batch_size=self._loader.batch_size, budget_s=_BUDGET_S
+        )
+        if plain is None or plain.loader is None or plain.loader.batch_size != size:
+            return False
+        self._cpu[size] = plain.measurement.estimate
+        return True
+
+    def _is_gpu_faster(
+        self, size: int, scaled: ScaledTrace, best: DeviceSpec, host: HostSpec
+    ) -> bool:
+        trace = scaled.at(size * self._loader.batches_per_step)
+        (prediction,) = predict_steps(trace, (best,), host)
+        return prediction.estimate.value_ns < self._cpu[size].value_ns
+
+    def _gpu_curves(
+        self, scaled: ScaledTrace, devices: Sequence[DeviceSpec], host: HostSpec
+    ) -> list[Curve]:
+        sizes = sorted({*self._cpu, *_powers_between(min(self._cpu), max(self._cpu))})
+        traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
+        predictions = iter(predict_steps(traces, devices, host))
+        points: dict[str, list[CurvePoint]] = {device.name: [] for device in devices}
+        for size in sizes:
+            for device in devices:
+                points[device.name].append(_point(size, next(predictions).estimate))
+        return [
+            Curve(
+                device=device.name,
+                kind=DeviceKind.GPU,
+                axis=AXIS,
+                points=tuple(points[device.name]),
+            )
+            for device in devices
+        ]
+
+
+def _none(because: str) -> NoCrossover:
+    return NoCrossover(none_because=because, axis=AXIS)
+
+
+def _point(size: int, estimate: Estimate) -> CurvePoint:
+    return CurvePoint(
+        size=size,
+        step_ns=estimate.value_ns,
+        low_ns=estimate.low_ns,
+        high_ns=estimate.high_ns,
+        source=estimate.source,
+    )
+
+
+def _powers_between(low: int, high: int) -> list[int]:
+    """Return the powers of two within the range."""
+    return [2**power for power in range(low.bit_length(), high.bit_length()) if 2**power < high]
+
+
+def _memory_bytes() -> int:
+    """Return this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,39 @@
+"""What a long check tells while it runs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Receives the stages of a check; the command line draws them, a library call ignores them."""
+
+    def begin(self, stage: str, expected_s: float | None = None) -> None:
+        """Start a stage, such as "measuring the step on this CPU".
+
+        Args:
+            stage: What is done now, for a person.
+            expected_s: How long it may take at most, in seconds, where known.
+        """
+        ...
+
+    def detail(self, text: str) -> None:
+        """Say what happens within the stage, such as "step 17, 2.1 ms"."""
+        ...
+
+    def end(self) -> None:
+        """End the last stage."""
+        ...
+
+
+class SilentProgress:
+    """Tells nothing."""
+
+    def begin(self, stage: str, expected_s: float | None = None) -> None:
+        """Ignore the stage."""
+
+    def detail(self, text: str) -> None:
+        """Ignore the detail."""
+
+    def end(self) -> None:
+        """Ignore the end."""

@@ -1,0 +1,100 @@
+"""The runs of a check: each of them in its own process, each failure an error for the user."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from breakeven.capture import (
+    FailureKind,
+    Launcher,
+    PlainRun,
+    RunFailure,
+    RunRequest,
+    Target,
+    TracedRun,
+)
+from breakeven.check._failures import script_error
+from breakeven.check._progress import Progress
+
+# A script that insists on a GPU says so by one of these before it trains.
+_REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
+
+
+class Runs:
+    """Runs one target in different ways.
+
+    Args:
+        launcher: Makes the processes.
+        target: What to run.
+        time_limit_s: Limit of each run.
+        progress: Is told the stages and steps.
+    """
+
+    def __init__(
+        self, launcher: Launcher, target: Target, time_limit_s: float, progress: Progress
+    ) -> None:
+        self._launcher = launcher
+        self._progress = progress
+        self._target = target
+        self._request = RunRequest(target=target, is_traced=False, time_limit_s=time_limit_s)
+
+    def trace(self, *, loader_batch_size: int = 0, new_batch_size: int = 0) -> TracedRun:
+        """Record a step, with another batch size of the DataLoader where one is given."""
+        of_size = f" at batch size {new_batch_size}" if new_batch_size else ""
+        self._progress.begin(f"recording a step on a pretended GPU{of_size}")
+        answer = self._run(
+            replace(
+                self._request,
+                is_traced=True,
+                loader_batch_size=loader_batch_size,
+                new_batch_size=new_batch_size,
+            )
+        )
+        if not isinstance(answer, TracedRun):
+            raise self._error(answer)
+        return answer
+
+    def measure(self) -> PlainRun:
+        """Time the step on this CPU; a script that insists on a GPU is told that there is one."""
+        self._progress.begin("measuring the step on this CPU")
+        answer = self._run(self._request)
+        if isinstance(answer, RunFailure) and answer.kind in _REFUSALS:
+            # The traced run got through, so the GPU that it had makes the difference.
+            again = self._run(replace(self._request, has_cuda=True))
+            if isinstance(again, PlainRun):
+                self._request = replace(self._request, has_cuda=True)
+                return again
+        if not isinstance(answer, PlainRun):
+            raise self._error(answer)
+        return answer
+
+    def measure_on_cuda(self) -> PlainRun | RunFailure:
+        """Time the step on the CUDA device of this machine."""
+        self._progress.begin("measuring the step on this machine's GPU")
+        return self._run(replace(self._request, on_cuda=True, has_cuda=False))
+
+    def measure_at(
+        self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
+    ) -> PlainRun | None:
+        """Time the step on this CPU at another batch size; None where the script fails at it."""
+        self._progress.begin(f"measuring the step on this CPU at batch size {new_batch_size}")
+        answer = self._run(
+            replace(
+                self._request,
+                budget_s=budget_s,
+                loader_batch_size=loader_batch_size,
+                new_batch_size=new_batch_size,
+            )
+        )
+        return answer if isinstance(answer, PlainRun) else None
+
+    def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:
+        return self._launcher.run(request, self._tell_step)
+
+    def _tell_step(self, num_steps: int) -> None:
+        self._progress.detail(f"step {num_steps}")
+
+    def _error(self, answer: PlainRun | TracedRun | RunFailure) -> Exception:
+        assert isinstance(answer, RunFailure)
+        return script_error(answer, self._target, self._launcher.output)
+

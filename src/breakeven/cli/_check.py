@@ -1,0 +1,156 @@
+"""``breakeven check``: does a GPU pay off for this script's training step?"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.errors import UsageError
+
+if TYPE_CHECKING:
+    from breakeven.verdict import CheckReport
+
+SUMMARY = "find out whether a GPU pays off for a training script, without a GPU"
+DESCRIPTION = """\
+Run an unmodified training script for some steps, and tell whether a GPU would be
+faster, from which batch size on, and why. Times of devices that are here are
+measured, those of all others predicted. The script's side effects up to the step
+at which it is ended do happen.
+
+The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
+2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
+USAGE = "check TARGET [options] [-- ARGS ...]"
+EXAMPLES = """\
+examples:
+  breakeven check train.py
+  breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
+  breakeven check train.py:train_step --json -o report.json
+  breakeven check -m mypackage.train"""
+
+DEFAULT_TIME_LIMIT_S = 60.0
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check``."""
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="script.py, or path.py:function, or with -m a module's name",
+    )
+    parser.add_argument(
+        "--device",
+        dest="devices",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="GPU to compare with; may be repeated (default: a choice of six; "
+        "all: breakeven devices)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="here|NAME",
+        default="here",
+        help="machine that feeds the GPUs (default: here)",
+    )
+    parser.add_argument(
+        "-m",
+        "--module",
+        dest="is_module",
+        action="store_true",
+        help="TARGET is a module, run as python -m does",
+    )
+    parser.add_argument(
+        "--time-limit",
+        dest="time_limit_s",
+        metavar="SECONDS",
+        type=_seconds,
+        default=DEFAULT_TIME_LIMIT_S,
+        help="give up on the script after that long (default: 60)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
+    )
+    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    parser.add_argument_group(
+        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the target, show the report, and write it where asked."""
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.store import ensure_writable, write_document
+
+    output: Path | None = args.output
+    if output is not None:
+        ensure_writable(output, force=args.force)
+    elif args.force:
+        raise UsageError("--force is about -o FILE, which was not given")
+
+    from breakeven.check import check_target
+    from breakeven.cli._output import write_stdout
+    from breakeven.cli._progress import show_progress
+    from breakeven.report import to_json
+
+    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+        report = check_target(
+            args.target,
+            arguments=args.script_arguments,
+            is_module=args.is_module,
+            devices=tuple(args.devices),
+            host=args.host,
+            time_limit_s=args.time_limit_s,
+            progress=progress,
+        )
+    document = to_json(report)
+    try:
+        if output is not None:
+            write_document(output, document, force=args.force)
+    finally:
+        # The answer took the user's time: a full disk must not lose it.
+        if args.json:
+            write_stdout(document)
+        else:
+            _render(report, args)
+    return 0
+
+
+def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what to do next, given the answer and the flags in use."""
+    from breakeven.verdict import Choice
+
+    hints: list[str] = []
+    if report.verdict.choice is Choice.TOO_CLOSE:
+        hints.append(
+            f"To settle it, run the same command on a machine with the {report.verdict.device}: "
+            "a GPU that is there is measured."
+        )
+    if not args.devices:
+        hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
+    if args.output is not None:
+        hints.append(f"Every number as JSON: {args.output}")
+    else:
+        hints.append("Every number as JSON: --json, or -o report.json")
+    return tuple(hints)
+
+
+def _render(report: CheckReport, args: argparse.Namespace) -> None:
+    from breakeven.cli._console import CommandConsole
+    from breakeven.report import render
+
+    render(report, CommandConsole(), hints=next_hints(report, args))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds

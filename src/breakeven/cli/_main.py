@@ -1,0 +1,157 @@
+"""The program: parse, dispatch, and turn every ending into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import platform
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from breakeven import __version__
+from breakeven.cli import _check, _devices
+from breakeven.cli._parser import HelpFormatter, Parser
+from breakeven.errors import BreakevenError, UsageError
+
+EXIT_BUG = 3
+# What a shell reports for a program ended by SIGINT and by SIGPIPE.
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+_COMMANDS = {"check": _check, "devices": _devices}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; each command's ``run`` is in ``args.run``."""
+    parser = Parser(
+        prog="breakeven",
+        description="Does a GPU pay off for your PyTorch training step, and from which size on?",
+        epilog="example:\n  breakeven check train.py",
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action=_VersionAction, nargs=0, help="show versions and exit", dest="version"
+    )
+    subparsers = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True
+    )
+    for name, command in _COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            epilog=command.EXAMPLES,
+            usage=f"breakeven {command.USAGE}",
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        command.prepare_parser(subparser)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code.
+
+    Returns:
+        0 done; 2 the command line makes no sense; 3 it could not be done; 130 interrupted; 141
+        the reader of the output went away. 1 is for an answer that fails a condition of the user.
+    """
+    try:
+        exit_code = _run_command(argv)
+        sys.stdout.flush()
+    except SystemExit as ended:  # argparse after --help and --version
+        return ended.code if isinstance(ended.code, int) else 0
+    except BrokenPipeError:
+        _discard_stdout()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        _write_line("interrupted")
+        return EXIT_INTERRUPTED
+    except BreakevenError as error:
+        from breakeven.cli._errors import show_error
+
+        show_error(error)
+        return error.exit_code
+    except Exception:
+        _write_line(traceback.format_exc().rstrip())
+        _write_line(
+            f"error: this is a bug in breakeven {__version__}; "
+            "please report it with the lines above and your command"
+        )
+        return EXIT_BUG
+    return exit_code
+
+
+def entry_point() -> NoReturn:
+    """Run the command line of this process and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show "×" gets "?" instead of a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.exit(main(sys.argv[1:]))
+
+
+def _run_command(argv: Sequence[str]) -> int:
+    own, script_arguments = _split_at_dashes(argv)
+    args, unknown = build_parser().parse_known_args(own)
+    if unknown:
+        given = shlex.join(unknown)
+        hint = f"see: breakeven {args.command} --help"
+        if args.command == "check":
+            hint = (
+                "what is meant for the script goes after --: "
+                f"breakeven check {shlex.quote(args.target)} -- {given}"
+            )
+        raise UsageError(f"unrecognized arguments: {given}", hint=hint)
+    if script_arguments and args.command != "check":
+        raise UsageError(f"{args.command} takes nothing after --")
+    args.script_arguments = script_arguments
+    return int(args.run(args))
+
+
+def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in argv:
+        return list(argv), ()
+    position = argv.index("--")
+    return list(argv[:position]), tuple(argv[position + 1 :])
+
+
+def _write_line(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.write(text + "\n")
+
+
+def _discard_stdout() -> None:
+    # What is left in the buffer would raise once more when the interpreter flushes at exit.
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+class _VersionAction(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        # Slow to import, and needed here only.
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            torch_version = version("torch")
+        except PackageNotFoundError:
+            torch_version = "not installed"
+        sys.stdout.write(
+            f"breakeven {__version__} (torch {torch_version}, Python {platform.python_version()})\n"
+        )
+        parser.exit()

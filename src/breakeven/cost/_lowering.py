@@ -1,0 +1,158 @@
+"""From operators to kernels: the registry of rules, and operators that run no kernel."""
+
+from __future__ import annotations
+
+import msgspec
+
+from breakeven.cost import (
+    _lower_attention,
+    _lower_convolution,
+    _lower_gather,
+    _lower_linalg,
+    _lower_matmul,
+    _lower_normalization,
+    _lower_optimizer,
+    _lower_pointwise,
+    _lower_pooling,
+    _lower_recurrent,
+    _lower_reduction,
+    _lower_sort,
+)
+from breakeven.cost._kernel import Lowering
+from breakeven.cost._op_name import base_name, has_out_argument, names_in
+from breakeven.cost._traffic import Rule, output_numel, streaming_kernel
+from breakeven.errors import Caveat
+from breakeven.trace import Op, Settings
+
+# Results that share the memory of an argument: shape and strides are computed on the host.
+_VIEWS = names_in(
+    """
+    _autocast_to_full_precision _autocast_to_reduced_precision _conj _fw_primal _indices
+    _make_dual _neg_view _reshape_alias _unpack_dual _unsafe_view _values adjoint alias
+    as_strided broadcast_to chunk conj detach diagonal dsplit expand expand_as flatten hsplit
+    imag indices lift lift_fresh linalg_diagonal mH mT matrix_H moveaxis movedim narrow numpy_T
+    permute positive ravel real reshape reshape_as resolve_conj resolve_neg select slice
+    slice_inverse split split_with_sizes squeeze swapaxes swapdims t tensor_split transpose unbind
+    unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze values view view_as
+    view_as_complex view_as_real vsplit
+    """
+)
+
+# Memory is taken from the caching allocator, or metadata is read or changed; nothing runs.
+_NO_KERNEL = names_in(
+    """
+    _assert_async _assert_scalar _assert_tensor_metadata _cudnn_init_dropout_state
+    _efficientzerotensor _functional_assert_async _functional_sym_constrain_range
+    _fused_sdp_choice _has_compatible_shallow_copy_type _has_same_storage_numel
+    _linalg_check_errors
+    _local_scalar_dense _nested_get_jagged_dummy _pin_memory _resize_output _use_cudnn_ctc_loss
+    _version data dense_dim dim empty empty_like empty_permuted empty_strided is_coalesced
+    is_contiguous is_non_overlapping_and_dense is_nonzero is_pinned is_same_size is_set_to
+    is_strides_like_format item new_empty new_empty_strided numel pin_memory record_stream
+    requires_grad resize resize_as resize_as_sparse retain_grad set set_data size sparse_dim
+    storage_offset stride sym_constrain_range sym_constrain_range_for_size sym_is_contiguous
+    sym_numel sym_size sym_storage_offset sym_stride
+    """
+)
+
+# Markers that torch's own code sets for its profiler, and functions of the scripting language.
+_NO_KERNEL_NAMESPACES = ("profiler.", "prim.")
+
+
+def _merged(*groups: dict[str, Rule]) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for group in groups:
+        assert rules.keys().isdisjoint(group), rules.keys() & group
+        rules.update(group)
+    return rules
+
+
+_RULES = _merged(
+    _lower_sort.RULES,
+    _lower_recurrent.RULES,
+    _lower_pooling.RULES,
+    _lower_optimizer.RULES,
+    _lower_linalg.RULES,
+    _lower_gather.RULES,
+    _lower_attention.RULES,
+    _lower_convolution.RULES,
+    _lower_matmul.RULES,
+    _lower_normalization.RULES,
+    _lower_pointwise.RULES,
+    _lower_reduction.RULES,
+)
+
+
+def _runs_nothing(name: str) -> bool:
+    return name in _VIEWS or name in _NO_KERNEL or name.startswith(_NO_KERNEL_NAMESPACES)
+
+
+def _is_copy_of_view(name: str) -> bool:
+    """Return whether ``name`` is a view's functional twin, which copies: ``transpose_copy``."""
+    return name.endswith("_copy") and name.removesuffix("_copy") in _VIEWS
+
+
+def is_view(op_name: str) -> bool:
+    """Return whether the operator only makes a view, which is cheap for the host as well.
+
+    Args:
+        op_name: Overload, such as ``aten.transpose.int``.
+    """
+    return base_name(op_name) in _VIEWS
+
+
+def has_rule(op_name: str) -> bool:
+    """Return whether ``lower`` knows what the operator runs; else it attaches a caveat.
+
+    Args:
+        op_name: Overload, such as ``aten.addmm.default``.
+    """
+    name = base_name(op_name)
+    return name in _RULES or _runs_nothing(name) or _is_copy_of_view(name)
+
+
+def _is_empty(op: Op) -> bool:
+    """Return whether there is nothing to compute: torch launches no kernel over no elements."""
+    tensors = op.outputs or op.inputs
+    return bool(tensors) and all(spec.numel == 0 for spec in tensors)
+
+
+def _caveat_of(op: Op) -> Caveat | None:
+    for spec in (*op.inputs, *op.outputs):
+        if spec.dtype.startswith("float8"):
+            message = f"{op.name} computes in {spec.dtype}; its cost is that of 16-bit arithmetic"
+            return Caveat(code="float8-as-float16", message=message)
+    return None
+
+
+def lower(op: Op, settings: Settings) -> Lowering:
+    """Return the kernels that a device runs for ``op``, in launch order.
+
+    Args:
+        op: Operator with the shapes of its tensors; ``outputs`` may be empty where it works in
+            place on a list.
+        settings: Switches of torch that permit TF32.
+
+    Returns:
+        No kernels for a view, an allocation or a read of metadata. An operator without a rule is
+        costed by the bytes of its tensors and carries the caveat ``uncosted-op``.
+    """
+    name = base_name(op.name)
+    if has_out_argument(op.name) and op.outputs and len(op.inputs) > len(op.outputs):
+        # ``mm.out(a, b, out=c)``: the last arguments are written, not read.
+        op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])
+    if _runs_nothing(name) or _is_empty(op):
+        return Lowering(kernels=())
+    if rule := _RULES.get(name):
+        return Lowering(kernels=rule(op, settings), caveat=_caveat_of(op))
+    if _is_copy_of_view(name):
+        return Lowering(kernels=(streaming_kernel(op, flop=0),))
+    if not (op.inputs or op.outputs):
+        kernels = ()
+    else:
+        kernels = (streaming_kernel(op, flop=output_numel(op)),)
+    caveat = Caveat(
+        code="uncosted-op",
+        message=f"{op.name} has no cost model; it counts as a copy of its tensors",
+    )
+    return Lowering(kernels=kernels, caveat=caveat)

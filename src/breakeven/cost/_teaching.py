@@ -1,0 +1,225 @@
+"""Efficiencies of devices that were never measured, taught by those that were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from breakeven.cost._efficiency import (
+    Arithmetic,
+    DeviceEfficiency,
+    EfficiencyTable,
+    FamilyEfficiency,
+)
+from breakeven.cost._kernel import Family
+from breakeven.cost._roofline import EfficiencyArrays, Floats
+from breakeven.device import DeviceSpec
+
+# Launch generations in order, by line of descent. A teacher counts a fifth for each generation
+# between; another line counts as four generations away.
+_LINES = (
+    ("kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"),
+    ("gcn", "cdna", "rdna"),
+    ("apple",),
+    ("xe",),
+)
+_POSITIONS = {
+    generation: (line, rank)
+    for line, generations in enumerate(_LINES)
+    for rank, generation in enumerate(generations)
+}
+_WEIGHT_PER_GENERATION = 1 / 5
+_OTHER_LINE_DISTANCE = 4
+# How fast trust fades: for each generation to the nearest teacher; and across lines, on top of
+# the error seen on old AMD devices, whose libraries say little of Apple's and Intel's.
+_SIGMA_PER_GENERATION = 0.06
+_OTHER_LINE_SIGMA = 0.40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Relative:
+    """A family that stands in for one without tables of its own."""
+
+    family: Family
+    factor: float
+    log_sigma: float
+
+
+# No table times these families; each is set beside the family whose limit it shares. The factors
+# are judgement, not calibration, and the uncertainty says so.
+_RELATIVES = {
+    Family.BATCHED_GEMM: _Relative(family=Family.GEMM, factor=0.9, log_sigma=0.20),
+    Family.CONVOLUTION: _Relative(family=Family.GEMM, factor=0.8, log_sigma=0.35),
+    Family.RECURRENT: _Relative(family=Family.GEMM, factor=0.7, log_sigma=0.40),
+    Family.ATTENTION: _Relative(family=Family.BATCHED_GEMM, factor=0.7, log_sigma=0.40),
+    Family.LINALG: _Relative(family=Family.GEMM, factor=0.1, log_sigma=1.00),
+    Family.NORMALIZATION: _Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
+    Family.SOFTMAX: _Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
+    Family.REDUCTION: _Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.25),
+    Family.POOLING: _Relative(family=Family.ELEMENTWISE, factor=0.7, log_sigma=0.35),
+    Family.GATHER: _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
+    Family.SORT: _Relative(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
+    Family.COPY: _Relative(family=Family.ELEMENTWISE, factor=1.0, log_sigma=0.15),
+}
+# cuDNN computes each channel by itself, without a matrix product: traffic decides.
+_DEPTHWISE = _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaughtEfficiency:
+    """Efficiencies for some devices, each array of shape (1, num_devices)."""
+
+    arrays: EfficiencyArrays
+    log_sigma: Floats
+
+
+def taught_efficiency(
+    table: EfficiencyTable,
+    devices: Sequence[DeviceSpec],
+    family: Family,
+    variant: str,
+    arithmetic: Arithmetic,
+) -> TaughtEfficiency:
+    """Return the efficiency of ``devices`` in one family.
+
+    A calibrated device has its own; any other the geometric mean of the calibrated ones, weighted
+    by how many generations lie between, with the error that leaving a device out has shown.
+
+    Raises:
+        ValueError: No device of the table has the family or a relative of it.
+    """
+    teachers, factor, extra_sigma = _find_teachers(table, family, variant, arithmetic)
+    entries = [entry for _, entry in teachers]
+    logs = np.log(
+        [
+            (
+                entry.compute_fraction,
+                1.0 + entry.tile_loss,
+                1.0 + entry.prologue_k,
+                entry.smallest_tile,
+                entry.memory_fraction,
+            )
+            for entry in entries
+        ]
+    )
+    weights = np.zeros((len(devices), len(teachers)))
+    sigmas = np.zeros(len(devices))
+    ids = {teacher.device: index for index, (teacher, _) in enumerate(teachers)}
+    trust = np.array([teacher.sustained_fraction**2 for teacher, _ in teachers])
+    for row, device in enumerate(devices):
+        own = ids.get(device.id)
+        if own is not None:
+            weights[row, own] = 1.0
+            sigmas[row] = np.hypot(entries[own].log_sigma, extra_sigma)
+            continue
+        distances = [
+            _distance(device.launch_generation, teacher.launch_generation)
+            for teacher, _ in teachers
+        ]
+        weights[row] = trust * _WEIGHT_PER_GENERATION ** np.array(distances)
+        nearest = min(distances)
+        sigmas[row] = np.linalg.norm(
+            [
+                _held_out_sigma(table, entries[0], is_other_line=nearest == _OTHER_LINE_DISTANCE),
+                _SIGMA_PER_GENERATION * nearest,
+                extra_sigma,
+            ]
+        )
+    weights /= weights.sum(axis=1, keepdims=True)
+    taught = np.exp(weights @ logs).T[:, np.newaxis, :]
+    return TaughtEfficiency(
+        arrays=EfficiencyArrays(
+            compute_fraction=taught[0] * factor,
+            tile_loss=taught[1] - 1.0,
+            prologue_k=taught[2] - 1.0,
+            smallest_tile=taught[3],
+            memory_fraction=taught[4] * factor,
+        ),
+        log_sigma=sigmas[np.newaxis, :],
+    )
+
+
+def calibrated_variant(family: Family, variant: str) -> str:
+    """Return the key under which rows of ``variant`` are pooled.
+
+    Recurrent layers of all kinds take their steps alike, and no kind has many rows.
+    """
+    if family is Family.RECURRENT:
+        return "backward" if variant.endswith("backward") else ""
+    return variant
+
+
+def _find_teachers(
+    table: EfficiencyTable, family: Family, variant: str, arithmetic: Arithmetic
+) -> tuple[list[tuple[DeviceEfficiency, FamilyEfficiency]], float, float]:
+    """Return the devices and entries that teach, and a relative's factor and sigma."""
+    factor, extra_variance = 1.0, 0.0
+    if family is Family.CONVOLUTION and variant.startswith("depthwise"):
+        family, variant = _DEPTHWISE.family, ""
+        factor, extra_variance = _DEPTHWISE.factor, _DEPTHWISE.log_sigma**2
+    variant = calibrated_variant(family, variant)
+    while True:
+        for key in _variants(variant):
+            teachers = [
+                (device, entry)
+                for device in table.devices
+                for entry in device.families
+                if (entry.family, entry.variant, entry.arithmetic) == (family, key, arithmetic)
+            ]
+            if teachers:
+                return teachers, factor, extra_variance**0.5
+        relative = _RELATIVES.get(family)
+        if relative is None:
+            raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a relative")
+        family, variant = relative.family, ""
+        factor *= relative.factor
+        extra_variance += relative.log_sigma**2
+
+
+def _variants(variant: str) -> tuple[str, ...]:
+    """Return ``variant`` and what stands in for it, nearest first."""
+    # A transposed convolution is the gradient of the input of another one.
+    direct = variant.replace("transposed", "backward_input")
+    return tuple(dict.fromkeys((variant, direct, direct.removeprefix("winograd_"), "")))
+
+
+def _held_out_sigma(
+    table: EfficiencyTable, entry: FamilyEfficiency, *, is_other_line: bool
+) -> float:
+    """Return the error on unseen devices; where none was left out, twice that of the fit."""
+    key = (entry.family, entry.variant, entry.arithmetic)
+    sigmas = [
+        error.log_sigma
+        for error in table.held_out
+        if (error.family, error.variant, error.arithmetic) == key
+        and (is_other_line or not error.is_other_line)
+    ]
+    sigma = max(sigmas) if sigmas else 2 * entry.log_sigma
+    return float(np.hypot(sigma, _OTHER_LINE_SIGMA)) if is_other_line else sigma
+
+
+def _distance(generation: str, other: str) -> int:
+    if not _is_same_line(generation, other):
+        return _OTHER_LINE_DISTANCE
+    return abs(_POSITIONS[generation][1] - _POSITIONS[other][1])
+
+
+def _is_same_line(generation: str, other: str) -> bool:
+    return _POSITIONS[generation][0] == _POSITIONS[other][0]
+
+
+def is_taught_by_other_lines(
+    table: EfficiencyTable,
+    device: DeviceSpec,
+    kernel_family: Family,
+    variant: str,
+    arithmetic: Arithmetic,
+) -> bool:
+    """Return whether no calibrated device of the same line of descent teaches ``device``."""
+    teachers, _, _ = _find_teachers(table, kernel_family, variant, arithmetic)
+    return not any(
+        _is_same_line(device.launch_generation, teacher.launch_generation)
+        for teacher, _ in teachers
+    )

@@ -1,0 +1,30 @@
+"""The clock of this machine."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+import torch
+
+
+class HostClock:
+    """The host's monotonic clock, for steps on the CPU: there is no device to wait for."""
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since an arbitrary moment."""
+        return perf_counter_ns()
+
+    def synchronize(self) -> None:
+        """Return at once: a CPU operator is done when its call returns."""
+
+
+class CudaClock:
+    """The host's monotonic clock, for steps on a CUDA device."""
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since an arbitrary moment."""
+        return perf_counter_ns()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+        torch.cuda.synchronize()

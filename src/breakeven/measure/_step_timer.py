@@ -1,0 +1,78 @@
+"""Time a script's steps as they pass by: for the plain run."""
+
+from __future__ import annotations
+
+from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
+
+_MIN_SAMPLES = 5
+_MAX_SAMPLES = 2_000
+_NS_PER_S = 1_000_000_000
+
+
+class StepTimer:
+    """Takes the time at each optimizer call and decides when that is enough.
+
+    Args:
+        clock: Host clock that can wait for the device.
+        budget_s: Seconds of steps that are enough when they are short. Slow steps get more time,
+            until there are two of them.
+        calls_per_mark: Optimizer calls between two readings of the clock. On a GPU waiting for
+            the device at each step would hide the overlap of host and device, so several steps
+            make one sample there.
+    """
+
+    def __init__(self, clock: Clock, budget_s: float, calls_per_mark: int = 1) -> None:
+        self._clock = clock
+        self._budget_ns = budget_s * _NS_PER_S
+        self._calls_per_mark = calls_per_mark
+        self._optimizers: list[int] = []
+        self._marks_ns: list[int] = []
+
+    @property
+    def num_calls(self) -> int:
+        """Return the optimizer calls so far."""
+        return len(self._optimizers)
+
+    def mark(self, optimizer: int) -> bool:
+        """Note an optimizer call; return whether there are samples enough.
+
+        Args:
+            optimizer: Its number.
+        """
+        self._optimizers.append(optimizer)
+        is_reading = (len(self._optimizers) - 1) % self._calls_per_mark == 0
+        if is_reading:
+            self._clock.synchronize()
+        self._marks_ns.append(self._clock.now_ns() if is_reading else -1)
+        return is_reading and self._is_enough()
+
+    def samples_ns(self) -> tuple[int, ...]:
+        """Return the duration of every step between two ends of a step.
+
+        The first step has no beginning: what a script does before its first update is no step.
+        """
+        ends = [
+            (count, self._marks_ns[position])
+            for count, position in enumerate(find_round_ends(self._optimizers))
+            if self._marks_ns[position] >= 0
+        ]
+        return tuple(
+            (later_ns - earlier_ns) // (later - earlier)
+            for (earlier, earlier_ns), (later, later_ns) in zip(ends, ends[1:], strict=False)
+        )
+
+    def measurement(self) -> Measurement | None:
+        """Return the samples so far, or None when there is no complete step."""
+        samples = self.samples_ns()
+        if not samples:
+            return None
+        return Measurement(samples_ns=samples, num_warmup=min(find_warmup(samples), len(samples) - 1))
+
+    def _is_enough(self) -> bool:
+        elapsed_ns = self._marks_ns[-1] - self._marks_ns[0]
+        if elapsed_ns < self._budget_ns and len(self._marks_ns) < _MAX_SAMPLES:
+            return False
+        num_samples = len(self.samples_ns())
+        if elapsed_ns >= 2 * self._budget_ns:
+            return num_samples >= 2
+        return num_samples >= _MIN_SAMPLES

@@ -1,0 +1,85 @@
+"""The JSON document of a report, and the schema that describes it."""
+
+from __future__ import annotations
+
+import re
+from inspect import cleandoc
+from typing import Any
+
+import msgspec
+
+from breakeven.verdict import SCHEMA_VERSION, CheckReport
+
+SCHEMA_ID = f"urn:breakeven:schema:check:{SCHEMA_VERSION}"
+
+
+def to_json(report: CheckReport) -> bytes:
+    """Return ``report`` as one indented JSON document in UTF-8, ending in a newline.
+
+    Raises:
+        msgspec.ValidationError: The report breaks its own schema (a share above 1, a time that
+            is not a number), so the document could never be read back.
+    """
+    document = encode_document(report)
+    msgspec.json.decode(document, type=CheckReport)
+    return document
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``to_json`` gives."""
+    described = msgspec.json.schema(CheckReport)
+    definitions: dict[str, Any] = described["$defs"]
+    for definition in definitions.values():
+        _describe_fields(definition)
+    definitions["CheckReport"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "Report of breakeven check",
+        "description": (
+            "What `breakeven check --json` prints. Times are in nanoseconds, sizes in bytes, "
+            "shares between 0 and 1; low and high bound a 90 % interval."
+        ),
+        **described,
+    }
+
+
+def schema_document() -> bytes:
+    """Return the schema as it is kept in ``docs/schema/check.schema.json``."""
+    return encode_document(json_schema())
+
+
+def encode_document(value: object) -> bytes:
+    """Return any value as an indented JSON document, ending in a newline.
+
+    A byte of a file name that is not UTF-8 reaches Python as a lone surrogate, which JSON cannot
+    hold: it comes out as U+FFFD.
+    """
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+    return msgspec.json.format(encoded, indent=2) + b"\n"
+
+
+def _describe_fields(definition: dict[str, Any]) -> None:
+    """Move the ``Args`` of a type's docstring to the properties that they describe."""
+    summary, _, arguments = cleandoc(definition.get("description", "")).partition("\n\nArgs:\n")
+    if summary:
+        definition["description"] = summary
+    # An argument's first line is indented by four, the lines that go on with it by eight.
+    for argument in re.split(r"^ {4}(?! )", arguments, flags=re.MULTILINE)[1:]:
+        name, _, text = argument.partition(": ")
+        definition["properties"][name]["description"] = " ".join(text.split())
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {
+            _without_surrogates(key): _without_surrogates(member) for key, member in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(member) for member in value]
+    return value

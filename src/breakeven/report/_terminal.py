@@ -1,0 +1,250 @@
+"""A report for a person at a terminal: the verdict first, then why, then what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from breakeven.report._curve_table import curve_table
+from breakeven.report._result_table import (
+    device_label,
+    glyphs_for,
+    reference_cpu,
+    result_table,
+)
+from breakeven.report._text import printable, ratio_with_interval, shorten
+from breakeven.timing import Source
+from breakeven.units import format_bytes, format_count, format_duration, format_percent
+from breakeven.verdict import (
+    CheckReport,
+    Choice,
+    Crossover,
+    DeviceKind,
+    DeviceResult,
+    Finding,
+    NoCrossover,
+)
+
+_MAX_FINDINGS = 8
+_CHOICE_STYLES = {
+    Choice.CPU: "bold cyan",
+    Choice.GPU: "bold green",
+    Choice.TOO_CLOSE: "bold yellow",
+}
+
+
+def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) -> None:
+    """Write ``report`` to ``console``, as wide as the console is.
+
+    Args:
+        report: What ``breakeven check`` found out.
+        console: Where to; its width, colours and encoding are honoured.
+        hints: Lines at the end that say what to do next.
+    """
+    _say(console, Text(_verdict_sentence(report), style=_CHOICE_STYLES[report.verdict.choice]))
+    if report.verdict.because:
+        _say(console, Text(printable(report.verdict.because, 600)))
+    console.line()
+    for fact in _facts(report):
+        _say(console, Text(fact, style="dim"))
+    console.line()
+    console.print(result_table(report, console))
+    _say(console, _legend(report, console))
+    for result in report.results:
+        if result.fits is False:
+            _say(console, Text(_too_big_sentence(result), style="red"))
+    console.line()
+    _say(console, _crossover_sentence(report))
+    curves = curve_table(report, console)
+    if curves is not None:
+        console.print(Padding(curves, (0, 0, 0, 2), expand=False))
+    _render_findings(report.findings, console)
+    _render_caveats(report, console)
+    if hints:
+        console.line()
+        for hint in hints:
+            _say(console, Text(printable(hint), style="dim"))
+
+
+def _say(console: Console, text: Text, indent: int = 0) -> None:
+    # A path longer than the line is cut at the line's end, not dropped.
+    text.overflow = "fold"
+    console.print(Padding(text, (0, 0, 0, indent), expand=False) if indent else text)
+
+
+def _verdict_sentence(report: CheckReport) -> str:
+    verdict = report.verdict
+    ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
+    device, over = _label(report, verdict.device), _label(report, verdict.over)
+    match verdict.choice:
+        case Choice.CPU:
+            num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
+            rival = f"the {over}" if num_gpus == 1 else f"the best GPU, {over}"
+            where = "your CPU" if device == "this CPU" else f"the CPU ({device})"
+            return f"Train this on {where}: {ratio} faster than {rival}."
+        case Choice.GPU:
+            return f"A GPU pays off: {device}, {ratio} faster than {over}."
+        case Choice.TOO_CLOSE:
+            return f"Too close to call: {device} at {ratio} the speed of {over}. Measure."
+        case _:
+            assert_never(verdict.choice)
+
+
+def _label(report: CheckReport, device: str) -> str:
+    for result in report.results:
+        if result.device == device:
+            return device_label(result)
+    return printable(device)
+
+
+def _facts(report: CheckReport) -> Iterator[str]:
+    step, host = report.step, report.host
+    batch = [] if step.batch_size is None else [f"batch size {step.batch_size:,}"]
+    copies = ", ".join(
+        f"{format_bytes(num_bytes, 2)} {direction}"
+        for num_bytes, direction in ((step.h2d_bytes, "in"), (step.d2h_bytes, "out"))
+        if num_bytes > 0
+    )
+    yield " · ".join(
+        [
+            printable(report.target, 120),
+            *batch,
+            f"{format_count(step.num_parameters)} parameters",
+        ]
+    )
+    yield "step: " + " · ".join(
+        [
+            _plural(step.num_ops, "op"),
+            _plural(step.num_kernels, "kernel"),
+            _plural(step.num_syncs, "sync"),
+            *([f"copies {copies}"] if copies else []),
+            f"host {format_duration(step.host_ns, 2)}",
+        ]
+    )
+    yield "host: " + " · ".join(
+        [
+            printable(host.name, 80),
+            _plural(host.num_threads, "thread"),
+            f"torch {printable(host.torch_version)}",
+            printable(host.source, 120),
+        ]
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _legend(report: CheckReport, console: Console) -> Text:
+    glyphs = glyphs_for(console)
+    marks = [f"{glyphs.predicted} predicted", "(low–high) 90 % interval"]
+    samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
+    if samples:
+        marks.insert(0, f"{glyphs.measured} measured ({_plural(max(samples), 'step')})")
+    return Text("   ".join(marks), style="dim")
+
+
+def _too_big_sentence(result: DeviceResult) -> str:
+    needed = result.peak_memory_bytes
+    size = "" if needed is None else f": it needs {format_bytes(needed, 2)}"
+    return f"The step does not fit {device_label(result)}{size}."
+
+
+def _crossover_sentence(report: CheckReport) -> Text:
+    crossover = report.crossover
+    match crossover:
+        case Crossover():
+            cpu = reference_cpu(report.results)
+            rival = "the CPU" if cpu is None else device_label(cpu)
+            winner = _label(report, crossover.device)
+            axis = printable(crossover.axis.replace("_", " "))
+            first, last = crossover.searched
+            if crossover.value <= first:
+                return Text(
+                    f"No size is too small: {winner} is faster than {rival} at every {axis} "
+                    f"searched, {first:,} to {last:,}{_surely_from(crossover)}."
+                )
+            interval = (
+                f"{crossover.low:,} or more"
+                if crossover.high is None
+                else f"{crossover.low:,}–{crossover.high:,}"
+            )
+            return Text.assemble(
+                "Crossover: from ",
+                (f"{axis} {crossover.value:,}", "bold"),
+                f" ({interval}) on, {winner} is faster than {rival} "
+                f"(searched {first:,} to {last:,}).",
+            )
+        case NoCrossover():
+            return Text.assemble("No crossover: ", printable(crossover.none_because, 600))
+        case _:
+            assert_never(crossover)
+
+
+def _surely_from(crossover: Crossover) -> str:
+    if crossover.high is None:
+        return ", though within the margin of error"
+    if crossover.high > crossover.value:
+        return f"; beyond doubt from {crossover.high:,} on"
+    return ""
+
+
+def _render_findings(findings: Sequence[Finding], console: Console) -> None:
+    if not findings:
+        return
+    console.line()
+    _say(console, Text("What costs time on a GPU, and the fix", style="bold"))
+    for finding in findings[:_MAX_FINDINGS]:
+        _render_finding(finding, console)
+    num_hidden = len(findings) - _MAX_FINDINGS
+    if num_hidden > 0:
+        _say(console, Text(f"and {_plural(num_hidden, 'more finding')}, listed by --json"), 2)
+
+
+def _render_finding(finding: Finding, console: Console) -> None:
+    head = Text.assemble(
+        (printable(finding.code, 20), "bold magenta"), "  ", printable(finding.title)
+    )
+    _say(console, head, 2)
+    shares: list[str] = []
+    if finding.share_fraction > 0:
+        shares.append(f"{format_percent(finding.share_fraction)} of the step")
+    if finding.gain_fraction > 0:
+        shares.append(f"the fix saves {format_percent(finding.gain_fraction)}")
+    place = ""
+    if finding.file is not None:
+        line = "" if finding.line is None else f":{finding.line}"
+        # The line number must survive, and a terminal makes `path:line` a link in one piece.
+        room = max(console.width - 6 - len(line), 8)
+        place = shorten(printable(finding.file, None), room) + line
+    beneath = " · ".join([*([place] if place else []), *shares])
+    if beneath:
+        _say(console, Text(beneath, style="dim"), 4)
+    _say(console, Text.assemble(("fix: ", "green"), printable(finding.fix, 600)), 4)
+
+
+def _render_caveats(report: CheckReport, console: Console) -> None:
+    """Show each caveat once, with the devices it holds for unless it holds for all of them."""
+    devices_by_caveat: dict[tuple[str, str], list[str]] = {
+        (caveat.code, caveat.message): [] for caveat in report.caveats
+    }
+    everywhere = set(devices_by_caveat)
+    for result in report.results:
+        for caveat in result.caveats:
+            names = devices_by_caveat.setdefault((caveat.code, caveat.message), [])
+            if device_label(result) not in names:
+                names.append(device_label(result))
+    if not devices_by_caveat:
+        return
+    num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
+    console.line()
+    _say(console, Text("Caveats", style="bold"))
+    for (code, message), names in devices_by_caveat.items():
+        text = Text.assemble((printable(code, 40), "yellow"), "  ", printable(message, 600))
+        if (code, message) not in everywhere and len(names) < num_gpus:
+            text.append(f" ({', '.join(names)})", style="dim")
+        _say(console, text, 2)

@@ -1,0 +1,386 @@
+"""Programs, priced: the points in time at which host and device wait for each other.
+
+Arrays have one axis each for programs P, devices D and scenarios K, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
+
+from breakeven.cost import Kernel
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.simulate._bound import Bound
+from breakeven.simulate._program import EventKind, Program
+from breakeven.simulate._scenario import Scenario
+from breakeven.trace import Copy, HostWork, Op, Phase, Sync
+
+Array = npt.NDArray[np.float64]
+
+# Spread of eager dispatch between hosts of one kind. Two hosts of the published tables differ by
+# 2x from end to end (4-8 µs per elementwise operator, 10-17 µs per small matmul); read as a 90 %
+# range, ln 2 / (2 * 1.645).
+HOST_LOG_SIGMA = 0.21
+# Pageable copies pass through a staging buffer at the pace of the host's memcpy, which varies
+# between machines by about a third in either direction (90 %).
+COPY_LOG_SIGMA = 0.18
+
+
+class PointKind(Enum):
+    """What happens at a point besides the host's own work before it."""
+
+    HOST = auto()
+    KERNEL = auto()
+    BLOCKING_COPY = auto()
+    QUEUED_COPY = auto()
+    SYNC = auto()
+    LOADER = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of a step.
+
+    Args:
+        event: Position of its event in the trace.
+        kind: What happens.
+        host_ns: The host's own time up to this point, the first launch included.
+        device_ns: The device's time: kernel or copy; for a loader, time per batch.
+        latency_ns: From launch to start on an idle device; minus infinity where a program has no
+            such kernel.
+        gap_ns: From the end of the kernel before to the start.
+        wait_ns: 0 where the host waits for the device, minus infinity where it need not.
+        more_launches_ns: Time of the launches after the first; None where there are none.
+        tail_ns: From the last launch to the end, on an otherwise idle device.
+        last_ns: Duration of the last launch's kernel.
+        launches: Entries in the launch queue, the most of any program.
+    """
+
+    event: int
+    kind: PointKind
+    host_ns: Array
+    device_ns: Array
+    latency_ns: Array
+    gap_ns: Array
+    wait_ns: Array
+    more_launches_ns: Array | None = None
+    tail_ns: Array | None = None
+    last_ns: Array | None = None
+    launches: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All points of a step for programs of equal structure, devices and scenarios.
+
+    Args:
+        points: In the order in which the host reaches them.
+        host_ns: The host's own time per step.
+        device_ns: Kernels and copies per step.
+    """
+
+    points: tuple[Point, ...]
+    host_ns: Array
+    device_ns: Array
+
+
+def build_plan(
+    programs: Sequence[Program],
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    scenarios: Sequence[Scenario],
+    *,
+    is_merged: bool = True,
+) -> Plan:
+    """Return the priced points of the programs.
+
+    Args:
+        programs: Steps of equal kinds.
+        devices: Devices.
+        host: What issues the work.
+        scenarios: Circumstances.
+        is_merged: The host's work between two points is added to the second; otherwise each event
+            gets a point of its own.
+    """
+    return _Planner(programs, devices, host, scenarios, is_merged=is_merged).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        devices: Sequence[DeviceSpec],
+        host: HostSpec,
+        scenarios: Sequence[Scenario],
+        *,
+        is_merged: bool,
+    ) -> None:
+        self._programs = programs
+        self._devices = devices
+        self._host = host
+        self._is_merged = is_merged
+        self._costs = programs[0].costs
+        self._shape = (len(programs), len(devices), len(scenarios))
+
+        deviation = np.array([scenario.deviation for scenario in scenarios])
+        self._deviation = deviation
+        self._scale = {
+            bound: np.array([scenario.scale(bound) for scenario in scenarios]) for bound in Bound
+        }
+        is_captured = np.array([scenario.is_captured for scenario in scenarios])
+        self._host_factor = np.exp(deviation * HOST_LOG_SIGMA)
+        self._copy_factor = np.exp(deviation * COPY_LOG_SIGMA) * self._scale[Bound.TRANSFER]
+        self._issue_factor = self._host_factor * self._scale[Bound.LAUNCH] * ~is_captured
+
+        launches = [self._costs.launch_costs(device) for device in devices]
+        sigma = np.array([cost.log_sigma for cost in launches])
+        factor = np.exp(deviation * sigma[:, None])
+
+        def column(values: list[float]) -> Array:
+            return np.array(values)[:, None] * factor
+
+        self._launch = column([cost.launch_ns for cost in launches]) * (
+            self._scale[Bound.LAUNCH] * ~is_captured
+        )
+        self._copy_launch = (
+            column([cost.launch_ns for cost in launches]) * (self._scale[Bound.TRANSFER])
+        )
+        self._latency = column([cost.latency_ns for cost in launches])
+        self._gap = column([cost.gap_ns for cost in launches])
+        graph = column([cost.graph_launch_ns for cost in launches])
+        self._sync = column([cost.sync_ns for cost in launches]) * self._scale[Bound.SYNC]
+        self._wait_sync = self._full(np.where(self._scale[Bound.SYNC] == 0, -np.inf, 0.0))
+        self._wait_copy = self._full(np.where(self._scale[Bound.TRANSFER] == 0, -np.inf, 0.0))
+        self._zero = np.zeros(self._shape)
+        self._full_latency = self._full(self._latency)
+        self._full_gap = self._full(self._gap)
+
+        self._points: list[Point] = []
+        # A captured step costs the host one launch, whatever its size.
+        self._pending: Array = self._full(graph * is_captured).copy()
+        self._dispatch: dict[int, float] = {}
+        self._time_rows: Array = np.zeros((0, 0, 0))
+        self._kernel_rows: dict[Kernel, int] = {}
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        self._price_kernels()
+        for index, kind in enumerate(self._programs[0].kinds):
+            match kind:
+                case EventKind.DEVICE_OP:
+                    self._device_op(index)
+                case EventKind.HOST_OP | EventKind.HOST_WORK:
+                    self._host_work(index)
+                case EventKind.BLOCKING_COPY | EventKind.QUEUED_COPY:
+                    self._copy(index, is_blocking=kind is EventKind.BLOCKING_COPY)
+                case EventKind.SYNC:
+                    self._sync_point(index)
+                case EventKind.LOADER_WAIT:
+                    self._loader(index)
+        self._flush(len(self._programs[0].trace.events), is_end=True)
+        host = sum((point.host_ns for point in self._points), start=self._zero)
+        for point in self._points:
+            if point.more_launches_ns is not None:
+                host = host + point.more_launches_ns
+        device = sum(
+            (p.device_ns for p in self._points if p.kind not in (PointKind.LOADER, PointKind.SYNC)),
+            start=self._zero,
+        )
+        return Plan(points=tuple(self._points), host_ns=host, device_ns=device)
+
+    def _full(self, values: Array) -> Array:
+        return np.ascontiguousarray(np.broadcast_to(values, self._shape))
+
+    def _price_kernels(self) -> None:
+        """Time each distinct kernel once; the last row, all zero, is the absent kernel."""
+        for program in self._programs:
+            for kernel in program.kernels:
+                self._kernel_rows.setdefault(kernel, len(self._kernel_rows))
+        rows = np.zeros((len(self._kernel_rows) + 1, *self._shape[1:]))
+        if self._kernel_rows:
+            times = self._costs.kernel_times(tuple(self._kernel_rows), self._devices)
+            scale = np.where(
+                np.asarray(times.is_memory_bound)[..., None],
+                self._scale[Bound.MEMORY],
+                self._scale[Bound.COMPUTE],
+            )
+            deviation, inverse = np.unique(self._deviation, return_inverse=True)
+            factor = np.exp(np.asarray(times.log_sigma)[..., None] * deviation)[..., inverse]
+            rows[:-1] = np.asarray(times.time_ns)[..., None] * factor * scale
+        self._time_rows = rows
+
+    def _flush(self, index: int, *, is_end: bool = False) -> None:
+        """Give the host's pending work a point of its own, where it may not be merged."""
+        if self._pending.any() and (is_end or not self._is_merged):
+            self._add(index, PointKind.HOST)
+
+    def _add(
+        self,
+        index: int,
+        kind: PointKind,
+        *,
+        launch_ns: Array | None = None,
+        device_ns: Array | None = None,
+        latency_ns: Array | None = None,
+        gap_ns: Array | None = None,
+        wait_ns: Array | None = None,
+        more_launches_ns: Array | None = None,
+        tail_ns: Array | None = None,
+        last_ns: Array | None = None,
+        launches: int = 0,
+    ) -> None:
+        host = self._pending if launch_ns is None else self._pending + launch_ns
+        self._points.append(
+            Point(
+                event=index,
+                kind=kind,
+                host_ns=self._full(host),
+                device_ns=self._zero if device_ns is None else device_ns,
+                latency_ns=self._full_latency if latency_ns is None else latency_ns,
+                gap_ns=self._full_gap if gap_ns is None else gap_ns,
+                wait_ns=self._zero if wait_ns is None else wait_ns,
+                more_launches_ns=more_launches_ns,
+                tail_ns=tail_ns,
+                last_ns=last_ns,
+                launches=launches,
+            )
+        )
+        self._pending = np.zeros(self._shape)
+
+    def _device_op(self, index: int) -> None:
+        lowerings = [program.lowerings[index] for program in self._programs]
+        self._pending += (
+            self._column([self._dispatch_ns(program, index) for program in self._programs])
+            * self._issue_factor
+        )
+        kernels = [() if lowering is None else lowering.kernels for lowering in lowerings]
+        for slot in range(max(map(len, kernels))):
+            self._kernel(index, [own[slot] if slot < len(own) else None for own in kernels])
+        self._flush(index)
+
+    def _dispatch_ns(self, program: Program, index: int) -> float:
+        op, lowering = program.trace.events[index], program.lowerings[index]
+        assert isinstance(op, Op)
+        assert lowering is not None
+        # Programs at several batch sizes, and edited ones, share most of their operators.
+        value = self._dispatch.get(id(op))
+        if value is None:
+            value = self._costs.host_op_ns(op, lowering, self._host)
+            self._dispatch[id(op)] = value
+        return value
+
+    def _kernel(self, index: int, kernels: list[Kernel | None]) -> None:
+        absent = len(self._kernel_rows)
+        rows = [absent if kernel is None else self._kernel_rows[kernel] for kernel in kernels]
+        counts = np.array([0 if kernel is None else kernel.launches for kernel in kernels])
+        time = self._time_rows[rows]
+        latency, gap = None, None
+        if not counts.all():
+            is_absent = (counts == 0)[:, None, None]
+            latency = np.where(is_absent, -np.inf, self._full_latency)
+            gap = np.where(is_absent, 0.0, self._full_gap)
+        more, tail, last = None, None, None
+        if counts.max() > 1:
+            beyond = np.maximum(counts - 1, 0)[:, None, None]
+            more = self._full(beyond * self._launch)
+            last = time / np.maximum(counts, 1)[:, None, None]
+            tail = (self._full_latency if latency is None else latency) + last
+            time = time + beyond * self._gap
+        self._add(
+            index,
+            PointKind.KERNEL,
+            launch_ns=np.minimum(counts, 1)[:, None, None] * self._launch,
+            device_ns=time,
+            latency_ns=latency,
+            gap_ns=gap,
+            more_launches_ns=more,
+            tail_ns=tail,
+            last_ns=last,
+            launches=int(counts.max()),
+        )
+
+    def _host_work(self, index: int) -> None:
+        event = self._programs[0].trace.events[index]
+        is_optimizer = event.phase is Phase.OPTIMIZER and isinstance(event, Op)
+        bound = Bound.HOST_OPTIMIZER if is_optimizer else Bound.HOST_DATA
+        durations = [_recorded_ns(program, index) for program in self._programs]
+        self._pending += self._column(durations) * self._host_factor * self._scale[bound]
+        self._flush(index)
+
+    def _copy(self, index: int, *, is_blocking: bool) -> None:
+        scale = self._scale[Bound.TRANSFER]
+        self._pending += self._host.op_ns * self._host_factor * scale
+        time = self._copy_times(index, is_blocking=is_blocking) * self._copy_factor
+        if is_blocking:
+            self._add(index, PointKind.BLOCKING_COPY, device_ns=time, wait_ns=self._wait_copy)
+        else:
+            self._add(
+                index,
+                PointKind.QUEUED_COPY,
+                launch_ns=self._copy_launch,
+                device_ns=time,
+                latency_ns=self._full_latency + self._wait_copy,
+                gap_ns=self._full_gap * scale,
+                launches=1,
+            )
+
+    def _copy_times(self, index: int, *, is_blocking: bool) -> Array:
+        """Return the times of a copy on each device, for each program.
+
+        The fixed part of a copy's cost is the call and the host's wait for it. A queued copy has
+        neither: it is launched like a kernel and keeps the device busy while its bytes move.
+        """
+        times = np.zeros((*self._shape[:2], 1))
+        for p, program in enumerate(self._programs):
+            copy = program.trace.events[index]
+            assert isinstance(copy, Copy)
+            for d, device in enumerate(self._devices):
+                time = self._costs.copy_ns(copy.num_bytes, device=device, is_pinned=copy.is_pinned)
+                if not is_blocking:
+                    time -= self._costs.copy_ns(1, device=device, is_pinned=copy.is_pinned)
+                times[p, d, 0] = max(0.0, time)
+        return times
+
+    def _sync_point(self, index: int) -> None:
+        # The sync's fixed cost already covers a read of one value; only more bytes take longer.
+        extra = np.zeros((*self._shape[:2], 1))
+        for p, program in enumerate(self._programs):
+            sync = program.trace.events[index]
+            assert isinstance(sync, Sync)
+            if sync.num_bytes > 8:
+                for d, device in enumerate(self._devices):
+                    one, all_bytes = (
+                        self._costs.copy_ns(size, device=device, is_pinned=False)
+                        for size in (8, sync.num_bytes)
+                    )
+                    extra[p, d, 0] = max(0.0, all_bytes - one)
+        factor = np.exp(self._deviation * COPY_LOG_SIGMA) * self._scale[Bound.SYNC]
+        self._add(index, PointKind.SYNC, wait_ns=self._wait_sync)
+        # The host pays this once the device is idle, so it counts into what follows the wait.
+        self._pending = self._full(self._sync + extra * factor).copy()
+        self._flush(index)
+
+    def _loader(self, index: int) -> None:
+        durations: list[float] = []
+        for program in self._programs:
+            work = program.trace.events[index]
+            assert isinstance(work, HostWork)
+            durations.append(work.duration_ns / work.num_workers)
+        factor = self._host_factor * self._scale[Bound.HOST_DATA]
+        self._add(index, PointKind.LOADER, device_ns=self._full(self._column(durations) * factor))
+
+    def _column(self, values: Sequence[float]) -> Array:
+        """Return one value per program, shaped (P, 1, 1)."""
+        return np.array(values, dtype=np.float64)[:, None, None]
+
+
+def _recorded_ns(program: Program, index: int) -> float:
+    event = program.trace.events[index]
+    if isinstance(event, Op):
+        return event.host_ns
+    assert isinstance(event, HostWork)
+    return event.duration_ns

@@ -1,0 +1,69 @@
+"""Measured step times and what they say."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import comb
+
+import msgspec
+import numpy as np
+
+from breakeven.timing._estimate import Estimate, Source
+
+CONFIDENCE = 0.90
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """Raw samples of a step's time on a device that is present.
+
+    Args:
+        samples_ns: Duration of every step, in order, warm-up included.
+        num_warmup: Leading samples that belong to the warm-up.
+    """
+
+    samples_ns: tuple[int, ...]
+    num_warmup: int = 0
+
+    @property
+    def steady_ns(self) -> tuple[int, ...]:
+        """Return the samples after the warm-up."""
+        return self.samples_ns[self.num_warmup :]
+
+    @property
+    def median_ns(self) -> float:
+        """Return the median of the samples after the warm-up."""
+        return float(np.median(self.steady_ns))
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the median with its confidence interval, free of assumptions on the shape.
+
+        With fewer samples than the confidence needs, the interval is their whole range widened
+        by that range on both sides (at least 10 %): said wide rather than too narrow.
+        """
+        ordered = sorted(self.steady_ns)
+        rank = _interval_rank(len(ordered), CONFIDENCE)
+        if rank is None:
+            margin = max(ordered[-1] - ordered[0], round(0.1 * self.median_ns))
+            low, high = max(0, ordered[0] - margin), ordered[-1] + margin
+        else:
+            low, high = ordered[rank], ordered[-1 - rank]
+        return Estimate(
+            value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED
+        )
+
+
+@cache
+def _interval_rank(count: int, confidence: float) -> int | None:
+    """Return r such that the r-th smallest and r-th largest of ``count`` enclose the median.
+
+    Source: order-statistic interval, the binomial distribution with p = 1/2; see B. C. Arnold,
+    N. Balakrishnan, H. N. Nagaraja, "A First Course in Order Statistics", 2008, section 7.1.
+    """
+    outside, rank = 0.0, None
+    for lowest in range(count // 2):
+        outside += 2 * comb(count, lowest) / 2**count
+        if 1 - outside < confidence:
+            break
+        rank = lowest
+    return rank

@@ -1,0 +1,164 @@
+"""Where to train, from what each device takes for a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import assert_never
+
+from breakeven.simulate import Bound, StepPrediction
+from breakeven.timing import Source
+from breakeven.units import format_bytes, format_duration
+from breakeven.verdict._ratio import log_ratio
+from breakeven.verdict._report import Choice, DeviceKind, DeviceResult, Verdict
+
+
+def device_result(prediction: StepPrediction) -> DeviceResult:
+    """Return the result that a report shows for a predicted GPU."""
+    return DeviceResult(
+        device=prediction.device.name,
+        kind=DeviceKind.GPU,
+        source=Source.PREDICTED,
+        precision=prediction.precision.value,
+        step_ns=prediction.estimate.value_ns,
+        low_ns=prediction.estimate.low_ns,
+        high_ns=prediction.estimate.high_ns,
+        bound=prediction.bound,
+        peak_memory_bytes=prediction.peak_memory_bytes,
+        fits=prediction.fits,
+        caveats=prediction.caveats,
+    )
+
+
+def decide(
+    results: Sequence[DeviceResult], *, predictions: Sequence[StepPrediction] = ()
+) -> Verdict:
+    """Compare the fastest GPU that fits the step with the fastest CPU.
+
+    Where no GPU fits, the CPU is chosen whatever the times are, and ``speedup`` may be below 1.
+
+    Args:
+        results: At least one CPU and one GPU. A result that does not say whether it fits does.
+        predictions: What is known of the GPUs' steps in detail, for the reason in the verdict.
+
+    Raises:
+        ValueError: There is no CPU or no GPU among the results, or a time is not positive.
+    """
+    cpus = [result for result in results if result.kind is DeviceKind.CPU]
+    gpus = [result for result in results if result.kind is DeviceKind.GPU]
+    if not cpus or not gpus:
+        raise ValueError("a verdict needs at least one result of a CPU and one of a GPU")
+    cpu = min(cpus, key=_step_ns)
+    fitting = [gpu for gpu in gpus if gpu.fits is not False]
+    gpu = min(fitting or gpus, key=_step_ns)
+    detail = next((p for p in predictions if p.device.name == gpu.device), None)
+
+    ratio = log_ratio(cpu, gpu)
+    if not fitting:
+        return _verdict(Choice.CPU, cpu, gpu, because=_because_none_fits(gpus))
+    if ratio.is_won:
+        return _verdict(Choice.GPU, gpu, cpu, because=_because_gpu(gpu, cpu, detail))
+    if ratio.is_lost:
+        return _verdict(Choice.CPU, cpu, gpu, because=_because_cpu(gpu, cpu, detail))
+    return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu))
+
+
+def _step_ns(result: DeviceResult) -> float:
+    return result.step_ns
+
+
+def _verdict(choice: Choice, device: DeviceResult, over: DeviceResult, *, because: str) -> Verdict:
+    ratio = log_ratio(over, device)
+    return Verdict(
+        choice=choice,
+        device=device.device,
+        over=over.device,
+        speedup=math.exp(ratio.value),
+        low=math.exp(ratio.low),
+        high=math.exp(ratio.high),
+        because=because,
+    )
+
+
+def _because_none_fits(gpus: Sequence[DeviceResult]) -> str:
+    needs = min(gpu.peak_memory_bytes or 0 for gpu in gpus)
+    return (
+        f"The step needs {format_bytes(needs)} of memory, more than any of the GPUs compared has."
+    )
+
+
+def _because_close(gpu: DeviceResult, cpu: DeviceResult) -> str:
+    return (
+        f"{gpu.device} takes {_range(gpu)}, {cpu.device} {_range(cpu)}: the difference is within "
+        "the intervals, so measure on that GPU before you pay for it."
+    )
+
+
+def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
+    if detail is None:
+        return (
+            f"{gpu.device} takes {format_duration(gpu.step_ns)} for a step for which "
+            f"{cpu.device} takes {format_duration(cpu.step_ns)}."
+        )
+    return (
+        f"The work of a step keeps {gpu.device} busy for {format_duration(detail.device_busy_ns)}, "
+        f"and {cpu.device} for {format_duration(cpu.step_ns)}{_remainder(gpu, detail)}."
+    )
+
+
+def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
+    """Say what the GPU's step consists of, where that is not its work."""
+    step = format_duration(gpu.step_ns)
+    match detail.bound:
+        case Bound.COMPUTE | Bound.MEMORY:
+            return ""
+        case Bound.LAUNCH:
+            return f"; launching {detail.num_kernels} kernels makes it {step}"
+        case Bound.TRANSFER:
+            return f"; copies between host and GPU make it {step}"
+        case Bound.SYNC:
+            return f"; waiting for each other makes it {step}"
+        case Bound.HOST_DATA:
+            return f"; the host's own work makes it {step}"
+        case Bound.HOST_OPTIMIZER:
+            return f"; the optimizer on the host makes it {step}"
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
+    done = f"{cpu.device} is done in {format_duration(cpu.step_ns)}"
+    if detail is None:
+        return f"{gpu.device} takes {format_duration(gpu.step_ns)} for a step; {done}."
+    busy = format_duration(detail.device_busy_ns)
+    match detail.bound:
+        case Bound.LAUNCH:
+            return (
+                f"Launching {detail.num_kernels} kernels takes "
+                f"{format_duration(detail.launch_ns)}, the arithmetic {busy}: no GPU can go below "
+                f"that, and {done}."
+            )
+        case Bound.SYNC:
+            return (
+                f"Host and GPU wait for each other: a step takes {format_duration(gpu.step_ns)} "
+                f"for {busy} of work on {gpu.device}; {done}."
+            )
+        case Bound.TRANSFER:
+            return (
+                f"Copies between host and GPU make a step {format_duration(gpu.step_ns)} on "
+                f"{gpu.device}; {done}."
+            )
+        case Bound.HOST_DATA | Bound.HOST_OPTIMIZER:
+            where = "the optimizer" if detail.bound is Bound.HOST_OPTIMIZER else "its own work"
+            return (
+                f"The host spends {format_duration(detail.host_ns)} per step, most of it on "
+                f"{where}, which no GPU takes off it; {done}."
+            )
+        case Bound.COMPUTE | Bound.MEMORY:
+            return f"The work of a step keeps {gpu.device} busy for {busy}; {done}."
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _range(result: DeviceResult) -> str:
+    return f"{format_duration(result.low_ns)} to {format_duration(result.high_ns)}"

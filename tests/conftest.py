@@ -1,0 +1,48 @@
+"""Options and fixtures of all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+    parser.addoption(
+        "--require-gpu", action="store_true", help="fail tests that need a GPU and find none"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None:
+        return
+    import torch  # only where a GPU test was selected
+
+    if torch.cuda.is_available():
+        return
+    if item.config.getoption("--require-gpu"):
+        pytest.fail("this test needs a GPU, and --require-gpu was given", pytrace=False)
+    pytest.skip("needs a GPU")
+
+
+@pytest.fixture
+def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return a function that compares text with a file of tests/golden, or rewrites the file.
+
+    Spaces at the ends of lines, which a terminal does not show, are not compared.
+    """
+
+    def check(name: str, text: str) -> None:
+        shown = "".join(line.rstrip() + "\n" for line in text.splitlines())
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(shown, encoding="utf-8")
+        assert path.is_file(), f"no {path.name}: run pytest --update-golden and read the result"
+        assert shown == path.read_text(encoding="utf-8")
+
+    return check

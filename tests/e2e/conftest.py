@@ -1,0 +1,99 @@
+"""Run ``breakeven check`` and check what is true of every run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from check_process import BREAKEVEN, TAG_NAME, CheckRun, end_leftovers, list_files, run_process
+
+import breakeven
+
+_PACKAGE = str(Path(breakeven.__file__).parent)
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where caches go: out of the user's home, and kept from test to test."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def work_folder(tmp_path: Path) -> Path:
+    """Return the working directory of the command."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """Return the file that a script touches to show that it ran (``MARKER_FILE``)."""
+    return tmp_path / "marker"
+
+
+@pytest.fixture
+def run_check(
+    tmp_path: Path, work_folder: Path, marker: Path, cache_folder: Path
+) -> Callable[..., CheckRun]:
+    """Return a function that runs ``breakeven check`` and checks what is true of every run.
+
+    Whatever the outcome: no traceback of breakeven's own, no process left, no new file in the
+    working directory or among the temporary files, an answer on stdout only if there is one.
+    Processes are looked for on systems with ``/proc`` alone.
+    """
+    temp_folder = tmp_path / "temp"
+    temp_folder.mkdir()
+
+    def run(
+        target: str | Path,
+        *options: str,
+        arguments: Sequence[str] = (),
+        as_json: bool = True,
+        timeout_s: float = 240.0,
+        interrupt_when: Path | None = None,
+        new_files: Sequence[str] = (),
+    ) -> CheckRun:
+        command = [str(BREAKEVEN), "check", str(target), *options]
+        if as_json:
+            command.append("--json")
+        if arguments:
+            command += ["--", *arguments]
+        tag = f"{tmp_path}-{time.monotonic_ns()}"
+        variables = {
+            **os.environ,
+            "TMPDIR": str(temp_folder),
+            "XDG_CACHE_HOME": str(cache_folder),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache_folder / "inductor"),
+            "TRITON_CACHE_DIR": str(cache_folder / "triton"),
+            "MARKER_FILE": str(marker),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+            TAG_NAME: tag,
+        }
+        before = list_files(work_folder, temp_folder)
+        try:
+            ended = run_process(
+                command, work_folder, variables, tmp_path, timeout_s, interrupt_when
+            )
+        finally:
+            left = end_leftovers(tag)
+
+        assert _PACKAGE not in ended.stderr, ended.stderr
+        assert "bug in breakeven" not in ended.stderr, ended.stderr
+        assert left == []
+        assert list_files(work_folder, temp_folder) - before == {
+            work_folder / name for name in new_files
+        }
+        if ended.returncode != 0:
+            assert ended.stdout == ""
+        elif as_json:
+            return ended._replace(document=json.loads(ended.stdout))
+        return ended
+
+    return run

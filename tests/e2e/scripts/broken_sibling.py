@@ -1,0 +1,1 @@
+raise ValueError("the learning rate is missing from the configuration")

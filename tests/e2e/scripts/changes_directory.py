@@ -1,0 +1,6 @@
+import os
+
+import tiny_training
+
+os.chdir("/")
+tiny_training.train()

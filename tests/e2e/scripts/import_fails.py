@@ -1,0 +1,4 @@
+import broken_sibling  # noqa: F401
+import tiny_training
+
+tiny_training.train()

@@ -1,0 +1,107 @@
+"""The examples, checked as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from check_process import CheckRun, line_of
+
+pytestmark = pytest.mark.slow
+
+RunCheck = Callable[..., CheckRun]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+_NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
+# Samples per optimizer step, from the scripts.
+_BATCH_SIZES = {
+    "amp_unet.py": 8,
+    "disc_mlp.py": 100,
+    "mnist_mlp.py": 20,
+    "rnn_stream.py": 100,
+    "small_cnn.py": 64,
+    "tiny_transformer.py": 32,
+    "trainer_class.py": 128,
+}
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    path = Path(__file__).parents[2] / "docs" / "schema" / "check.schema.json"
+    return json.loads(path.read_text())
+
+
+def _assert_coherent(run: CheckRun) -> None:
+    """Assert what holds for every report, whatever the script."""
+    for result in run.document["results"]:
+        assert 0 < result["low_ns"] <= result["step_ns"] <= result["high_ns"], result
+    verdict = run.document["verdict"]
+    assert verdict["low"] <= verdict["speedup"] <= verdict["high"]
+    assert (verdict["choice"] == "too_close") == (verdict["low"] < 1 < verdict["high"])
+    assert verdict["because"]
+    shares = [finding["share_fraction"] for finding in run.document["findings"]]
+    assert all(0 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_each_example_is_answered(run_check: RunCheck, schema: dict[str, Any], name: str) -> None:
+    run = run_check(EXAMPLES / name)
+    assert run.returncode == 0, run.stderr
+    jsonschema.validate(run.document, schema)
+
+    assert [result["source"] for result in run.cpus] == ["measured"]
+    predicted = [result for result in run.gpus if result["source"] == "predicted"]
+    assert len(predicted) >= 5
+    assert "uncosted-op" not in run.caveat_codes
+    assert run.document["step"]["batch_size"] == _BATCH_SIZES[name]
+    _assert_coherent(run)
+
+
+def test_the_disc_classifier_is_bound_by_launches(run_check: RunCheck) -> None:
+    run = run_check(EXAMPLES / "disc_mlp.py")
+    assert run.returncode == 0, run.stderr
+    assert {result["bound"] for result in run.gpus} == {"launch"}
+    step = run.document["step"]
+    # Eight layers: 2 × 4 + 4, 4 × 8 + 8, ..., 128 × 256 + 256, 256 × 2 + 2.
+    widths = (2, 4, 8, 16, 32, 64, 128, 256, 2)
+    assert step["num_parameters"] == sum(a * b + b for a, b in pairwise(widths))
+    assert step["num_syncs"] == 1
+    assert step["h2d_bytes"] == 0  # the points are on the device from the start
+
+
+def test_the_recurrent_network_is_told_of_its_sync(run_check: RunCheck) -> None:
+    script = EXAMPLES / "rnn_stream.py"
+    run = run_check(script)
+    assert run.returncode == 0, run.stderr
+    assert {result["bound"] for result in run.gpus} == {"launch"}
+    line = line_of(script, "loss.item()")
+    places = [
+        (Path(finding["file"]).name, finding["line"])
+        for finding in run.document["findings"]
+        if finding["code"] == "SYNC001"
+    ]
+    assert ("rnn_stream.py", line) in places
+
+
+def test_the_digits_have_a_crossover_or_a_reason(run_check: RunCheck) -> None:
+    run = run_check(EXAMPLES / "mnist_mlp.py")
+    assert run.returncode == 0, run.stderr
+    crossover = run.document["crossover"]
+    assert crossover["axis"] == "batch_size"
+    if crossover["outcome"] == "found":
+        smallest, largest = crossover["searched"]
+        assert smallest <= crossover["low"] <= crossover["value"] <= largest
+        assert crossover["high"] is None or crossover["value"] <= crossover["high"]
+    else:
+        assert crossover["none_because"]
+
+
+def test_accumulation_in_the_trainer_doubles_the_batch(run_check: RunCheck) -> None:
+    run = run_check(EXAMPLES / "trainer_class.py", arguments=("--accumulate", "2"))
+    assert run.returncode == 0, run.stderr
+    assert run.document["step"]["batch_size"] == 2 * 128

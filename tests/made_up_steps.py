@@ -1,0 +1,130 @@
+"""Steps and costs made up for the tests of the simulator and of the doctor.
+
+An operator says what it costs in its attributes, so that a timeline can be worked out by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from breakeven.cost import Family, Kernel, KernelTimes, LaunchCosts, Lowering
+from breakeven.device import DeviceSpec, HostSpec, Precision
+from breakeven.errors import Caveat
+from breakeven.trace import Location, Op, Phase, Settings, TensorSpec
+
+HOST = HostSpec(
+    id="made-up", name="Made-up host", op_ns=0, autograd_ns=0, backward_ns=0, foreach_ns=0,
+    foreach_tensor_ns=0, view_ns=0, source="made up",
+)  # fmt: skip
+
+
+def made_up_device(name: str = "Made-up GPU", memory_bytes: float = 8e9) -> DeviceSpec:
+    return DeviceSpec(
+        id=name.lower().replace(" ", "-"), name=name, vendor="nvidia", market="datacenter",
+        architecture="Ampere", num_sms=100, clock_hz=1e9,
+        peak_flop_per_s={Precision.FP32: 1e12}, memory_bytes=memory_bytes,
+        memory_bytes_per_s=1e12, l2_bytes=1e6, link_bytes_per_s=1e9,
+        launch_generation="ampere", release_year=2020, tdp_watts=300, sources=("made up",),
+    )  # fmt: skip
+
+
+GPU = made_up_device()
+
+
+def op(
+    *kernel_ns: float,
+    host_ns: float = 0,
+    name: str = "aten.mul.Tensor",
+    is_memory_bound: bool = False,
+    launches: int = 1,
+    sigma: float = 0.0,
+    phase: Phase = Phase.FORWARD,
+    line: int | None = None,
+    inputs: tuple[TensorSpec, ...] = (),
+    outputs: tuple[TensorSpec, ...] = (),
+    device: str = "cuda:0",
+) -> Op:
+    """Return an operator that takes the host ``host_ns`` to issue and runs these kernels."""
+    return Op(
+        name=name,
+        inputs=inputs,
+        outputs=outputs,
+        attributes={
+            "host_ns": host_ns,
+            "kernel_ns": list(kernel_ns),
+            "is_memory_bound": is_memory_bound,
+            "launches": launches,
+            "sigma": sigma,
+        },
+        phase=phase,
+        location=at(line) if line is not None else None,
+        host_ns=round(host_ns),
+        device=device,
+    )
+
+
+def at(line: int) -> Location:
+    return Location(file="train.py", line=line)
+
+
+def tensor(*shape: int, storage: int = -1, device: str = "cpu", dtype: str = "float32"):
+    return TensorSpec(shape=shape, dtype=dtype, device=device, storage=storage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpCosts:
+    """A cost model that reads costs from the attributes of ``op``; a copied byte takes 1 ns."""
+
+    launch_ns: float = 0.0
+    latency_ns: float = 0.0
+    gap_ns: float = 0.0
+    sync_ns: float = 0.0
+    graph_launch_ns: float = 0.0
+    log_sigma: float = 0.0
+    copy_fixed_ns: float = 0.0
+
+    def lower(self, op: Op, settings: Settings) -> Lowering:
+        costs = op.attributes
+        return Lowering(
+            kernels=tuple(
+                Kernel(
+                    family=Family.ELEMENTWISE,
+                    flop=time_ns,
+                    read_bytes=costs["sigma"],
+                    write_bytes=0,
+                    launches=costs["launches"],
+                    variant="memory" if costs["is_memory_bound"] else "",
+                )
+                for time_ns in costs["kernel_ns"]
+            ),
+            caveat=Caveat(code="uncosted-op", message=op.name) if "odd" in op.name else None,
+        )
+
+    def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
+        def per_device(values: list[float]) -> np.ndarray:
+            return np.repeat(np.array(values)[:, None], len(devices), axis=1)
+
+        return KernelTimes(
+            time_ns=per_device([kernel.flop for kernel in kernels]),
+            log_sigma=per_device([kernel.read_bytes for kernel in kernels]),
+            is_memory_bound=per_device([k.variant == "memory" for k in kernels]).astype(bool),
+        )
+
+    def launch_costs(self, device: DeviceSpec) -> LaunchCosts:
+        return LaunchCosts(
+            launch_ns=self.launch_ns,
+            latency_ns=self.latency_ns,
+            gap_ns=self.gap_ns,
+            sync_ns=self.sync_ns,
+            graph_launch_ns=self.graph_launch_ns,
+            log_sigma=self.log_sigma,
+        )
+
+    def copy_ns(self, num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
+        return self.copy_fixed_ns + num_bytes
+
+    def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
+        return op.attributes["host_ns"]

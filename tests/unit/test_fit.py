@@ -1,0 +1,223 @@
+"""The fit: rows become kernels, known parameters come back, devices left out are predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from breakeven.calibrate import _tables
+from breakeven.calibrate._fit import Quality, fit_table, held_out_errors
+from breakeven.calibrate._tables import TimedKernel, read_tables
+from breakeven.calibrate.fit import describe, main
+from breakeven.cost import (
+    EfficiencyTable,
+    Family,
+    Kernel,
+    kernel_times,
+    load_efficiencies,
+)
+from breakeven.device import DeviceSpec, find_device
+
+
+def elementwise_kernels() -> list[Kernel]:
+    return [
+        Kernel(family=Family.ELEMENTWISE, flop=size, read_bytes=8 * size, write_bytes=4 * size)
+        for size in np.geomspace(1e7, 1e9, 40)
+    ]
+
+
+def timed(
+    device: DeviceSpec,
+    kernels: list[Kernel],
+    *,
+    table: EfficiencyTable | None = None,
+    slowdown: float = 1.0,
+) -> list[TimedKernel]:
+    """Return kernels as if measured at the model's times."""
+    times = kernel_times(kernels, [device], efficiencies=table, warm_fraction=1.0).time_ns[:, 0]
+    return [
+        TimedKernel(device=device, kernel=kernel, time_ns=slowdown * float(time), source="made up")
+        for kernel, time in zip(kernels, times, strict=True)
+    ]
+
+
+def test_quality_of_known_errors() -> None:
+    quality = Quality.of(np.log([0.5, 1.0, 1.0, 1.0, 1.2]))
+    assert quality.median_error_fraction == pytest.approx(0.0)
+    # The 90th percentile of errors 0, 0, 0, 0.2, 0.5 lies at 0.2 + 0.6 × 0.3.
+    assert quality.p90_error_fraction == pytest.approx(0.38)
+
+
+def test_memory_fraction_comes_back() -> None:
+    device = find_device("v100-pcie-32gb")
+    rows = [
+        TimedKernel(
+            device=device,
+            kernel=kernel,
+            # 60 % of the bandwidth and the floor of a Volta kernel.
+            time_ns=1e9 * kernel.num_bytes / (0.6 * device.memory_bytes_per_s) + 1_500,
+            source="made up",
+        )
+        for kernel in elementwise_kernels()
+    ]
+    (entry,) = fit_table(rows, "test").devices[0].families
+    assert entry.memory_fraction == pytest.approx(0.6, rel=0.02)
+    assert entry.num_rows == 40
+    assert entry.median_error_fraction < 0.01
+
+
+def test_product_parameters_predict_what_they_were_fitted_to() -> None:
+    device = find_device("a100-pcie-40gb")
+    rng = np.random.default_rng(0)
+    kernels = [
+        Kernel(
+            family=Family.GEMM,
+            flop=2.0 * m * n * k,
+            read_bytes=4.0 * (m * k + k * n),
+            write_bytes=4.0 * m * n,
+            m=m,
+            n=n,
+            k=k,
+        )
+        for m, n, k in np.exp(rng.uniform(np.log(200), np.log(5_000), (60, 3))).astype(int).tolist()
+    ]
+    table = fit_table(timed(device, kernels), "test")
+    assert table.devices[0].families[0].median_error_fraction < 0.03
+
+
+def test_device_left_out_is_predicted_from_the_others() -> None:
+    names = ("v100-pcie-32gb", "a100-pcie-40gb")
+    first, second = (find_device(name) for name in names)
+    kernels = elementwise_kernels()
+    table = load_efficiencies()
+    rows = timed(first, kernels, table=table) + timed(second, kernels, table=table, slowdown=2.0)
+    fitted = fit_table(rows, "test")
+    (error,) = fitted.held_out
+    assert error.num_devices == 2
+    assert error.num_rows == 80
+    # Each is predicted at the other's share of its bandwidth: about twice too fast or too slow.
+    assert 0.4 < error.p90_error_fraction < 1.5
+    assert held_out_errors(fitted, rows) == fitted.held_out
+
+
+def test_same_chip_is_left_out_together() -> None:
+    rows: list[TimedKernel] = []
+    for name in ("v100-pcie-32gb", "v100-sxm2-16gb", "t4"):
+        rows += timed(find_device(name), elementwise_kernels())
+    # T4 taught by two V100, and each V100 by the T4 alone.
+    (error,) = fit_table(rows, "test").held_out
+    assert error.num_devices == 3
+    assert not error.is_other_line
+
+
+HEADERS = {
+    "ops_neusight_ln_softmax.csv": "source,device,op,B,H,dtype,phase,latency_ms,kernel",
+    "ops_neusight_amd_vec.csv": "source,device,op,B,H,dtype,phase,latency_ms,kernel",
+    "ops_deepbench_gemm.csv": (
+        "source,device,op,M,N,K,transA,transB,dtype,phase,latency_ms,suite,env"
+    ),
+    "ops_deepbench_conv2d.csv": (
+        "source,device,op,N,Cin,H,W,Cout,kh,kw,pad_h,pad_w,stride_h,stride_w,dtype,phase,"
+        "latency_ms,suite,algo,env"
+    ),
+    "ops_deepbench_rnn.csv": (
+        "source,device,op,hidden,batch,timesteps,dtype,phase,latency_ms,suite,env"
+    ),
+    "achieved_peaks.csv": "source,url_or_repo,commit,device,test,value,unit",
+}
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the small tables, a row or two each."""
+    rows = {
+        "ops_neusight_ln_softmax.csv": [
+            "neusight,T4,softmax,64,64,fp32,fw,0.03,k",
+            "neusight,T4,softmax,65536,512,fp32,fw,1.03,k",
+        ],
+        "ops_neusight_amd_vec.csv": ["neusight,Instinct MI100,add,64,64,fp32,fw,0.02,k"],
+        "ops_deepbench_gemm.csv": [
+            "deepbench,V100 (DGX-1),gemm,4096,7000,2048,T,N,fp16-in/tensorcore-mixed,fw,1.1,,C",
+            "deepbench,V100 (DGX-1),gemm,35,16,64,N,N,fp32,fw,0.011,,C",
+            "deepbench,CPU Xeon Phi 7250 (KNL),gemm,4096,7000,2048,N,N,fp32,fw,30,,M",
+        ],
+        "ops_deepbench_conv2d.csv": [
+            "deepbench,T4,conv2d,8,64,56,56,128,3,3,1,1,1,1,fp32,fw,1.5,,,C",
+            "deepbench,T4,conv2d,8,64,56,56,128,3,3,1,1,2,2,fp32,bw_weight,0.9,,,C",
+            "deepbench,T4,conv2d,8,3,224,224,64,7,7,3,3,2,2,fp32,bw_input,9,,,C",
+        ],
+        "ops_deepbench_rnn.csv": [
+            "deepbench,V100 (DGX-1),rnn_lstm,512,16,25,fp32,fw,1.095,,C",
+            "deepbench,V100 (DGX-1),rnn_lstm,512,16,25,fp32,bw_weight,0.165,,C",
+        ],
+        "achieved_peaks.csv": [
+            'te42kyfo,u,c,A40,"stream_scale (best block size, fp64)",658.0,GB/s',
+            "mli,u,c,V100,matmul n=8192 fp16 (best over batch sizes),95.0,TFLOP/s",
+        ],
+    }
+    for name, lines in rows.items():
+        (tmp_path / name).write_text("\n".join([HEADERS[name], *lines]) + "\n")
+    monkeypatch.setattr(
+        "breakeven.calibrate._tables._IDLE_TABLES",
+        tuple(item for item in _tables._IDLE_TABLES if item[0] in rows),
+    )
+    return tmp_path
+
+
+def test_rows_become_kernels(tables: Path) -> None:
+    by_family: dict[tuple[str, str], TimedKernel] = {
+        (row.device.id, f"{row.kernel.family}/{row.kernel.variant}"): row
+        for row in read_tables(tables)
+    }
+    softmax = by_family["t4", "softmax/"]
+    # The fastest call takes 30 µs (the 2nd percentile lies 2 % of the way up), 70 % of it exposed.
+    assert softmax.time_ns == pytest.approx(1.03e6 - 0.7 * (30_000 + 0.02 * 1e6))
+    gemm = by_family["v100-sxm2-16gb", "gemm/"].kernel
+    assert gemm.flop in (2.0 * 4096 * 7000 * 2048, 2.0 * 8192**3)
+    assert by_family["t4", "convolution/winograd"].kernel.flop == 2.0 * 8 * 56**2 * 128 * 64 * 9
+    weight = by_family["t4", "convolution/backward_weight"].kernel
+    assert weight.flop == 2.0 * 8 * 28**2 * 128 * 64 * 9
+    lstm = by_family["v100-sxm2-16gb", "recurrent/lstm"]
+    assert lstm.kernel.launches == 25
+    assert len(lstm.others) == 1
+    stream = by_family["a40", "elementwise/"]
+    assert stream.kernel.num_bytes / stream.time_ns == pytest.approx(658.0)
+
+
+def test_rows_that_measure_something_else_are_left_out(tables: Path) -> None:
+    rows = read_tables(tables)
+    # Left out: the idle calls, the product shorter than a launch, the Xeon Phi, the gradient of
+    # an image, and the recurrent layer's weight gradient.
+    assert len(rows) == 1 + 0 + 1 + 2 + 1 + 2
+
+
+def test_missing_table_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_tables(tmp_path)
+
+
+def test_command_writes_a_table_that_loads(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "efficiency.json"
+    rows = (tables / "ops_deepbench_gemm.csv").read_text()
+    more = "\n".join(
+        f"deepbench,V100 (DGX-1),gemm,{1024 * i},2048,1024,N,N,fp32,fw,{0.31 * i},,C"
+        for i in range(1, 40)
+    )
+    (tables / "ops_deepbench_gemm.csv").write_text(rows + more + "\n")
+    (tables / "ops_deepbench_rnn.csv").write_text(HEADERS["ops_deepbench_rnn.csv"] + "\n")
+    for name in ("ops_neusight_ln_softmax.csv", "ops_deepbench_conv2d.csv", "achieved_peaks.csv"):
+        (tables / name).write_text(HEADERS[name] + "\n")
+    lines = [line for line in rows.splitlines() if "fp16" not in line]
+    (tables / "ops_deepbench_gemm.csv").write_text("\n".join(lines) + "\n" + more + "\n")
+    assert main(["--tables", str(tables), "-o", str(output)]) == 0
+    table = msgspec.json.decode(output.read_bytes(), type=EfficiencyTable)
+    (device,) = table.devices
+    assert device.device == "v100-sxm2-16gb"
+    # 2 × 1024 × 2048 × 1024 FLOP in 0.31 ms are 13.9 TFLOP/s of 15.7.
+    assert device.families[0].median_error_fraction < 0.1
+    assert capsys.readouterr().out == describe(table)

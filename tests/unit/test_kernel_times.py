@@ -1,0 +1,305 @@
+"""Kernel times: hand-worked rooflines, fallbacks of precision, known devices, measured rows."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import msgspec
+import numpy as np
+import pytest
+
+from breakeven.cost import (
+    DeviceEfficiency,
+    EfficiencyTable,
+    Family,
+    FamilyEfficiency,
+    Kernel,
+    kernel_times,
+    load_efficiencies,
+    sustained_fraction,
+)
+from breakeven.device import DeviceSpec, Precision, find_device, load_catalogue
+
+
+def make_device(**changes: object) -> DeviceSpec:
+    """Return a round machine: 10 SMs, 10 TFLOP/s, 1 TB/s, no cache to speak of."""
+    device = DeviceSpec(
+        id="round",
+        name="Round",
+        vendor="nvidia",
+        market="datacenter",
+        architecture="Ampere",
+        num_sms=10,
+        clock_hz=1e9,
+        peak_flop_per_s={Precision.FP32: 10e12, Precision.FP64: 5e12},
+        memory_bytes=16e9,
+        memory_bytes_per_s=1e12,
+        l2_bytes=1.0,
+        link_bytes_per_s=16e9,
+        launch_generation="ampere",
+        release_year=2020,
+        tdp_watts=300,
+        sources=("made up",),
+    )
+    return msgspec.structs.replace(device, **changes)
+
+
+def make_table(**changes: float) -> EfficiencyTable:
+    """Return a table in which the round machine reaches its datasheet, without losses."""
+    families = tuple(
+        msgspec.structs.replace(
+            FamilyEfficiency(
+                family=family,
+                arithmetic=arithmetic,
+                compute_fraction=1.0,
+                tile_loss=0.0,
+                prologue_k=0.0,
+                smallest_tile=8.0,
+                memory_fraction=1.0,
+                num_rows=1,
+                median_error_fraction=0.1,
+                log_sigma=0.1,
+            ),
+            **changes,
+        )
+        for family in (Family.GEMM, Family.ELEMENTWISE)
+        for arithmetic in ("vector", "tensor")
+    )
+    device = DeviceEfficiency(
+        device="round",
+        launch_generation="ampere",
+        sustained_fraction=1.0,
+        families=families,
+        source="made up",
+    )
+    return EfficiencyTable(version=1, provenance="made up", devices=(device,), held_out=())
+
+
+def gemm(m: int, n: int, k: int, *, precision: Precision = Precision.FP32) -> Kernel:
+    return Kernel(
+        family=Family.GEMM,
+        flop=2.0 * m * n * k,
+        read_bytes=4.0 * (m * k + k * n),
+        write_bytes=4.0 * m * n,
+        precision=precision,
+        m=m,
+        n=n,
+        k=k,
+    )
+
+
+def elementwise(num_bytes: float, *, launches: int = 1) -> Kernel:
+    return Kernel(
+        family=Family.ELEMENTWISE,
+        flop=num_bytes / 12,
+        read_bytes=num_bytes * 2 / 3,
+        write_bytes=num_bytes / 3,
+        launches=launches,
+    )
+
+
+def time_ns(kernel: Kernel, device: DeviceSpec, table: EfficiencyTable) -> float:
+    return float(kernel_times([kernel], [device], efficiencies=table).time_ns[0, 0])
+
+
+def test_traffic_over_bandwidth_plus_floor() -> None:
+    times = kernel_times([elementwise(1e9)], [make_device()], efficiencies=make_table())
+    # 1 GB at 1 TB/s is 1 ms; the floor of an Ampere kernel is 0.9 µs.
+    assert times.time_ns[0, 0] == pytest.approx(1e6 + 900)
+    assert times.is_memory_bound[0, 0]
+
+
+def test_every_launch_pays_the_floor() -> None:
+    many = time_ns(elementwise(12.0, launches=7), make_device(), make_table())
+    assert many == pytest.approx(7 * 900, rel=1e-3)
+
+
+def test_full_waves_of_full_tiles_reach_the_peak() -> None:
+    # 2560 × 1280 is 100 tiles of 256 × 128: 10 waves over 10 SMs.
+    # 2 × 2560 × 1280 × 4096 FLOP / 10 TFLOP/s = 2.684 ms.
+    times = kernel_times([gemm(2560, 1280, 4096)], [make_device()], efficiencies=make_table())
+    assert times.time_ns[0, 0] == pytest.approx(2_684_354.56 + 900)
+    assert not times.is_memory_bound[0, 0]
+
+
+def test_one_large_tile_keeps_one_sm_busy() -> None:
+    # Only the largest tile is shipped: one of ten SMs computes 256 × 128 × 900 at 1 TFLOP/s; split
+    # in nine, nine SMs share it and 9 × 4 bytes per result go out and come back.
+    table = make_table(smallest_tile=170.0)
+    seconds = 2 * 256 * 128 * 100 / 1e12 + 2 * 9 * 4 * 256 * 128 / 1e12
+    assert time_ns(gemm(256, 128, 900), make_device(), table) == pytest.approx(seconds * 1e9 + 900)
+
+
+def test_partly_filled_tiles_cost_full_ones() -> None:
+    table = make_table(smallest_tile=128.0)
+    full = time_ns(gemm(1280, 128 * 10, 512), make_device(), table)
+    partly = time_ns(gemm(1280 - 100, 128 * 10 - 100, 512), make_device(), table)
+    assert partly == full
+
+
+def test_tile_loss_and_prologue_slow_the_product() -> None:
+    ideal = time_ns(gemm(2560, 1280, 4096), make_device(), make_table()) - 900
+    slowed = time_ns(
+        gemm(2560, 1280, 4096), make_device(), make_table(tile_loss=25.6, prologue_k=409.6)
+    )
+    # 25.6 × (1/256 + 1/128) = 0.3; 409.6 more steps on 4096 are 10 %.
+    assert slowed - 900 == pytest.approx(ideal * 1.3 * 1.1)
+
+
+def test_resident_data_comes_at_cache_speed() -> None:
+    device = make_device(l2_bytes=1e9, num_sms=100)
+    kernel = elementwise(1e8)
+    times = [
+        float(
+            kernel_times([kernel], [device], efficiencies=make_table(), warm_fraction=warm).time_ns[
+                0, 0
+            ]
+        )
+        for warm in (0.0, 0.5, 1.0)
+    ]
+    # 100 SMs × 16 bytes × 1 GHz = 1.6 TB/s.
+    assert times == pytest.approx([1e5 + 900, (1e5 + 6.25e4) / 2 + 900, 6.25e4 + 900])
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "rate_of"),
+    [
+        ("v100-sxm2-16gb", Precision.TF32, Precision.FP32),
+        ("t4", Precision.BF16, Precision.FP32),
+        ("gtx-1080-ti", Precision.FP16, Precision.FP32),
+        ("p100-pcie-16gb", Precision.FP16, Precision.FP32),
+        ("gtx-1660-ti", Precision.FP16, Precision.FP32),
+    ],
+)
+def test_missing_precision_runs_as_fp32(
+    name: str, precision: Precision, rate_of: Precision
+) -> None:
+    device = find_device(name)
+    asked, actual = (gemm(4096, 4096, 4096, precision=p) for p in (precision, rate_of))
+    times = kernel_times([asked, actual], [device]).time_ns
+    assert times[0, 0] == times[1, 0]
+
+
+@pytest.mark.parametrize("name", ["v100-sxm2-16gb", "t4", "a100-sxm4-80gb", "h100-sxm5-80gb"])
+def test_tensor_cores_speed_up_large_products(name: str) -> None:
+    kernels = [gemm(8192, 8192, 8192, precision=p) for p in (Precision.FP32, Precision.FP16)]
+    fp32, fp16 = kernel_times(kernels, [find_device(name)]).time_ns[:, 0]
+    assert fp32 / fp16 > 3
+
+
+def test_first_layer_stays_off_the_tensor_cores() -> None:
+    def convolution(k: int) -> Kernel:
+        return msgspec.structs.replace(
+            gemm(100_352, 64, k, precision=Precision.FP16), family=Family.CONVOLUTION
+        )
+
+    rgb, wide = kernel_times(
+        [convolution(147), convolution(144)], [find_device("a100-sxm4-80gb")]
+    ).time_ns[:, 0]
+    assert rgb / wide > 2
+
+
+def test_elementwise_work_of_any_precision_takes_its_traffic() -> None:
+    kernel = elementwise(1e9)
+    half = msgspec.structs.replace(kernel, precision=Precision.FP16)
+    times = kernel_times([kernel, half], [find_device("a100")]).time_ns
+    assert times[0, 0] == times[1, 0]
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.TF32])
+def test_known_devices_in_order_for_a_large_product(precision: Precision) -> None:
+    names = ("h100-sxm5-80gb", "a100-sxm4-80gb", "v100-sxm2-16gb", "t4")
+    devices = [find_device(name) for name in names]
+    times = kernel_times([gemm(8192, 8192, 8192, precision=precision)], devices).time_ns[0]
+    assert list(times) == sorted(times)
+
+
+def test_board_short_of_power_clocks_down() -> None:
+    # 18 W per fp32 TFLOP/s: a T4 would need 146 W and has 70.
+    assert sustained_fraction(find_device("t4")) == pytest.approx(70 / (18 * 8.1), rel=0.02)
+    assert sustained_fraction(find_device("v100-sxm2-16gb")) == 1.0
+
+
+def test_uncalibrated_devices_are_less_certain() -> None:
+    kernel = gemm(4096, 4096, 4096)
+    names = ("a100-pcie-40gb", "rtx-3080", "m1")
+    own, taught, foreign = kernel_times([kernel], [find_device(n) for n in names]).log_sigma[0]
+    assert own < taught < foreign
+
+
+# Rows of the tables that the calibration rests on, in ms: the model has to stay near them.
+MEASURED = [
+    ("a100-pcie-40gb", gemm(975, 20759, 2004), 5.606, 0.15),
+    ("v100-pcie-32gb", gemm(975, 20759, 2004), 7.450, 0.15),
+    ("t4", gemm(975, 20759, 2004), 23.73, 0.25),
+    ("p100-pcie-16gb", gemm(975, 20759, 2004), 12.38, 0.35),
+    ("v100-sxm2-16gb", msgspec.structs.replace(
+        gemm(4096, 7000, 4096, precision=Precision.FP16), read_bytes=90.9e6, write_bytes=57.3e6
+    ), 2.12, 0.30),
+    ("a100-pcie-40gb", elementwise(12.0 * 15766 * 2431), 0.336, 0.10),
+    ("p100-pcie-16gb", elementwise(12.0 * 15766 * 2431), 0.808, 0.10),
+    ("t4", elementwise(12.0 * 15766 * 2431), 1.884, 0.10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kernel", "measured_ms", "budget_fraction"), MEASURED)
+def test_near_measured_rows(
+    name: str, kernel: Kernel, measured_ms: float, budget_fraction: float
+) -> None:
+    predicted = kernel_times([kernel], [find_device(name)]).time_ns[0, 0]
+    assert predicted / 1e6 == pytest.approx(measured_ms, rel=budget_fraction)
+
+
+def test_every_family_has_a_time_on_every_kind_of_device() -> None:
+    kernels = [
+        Kernel(family=family, flop=1e6, read_bytes=1e6, write_bytes=1e6, precision=precision)
+        for family in Family
+        for precision in Precision
+    ]
+    names = ("k80", "m40", "gtx-1080-ti", "t4", "rtx-3060", "h100-sxm5-80gb", "mi100", "m1",
+             "arc-a770")  # fmt: skip
+    times = kernel_times(kernels, [find_device(name) for name in names])
+    assert times.time_ns.shape == times.log_sigma.shape == (len(kernels), len(names))
+    assert np.isfinite(times.time_ns).all()
+    assert (times.time_ns > 0).all()
+    assert (times.log_sigma > 0).all()
+
+
+def test_no_kernels_or_devices_give_empty_arrays() -> None:
+    assert kernel_times([], [make_device()]).time_ns.shape == (0, 1)
+    assert kernel_times([elementwise(1.0)], []).time_ns.shape == (1, 0)
+
+
+def test_repeated_kernels_keep_their_order() -> None:
+    small, large = elementwise(1e6), elementwise(1e9)
+    times = kernel_times([large, small, large], [make_device()], efficiencies=make_table()).time_ns
+    assert times[0, 0] == times[2, 0] > times[1, 0]
+
+
+def test_shipped_table_is_plausible() -> None:
+    table = load_efficiencies()
+    for device in table.devices:
+        assert find_device(device.device).launch_generation == device.launch_generation
+        for entry in device.families:
+            highest = 2.25 if "winograd" in entry.variant else 1.0
+            assert 0 < entry.compute_fraction <= highest
+            assert 0 < entry.memory_fraction <= 1
+            assert entry.num_rows > 0
+    assert len(table.devices) >= 10
+    assert table.held_out
+
+
+@pytest.mark.timing
+def test_all_at_once_is_far_cheaper_than_one_by_one() -> None:
+    kernels = [gemm(m, 512, 512) for m in range(1, 151)]
+    kernels += [elementwise(1e4 * size) for size in range(1, 151)]
+    devices = list(load_catalogue()[:20])
+
+    def seconds(calls: list[list[Kernel]]) -> float:
+        start = perf_counter()
+        for some in calls:
+            kernel_times(some, devices)
+        return perf_counter() - start
+
+    together = min(seconds([kernels]) for _ in range(3))
+    assert seconds([[kernel] for kernel in kernels]) > 5 * together
