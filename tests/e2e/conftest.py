@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,7 +40,11 @@ def marker(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_check(
-    tmp_path: Path, work_folder: Path, marker: Path, cache_folder: Path
+    tmp_path: Path,
+    work_folder: Path,
+    marker: Path,
+    cache_folder: Path,
+    request: pytest.FixtureRequest,
 ) -> Callable[..., CheckRun]:
     """Return a function that runs ``breakeven check`` and checks what is true of every run.
 
@@ -46,8 +52,9 @@ def run_check(
     working directory or among the temporary files, an answer on stdout only if there is one.
     Processes are looked for on systems with ``/proc`` alone.
     """
-    temp_folder = tmp_path / "temp"
-    temp_folder.mkdir()
+    # Short, since sockets are made in it, whose paths may have 107 characters.
+    temp_folder = Path(tempfile.mkdtemp(prefix="t-"))
+    request.addfinalizer(lambda: shutil.rmtree(temp_folder))  # noqa: PT021 - beside its making
 
     def run(
         target: str | Path,

@@ -67,6 +67,7 @@ def make_table(**changes: float) -> EfficiencyTable:
     )
     device = DeviceEfficiency(
         device="round",
+        chip="",
         launch_generation="ampere",
         sustained_fraction=1.0,
         families=families,
@@ -222,9 +223,9 @@ def test_board_short_of_power_clocks_down() -> None:
 
 def test_uncalibrated_devices_are_less_certain() -> None:
     kernel = gemm(4096, 4096, 4096)
-    names = ("a100-pcie-40gb", "rtx-3080", "m1")
-    own, taught, foreign = kernel_times([kernel], [find_device(n) for n in names]).log_sigma[0]
-    assert own < taught < foreign
+    names = ("a100-pcie-40gb", "a100-sxm4-80gb", "rtx-3080", "m1")
+    sigmas = kernel_times([kernel], [find_device(name) for name in names]).log_sigma[0]
+    assert list(sigmas) == sorted(set(sigmas))
 
 
 # Rows of the tables that the calibration rests on, in ms: the model has to stay near them.

@@ -173,6 +173,7 @@ def _fit_devices(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTab
             devices=tuple(
                 DeviceEfficiency(
                     device=device,
+                    chip=rows[0].device.chip,
                     launch_generation=rows[0].device.launch_generation,
                     sustained_fraction=_rounded(sustained_fraction(rows[0].device)),
                     families=tuple(fitted[device]),

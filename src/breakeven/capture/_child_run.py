@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from breakeven.capture._cuda_names import SecondDeviceError
-from breakeven.capture._location import is_user_file, locate, user_frame
+from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
 from breakeven.capture._protocol import (
     FailureKind,
     Message,
@@ -28,7 +28,7 @@ from breakeven.capture._protocol import (
     Target,
     TargetKind,
 )
-from breakeven.capture._session import PlainSession, Session, TracedSession
+from breakeven.capture._session import PlainSession, TracedSession
 from breakeven.trace import Location
 
 _PROGRESS_EVERY_S = 0.2
@@ -50,7 +50,7 @@ class ChildRun:
         self._ending = threading.Lock()
         self._main_thread = threading.get_ident()
         kind = TracedSession if request.is_traced else PlainSession
-        self._session: Session = kind(request, self._finish, self._on_step)
+        self._session = kind(request, self._finish, self._on_step)
 
     def run(self) -> NoReturn:
         """Run the target to its end or to the answer, whatever comes first."""
@@ -58,8 +58,11 @@ class ChildRun:
         try:
             with self._session:
                 self._run_target(self._request.target)
+        except SystemExit as error:
+            has_failed = error.code not in (None, 0)
+            self._finish(self._explain(error), has_failed=has_failed)
         except BaseException as error:  # the user's code may raise anything
-            self._finish(self._explain(error))
+            self._finish(self._explain(error), has_failed=True)
         self._finish()
         raise AssertionError("the process has ended")
 
@@ -95,8 +98,8 @@ class ChildRun:
             self._send(StepCount(num_steps=num_steps))
             self._last_progress_s = now_s
 
-    def _finish(self, failure: RunFailure | None = None) -> None:
-        """Send what there is and end the process at once.
+    def _finish(self, failure: RunFailure | None = None, *, has_failed: bool = False) -> None:
+        """Send what there is, or ``failure``, and end the process at once.
 
         No ``finally`` block, ``atexit`` handler or exception handler of the user runs: the script
         stops at the step boundary as if the power had failed, and cannot save a half-trained
@@ -104,7 +107,7 @@ class ChildRun:
         """
         self._ending.acquire()
         try:
-            answer = self._session.result() or failure or self._no_step()
+            answer = (None if has_failed else self._session.result()) or failure or self._no_step()
             self._send(answer)
             for stream in (sys.stdout, sys.stderr):
                 _flush(stream)
@@ -130,9 +133,7 @@ class ChildRun:
         )
 
     def _no_step(self) -> RunFailure:
-        return RunFailure(
-            kind=FailureKind.NO_STEP, message="", num_steps=self._session.num_steps
-        )
+        return RunFailure(kind=FailureKind.NO_STEP, message="", num_steps=self._session.num_steps)
 
     def _explain(self, error: BaseException) -> RunFailure:
         stack = _stack_of_error(error)
@@ -179,31 +180,29 @@ def _load_function(target: Target) -> Callable[[], Any]:
 
 def _text_of(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return str(error.code if error.code is not None else 0)
+        return as_text(str(error.code if error.code is not None else 0))
     if isinstance(error, SyntaxError):
-        return error.msg
-    return str(error)
+        return as_text(error.msg)
+    return as_text(str(error))
 
 
 def _missing_thing(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return error.name or ""
     if isinstance(error, FileNotFoundError):
-        return str(error.filename or "")
+        return as_text(str(error.filename or ""))
     return ""
 
 
 def _stack_of_error(error: BaseException) -> tuple[Location, ...]:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return (Location(file=error.filename, line=error.lineno),)
+        return (location_of(error.filename, error.lineno),)
     found: list[Location] = []
     step: TracebackType | None = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
         if is_user_file(code.co_filename):
-            found.append(
-                Location(file=code.co_filename, line=step.tb_lineno, function=code.co_name)
-            )
+            found.append(location_of(code.co_filename, step.tb_lineno, code.co_name))
         step = step.tb_next
     return tuple(found)
 

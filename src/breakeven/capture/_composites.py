@@ -123,7 +123,7 @@ def _patch_attention(patches: Patches, recorder: StepRecorder) -> None:
         )[0]
 
     patches.replace(F, "scaled_dot_product_attention", attend)
-    patches.replace(torch._C._nn, "scaled_dot_product_attention", attend)
+    patches.replace(vars(torch._C)["_nn"], "scaled_dot_product_attention", attend)
 
 
 def record_as_one(
@@ -153,8 +153,7 @@ class _RecordedAsOne(torch.autograd.Function):
         started_ns = perf_counter_ns()
         with _unseen(), torch.enable_grad():
             inner = [
-                _widened(tensor.detach()).requires_grad_(tensor.requires_grad)
-                for tensor in tensors
+                _widened(tensor.detach()).requires_grad_(tensor.requires_grad) for tensor in tensors
             ]
             results = compute(*inner)
             dtype = tensors[0].dtype
@@ -203,9 +202,7 @@ class _RecordedAsOne(torch.autograd.Function):
             name, inputs, outputs, attributes, device=DEVICE, host_ns=host_ns, origin=ctx.origin
         )
         remaining = iter(found)
-        returned = [
-            next(remaining) if tensor.requires_grad else None for tensor in ctx.inner
-        ]
+        returned = [next(remaining) if tensor.requires_grad else None for tensor in ctx.inner]
         return None, None, None, *returned
 
 

@@ -93,8 +93,11 @@ class DeviceMap:
             return None
         key = id(storage)
 
-        def forget(_: object, self_reference: weakref.ref[DeviceMap] = weakref.ref(self)) -> None:
-            owner = self_reference()
+        # The storage must not keep the map alive, nor the map the storage.
+        own_reference = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            owner = own_reference()
             if owner is not None:
                 block = owner._blocks.pop(key, None)
                 if block is not None:

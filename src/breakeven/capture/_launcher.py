@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -50,9 +51,22 @@ class Launcher:
     def __init__(self) -> None:
         request_read, self._request_fd = os.pipe()
         self._answer_fd, answer_write = os.pipe()
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
+        # A script that is stopped in mid-step leaves its temporary files behind.
+        self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "TQDM_DISABLE": "1",
+            "TMPDIR": self._scratch.name,
+        }
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "breakeven.capture._server", str(request_read), str(answer_write)],
+            [
+                sys.executable,
+                "-m",
+                "breakeven.capture._server",
+                str(request_read),
+                str(answer_write),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -141,9 +155,7 @@ class Launcher:
             elif message is None:  # it does not answer: stuck in C, or stopped
                 self._end_child()
                 deadline_s = monotonic() + _GRACE_S
-                answer = answer or RunFailure(
-                    kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s"
-                )
+                answer = answer or RunFailure(kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s")
 
     def close(self) -> None:
         """End the server and whatever runs."""
@@ -157,6 +169,7 @@ class Launcher:
             self._server.kill()
             self._server.wait()
         self._output.close()
+        self._scratch.cleanup()
         if self._answer_fd >= 0:
             os.close(self._answer_fd)
             self._answer_fd = -1

@@ -9,13 +9,12 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from breakeven.capture._patching import Patches
 from breakeven.capture._protocol import LoaderUse
-
-_FetchContext = Callable[[], Any]
 
 
 class LoaderWatch(Patches):
@@ -31,7 +30,8 @@ class LoaderWatch(Patches):
 
     def __init__(
         self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
-        around_fetch: _FetchContext = nullcontext, on_batch: Callable[[Any, int], None] = lambda *_: None,
+        around_fetch: Callable[[], Any] = nullcontext,
+        on_batch: Callable[[Any, int], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._old_batch_size = old_batch_size
@@ -69,7 +69,8 @@ class LoaderWatch(Patches):
                 batch = original_next(iterator)
             duration_ns = perf_counter_ns() - started_ns
             watch._fetches.append((iterator._watched_loader, duration_ns))
-            watch._on_batch(batch, duration_ns)
+            if watch._on_batch is not None:
+                watch._on_batch(batch, duration_ns)
             return batch
 
         self.replace(DataLoader, "__init__", initialize)
@@ -80,7 +81,7 @@ class LoaderWatch(Patches):
     def num_workers_of_last_fetch(self) -> int:
         """Return the worker processes that the script gave the loader of the last fetch."""
         loader = self._fetches[-1][0]
-        return self._num_workers.get(id(loader), loader.num_workers)
+        return self._num_workers.get(id(loader), int(loader.num_workers))
 
     def end_step(self) -> LoaderUse | None:
         """Return what the step that ends now took from the loader that it used most."""
@@ -98,7 +99,7 @@ class LoaderWatch(Patches):
             batch_size=batch_size,
             batches_per_step=counts[most_used],
             num_samples=len(loader.dataset) if is_sized else 0,
-            num_workers=self._num_workers.get(id(loader), loader.num_workers),
+            num_workers=self._num_workers.get(id(loader), int(loader.num_workers)),
             wait_ns=sum(duration for _, duration in fetches),
         )
 
@@ -127,7 +128,5 @@ def _with_enough_samples(
 @contextmanager
 def without_modes() -> Iterator[None]:
     """Run at full speed inside: nothing is recorded."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import sysconfig
 from functools import cache
 from pathlib import Path
@@ -28,9 +28,11 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     resolved = str(Path(filename).resolve())
-    return not any(
-        resolved.startswith(folder + "/") for folder in _LIBRARIES
-    ) and "/site-packages/" not in resolved and "/dist-packages/" not in resolved
+    return (
+        not any(resolved.startswith(folder + "/") for folder in _LIBRARIES)
+        and "/site-packages/" not in resolved
+        and "/dist-packages/" not in resolved
+    )
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -45,11 +47,15 @@ def locate(frame: FrameType | None) -> Location | None:
     found = user_frame(frame)
     if found is None:
         return None
-    return Location(
-        file=found.f_code.co_filename, line=found.f_lineno, function=found.f_code.co_name
-    )
+    return location_of(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
 
 
-def current_location() -> Location | None:
-    """Return the user's line that is running in this thread."""
-    return locate(sys._getframe(1))
+def location_of(file: str, line: int, function: str = "") -> Location:
+    """Return a location whose parts can be shown and encoded, whatever the file is called."""
+    return Location(file=as_text(file), line=line, function=function)
+
+
+@cache
+def as_text(name: str) -> str:
+    r"""Return a file name as valid Unicode: bytes that are not UTF-8 are shown as ``\\xff``."""
+    return os.fsencode(name).decode(errors="backslashreplace")

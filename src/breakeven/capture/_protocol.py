@@ -7,6 +7,7 @@ says ``Started``, the child says ``StepCount`` any number of times and then ``Pl
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 
 import msgspec
@@ -30,17 +31,28 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         kind: Script, module (``python -m``) or function.
-        path: Absolute path of the file; for a module, its dotted name.
+        raw_path: Absolute path of the file; for a module, its dotted name. File names and
+            arguments are bytes, which need not be UTF-8.
+        label: The target as the user wrote it, fit to be shown.
         function: Name of the function; empty for scripts and modules.
-        arguments: ``sys.argv[1:]`` of the script.
-        label: The target as the user wrote it.
+        raw_arguments: ``sys.argv[1:]`` of the script.
     """
 
     kind: TargetKind
-    path: str
+    raw_path: bytes
     label: str
     function: str = ""
-    arguments: tuple[str, ...] = ()
+    raw_arguments: tuple[bytes, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Return the path as Python's own functions take it."""
+        return os.fsdecode(self.raw_path)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Return the arguments as ``sys.argv`` has them."""
+        return tuple(map(os.fsdecode, self.raw_arguments))
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

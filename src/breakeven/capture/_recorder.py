@@ -201,7 +201,7 @@ class StepRecorder(TorchDispatchMode):
         on_device = [tensor for tensor in inputs if self.devices.device_of(tensor) != HOST]
         if wanted is not None and is_cuda(wanted):
             return DEVICE
-        if wanted is not None and name != "aten._to_copy" or not inputs:
+        if (wanted is not None and name != "aten._to_copy") or not inputs:
             # "cpu" is what the script asked for, or where C++ sees the tensors it works for.
             in_backward = torch._C._current_autograd_node() is not None
             is_inside = self.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
@@ -241,7 +241,7 @@ class StepRecorder(TorchDispatchMode):
         """Note ``destination.copy_(source)``, which alone may cross between host and device."""
         destination, source = inputs[0], inputs[-1]
         to, came_from = self.devices.device_of(destination), self.devices.device_of(source)
-        if to == came_from or source.dim() == 0 and came_from == HOST:
+        if to == came_from or (source.dim() == 0 and came_from == HOST):
             self.record_op(name, inputs, [destination], {}, device=to, host_ns=host_ns)
             return
         non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
@@ -250,9 +250,7 @@ class StepRecorder(TorchDispatchMode):
         if to == HOST and not (is_pinned and non_blocking):
             self.record_sync("copy_", source.numel() * source.element_size())
         else:
-            self.record_copy(
-                source, came_from, to, is_pinned=is_pinned, non_blocking=non_blocking
-            )
+            self.record_copy(source, came_from, to, is_pinned=is_pinned, non_blocking=non_blocking)
 
     def _note_index_uploads(self, inputs: list[torch.Tensor]) -> None:
         """Indices made on the host are copied to the device by the indexing itself."""
@@ -284,7 +282,8 @@ class StepRecorder(TorchDispatchMode):
         origin = (locate(sys._getframe(2)), self.module_path)
         # The node of a forward operator is made just before the operator is dispatched. Detached
         # and grad-free operators make none and must not overwrite an earlier entry.
-        self._forward_lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
+        next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
+        self._forward_lines.setdefault(next_number - 1, origin)
         return origin
 
     def _describe(self, tensor: torch.Tensor) -> TensorSpec:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -29,24 +29,6 @@ from breakeven.trace import HostWork, Op, Phase
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
 # kernels of the one before.
 _CUDA_STEPS_PER_SAMPLE = 10
-
-
-class Session(Protocol):
-    """Watches a training loop that runs inside it."""
-
-    num_steps: int
-
-    def __enter__(self) -> Session: ...
-
-    def __exit__(self, *details: Any) -> Any: ...
-
-    def mark_call(self) -> None:
-        """End a step that makes no optimizer call."""
-        ...
-
-    def result(self) -> PlainRun | TracedRun | None:
-        """Return what was seen so far, or None when no step was completed."""
-        ...
 
 
 class PlainSession(ExitStack):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from breakeven.capture._location import as_text
 from breakeven.capture._protocol import Target, TargetKind
 from breakeven.errors import ScriptError
 
@@ -36,28 +37,24 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         )
     return Target(
         kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
-        path=str(path.resolve()),
-        label=text,
+        raw_path=os.fsencode(path.resolve()),
+        label=as_text(text),
         function=function,
-        arguments=tuple(arguments),
+        raw_arguments=tuple(map(os.fsencode, arguments)),
     )
 
 
 def _check_file(path: Path, text: str) -> None:
     if not path.exists():
-        near = sorted(other.name for other in path.parent.glob("*.py")) if _is_folder(path) else []
+        near = sorted(other.name for other in path.parent.glob("*.py"))
         hint = f"files there: {', '.join(near[:8])}" if near else "check the path"
         raise ScriptError(f"there is no file {text!r}", hint=hint)
     if path.is_dir():
         raise ScriptError(
-            f"{text!r} is a folder", hint="name the script in it, or a module with -m"
+            f"{text!r} is a directory", hint="name the script in it, or a module with -m"
         )
     if not os.access(path, os.R_OK):
         raise ScriptError(f"{text!r} cannot be read", hint="check its permissions")
-
-
-def _is_folder(path: Path) -> bool:
-    return path.parent.is_dir()
 
 
 def _find_module(name: str, arguments: Sequence[str]) -> Target:
@@ -75,5 +72,8 @@ def _find_module(name: str, arguments: Sequence[str]) -> Target:
             hint="run from the folder that holds it, or name the script file without -m",
         )
     return Target(
-        kind=TargetKind.MODULE, path=name, label=f"-m {name}", arguments=tuple(arguments)
+        kind=TargetKind.MODULE,
+        raw_path=os.fsencode(name),
+        label=as_text(name),
+        raw_arguments=tuple(map(os.fsencode, arguments)),
     )

@@ -103,16 +103,16 @@ class BatchSizes:
         """Measure the CPU at sizes 4 times apart until the GPU's advantage turns, then between."""
         size = self._loader.batch_size
         is_faster = self._is_gpu_faster(size, scaled, best, host)
-        turned = False
-        while not turned:
+        while True:
             next_size = size // _FACTOR if is_faster else size * _FACTOR
-            if not self._measure(next_size, size):
+            if not self._measure(next_size, nearest=size):
                 return
-            turned = self._is_gpu_faster(next_size, scaled, best, host) is not is_faster
-            last, size = size, next_size
-        self._measure(round((last * size) ** 0.5), min(last, size))
+            if self._is_gpu_faster(next_size, scaled, best, host) is not is_faster:
+                self._measure(round((next_size * size) ** 0.5), nearest=min(next_size, size))
+                return
+            size = next_size
 
-    def _measure(self, size: int, nearest: int) -> bool:
+    def _measure(self, size: int, *, nearest: int) -> bool:
         """Measure the CPU at one size; return whether that was possible."""
         growth = size / nearest
         expected_ns = self._cpu[nearest].value_ns * max(1.0, growth)

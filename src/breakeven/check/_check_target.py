@@ -14,7 +14,6 @@ from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec, HostSpec, default_devices, find_device
 from breakeven.doctor import diagnose
-from breakeven.errors import Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.timing import Source
 from breakeven.trace import StepTrace
@@ -201,7 +200,7 @@ def _cpu_result(plain: PlainRun) -> DeviceResult:
 def _cuda_result(runs: Runs) -> list[DeviceResult]:
     """Return the result of this machine's own GPU; nothing where the script does not use it."""
     run = runs.measure_on_cuda()
-    if not isinstance(run, PlainRun):
+    if run is None:
         return []
     estimate = run.measurement.estimate
     return [

@@ -79,10 +79,16 @@ def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
     if failure.exception == "FileNotFoundError":
         missing = Path(failure.missing)
         where = "" if missing.is_absolute() else f" (looked for in {Path.cwd()})"
-        return message, f"the script needs {failure.missing}{where}: run where it is, or pass its path"
+        return (
+            message,
+            f"the script needs {failure.missing}{where}: run where it is, or pass its path",
+        )
     if failure.exception == "EOFError":
-        return message, "the script reads standard input, which is empty here: pass what it asks "\
-            "for as an argument after `--`"
+        return (
+            message,
+            "the script reads standard input, which is empty here: pass what it asks "
+            "for as an argument after `--`",
+        )
     if failure.exception == "SyntaxError":
         return message, "the file is no Python that this version understands"
     if failure.exception == "MemoryError" or any(

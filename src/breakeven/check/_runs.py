@@ -68,10 +68,11 @@ class Runs:
             raise self._error(answer)
         return answer
 
-    def measure_on_cuda(self) -> PlainRun | RunFailure:
-        """Time the step on the CUDA device of this machine."""
+    def measure_on_cuda(self) -> PlainRun | None:
+        """Time the step on the CUDA device of this machine; None where the script fails on it."""
         self._progress.begin("measuring the step on this machine's GPU")
-        return self._run(replace(self._request, on_cuda=True, has_cuda=False))
+        answer = self._run(replace(self._request, on_cuda=True, has_cuda=False))
+        return answer if isinstance(answer, PlainRun) else None
 
     def measure_at(
         self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
@@ -97,4 +98,3 @@ class Runs:
     def _error(self, answer: PlainRun | TracedRun | RunFailure) -> Exception:
         assert isinstance(answer, RunFailure)
         return script_error(answer, self._target, self._launcher.output)
-

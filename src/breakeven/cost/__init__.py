@@ -1,4 +1,4 @@
-"""What an operator costs: its kernels, their time on a device, and the host's time to issue them."""
+"""What an operator costs: its kernels, their time on a device, the host's time to issue it."""
 
 from breakeven.cost._arithmetic import sustained_fraction as sustained_fraction
 from breakeven.cost._efficiency import TABLE_VERSION as TABLE_VERSION

@@ -51,7 +51,8 @@ class DeviceEfficiency(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         device: Its id in the catalogue.
-        launch_generation: Copied from the catalogue: what its neighbours are found by.
+        chip: Copied from the catalogue, as is the next: what its neighbours are found by.
+        launch_generation: Which generations it teaches.
         sustained_fraction: Share of the boost clock that its power sustains; a board that clocks
             down teaches less, since its clock hides what else slows it.
         families: One entry for each family, variant and arithmetic that its tables cover.
@@ -59,6 +60,7 @@ class DeviceEfficiency(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     device: str
+    chip: str
     launch_generation: str
     sustained_fraction: float
     families: tuple[FamilyEfficiency, ...]

@@ -32,6 +32,10 @@ _POSITIONS = {
 }
 _WEIGHT_PER_GENERATION = 1 / 5
 _OTHER_LINE_DISTANCE = 4
+# Boards with the same chip differ in clock, power and memory, which the datasheet tells: they
+# count as much nearer than others of their generation, and the teacher's own error applies.
+_SAME_CHIP_DISTANCE = -2
+_SAME_CHIP_SIGMA = 0.10
 # How fast trust fades: for each generation to the nearest teacher; and across lines, on top of
 # the error seen on old AMD devices, whose libraries say little of Apple's and Intel's.
 _SIGMA_PER_GENERATION = 0.06
@@ -85,7 +89,8 @@ def taught_efficiency(
     """Return the efficiency of ``devices`` in one family.
 
     A calibrated device has its own; any other the geometric mean of the calibrated ones, weighted
-    by how many generations lie between, with the error that leaving a device out has shown.
+    by how many generations lie between, with the error that leaving a device out has shown. A
+    board with the chip of a calibrated one learns nearly all from that.
 
     Raises:
         ValueError: No device of the table has the family or a relative of it.
@@ -114,12 +119,13 @@ def taught_efficiency(
             weights[row, own] = 1.0
             sigmas[row] = np.hypot(entries[own].log_sigma, extra_sigma)
             continue
-        distances = [
-            _distance(device.launch_generation, teacher.launch_generation)
-            for teacher, _ in teachers
-        ]
+        distances = [_distance(device, teacher) for teacher, _ in teachers]
         weights[row] = trust * _WEIGHT_PER_GENERATION ** np.array(distances)
         nearest = min(distances)
+        if nearest == _SAME_CHIP_DISTANCE:
+            own_sigma = entries[distances.index(nearest)].log_sigma
+            sigmas[row] = np.linalg.norm([own_sigma, _SAME_CHIP_SIGMA, extra_sigma])
+            continue
         sigmas[row] = np.linalg.norm(
             [
                 _held_out_sigma(table, entries[0], is_other_line=nearest == _OTHER_LINE_DISTANCE),
@@ -200,7 +206,10 @@ def _held_out_sigma(
     return float(np.hypot(sigma, _OTHER_LINE_SIGMA)) if is_other_line else sigma
 
 
-def _distance(generation: str, other: str) -> int:
+def _distance(device: DeviceSpec, teacher: DeviceEfficiency) -> int:
+    generation, other = device.launch_generation, teacher.launch_generation
+    if device.chip and device.chip == teacher.chip:
+        return _SAME_CHIP_DISTANCE
     if not _is_same_line(generation, other):
         return _OTHER_LINE_DISTANCE
     return abs(_POSITIONS[generation][1] - _POSITIONS[other][1])

@@ -25,6 +25,8 @@ from breakeven.simulate import (
 )
 from breakeven.trace import StepTrace
 
+_ROUNDING = 1e-9
+
 _RULES: tuple[Rule, ...] = (
     RaisesOnDevice(),
     NeverOnDevice(),
@@ -107,4 +109,8 @@ def _share(occurrence: Occurrence, timeline: Timeline) -> float:
 
 
 def _fraction(part_ns: float, step_ns: float) -> float:
-    return min(1.0, max(0.0, part_ns / step_ns)) if step_ns > 0 else 0.0
+    if step_ns <= 0:
+        return 0.0
+    fraction = part_ns / step_ns
+    # Two simulations of one step differ in their last digits.
+    return min(1.0, fraction) if fraction > _ROUNDING else 0.0

@@ -52,16 +52,21 @@ class ParameterLoop:
                 loop.setdefault(event.name, []).append(index)
         found: list[Occurrence] = []
         for by_name in loops.values():
-            repeated = [own for own in by_name.values() if _is_loop(case.trace, own)]
-            if repeated:
-                found.append(_occurrence(case.trace, repeated))
+            repeated = {n: own for n, own in by_name.items() if _is_loop(case.trace, own)}
+            if any(map(_is_in_place, repeated)):
+                found.append(_occurrence(case.trace, list(repeated.values())))
         return tuple(found)
 
 
 def _may_be_looped(op: Op) -> bool:
     if op.is_on_host or op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED):
         return False
-    return op.phase is Phase.OPTIMIZER or op.name.split(".")[1].endswith("_")
+    # A model's own in-place operators (ReLU, the batch counters of batch norms) update no weights.
+    return op.phase is Phase.OPTIMIZER or (not op.module and _is_in_place(op.name))
+
+
+def _is_in_place(name: str) -> bool:
+    return name.split(".")[1].endswith("_")
 
 
 def _place(op: Op) -> tuple[object, ...]:

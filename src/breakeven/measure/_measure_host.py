@@ -81,9 +81,8 @@ def _time_calls(clock: Clock, call: Callable[[], object], calls: int = _CALLS) -
 
 def _foreach_ns(clock: Clock, num_tensors: int) -> float:
     tensors = [torch.ones(1) for _ in range(num_tensors)]
-    return _time_calls(
-        clock, lambda: torch._foreach_mul_(tensors, 1.0), max(1, _CALLS // num_tensors)
-    )
+    multiply = torch._foreach_mul_  # pyright: ignore[reportPrivateImportUsage]
+    return _time_calls(clock, lambda: multiply(tensors, 1.0), max(1, _CALLS // num_tensors))
 
 
 def _backward_ns(clock: Clock) -> float:

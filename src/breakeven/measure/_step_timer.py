@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 
 _MIN_SAMPLES = 5
@@ -58,7 +60,7 @@ class StepTimer:
         ]
         return tuple(
             (later_ns - earlier_ns) // (later - earlier)
-            for (earlier, earlier_ns), (later, later_ns) in zip(ends, ends[1:], strict=False)
+            for (earlier, earlier_ns), (later, later_ns) in itertools.pairwise(ends)
         )
 
     def measurement(self) -> Measurement | None:
@@ -66,7 +68,9 @@ class StepTimer:
         samples = self.samples_ns()
         if not samples:
             return None
-        return Measurement(samples_ns=samples, num_warmup=min(find_warmup(samples), len(samples) - 1))
+        return Measurement(
+            samples_ns=samples, num_warmup=min(find_warmup(samples), len(samples) - 1)
+        )
 
     def _is_enough(self) -> bool:
         elapsed_ns = self._marks_ns[-1] - self._marks_ns[0]

@@ -38,19 +38,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def estimate(self) -> Estimate:
         """Return the median with its confidence interval, free of assumptions on the shape.
 
-        With fewer samples than the confidence needs, the interval is their whole range widened
-        by that range on both sides (at least 10 %): said wide rather than too narrow.
+        With fewer samples than the confidence needs, the interval is their whole range, widened
+        at both ends by the ratio of its ends (at least 10 %): said wide rather than too narrow.
         """
         ordered = sorted(self.steady_ns)
         rank = _interval_rank(len(ordered), CONFIDENCE)
         if rank is None:
-            margin = max(ordered[-1] - ordered[0], round(0.1 * self.median_ns))
-            low, high = max(0, ordered[0] - margin), ordered[-1] + margin
+            factor = max(ordered[-1] / ordered[0], 1.1) if ordered[0] > 0 else 2.0
+            low, high = ordered[0] / factor, ordered[-1] * factor
         else:
             low, high = ordered[rank], ordered[-1 - rank]
-        return Estimate(
-            value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED
-        )
+        return Estimate(value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED)
 
 
 @cache

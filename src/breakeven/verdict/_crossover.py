@@ -45,9 +45,10 @@ def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
     searched = (ratios[0].size, ratios[-1].size)
     start = _win_start(ratios, lambda ratio: ratio.value, skipped=_noise_dips(ratios))
     if start == searched[0]:
+        below = "" if searched[0] == 1 else "; the crossover, if there is one, is below"
         return NoCrossover(
             none_because=f"{gpu.device} is faster at every {_word(axis)} from {searched[0]} to "
-            f"{searched[1]}; the crossover, if there is one, is below.",
+            f"{searched[1]}{below}.",
             axis=axis,
             faster=DeviceKind.GPU,
             searched=searched,
