@@ -1,3 +1,52 @@
 """breakeven: does a GPU pay off for your training step, and from which size on?"""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from breakeven.capture import Recording as Recording
+    from breakeven.capture import record_steps as record_steps
+    from breakeven.check import check_step as check_step
+    from breakeven.check import check_target as check_target
+    from breakeven.device import DeviceSpec as DeviceSpec
+    from breakeven.device import find_device as find_device
+    from breakeven.device import load_catalogue as load_catalogue
+    from breakeven.errors import BreakevenError as BreakevenError
+    from breakeven.measure import measure_step as measure_step
+    from breakeven.simulate import predict_steps as predict_steps
+    from breakeven.store import read_report as read_report
+    from breakeven.trace import StepTrace as StepTrace
+    from breakeven.verdict import CheckReport as CheckReport
+
 __version__ = "0.1.0"
+
+# Loaded on first use: `breakeven --help` and the reading of reports must not wait for torch.
+_HOMES = {
+    "BreakevenError": "errors",
+    "CheckReport": "verdict",
+    "DeviceSpec": "device",
+    "Recording": "capture",
+    "StepTrace": "trace",
+    "check_step": "check",
+    "check_target": "check",
+    "find_device": "device",
+    "load_catalogue": "device",
+    "measure_step": "measure",
+    "predict_steps": "simulate",
+    "read_report": "store",
+    "record_steps": "capture",
+}
+
+__all__ = [*sorted(_HOMES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'breakeven' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"breakeven.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,6 +1,12 @@
 """Run the user's training script as it is, and record a step."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from breakeven.capture._launcher import Launcher as Launcher
+from breakeven.capture._protocol import BUSY_MACHINE as BUSY_MACHINE
 from breakeven.capture._protocol import FailureKind as FailureKind
 from breakeven.capture._protocol import LoaderUse as LoaderUse
 from breakeven.capture._protocol import PlainRun as PlainRun
@@ -10,3 +16,18 @@ from breakeven.capture._protocol import Target as Target
 from breakeven.capture._protocol import TargetKind as TargetKind
 from breakeven.capture._protocol import TracedRun as TracedRun
 from breakeven.capture._target import find_target as find_target
+
+if TYPE_CHECKING:
+    from breakeven.capture._in_process import Recording as Recording
+    from breakeven.capture._in_process import record_steps as record_steps
+    from breakeven.capture._in_process import time_step as time_step
+    from breakeven.capture._in_process import trace_step as trace_step
+
+# These run in the caller's process and need torch there; the command line does not.
+_IN_PROCESS = frozenset({"Recording", "record_steps", "time_step", "trace_step"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _IN_PROCESS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("breakeven.capture._in_process"), name)

@@ -28,14 +28,19 @@ class _Block:
 
 
 class DeviceMap:
-    """The device of every storage, the host where nothing else was said.
+    """The device of every storage.
 
     A tensor's device is a matter of its storage, so views, ``detach`` and ``.data`` share it and
     in-place operators keep it. Storages are known by their Python object, which lives as long as
     the memory itself; entries vanish with it, which also makes the map a count of live memory.
+
+    Args:
+        default: Where a storage is of which nothing was said: the host; or the device, for a
+            script that never uses a GPU and is recorded as if it had been moved to one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, default: str = HOST) -> None:
+        self.default = default
         self._blocks: dict[int, _Block] = {}
         self._next_number = 0
         self.device_bytes = 0
@@ -44,7 +49,7 @@ class DeviceMap:
     def device_of(self, tensor: torch.Tensor) -> str:
         """Return ``cpu`` or ``cuda:0``."""
         block = self._find(tensor)
-        return HOST if block is None else block.device
+        return self.default if block is None else block.device
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether the storage was seen before."""
@@ -59,7 +64,7 @@ class DeviceMap:
         """Return the number of the tensor's storage, giving it one when it is new."""
         block = self._find(tensor)
         if block is None:
-            block = self._add(tensor, HOST)
+            block = self._add(tensor, self.default)
         return -1 if block is None else block.number
 
     def place(self, tensor: torch.Tensor, device: str) -> None:

@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
 from breakeven.trace import Phase
 
@@ -53,6 +54,8 @@ class OptimizerHooks(ExitStack):
         recorder = self._recorder
         assert recorder is not None
         recorder.start_update()
+        if recorder.is_moving:
+            _keep_counters_on_host(optimizer, recorder)
         # args[0] is the optimizer itself.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -76,3 +79,14 @@ class OptimizerHooks(ExitStack):
             self._numbers[id(optimizer)] = len(self._numbers)
             self._seen.append(optimizer)
         self._on_update(self._numbers[id(optimizer)], optimizer)
+
+
+def _keep_counters_on_host(optimizer: torch.optim.Optimizer, recorder: StepRecorder) -> None:
+    """Leave step counters made before the recording where CUDA's optimizers have them."""
+    for group in optimizer.param_groups:
+        if group.get("capturable") or group.get("fused"):
+            continue
+        for parameter in group["params"]:
+            counter = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(counter, torch.Tensor) and not recorder.devices.is_known(counter):
+                recorder.devices.place(counter, HOST)

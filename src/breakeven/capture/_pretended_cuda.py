@@ -46,7 +46,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         self._patch_transfers(recorder)
         self._patch_readers(recorder)
         self._patch_grouping(recorder)
-        self._patch_autocast()
+        self._patch_autocast(recorder)
         patch_composites(self, recorder)
         patch_load(self)
         patch_generator(self)
@@ -116,6 +116,15 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         for name in _FROM_DATA:
             self.replace(torch, name, _created_on_host(getattr(torch, name), devices.pin))
         self.replace(torch.Tensor, "new_tensor", _created_on_host(torch.Tensor.new_tensor))
+        if recorder.is_moving:
+            original = torch.from_numpy
+
+            def from_numpy(array: Any) -> torch.Tensor:
+                created = original(array)
+                devices.place(created, HOST)
+                return created
+
+            self.replace(torch, "from_numpy", from_numpy)
 
     def _patch_readers(self, recorder: StepRecorder) -> None:
         devices = recorder.devices
@@ -126,7 +135,9 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         def refuse_on_device(name: str) -> Callable[..., Any]:
             def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-                if devices.device_of(tensor) != HOST:
+                if recorder.is_moving and devices.device_of(tensor) != HOST:
+                    recorder.record_sync("cpu", tensor.numel() * tensor.element_size())
+                elif devices.device_of(tensor) != HOST:
                     recorder.record_fault(
                         "a tensor on cuda:0 is turned into a NumPy array; it needs .cpu() first"
                     )
@@ -170,7 +181,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         self.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
 
-    def _patch_autocast(self) -> None:
+    def _patch_autocast(self, recorder: StepRecorder) -> None:
         """Let autocast regions for CUDA cast on the CPU, to the same dtype."""
         original = torch.autocast.__init__
 
@@ -181,6 +192,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             if device_type == "cuda":
                 device_type = "cpu"
                 dtype = dtype or torch.get_autocast_dtype("cuda")
+                if enabled:
+                    recorder.autocast_dtype = str(dtype).removeprefix("torch.")
             original(self, device_type, dtype, enabled, cache_enabled)
 
         self.replace(torch.autocast, "__init__", initialize)

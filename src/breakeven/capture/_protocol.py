@@ -17,6 +17,9 @@ from breakeven.errors import Caveat
 from breakeven.timing import Measurement
 from breakeven.trace import Location, StepTrace
 
+# Code of the caveat on a measurement taken while other processes used the machine.
+BUSY_MACHINE = "busy-machine"
+
 
 class TargetKind(StrEnum):
     """How a target is started."""
@@ -61,6 +64,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     Args:
         target: What to run.
         is_traced: Record a step with a pretended CUDA device; otherwise time plain steps.
+        is_moved: Record a script that never uses a GPU as if model and batches were moved to one.
         time_limit_s: When to give up.
         budget_s: How long to take samples once steps run; a few slow steps may exceed it.
         has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
@@ -73,6 +77,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     target: Target
     is_traced: bool
     time_limit_s: float
+    is_moved: bool = False
     budget_s: float = 1.0
     has_cuda: bool = False
     on_cuda: bool = False
@@ -132,13 +137,10 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
     Args:
         trace: The typical step.
         loader: The DataLoader that feeds it, if there is one.
-        input_storages: Memory blocks of the trace that hold batches: what a script that never
-            moves anything to a GPU would have to copy there each step.
     """
 
     trace: StepTrace
     loader: LoaderUse | None = None
-    input_storages: tuple[int, ...] = ()
 
 
 class FailureKind(StrEnum):

@@ -57,11 +57,18 @@ class StepRecorder(TorchDispatchMode):
         self.faults: dict[tuple[str, int], DeviceFault] = {}
         self.phase: Phase | None = None
         self.module_path = ""
+        # Of the last autocast region for CUDA; empty when there was none.
+        self.autocast_dtype = ""
         # Set while a call with tensors of the device runs: what C++ creates then is on it too.
         self.is_call_on_device = False
         self.is_paused = False
         self._forward_lines: dict[int, tuple[Location | None, str]] = {}
         self._last_exit_ns = 0
+
+    @property
+    def is_moving(self) -> bool:
+        """Return whether a script that never uses a GPU is recorded as if it had been moved."""
+        return self.devices.default == DEVICE
 
     def start_step(self) -> None:
         """Forget what was recorded, and begin a new step."""
@@ -202,22 +209,42 @@ class StepRecorder(TorchDispatchMode):
         if wanted is not None and is_cuda(wanted):
             return DEVICE
         if (wanted is not None and name != "aten._to_copy") or not inputs:
-            # "cpu" is what the script asked for, or where C++ sees the tensors it works for.
-            in_backward = torch._C._current_autograd_node() is not None
-            is_inside = self.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
-            return DEVICE if is_inside else HOST
+            return DEVICE if self._creates_on_device() else HOST
+        if name == "aten.lift_fresh" and not self.devices.is_known(inputs[0]):
+            # Made from Python data, on the host: on its way to a GPU, if not a counter.
+            return HOST
         if not on_device:
             return HOST
         strays = [
             tensor for tensor in inputs if tensor.dim() and self.devices.device_of(tensor) == HOST
         ]
-        if strays and not is_mixed_legally(name, inputs, self.devices):
+        if strays and self.is_moving:
+            self._move(strays)
+        elif strays and not is_mixed_legally(name, inputs, self.devices):
             shape = tuple(strays[0].shape)
             self.record_fault(
                 f"{name.removeprefix('aten.')} combines tensors on cuda:0 with one of shape "
                 f"{shape} that is still on the CPU"
             )
         return DEVICE
+
+    def _creates_on_device(self) -> bool:
+        """Return where a tensor is created of which the script does not say it, or says "cpu".
+
+        C++ creates beside the tensors that it works for, and sees them on the CPU. A script that
+        is being moved would create its tensors on the GPU, all but the optimizer's counters.
+        """
+        if self.is_moving:
+            return self.phase not in (Phase.OPTIMIZER, Phase.DATA)
+        in_backward = torch._C._current_autograd_node() is not None
+        return self.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
+
+    def _move(self, tensors: list[torch.Tensor]) -> None:
+        """Copy tensors of the host to the device before their first use there."""
+        for tensor in tensors:
+            if self.devices.device_of(tensor) == HOST:
+                self.record_copy(tensor, HOST, DEVICE, is_pinned=False, non_blocking=False)
+                self.devices.place(tensor, DEVICE)
 
     def _note_op(
         self, func: Any, name: str, args: Any, kwargs: Any, inputs: list[torch.Tensor],

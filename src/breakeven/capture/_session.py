@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture._device_map import HOST, DeviceMap
+from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._loader_watch import LoaderWatch, without_modes
 from breakeven.capture._module_path import ModulePath
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest, TracedRun
+from breakeven.capture._protocol import BUSY_MACHINE, LoaderUse, PlainRun, RunRequest, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import redirect_cuda_to_cpu
 from breakeven.capture._step_tracer import COMPILE_IGNORED, StepTracer
 from breakeven.errors import Caveat
-from breakeven.measure import CudaClock, HostClock, StepTimer, cpu_name
+from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
 from breakeven.trace import HostWork, Op, Phase
+from breakeven.units import format_percent
 
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
 # kernels of the one before.
@@ -52,6 +53,7 @@ class PlainSession(ExitStack):
         self._uses: list[LoaderUse] = []
         self._optimizers = OptimizerHooks(lambda number, _: self._mark(number))
         self._is_compiled = False
+        self._load: OtherLoad | None = None
         clock = CudaClock() if request.on_cuda else HostClock()
         steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
         self._timer = StepTimer(clock, request.budget_s, steps_per_sample)
@@ -84,6 +86,9 @@ class PlainSession(ExitStack):
         if measurement is None:
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
+        load = self._load.fraction() if self._load else 0.0
+        if load > _BUSY_FRACTION and not _uses_workers(self._uses):
+            caveats.append(_busy(load))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
         return PlainRun(
@@ -99,6 +104,7 @@ class PlainSession(ExitStack):
         )
 
     def _mark(self, optimizer: int) -> None:
+        self._load = self._load or OtherLoad()
         is_enough = self._timer.mark(optimizer)
         use = self._loaders.end_step()
         if use is not None:
@@ -127,7 +133,7 @@ class TracedSession(ExitStack):
         super().__init__()
         self._on_done = on_done
         self._on_step = on_step
-        self._recorder = StepRecorder(DeviceMap())
+        self._recorder = StepRecorder(DeviceMap(DEVICE if request.is_moved else HOST))
         self._loaders = LoaderWatch(
             old_batch_size=request.loader_batch_size,
             new_batch_size=request.new_batch_size,
@@ -135,7 +141,8 @@ class TracedSession(ExitStack):
             around_fetch=self._around_fetch,
             on_batch=self._on_batch,
         )
-        self._loads_on_device: bool | None = None
+        # Unknown until the first fetch; what is moved to a GPU keeps loading on the host.
+        self._loads_on_device: bool | None = False if request.is_moved else None
         self._fetch_start = 0
         self._tracer = StepTracer(self._recorder, self._loaders)
 
@@ -203,14 +210,29 @@ class TracedSession(ExitStack):
                     location=self._recorder.current_origin()[0],
                 )
             )
-        for tensor in _tensors_of(batch):
-            self._tracer.input_storages.add(self._recorder.devices.number_of(tensor))
+            for tensor in _tensors_of(batch):
+                self._recorder.devices.place(tensor, HOST)
 
 
+# Of all processors, used by other processes: above this a measurement says little.
+_BUSY_FRACTION = 0.15
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
     message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
 )
+
+
+def _busy(load: float) -> Caveat:
+    return Caveat(
+        code=BUSY_MACHINE,
+        message=f"other processes used {format_percent(load)} of this machine while the step was "
+        "measured; its time may be too long",
+    )
+
+
+def _uses_workers(uses: list[LoaderUse]) -> bool:
+    """Return whether data loader workers run, which are other processes but not other work."""
+    return any(use.num_workers for use in uses)
 
 
 def _typical_use(uses: list[LoaderUse]) -> LoaderUse | None:

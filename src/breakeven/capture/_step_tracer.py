@@ -16,7 +16,7 @@ from breakeven.capture._protocol import LoaderUse, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
-from breakeven.trace import Event, HostWork, Op, Settings, StepTrace
+from breakeven.trace import NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
 
 _MAX_STEPS = 10
 # Longer than this, and two steps (one that sets up the optimizer's state, one recorded) must do.
@@ -58,7 +58,6 @@ class StepTracer:
         self._segments: deque[_Segment] = deque(maxlen=16 * _MAX_STEPS)
         self._first_ns = 0
         self.is_compiled = False
-        self.input_storages: set[int] = set()
         recorder.start_step()
 
     @property
@@ -103,6 +102,8 @@ class StepTracer:
         chosen = alike[-1]
         loader = chosen.loader
         caveats = [] if len(steps) > 1 else [_FIRST_STEP]
+        if self._recorder.is_moving:
+            caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
         batch_size = loader.batch_size * loader.batches_per_step if loader else None
@@ -111,14 +112,12 @@ class StepTracer:
             batch_size=batch_size,
             num_parameters=sum(self._parameters.values()),
             peak_memory_bytes=chosen.peak_bytes,
-            settings=_settings(self.is_compiled),
+            settings=_settings(self._recorder.autocast_dtype, self.is_compiled),
             faults=tuple(self._recorder.faults.values()),
             caveats=tuple(caveats),
             torch_version=str(torch.__version__),
         )
-        return TracedRun(
-            trace=trace, loader=loader, input_storages=tuple(sorted(self.input_storages))
-        )
+        return TracedRun(trace=trace, loader=loader)
 
     def _complete_steps(self) -> list[_Segment]:
         """Join the segments of each round into one."""
@@ -191,12 +190,11 @@ def _join_loaders(uses: list[LoaderUse]) -> LoaderUse | None:
     )
 
 
-def _settings(is_compiled: bool) -> Settings:
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+def _settings(autocast_dtype: str, is_compiled: bool) -> Settings:
     return Settings(
         allow_tf32_matmul=torch.get_float32_matmul_precision() != "highest",
         allow_tf32_convolution=torch.backends.cudnn.allow_tf32,
         cudnn_benchmark=torch.backends.cudnn.benchmark,
-        autocast_dtype=str(dtype).removeprefix("torch.") if dtype else "",
+        autocast_dtype=autocast_dtype,
         is_compiled=is_compiled,
     )

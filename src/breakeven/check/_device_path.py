@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, TracedRun
-from breakeven.trace import HostWork, StepTrace, moved_to_device
+from breakeven.trace import HostWork, StepTrace
 
 
 class DevicePath:
@@ -30,9 +30,9 @@ class DevicePath:
         self._script_ratio = min(1.0, rest_ns / script_ns) if script_ns else 1.0
 
     def prepare(self, traced: TracedRun) -> StepTrace:
-        """Return the step to predict; one that never uses a GPU is moved there."""
+        """Return the step to predict."""
         ratios = {"data": self._data_ratio, "script": self._script_ratio}
-        trace = replace(
+        return replace(
             traced.trace,
             events=tuple(
                 replace(event, duration_ns=round(event.duration_ns * ratios[event.kind]))
@@ -41,9 +41,6 @@ class DevicePath:
                 for event in traced.trace.events
             ),
         )
-        if trace.uses_device:
-            return trace
-        return moved_to_device(trace, input_storages=frozenset(traced.input_storages))
 
 
 def _data_ratio(traced: TracedRun, plain: PlainRun) -> float:

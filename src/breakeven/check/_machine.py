@@ -22,7 +22,7 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
         BreakevenError: There is no such host.
     """
     if name != HERE:
-        return _named_host(name)
+        return named_host(name)
     key = {
         "machine": platform.node(),
         "processors": str(os.cpu_count()),
@@ -40,10 +40,15 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
 def check_host_name(name: str) -> None:
     """Raise `BreakevenError` for a host that does not exist."""
     if name != HERE:
-        _named_host(name)
+        named_host(name)
 
 
-def _named_host(name: str) -> HostSpec:
+def named_host(name: str) -> HostSpec:
+    """Return an entry of the shared table of hosts.
+
+    Raises:
+        BreakevenError: There is no such host.
+    """
     known = {host.id: host for host in (reference_host(),)}
     if name not in known:
         names = [HERE, *known]

@@ -26,7 +26,7 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
     if count < 5:
         # Too few for a variance to say anything; the first step allocates and initialises.
         return 1
-    values = np.asarray(samples_ns, dtype=float)
+    values = np.array(samples_ns, dtype=float)  # a copy: it is clipped below
     ceiling = 3.0 * float(np.median(values[count // 2 :]))
     # The first half keeps its height, since a slow start is what is looked for.
     values[count // 2 :] = np.minimum(values[count // 2 :], ceiling)

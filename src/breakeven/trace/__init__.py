@@ -11,8 +11,7 @@ from breakeven.trace._events import Op as Op
 from breakeven.trace._events import Phase as Phase
 from breakeven.trace._events import Sync as Sync
 from breakeven.trace._events import TensorSpec as TensorSpec
-from breakeven.trace._move_to_device import NEVER_ON_DEVICE as NEVER_ON_DEVICE
-from breakeven.trace._move_to_device import moved_to_device as moved_to_device
+from breakeven.trace._step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
 from breakeven.trace._step_trace import DeviceFault as DeviceFault
 from breakeven.trace._step_trace import Settings as Settings
 from breakeven.trace._step_trace import StepTrace as StepTrace

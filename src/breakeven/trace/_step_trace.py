@@ -33,6 +33,12 @@ class DeviceFault(msgspec.Struct, frozen=True, kw_only=True):
     location: Location | None = None
 
 
+NEVER_ON_DEVICE = Caveat(
+    code="never-on-device",
+    message="the script never uses a GPU; predicted as if its model and batches were moved to one",
+)
+
+
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One training step: one optimizer update, or one round of all of them.
 

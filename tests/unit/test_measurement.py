@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from breakeven.timing import CONFIDENCE, Measurement, Source
+
+
+def coverage(count: int, runs: int = 2_000) -> float:
+    """Return how often the interval of ``count`` lognormal samples holds their true median."""
+    random = np.random.default_rng(count)
+    samples = (1e6 * random.lognormal(0.0, 0.3, (runs, count))).astype(int)
+    held = 0
+    for row in samples:
+        estimate = Measurement(samples_ns=tuple(row.tolist())).estimate
+        held += estimate.low_ns <= 1e6 <= estimate.high_ns
+    return held / runs
+
+
+# 1 - 2 P(Binomial(n, 1/2) <= r) for the largest r that leaves at least 90 %: the interval can only
+# move from one sample to the next, so few samples hold the median more often than 90 %.
+@pytest.mark.parametrize(
+    ("count", "expected"), [(5, 1 - 2 / 32), (10, 1 - 22 / 1024), (30, 0.9013), (200, 0.9232)]
+)
+def test_interval_holds_the_median_as_often_as_it_says(count: int, expected: float) -> None:
+    # Three standard errors of 2,000 runs are 2 %.
+    assert coverage(count) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_too_few_samples_hold_the_median_at_least_as_often(count: int) -> None:
+    assert coverage(count) >= CONFIDENCE
+
+
+def test_interval_of_five_is_their_range_and_of_ten_lacks_one_at_each_end() -> None:
+    five = Measurement(samples_ns=(50, 10, 30, 20, 40)).estimate
+    assert (five.low_ns, five.value_ns, five.high_ns) == (10, 30, 50)
+    ten = Measurement(samples_ns=(100, 10, 90, 20, 80, 30, 70, 40, 60, 50)).estimate
+    assert (ten.low_ns, ten.value_ns, ten.high_ns) == (20, 55, 90)
+    assert ten.source is Source.MEASURED
+
+
+def test_interval_of_too_few_is_wider_than_their_range() -> None:
+    # 200 / 100 doubles both ends.
+    three = Measurement(samples_ns=(100, 150, 200)).estimate
+    assert (three.low_ns, three.value_ns, three.high_ns) == (50, 150, 400)
+    # Student's t with one degree of freedom, by logarithms: mean ± 6.314 × deviation / √2.
+    two = Measurement(samples_ns=(100, 110)).estimate
+    center, deviation = math.log(100 * 110) / 2, math.log(110 / 100) / math.sqrt(2)
+    reach = 6.314 * deviation / math.sqrt(2)
+    assert two.value_ns == 105
+    assert math.log(two.low_ns) == pytest.approx(center - reach, rel=1e-3)
+    assert math.log(two.high_ns) == pytest.approx(center + reach, rel=1e-3)
+    alike = Measurement(samples_ns=(1_000, 1_000, 1_000)).estimate
+    assert alike.low_ns == pytest.approx(1_000 / 1.1)
+    assert alike.high_ns == pytest.approx(1_100)
+    single = Measurement(samples_ns=(1_000,)).estimate
+    assert single == alike
+
+
+@pytest.mark.parametrize("samples", [(0,), (0, 5), (0, 0, 0), (0,) * 30, (0, 0, 0, 0, 0, 7)])
+def test_step_below_the_resolution_of_the_clock_still_takes_time(samples: tuple[int, ...]) -> None:
+    estimate = Measurement(samples_ns=samples).estimate
+    assert 0 < estimate.low_ns <= estimate.value_ns <= estimate.high_ns
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 30])
+def test_value_lies_within_its_interval(count: int) -> None:
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        samples = (1e4 * random.lognormal(0.0, 1.5, count)).astype(int).tolist()
+        estimate = Measurement(samples_ns=tuple(samples)).estimate
+        assert 0 < estimate.low_ns <= estimate.value_ns <= estimate.high_ns
+
+
+def test_warmup_does_not_count() -> None:
+    measurement = Measurement(samples_ns=(9_000, 8_000, 10, 20, 30, 40, 50), num_warmup=2)
+    assert measurement.steady_ns == (10, 20, 30, 40, 50)
+    assert measurement.median_ns == 30
+    assert measurement.estimate.high_ns == 50
+
+
+def test_measurement_survives_the_way_through_json() -> None:
+    measurement = Measurement(samples_ns=(3, 1, 2), num_warmup=1)
+    assert msgspec.json.decode(msgspec.json.encode(measurement), type=Measurement) == measurement
