@@ -134,8 +134,16 @@ def test_gpu_faster_everywhere() -> None:
     assert isinstance(found, NoCrossover)
     assert found.faster is DeviceKind.GPU
     assert found.searched == (1, 256)
+    # There is no batch below 1.
+    assert found.none_because == "GPU is faster at every batch size from 1 to 256."
+
+
+def test_gpu_faster_at_all_sizes_searched() -> None:
+    found = find_crossover(cpu({8: 80.0, 16: 160.0}), gpu({8: 1.0, 16: 1.0}))
+
+    assert isinstance(found, NoCrossover)
     assert found.none_because == (
-        "GPU is faster at every batch size from 1 to 256; the crossover, if there is one, is below."
+        "GPU is faster at every batch size from 8 to 16; the crossover, if there is one, is below."
     )
 
 

@@ -104,15 +104,15 @@ def test_any_loop_is_timed_at_any_distance_of_readings(
 ) -> None:
     """Ten calls to a reading must not miss the generator of a GAN each time."""
     clock = ClockOfCalls(10)
-    timer = StepTimer(clock, budget_s=60_000e-9, calls_per_mark=calls_per_mark)
-    for optimizer in itertools.islice(itertools.cycle(one_round), 100_000):
+    timer = StepTimer(clock, budget_s=5_000e-9, calls_per_mark=calls_per_mark)
+    for optimizer in itertools.islice(itertools.cycle(one_round), 3_000):
         clock.calls += 1
         if timer.mark(optimizer):
             break
     measurement = timer.measurement()
     assert measurement is not None
     assert set(measurement.samples_ns) == {step_ns}
-    assert clock.calls < 100_000
+    assert clock.calls < 3_000
 
 
 class ClockOfCalls:

@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from breakeven.capture._launcher import Launcher as Launcher
-from breakeven.capture._protocol import BUSY_MACHINE as BUSY_MACHINE
 from breakeven.capture._protocol import FailureKind as FailureKind
 from breakeven.capture._protocol import LoaderUse as LoaderUse
 from breakeven.capture._protocol import PlainRun as PlainRun

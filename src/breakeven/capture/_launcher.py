@@ -163,6 +163,7 @@ class Launcher:
         if self._request_fd >= 0:
             os.close(self._request_fd)
             self._request_fd = -1
+        # Without its requests the server ends, after the run that it may just have started.
         try:
             self._server.wait(timeout=2.0)
         except subprocess.TimeoutExpired:

@@ -17,9 +17,6 @@ from breakeven.errors import Caveat
 from breakeven.timing import Measurement
 from breakeven.trace import Location, StepTrace
 
-# Code of the caveat on a measurement taken while other processes used the machine.
-BUSY_MACHINE = "busy-machine"
-
 
 class TargetKind(StrEnum):
     """How a target is started."""

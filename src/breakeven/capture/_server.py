@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 from time import perf_counter
+from typing import NoReturn
 
 _started_s = perf_counter()
 
@@ -60,6 +62,7 @@ def main() -> None:
             _send(answer_fd, Started(process=child))
             status = _wait(child, requests.fileno())
             _send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status)))
+    _end()
 
 
 def _become_child(request: Request, request_fd: int, answer_fd: int) -> None:
@@ -86,7 +89,16 @@ def _wait(child: int, parent_fd: int) -> int:
         readable, _, _ = select.select([parent_fd], [], [], _POLL_S)
         if readable:  # nothing is asked while a run is on, so this is the end of the file
             _end_group(child)
-            os._exit(1)
+            _end()
+
+
+def _end() -> NoReturn:
+    """End at once: an orderly end of torch takes most of a second.
+
+    The folder of temporary files is the parent's to remove, which may have been killed, though.
+    """
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    os._exit(0)
 
 
 def _end_group(leader: int) -> None:

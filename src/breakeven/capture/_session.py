@@ -18,12 +18,13 @@ from breakeven.capture._loader_watch import LoaderWatch, without_modes
 from breakeven.capture._module_path import ModulePath
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._protocol import BUSY_MACHINE, LoaderUse, PlainRun, RunRequest, TracedRun
+from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import redirect_cuda_to_cpu
 from breakeven.capture._step_tracer import COMPILE_IGNORED, StepTracer
 from breakeven.errors import Caveat
 from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
+from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import HostWork, Op, Phase
 from breakeven.units import format_percent
 

@@ -115,7 +115,7 @@ class BatchSizes:
     def _measure(self, size: int, *, nearest: int) -> bool:
         """Measure the CPU at one size; return whether that was possible."""
         growth = size / nearest
-        expected_ns = self._cpu[nearest].value_ns * max(1.0, growth)
+        expected_ns = self._cpu[nearest].value_ns * growth
         expected_bytes = self._plain.peak_memory_bytes * max(1.0, growth)
         is_within_reach = (
             1 <= size <= _LARGEST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 
@@ -18,9 +19,9 @@ class StepTimer:
         clock: Host clock that can wait for the device.
         budget_s: Seconds of steps that are enough when they are short. Slow steps get more time,
             until there are two of them.
-        calls_per_mark: Optimizer calls between two readings of the clock. On a GPU waiting for
-            the device at each step would hide the overlap of host and device, so several steps
-            make one sample there.
+        calls_per_mark: Calls of one optimizer between two readings of the clock. On a GPU waiting
+            for the device at each step would hide the overlap of host and device, so several
+            steps make one sample there.
     """
 
     def __init__(self, clock: Clock, budget_s: float, calls_per_mark: int = 1) -> None:
@@ -28,6 +29,7 @@ class StepTimer:
         self._budget_ns = budget_s * _NS_PER_S
         self._calls_per_mark = calls_per_mark
         self._optimizers: list[int] = []
+        self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
 
     @property
@@ -42,7 +44,10 @@ class StepTimer:
             optimizer: Its number.
         """
         self._optimizers.append(optimizer)
-        is_reading = (len(self._optimizers) - 1) % self._calls_per_mark == 0
+        # Counted for each optimizer: of a GAN's calls in turn, every tenth is never the
+        # generator's, with which a step ends.
+        is_reading = self._calls[optimizer] % self._calls_per_mark == 0
+        self._calls[optimizer] += 1
         if is_reading:
             self._clock.synchronize()
         self._marks_ns.append(self._clock.now_ns() if is_reading else -1)

@@ -17,7 +17,7 @@ from breakeven.report._result_table import (
     result_table,
 )
 from breakeven.report._text import printable, ratio_with_interval, shorten
-from breakeven.timing import Source
+from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
 from breakeven.verdict import (
     CheckReport,
@@ -48,6 +48,8 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
     _say(console, Text(_verdict_sentence(report), style=_CHOICE_STYLES[report.verdict.choice]))
     if report.verdict.because:
         _say(console, Text(printable(report.verdict.because, 600)))
+    for warning in _warnings(report):
+        _say(console, Text(printable(warning), style="yellow"))
     console.line()
     for fact in _facts(report):
         _say(console, Text(fact, style="dim"))
@@ -68,6 +70,14 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
         console.line()
         for hint in hints:
             _say(console, Text(printable(hint), style="dim"))
+
+
+def _warnings(report: CheckReport) -> Iterator[str]:
+    """Yield what may turn the verdict itself, and so belongs beside it."""
+    for result in report.results:
+        for caveat in result.caveats:
+            if caveat.code == BUSY_MACHINE:
+                yield f"Careful: {caveat.message}. Run it again when the machine is quiet."
 
 
 def _say(console: Console, text: Text, indent: int = 0) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from breakeven.timing._estimate import Estimate, Source
 
 CONFIDENCE = 0.90
+# Code of the caveat on a measurement taken while other processes used the machine.
+BUSY_MACHINE = "busy-machine"
 
 # What a few samples are widened by at least: the spread of one machine from run to run.
 _LEAST_FACTOR = 1.1
