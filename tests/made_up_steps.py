@@ -110,6 +110,7 @@ class MadeUpCosts:
         return KernelTimes(
             time_ns=per_device([kernel.flop for kernel in kernels]),
             log_sigma=per_device([kernel.read_bytes for kernel in kernels]),
+            shared_log_sigma=per_device([kernel.read_bytes for kernel in kernels]),
             is_memory_bound=per_device([k.variant == "memory" for k in kernels]).astype(bool),
         )
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +75,7 @@ def test_complete_rounds_hold_every_optimizer(
 @given(calls=st.lists(st.integers(0, 3), max_size=40))
 def test_ends_are_the_calls_of_one_optimizer(calls: list[int]) -> None:
     ends = find_round_ends(calls)
-    assert all(earlier < later for earlier, later in zip(ends, ends[1:], strict=False))
+    assert all(earlier < later for earlier, later in itertools.pairwise(ends))
     assert len({calls[end] for end in ends}) == bool(calls)
     if calls:
         assert len(ends) == calls.count(calls[ends[0]])

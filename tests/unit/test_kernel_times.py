@@ -221,6 +221,28 @@ def test_board_short_of_power_clocks_down() -> None:
     assert sustained_fraction(find_device("v100-sxm2-16gb")) == 1.0
 
 
+def test_matrix_units_of_a_board_with_less_power_clock_down() -> None:
+    pcie, sxm = (
+        sustained_fraction(find_device(f"a100-{form}-80gb"), "tensor") for form in ("pcie", "sxm4")
+    )
+    # stas00/ml-engineering: 252.9 and 271.2 TFLOP/s.
+    assert pcie / sxm == pytest.approx(252.9 / 271.2, rel=0.03)
+    assert sustained_fraction(find_device("h100-pcie-80gb"), "tensor") < 0.9
+    assert sustained_fraction(find_device("h100-sxm5-80gb"), "tensor") == pytest.approx(1, abs=0.01)
+
+
+def test_calibrated_devices_share_less_of_their_errors() -> None:
+    kernel = Kernel(
+        family=Family.GEMM, flop=2e9, read_bytes=8e6, write_bytes=4e6, m=1000, n=1000, k=1000
+    )
+    names = ("a100-pcie-40gb", "a100-sxm4-40gb", "rtx-2080-ti", "h100-sxm5-80gb", "m1")
+    times = kernel_times([kernel], [find_device(name) for name in names])
+    shared = list(times.shared_log_sigma[0])
+    assert shared == sorted(shared)
+    assert len(set(shared)) == len(names)
+    assert (times.shared_log_sigma < times.log_sigma).all()
+
+
 def test_uncalibrated_devices_are_less_certain() -> None:
     kernel = gemm(4096, 4096, 4096)
     names = ("a100-pcie-40gb", "a100-sxm4-80gb", "rtx-3080", "m1")
@@ -304,3 +326,16 @@ def test_all_at_once_is_far_cheaper_than_one_by_one() -> None:
 
     together = min(seconds([kernels]) for _ in range(3))
     assert seconds([[kernel] for kernel in kernels]) > 5 * together
+
+
+def test_only_matrix_units_need_another_memory_format() -> None:
+    kernel = Kernel(
+        family=Family.CONVOLUTION, flop=2e10, read_bytes=1e7, write_bytes=1e7, m=10_000, n=1_000,
+        k=1_000, precision=Precision.FP16,
+    )  # fmt: skip
+    converted = msgspec.structs.replace(kernel, conversion_bytes=4e7)
+    devices = [find_device("gtx-1080-ti"), find_device("v100-sxm2-16gb")]
+    extra_ns = np.diff(kernel_times([kernel, converted], devices).time_ns, axis=0)[0]
+    assert extra_ns[0] == 0
+    # 40 MB at 0.7 of 900 GB/s.
+    assert extra_ns[1] == pytest.approx(63_500, rel=0.01)

@@ -61,5 +61,14 @@ def test_pageable_copy_pays_for_the_staging() -> None:
     assert extra_ns == pytest.approx(124e6)
 
 
+def test_small_pageable_copy_is_a_call_and_a_sync() -> None:
+    device = find_device("v100-pcie-16gb")
+    times = [
+        copy_ns(size, device=device, is_pinned=False) for size in (8, 4_096, 65_536, 65_537, 10**6)
+    ]
+    assert times == sorted(times)
+    assert 10_000 <= times[0] <= 17_000
+
+
 def test_nothing_to_copy_takes_no_time() -> None:
     assert copy_ns(0, device=find_device("t4"), is_pinned=False) == 0.0

@@ -1,6 +1,6 @@
 import pytest
 
-from breakeven.cost import Family, lower
+from breakeven.cost import Family, Kernel, lower
 from breakeven.device import Precision
 from breakeven.trace import Op, Settings, TensorSpec
 
@@ -141,3 +141,24 @@ def test_backward_of_a_transposed_convolution_runs_a_plain_one():
     assert to_input.variant == ""
     assert (to_input.m, to_input.n, to_input.k) == (50, 16, 32)
     assert to_input.flop == to_weight.flop == 2 * 50 * 16 * 32
+
+
+def _sized(window: int, layout: str) -> Kernel:
+    def spec(*shape: int) -> TensorSpec:
+        return TensorSpec(shape=shape, dtype="float16", device="cuda:0", layout=layout)
+
+    op = Op(
+        name="aten.convolution.default",
+        inputs=(spec(2, 8, 4, 4), spec(16, 8, window, window)),
+        outputs=(spec(2, 16, 4, 4),),
+        attributes={"stride": [1, 1], "padding": [window // 2] * 2, "groups": 1},
+    )
+    return lower(op, Settings()).kernels[0]
+
+
+def test_format_is_changed_before_and_after_a_convolution() -> None:
+    # 256 + 1152 + 512 elements of 2 bytes, each read and written once.
+    assert _sized(3, "contiguous").conversion_bytes == 2 * 2 * (256 + 1152 + 512)
+    assert _sized(3, "channels_last").conversion_bytes == 0
+    # Windows of one pixel need no other order.
+    assert _sized(1, "contiguous").conversion_bytes == 0

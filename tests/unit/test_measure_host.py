@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from scripted_clock import ScriptedClock
 
 from breakeven.device import HostSpec
-from breakeven.measure import cpu_name, measure_host
 from breakeven.measure import _measure_host as module
-from scripted_clock import ScriptedClock
+from breakeven.measure import cpu_name, measure_host
 
 
 @pytest.mark.timing

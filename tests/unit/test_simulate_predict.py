@@ -86,7 +86,7 @@ def test_figures_of_a_prediction() -> None:
 def test_interval_of_a_step_bound_by_its_kernels() -> None:
     estimate = predict(op(1000, sigma=0.2), op(1000, sigma=0.2)).estimate
 
-    # Errors are shared, so two kernels are not more certain than one.
+    # Kernels of equal sizes err alike, so two are not more certain than one.
     assert estimate.low_ns == pytest.approx(2000 * math.exp(-1.6449 * 0.2))
     assert estimate.value_ns == 2000
     assert estimate.high_ns == pytest.approx(2000 * math.exp(1.6449 * 0.2))
@@ -95,7 +95,9 @@ def test_interval_of_a_step_bound_by_its_kernels() -> None:
 def test_interval_of_a_step_bound_by_its_host_is_that_of_hosts() -> None:
     estimate = predict(op(1, host_ns=1000)).estimate
 
-    assert estimate.high_ns / estimate.low_ns == pytest.approx(2, rel=0.01)
+    assert estimate.high_ns / estimate.low_ns == pytest.approx(
+        math.exp(2 * 1.6449 * HOST.log_sigma), rel=0.01
+    )
 
 
 def test_step_that_does_not_fit() -> None:

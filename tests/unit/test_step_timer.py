@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 import pytest
+from scripted_clock import ScriptedClock
 
 from breakeven.measure import StepTimer, measure_step
-from scripted_clock import ScriptedClock
 
 SECOND_NS = 1_000_000_000
 

@@ -29,6 +29,9 @@ def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
     for name in _RNN_MODES:
         _patch_rnn(patches, recorder, name)
     _patch_attention(patches, recorder)
+    _patch_one_hot(patches, recorder)
+    _patch_padding(patches, recorder)
+    _patch_ctc_loss(patches, recorder)
 
 
 def _is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
@@ -49,17 +52,70 @@ def _patch_dropout(patches: Patches, recorder: StepRecorder) -> None:
     patches.replace(torch._VF, "dropout", dropout)
 
 
+def _patch_one_hot(patches: Patches, recorder: StepRecorder) -> None:
+    original = F.one_hot
+
+    def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        # The CPU reads the smallest and largest class back to check them, CUDA only what it needs.
+        # Source: aten/src/ATen/native/Onehot.cpp.
+        if not _is_on_device(recorder, input) or not input.numel():
+            return original(input, num_classes)
+        if num_classes == -1:
+            num_classes = int(input.max().item()) + 1
+        zeros = torch.zeros(
+            (*input.shape, num_classes), dtype=input.dtype, device=torch.device("cuda", 0)
+        )
+        return zeros.scatter_(-1, input.unsqueeze(-1), 1)
+
+    patches.replace(F, "one_hot", one_hot)
+    patches.replace(vars(torch._C)["_nn"], "one_hot", one_hot)
+
+
+def _patch_padding(patches: Patches, recorder: StepRecorder) -> None:
+    original = torch._VF._pad_packed_sequence
+
+    def pad(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        padded, lengths = original(*args, **kwargs)
+        recorder.devices.place(lengths, HOST)
+        return padded, lengths
+
+    patches.replace(torch._VF, "_pad_packed_sequence", pad)
+
+
+def _patch_ctc_loss(patches: Patches, recorder: StepRecorder) -> None:
+    original = torch.ctc_loss
+
+    def ctc_loss(
+        log_probs: torch.Tensor, targets: torch.Tensor, *lengths: Any, **options: Any
+    ) -> torch.Tensor:
+        def as_numbers(value: Any) -> Any:
+            # Lengths are read on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss.
+            if not isinstance(value, torch.Tensor):
+                return value
+            if _is_on_device(recorder, value):
+                recorder.record_sync("ctc_loss", value.numel() * value.element_size())
+            with recorder.paused():
+                return value.tolist()
+
+        if not _is_on_device(recorder, log_probs):
+            return original(log_probs, targets, *lengths, **options)
+        return original(log_probs, targets, *map(as_numbers, lengths), **options)
+
+    patches.replace(torch, "ctc_loss", ctc_loss)
+
+
 def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
     original = getattr(torch._VF, name)
 
     def run(input: torch.Tensor, *args: Any) -> Any:
-        if not _is_on_device(recorder, input):
-            return original(input, *args)
         # A packed sequence passes its batch sizes as a tensor before the states.
         is_packed = isinstance(args[0], torch.Tensor) and isinstance(args[2], (list, tuple))
         states, weights = (args[1], args[2]) if is_packed else (args[0], args[1])
         batch_sizes = args[0] if is_packed else None
         rest = args[3:] if is_packed else args[2:]
+        recorder.bring_to_device(input, weights[0])
+        if not _is_on_device(recorder, input):
+            return original(input, *args)
         _, num_layers, dropout, train, bidirectional = rest[:5]
         single = isinstance(states, torch.Tensor)
         all_states = (states,) if single else tuple(states)
@@ -134,6 +190,7 @@ def record_as_one(
 
     Inside an autocast region the tensors are cast first, as CUDA's autocast does for these.
     """
+    recorder.check_places(name.rsplit(".", 1)[0], list(tensors))
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         tensors = tuple(
@@ -163,6 +220,8 @@ class _RecordedAsOne(torch.autograd.Function):
             recorder.devices.place(output, DEVICE)
         ctx.origin = recorder.current_origin()
         ctx.recorder, ctx.names, ctx.inner, ctx.results = recorder, names, inner, results
+        # CUDA keeps them for the backward pass too, in their own dtype.
+        ctx.tensors = tensors
         recorder.record_op(
             names[0], tensors, outputs, names[2], device=DEVICE, host_ns=host_ns, origin=ctx.origin
         )
@@ -197,7 +256,7 @@ class _RecordedAsOne(torch.autograd.Function):
         outputs = [gradient for gradient in found if gradient is not None]
         for output in outputs:
             recorder.devices.place(output, DEVICE)
-        inputs = [gradient for _, gradient in paired] + list(ctx.inner)
+        inputs = [gradient for _, gradient in paired] + list(ctx.tensors)
         recorder.record_op(
             name, inputs, outputs, attributes, device=DEVICE, host_ns=host_ns, origin=ctx.origin
         )

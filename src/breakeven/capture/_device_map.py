@@ -16,6 +16,9 @@ DEVICE = "cuda:0"
 _BLOCK_BYTES = 512
 
 
+_Memory = torch.Tensor | torch.UntypedStorage
+
+
 @dataclass(slots=True)
 class _Block:
     """One storage: the weak reference keeps the entry alive until the storage dies."""
@@ -46,7 +49,7 @@ class DeviceMap:
         self.device_bytes = 0
         self.peak_device_bytes = 0
 
-    def device_of(self, tensor: torch.Tensor) -> str:
+    def device_of(self, tensor: _Memory) -> str:
         """Return ``cpu`` or ``cuda:0``."""
         block = self._find(tensor)
         return self.default if block is None else block.device
@@ -67,7 +70,7 @@ class DeviceMap:
             block = self._add(tensor, self.default)
         return -1 if block is None else block.number
 
-    def place(self, tensor: torch.Tensor, device: str) -> None:
+    def place(self, tensor: _Memory, device: str) -> None:
         """Put the tensor's storage on ``device``."""
         block = self._find(tensor)
         if block is None:
@@ -88,11 +91,11 @@ class DeviceMap:
         """Forget the peak so far."""
         self.peak_device_bytes = self.device_bytes
 
-    def _find(self, tensor: torch.Tensor) -> _Block | None:
+    def _find(self, tensor: _Memory) -> _Block | None:
         storage = _storage_of(tensor)
         return None if storage is None else self._blocks.get(id(storage))
 
-    def _add(self, tensor: torch.Tensor, device: str) -> _Block | None:
+    def _add(self, tensor: _Memory, device: str) -> _Block | None:
         storage = _storage_of(tensor)
         if storage is None:
             return None
@@ -125,8 +128,10 @@ class DeviceMap:
             self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
 
 
-def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
     """Return the storage of a tensor, that of its values when it is sparse."""
+    if isinstance(tensor, torch.UntypedStorage):
+        return tensor
     if tensor.layout is not torch.strided:
         if tensor.layout is torch.sparse_coo:
             return tensor._values().untyped_storage()

@@ -6,7 +6,7 @@ import os
 import sysconfig
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from breakeven.trace import Location
 
@@ -40,6 +40,15 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def runs_user_code(frame: FrameType | None, *, below: CodeType) -> bool:
+    """Return whether a file of the user runs in ``frame``, before the call of ``below``."""
+    while frame is not None and frame.f_code is not below:
+        if is_user_file(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def locate(frame: FrameType | None) -> Location | None:

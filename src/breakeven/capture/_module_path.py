@@ -6,12 +6,14 @@ from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
+from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
 
 
@@ -22,6 +24,8 @@ class ModulePath(ExitStack):
         super().__init__()
         self._recorder = recorder
         self._stack: list[str] = []
+        # Of the running modules, which are TorchScript's.
+        self._script_depths: list[int] = []
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
     def __enter__(self) -> ModulePath:
@@ -31,15 +35,41 @@ class ModulePath(ExitStack):
         self.callback(leave.remove)
         return self
 
-    def _enter_module(self, module: nn.Module, _: Any) -> None:
+    def _enter_module(self, module: nn.Module, inputs: Any) -> None:
         if not self._stack or module not in self._names:
             root = type(module).__name__
             for name, part in module.named_modules():
                 self._names[part] = f"{root}.{name}" if name else root
+        if isinstance(module, torch.jit.ScriptModule) and self._is_on_device(inputs):
+            # TorchScript's own `x.device` is the real one: what it creates there is on the device.
+            self._script_depths.append(len(self._stack))
+            self._recorder.is_call_on_device = True
+        if not self._stack and torch.is_grad_enabled():
+            self._recorder.model_inputs += _num_samples(module, inputs)
         self._stack.append(self._names[module])
         self._recorder.module_path = self._stack[-1]
 
     def _leave_module(self, module: nn.Module, *_: Any) -> None:
         if self._stack:
             self._stack.pop()
+        if self._script_depths and self._script_depths[-1] == len(self._stack):
+            self._script_depths.pop()
+            self._recorder.is_call_on_device = bool(self._script_depths)
         self._recorder.module_path = self._stack[-1] if self._stack else ""
+
+    def _is_on_device(self, inputs: tuple[Any, ...]) -> bool:
+        device_of = self._recorder.devices.device_of
+        tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
+        return any(device_of(tensor) != HOST for tensor in tensors)
+
+
+def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
+    """Return the leading dimension of a model's input, where that is the batch.
+
+    A loss without parameters is no model, and a recurrent layer that is used by itself may have
+    time in front.
+    """
+    if isinstance(module, (nn.RNNBase, nn.Transformer)) or next(module.parameters(), None) is None:
+        return []
+    first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
+    return [first.shape[0]] if first is not None and first.dim() > 1 else []

@@ -23,15 +23,26 @@ _SYNC_KINDS = {
     "aten.repeat_interleave": "repeat_interleave",
     "aten._linalg_check_errors": "linalg",
     "aten.bincount": "bincount",
+    "aten._coalesce": "coalesce",
+    "aten.coalesce": "coalesce",
 }
 _INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
-# Operators that take tensors of both host and device: indices and step counters may stay on the
-# host, and the fused update reads its counters wherever they are.
+_COPYING = frozenset({"aten.copy_", "aten._foreach_copy_"})
+_WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
+
+# Operators that take tensors of both host and device: indices may stay on the host.
 _MIXING = frozenset({
     *_INDEXING, "aten._unsafe_index", "aten._unsafe_index_put", "aten.set_", "aten.resize_as_",
-    "aten._pack_padded_sequence",
 })  # fmt: skip
+
+# Results that are on the host although their operator works on the device, by position.
+_HOST_RESULTS = {"aten._pack_padded_sequence": 1}
+
+
+def result_device(base_name: str, position: int, device: str) -> str:
+    """Return where a result of an operator on ``device`` lives."""
+    return HOST if _HOST_RESULTS.get(base_name) == position else device
 
 
 def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
@@ -45,9 +56,46 @@ def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
     return _SYNC_KINDS.get(base_name)
 
 
-def is_mixed_legally(name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> bool:
-    """Return whether CUDA accepts host tensors among the inputs of this operator."""
-    return name in _MIXING and devices.device_of(inputs[0]) != HOST
+def find_stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> str | None:
+    """Return why CUDA refuses where the inputs of an operator are, or None when it does not.
+
+    Tensors without dimensions may be on the host everywhere.
+    """
+    hosted = [item for item in inputs if devices.device_of(item) == HOST]
+    if base_name in _COPYING:
+        return None
+    if base_name == "aten._pack_padded_sequence":
+        if devices.device_of(inputs[1]) != HOST:
+            return "takes the lengths of the sequences on the CPU; they are on cuda:0"
+        return None
+    if base_name == "aten._ctc_loss" and inputs[1].dtype is torch.int32:
+        return None  # cuDNN takes the targets on the host
+    if base_name in _MIXING and devices.device_of(inputs[0]) != HOST:
+        # Indices may be on the host; the values that are written may not.
+        written = inputs[-1:] if base_name in _WRITING else []
+        hosted = [item for item in written if devices.device_of(item) == HOST]
+    shapes = [tuple(tensor.shape) for tensor in hosted if tensor.dim()]
+    if not shapes:
+        return None
+    return f"combines tensors on cuda:0 with one of shape {shapes[0]} that is still on the CPU"
+
+
+def is_masked_fill(
+    name: str, inputs: list[torch.Tensor], devices: DeviceMap, *, in_backward: bool
+) -> bool:
+    """Return whether ``x[mask] = number`` is what runs: it fills, and reads nothing back.
+
+    Its backward writes a zero that C++ creates where the number was.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill.
+    """
+    if name.rsplit(".", 1)[0] not in _WRITING or len(inputs) != 3:
+        return False
+    _, mask, value = inputs
+    is_on_host = devices.device_of(value) == HOST or (in_backward and not value.dim())
+    is_number = value.numel() == 1 and is_on_host
+    is_mask = mask.dtype in (torch.bool, torch.uint8) and devices.device_of(mask) != HOST
+    return is_number and is_mask
 
 
 @cache

@@ -17,13 +17,18 @@ import torch
 import torch.utils._device
 from torch.overrides import TorchFunctionMode
 
+from breakeven.capture._autocast_policy import patch_autocast_policy
 from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import as_device, is_cuda
+from breakeven.capture._data_parallel import patch_data_parallel
 from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._legacy_types import patch_legacy_types
 from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._redirect import disable_compile, patch_generator, patch_load
+from breakeven.capture._redirect import disable_compile, patch_generator
+from breakeven.capture._serialization import patch_serialization
+from breakeven.capture._torchscript import patch_torchscript
 from breakeven.capture._transfer import transfer
 
 # Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
@@ -47,8 +52,12 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         self._patch_readers(recorder)
         self._patch_grouping(recorder)
         self._patch_autocast(recorder)
+        patch_autocast_policy(self)
         patch_composites(self, recorder)
-        patch_load(self)
+        patch_serialization(self, recorder.devices)
+        patch_legacy_types(self)
+        patch_data_parallel(self)
+        patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)
         self.enter_context(_CallOnDevice(recorder))
@@ -108,14 +117,20 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             return pinned
 
         for name, method in {
-            "to": to, "cuda": cuda, "cpu": cpu, "pin_memory": pin_memory,
+            "to": to, "type_as": to, "cuda": cuda, "cpu": cpu, "pin_memory": pin_memory,
             "is_pinned": lambda tensor, *_: devices.is_pinned(tensor),
             "record_stream": lambda *_: None,
         }.items():  # fmt: skip
             self.replace(torch.Tensor, name, method)
         for name in _FROM_DATA:
             self.replace(torch, name, _created_on_host(getattr(torch, name), devices.pin))
-        self.replace(torch.Tensor, "new_tensor", _created_on_host(torch.Tensor.new_tensor))
+        original_new_tensor = _created_on_host(torch.Tensor.new_tensor)
+
+        def new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
+            kwargs["device"] = kwargs.get("device") or tensor.device
+            return original_new_tensor(tensor, data, **kwargs)
+
+        self.replace(torch.Tensor, "new_tensor", new_tensor)
         if recorder.is_moving:
             original = torch.from_numpy
 
@@ -141,7 +156,9 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
                     recorder.record_fault(
                         "a tensor on cuda:0 is turned into a NumPy array; it needs .cpu() first"
                     )
-                return originals[name](tensor, *args, **kwargs)
+                # Under a function mode torch finds this function again, by its name.
+                with recorder.paused():
+                    return originals[name](tensor, *args, **kwargs)
 
             return read
 
@@ -184,6 +201,15 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
     def _patch_autocast(self, recorder: StepRecorder) -> None:
         """Let autocast regions for CUDA cast on the CPU, to the same dtype."""
         original = torch.autocast.__init__
+        is_enabled, get_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+
+        def is_autocast_enabled(device_type: str = "cuda") -> bool:
+            return is_enabled("cpu" if device_type == "cuda" else device_type)
+
+        def get_autocast_dtype(device_type: str = "cuda") -> torch.dtype:
+            if device_type == "cuda" and is_enabled("cpu"):
+                device_type = "cpu"
+            return get_dtype(device_type)
 
         def initialize(
             self: Any, device_type: str, dtype: Any = None, enabled: bool = True,
@@ -191,12 +217,15 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         ) -> None:  # fmt: skip
             if device_type == "cuda":
                 device_type = "cpu"
-                dtype = dtype or torch.get_autocast_dtype("cuda")
+                dtype = dtype or get_dtype("cuda")
                 if enabled:
                     recorder.autocast_dtype = str(dtype).removeprefix("torch.")
             original(self, device_type, dtype, enabled, cache_enabled)
 
         self.replace(torch.autocast, "__init__", initialize)
+        self.replace(torch, "is_autocast_enabled", is_autocast_enabled)
+        self.replace(torch, "get_autocast_dtype", get_autocast_dtype)
+        self.replace(torch, "get_autocast_gpu_dtype", get_autocast_dtype)
 
 
 class _CallOnDevice(TorchFunctionMode):

@@ -14,8 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture._cuda_names import as_device, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture._location import locate
-from breakeven.capture._op_schema import attributes_of, is_mixed_legally, sync_kind
+from breakeven.capture._location import locate, runs_user_code
+from breakeven.capture._op_schema import (
+    attributes_of,
+    find_stray,
+    is_masked_fill,
+    result_device,
+    sync_kind,
+)
 from breakeven.trace import (
     Copy,
     DeviceFault,
@@ -39,6 +45,9 @@ _SLOW_IN_HALF = frozenset({
     "aten.baddbmm", "aten.addmv", "aten.mv",
 })  # fmt: skip
 
+# The Python function below which the autograd engine runs.
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+
 # Namespaces of operators that compute nothing.
 _BOOKKEEPING = ("profiler.", "prim.")
 
@@ -54,6 +63,8 @@ class StepRecorder(TorchDispatchMode):
         super().__init__()
         self.devices = devices
         self.events: list[Event] = []
+        # Samples per call of a whole model, for scripts whose loaders do not tell.
+        self.model_inputs: list[int] = []
         self.faults: dict[tuple[str, int], DeviceFault] = {}
         self.phase: Phase | None = None
         self.module_path = ""
@@ -73,6 +84,7 @@ class StepRecorder(TorchDispatchMode):
     def start_step(self) -> None:
         """Forget what was recorded, and begin a new step."""
         self.events = []
+        self.model_inputs = []
         self._forward_lines.clear()
         self._last_exit_ns = perf_counter_ns()
         self.devices.start_peak()
@@ -187,6 +199,9 @@ class StepRecorder(TorchDispatchMode):
             as_device(wanted)  # a second GPU is refused here
             kwargs["device"] = torch.device("cpu")
         device = self._device_of_call(base_name, inputs, wanted)
+        is_pinned = bool(kwargs.get("pin_memory"))
+        if is_pinned:  # a torch without CUDA cannot pin memory
+            kwargs["pin_memory"] = False
         if not self.is_paused:
             self._note_gap(entered_ns)
         started_ns = perf_counter_ns()
@@ -196,9 +211,11 @@ class StepRecorder(TorchDispatchMode):
         if base_name == "aten.copy_":
             self._note_copy(args, kwargs, inputs, name, host_ns)
         else:
-            for output in outputs:
+            for position, output in enumerate(outputs):
                 if not self.devices.is_known(output):
-                    self.devices.place(output, device)
+                    self.devices.place(output, result_device(base_name, position, device))
+                if is_pinned:
+                    self.devices.pin(output)
             self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
         self._last_exit_ns = perf_counter_ns()
         return result
@@ -215,18 +232,21 @@ class StepRecorder(TorchDispatchMode):
             return HOST
         if not on_device:
             return HOST
-        strays = [
-            tensor for tensor in inputs if tensor.dim() and self.devices.device_of(tensor) == HOST
-        ]
-        if strays and self.is_moving:
-            self._move(strays)
-        elif strays and not is_mixed_legally(name, inputs, self.devices):
-            shape = tuple(strays[0].shape)
-            self.record_fault(
-                f"{name.removeprefix('aten.')} combines tensors on cuda:0 with one of shape "
-                f"{shape} that is still on the CPU"
-            )
+        self.check_places(name, inputs)
         return DEVICE
+
+    def check_places(self, base_name: str, inputs: list[torch.Tensor]) -> None:
+        """Note a fault where CUDA refuses a mixture of host and device among the inputs."""
+        stray = find_stray(base_name, inputs, self.devices)
+        if stray is not None and self.is_moving:
+            self._move([tensor for tensor in inputs if tensor.dim()])
+        elif stray is not None:
+            self.record_fault(f"{base_name.removeprefix('aten.')} {stray}")
+
+    def bring_to_device(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Copy ``tensor`` to the device if a script that is being moved has ``other`` there."""
+        if self.is_moving and self.devices.device_of(other) != HOST:
+            self._move([tensor])
 
     def _creates_on_device(self) -> bool:
         """Return where a tensor is created of which the script does not say it, or says "cpu".
@@ -252,6 +272,11 @@ class StepRecorder(TorchDispatchMode):
     ) -> None:  # fmt: skip
         if self.is_paused or name.startswith(_BOOKKEEPING):
             return
+        in_backward = torch._C._current_autograd_node() is not None
+        if device == DEVICE and is_masked_fill(name, inputs, self.devices, in_backward=in_backward):
+            is_in_place = name.startswith("aten.index_put_.") or "impl" in name
+            name = "aten.masked_fill_.Scalar" if is_in_place else "aten.masked_fill.Scalar"
+            inputs = inputs[:2]
         reads = sync_kind(name, inputs) if device == DEVICE else None
         if name != "aten._local_scalar_dense.default" or device == HOST:
             if device == DEVICE and name.startswith("aten.index"):
@@ -299,14 +324,19 @@ class StepRecorder(TorchDispatchMode):
         )
 
     def _where(self) -> tuple[Location | None, str]:
-        """Return line and module; in the backward pass those of the forward operator."""
+        """Return line and module; in the backward pass those of the forward operator.
+
+        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
+        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
+        """
         node = torch._C._current_autograd_node()
-        if node is not None:
+        frame = sys._getframe(2)
+        if node is not None and not runs_user_code(frame, below=_ENGINE):
             origin = self._forward_lines.get(node._sequence_nr())
             if origin is not None:
                 return origin
-            return locate(sys._getframe(2)), ""
-        origin = (locate(sys._getframe(2)), self.module_path)
+            return locate(frame), ""
+        origin = (locate(frame), self.module_path)
         # The node of a forward operator is made just before the operator is dispatched. Detached
         # and grad-free operators make none and must not overwrite an earlier entry.
         next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]

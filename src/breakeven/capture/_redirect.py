@@ -11,7 +11,11 @@ import torch.utils._device
 
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import is_cuda
+from breakeven.capture._data_parallel import bypass_data_parallel
+from breakeven.capture._legacy_types import patch_legacy_types
 from breakeven.capture._patching import Patches
+from breakeven.capture._serialization import patch_serialization
+from breakeven.capture._torchscript import patch_torchscript
 
 # Everything that takes ``device=``. Each is wrapped in Python, some 0.3 µs a call; a
 # TorchFunctionMode would see them all, but costs more than a small operator for every call.
@@ -52,7 +56,10 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         self.replace(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "record_stream", lambda *_: None)
         patch_device_context(self, lambda device: "cpu" if is_cuda(device) else device)
-        patch_load(self)
+        patch_serialization(self)
+        patch_legacy_types(self)
+        bypass_data_parallel(self)
+        patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)
         return self
@@ -93,21 +100,6 @@ def patch_device_context(patches: Patches, translate: Callable[[Any], Any]) -> N
         original(self, translate(device))
 
     patches.replace(context, "__init__", initialize)
-
-
-def patch_load(patches: Patches) -> None:
-    """Let ``torch.load`` put CUDA tensors on the CPU."""
-    original = torch.load
-
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        where = args[1] if len(args) > 1 else kwargs.get("map_location")
-        if where is None or (isinstance(where, (str, torch.device)) and is_cuda(where)):
-            args = args[:1]
-            kwargs["map_location"] = "cpu"
-        return original(*args, **kwargs)
-
-    patches.replace(torch, "load", load)
 
 
 def patch_generator(patches: Patches) -> None:

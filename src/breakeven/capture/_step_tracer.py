@@ -19,8 +19,11 @@ from breakeven.timing import find_round_ends
 from breakeven.trace import NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
 
 _MAX_STEPS = 10
-# Longer than this, and two steps (one that sets up the optimizer's state, one recorded) must do.
+# Longer than this, and three steps must do: one that sets up the optimizer's state, one that
+# begins with what is done every so many steps, and so in the first (logging), one like the rest.
 _ENOUGH_NS = 500_000_000
+# Longer than this, and two must do.
+_TOO_LONG_NS = 5_000_000_000
 
 
 _FIRST_STEP = Caveat(
@@ -40,6 +43,7 @@ class _Segment(msgspec.Struct):
     events: list[Event]
     peak_bytes: int
     loader: LoaderUse | None
+    model_inputs: list[int]
 
 
 class StepTracer:
@@ -76,13 +80,16 @@ class StepTracer:
                 events=self._recorder.events,
                 peak_bytes=self._recorder.devices.peak_device_bytes,
                 loader=self._loaders.end_step(),
+                model_inputs=self._recorder.model_inputs,
             )
         )
         num_steps = len(find_round_ends(self._optimizers))
         self._recorder.start_step()
         if num_steps < 2:
             return False
-        return num_steps >= _MAX_STEPS or perf_counter_ns() - self._first_ns > _ENOUGH_NS
+        elapsed_ns = perf_counter_ns() - self._first_ns
+        enough_ns = _ENOUGH_NS if num_steps > 2 else _TOO_LONG_NS
+        return num_steps >= _MAX_STEPS or elapsed_ns > enough_ns
 
     def result(self) -> TracedRun | None:
         """Return the typical step, or None when none was completed."""
@@ -90,10 +97,15 @@ class StepTracer:
         if not steps:
             return None
         # The first has no optimizer state yet and allocates it; the rest repeat themselves but
-        # for the ones at the end of an epoch. The most frequent sequence of operators is typical.
+        # for the ones at the end of an epoch. The most frequent sequence of operators is typical,
+        # of equally frequent ones the latest.
         candidates = steps[1:] or steps
-        signatures = [tuple(map(_signature, step.events)) for step in candidates]
-        typical = Counter(map(hash, signatures)).most_common(1)[0][0]
+        # Work of the host is not compared: on a busy machine any pause looks like it.
+        signatures = [
+            tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
+            for step in candidates
+        ]
+        typical = Counter(map(hash, reversed(signatures))).most_common(1)[0][0]
         alike = [
             step
             for step, signature in zip(candidates, signatures, strict=True)
@@ -106,10 +118,9 @@ class StepTracer:
             caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
-        batch_size = loader.batch_size * loader.batches_per_step if loader else None
         trace = StepTrace(
             events=tuple(_with_typical_host_work(alike)),
-            batch_size=batch_size,
+            batch_size=_batch_size(chosen),
             num_parameters=sum(self._parameters.values()),
             peak_memory_bytes=chosen.peak_bytes,
             settings=_settings(self._recorder.autocast_dtype, self.is_compiled),
@@ -136,15 +147,24 @@ class StepTracer:
                     events=[event for part in parts for event in part.events],
                     peak_bytes=max(part.peak_bytes for part in parts),
                     loader=_join_loaders([part.loader for part in parts if part.loader]),
+                    model_inputs=[size for part in parts for size in part.model_inputs],
                 )
             )
         return steps
 
 
+def _batch_size(step: _Segment) -> int | None:
+    """Return the samples of a step: what its loader yields, or the input of its one model call."""
+    if step.loader is not None:
+        return step.loader.batch_size * step.loader.batches_per_step
+    # With several calls (time steps, parts of a GAN) nothing says which of them counts.
+    return step.model_inputs[0] if len(step.model_inputs) == 1 else None
+
+
 def _signature(event: Event) -> Any:
     if isinstance(event, Op):
         return (event.name, event.device, tuple(spec.shape for spec in event.inputs))
-    return type(event).__name__ if not isinstance(event, HostWork) else ""
+    return type(event).__name__
 
 
 def _with_typical_host_work(alike: list[_Segment]) -> list[Event]:

@@ -18,16 +18,22 @@ def transfer(
 ) -> torch.Tensor:  # fmt: skip
     """Return a copy of ``tensor`` that lives at ``where``; gradients travel back.
 
-    A change of dtype in the same call happens on the side of the source, before the copy, as
-    CUDA does it: a byte image cast to float32 on its way travels as float32.
+    As CUDA does it, a change of dtype in the same call happens on the side of the source, before
+    the copy, and a change of memory format on the other side, after it: a byte image cast to
+    float32 on its way travels as float32.
     """
     non_blocking = bool(options.pop("non_blocking", False))
+    memory_format = options.pop("memory_format", torch.preserve_format)
     options.pop("copy", None)
     if options:
         tensor = original_to(tensor, **options)
     if tensor.requires_grad and torch.is_grad_enabled():
-        return _Transfer.apply(tensor, recorder, where, non_blocking)  # type: ignore[no-any-return]
-    return _copy(tensor, recorder, where, non_blocking)
+        tensor = _Transfer.apply(tensor, recorder, where, non_blocking)
+    else:
+        tensor = _copy(tensor, recorder, where, non_blocking)
+    if memory_format is not torch.preserve_format:
+        tensor = tensor.contiguous(memory_format=memory_format)
+    return tensor
 
 
 class _Transfer(torch.autograd.Function):

@@ -64,6 +64,7 @@ class BatchSizes:
         self._path = path
         self._loader = loader
         self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
+        self._peak_bytes = {loader.batch_size: plain.peak_memory_bytes}
 
     def search(
         self, cpu_name: str, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
@@ -77,9 +78,10 @@ class BatchSizes:
             host: What issues the work.
         """
         base = self._loader.batch_size
-        other = base * 2 if self._plain.measurement.median_ns < _LONGEST_STEP_NS else base // 2
+        is_short = self._plain.measurement.median_ns < _LONGEST_STEP_NS
+        other = base * 2 if is_short or base == 1 else base // 2
         try:
-            second = self._runs.trace(loader_batch_size=base, new_batch_size=max(other, 1))
+            second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
             scaled = ScaledTrace(self._path.prepare(self._traced), self._path.prepare(second))
         except ScriptError as error:
             return _none(f"The script fails at batch size {other}: {error.message}"), ()
@@ -104,7 +106,7 @@ class BatchSizes:
         size = self._loader.batch_size
         is_faster = self._is_gpu_faster(size, scaled, best, host)
         while True:
-            next_size = size // _FACTOR if is_faster else size * _FACTOR
+            next_size = max(size // _FACTOR, 1) if is_faster else size * _FACTOR
             if not self._measure(next_size, nearest=size):
                 return
             if self._is_gpu_faster(next_size, scaled, best, host) is not is_faster:
@@ -116,7 +118,7 @@ class BatchSizes:
         """Measure the CPU at one size; return whether that was possible."""
         growth = size / nearest
         expected_ns = self._cpu[nearest].value_ns * growth
-        expected_bytes = self._plain.peak_memory_bytes * max(1.0, growth)
+        expected_bytes = self._peak_bytes[nearest] * max(1.0, growth)
         is_within_reach = (
             1 <= size <= _LARGEST
             and size not in self._cpu
@@ -131,6 +133,7 @@ class BatchSizes:
         if plain is None or plain.loader is None or plain.loader.batch_size != size:
             return False
         self._cpu[size] = plain.measurement.estimate
+        self._peak_bytes[size] = plain.peak_memory_bytes
         return True
 
     def _is_gpu_faster(

@@ -99,7 +99,7 @@ def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
         return message, "name a function that the file defines: path.py:function"
     if target.kind is TargetKind.FUNCTION and "required positional argument" in failure.message:
         return message, "name a function that can be called without arguments"
-    return message, f"the script must run by itself first: python {_command(target)}"
+    return message, f"the script must run by itself first: {_command(target)}"
 
 
 def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:
@@ -147,7 +147,12 @@ def _place(location: Location) -> str:
 
 
 def _command(target: Target) -> str:
-    return " ".join((target.label, *target.arguments))
+    """Return how Python alone runs the target."""
+    if target.kind is TargetKind.FUNCTION:
+        name = target.function
+        return f'python -c "from {Path(target.path).stem} import {name}; {name}()"'
+    option = ("-m",) if target.kind is TargetKind.MODULE else ()
+    return " ".join(("python", *option, target.label, *target.arguments))
 
 
 def _signal_hint(name: str) -> str:

@@ -29,6 +29,13 @@ _WATTS_PER_FLOP_PER_S = {
     "ampere": 9e-12, "ada": 5e-12, "hopper": 6.8e-12, "blackwell": 4.8e-12,
 }  # fmt: skip
 
+# The same for fp16 on matrix units, where boards of one chip tell it. Ampere: the best bf16 product
+# runs at 253 TFLOP/s on an A100 PCIe (300 W) and at 271 on the SXM4 board (400 W) of the same
+# datasheet rate (stas00/ml-engineering); a clock that goes with the square root of the power puts
+# the need at 1.1. Hopper: the SXM5 board's own 700 W, so that the PCIe board with half of them and
+# three quarters of the datasheet rate clocks down.
+_WATTS_PER_MATRIX_FLOP_PER_S = {"ampere": 1.1e-12, "hopper": 0.707e-12}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedArithmetic:
@@ -95,12 +102,22 @@ def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") ->
     Matrix units need less energy for a FLOP. Against the shares of a V100, a T4 reaches half in
     fp32 and three quarters in fp16 (DeepBench): about the square root.
     """
-    watts_per_flop_per_s = _WATTS_PER_FLOP_PER_S.get(device.launch_generation)
-    if watts_per_flop_per_s is None:
+    vector = _share_of_power(device, _WATTS_PER_FLOP_PER_S, Precision.FP32)
+    if arithmetic == "vector":
+        return vector
+    matrix = _share_of_power(device, _WATTS_PER_MATRIX_FLOP_PER_S, Precision.FP16)
+    return min(vector, matrix) ** 0.5
+
+
+def _share_of_power(
+    device: DeviceSpec, watts_per_flop_per_s: dict[str, float], precision: Precision
+) -> float:
+    """Return the board's power against what the rate of ``precision`` needs, at most 1."""
+    needed = watts_per_flop_per_s.get(device.launch_generation)
+    rate = device.peak_flop_per_s.get(precision)
+    if needed is None or rate is None:
         return 1.0
-    needed_watts = watts_per_flop_per_s * device.peak_flop_per_s[Precision.FP32]
-    fraction = min(1.0, device.tdp_watts / needed_watts)
-    return fraction**0.5 if arithmetic == "tensor" else fraction
+    return min(1.0, device.tdp_watts / (needed * rate))
 
 
 def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:

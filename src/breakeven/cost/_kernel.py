@@ -44,6 +44,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
         batch: Independent GEMMs of that size (groups, for a convolution).
         launches: Kernels launched back to back for this work; split-K and multi-pass
             reductions take more than one.
+        conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
+            units compute.
         variant: Finer key of the calibration within the family: ``depthwise``, ``transposed``,
             ``backward_weight``, ``flash``, ... Empty for the common case.
     """
@@ -58,6 +60,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     k: int = 0
     batch: int = 1
     launches: int = 1
+    conversion_bytes: float = 0.0
     variant: str = ""
 
     @property

@@ -14,6 +14,7 @@ from breakeven.cost._kernel import Family, Kernel
 from breakeven.cost._roofline import (
     EfficiencyArrays,
     WorkArrays,
+    conversion_ns,
     flat_compute_ns,
     memory_ns,
     tiled_compute_ns,
@@ -37,11 +38,14 @@ class KernelTimes:
     Args:
         time_ns: Device time of the kernel, all its launches included.
         log_sigma: Standard deviation of the logarithm of the time.
+        shared_log_sigma: The part of it that all kernels on the device share; the rest belongs to
+            the sizes of the kernel and averages out over different ones.
         is_memory_bound: Whether moving the bytes takes longer than the arithmetic.
     """
 
     time_ns: NDArray[np.float64]
     log_sigma: NDArray[np.float64]
+    shared_log_sigma: NDArray[np.float64]
     is_memory_bound: NDArray[np.bool_]
 
 
@@ -54,7 +58,8 @@ def kernel_times(
 ) -> KernelTimes:
     """Return the time of every kernel on every device.
 
-    A kernel takes the longer of its arithmetic and its traffic, plus a floor per launch.
+    A kernel takes the longer of its arithmetic and its traffic, plus a floor per launch, plus a
+    change of memory format where the units that compute need one.
 
     Args:
         kernels: Equal ones are computed once.
@@ -66,7 +71,7 @@ def kernel_times(
     distinct = list(dict.fromkeys(kernels))
     shape = (len(distinct), len(devices))
     time_ns = np.zeros(shape)
-    log_sigma = np.zeros(shape)
+    log_sigma, shared_log_sigma = np.zeros(shape), np.zeros(shape)
     is_memory_bound = np.zeros(shape, dtype=np.bool_)
     for rows in _groups(distinct).values():
         members = [distinct[row] for row in rows]
@@ -84,11 +89,13 @@ def kernel_times(
                 taught.arrays, warm_fraction=warm_fraction
             )
             log_sigma[cells] = taught.log_sigma
+            shared_log_sigma[cells] = taught.shared_log_sigma
     position = {kernel: row for row, kernel in enumerate(distinct)}
     order = np.array([position[kernel] for kernel in kernels], dtype=np.intp)
     return KernelTimes(
         time_ns=time_ns[order],
         log_sigma=log_sigma[order],
+        shared_log_sigma=shared_log_sigma[order],
         is_memory_bound=is_memory_bound[order],
     )
 
@@ -110,6 +117,7 @@ class KernelGroup:
         first = kernels[0]
         self._work = _work_arrays(kernels)
         self._limits = device_arrays(devices, first)
+        self._converts = arithmetic_of(first, devices[0]) == "tensor"
         self._compute_ns = tiled_compute_ns if _is_tiled(first) else flat_compute_ns
 
     def times(
@@ -118,13 +126,21 @@ class KernelGroup:
         """Return time in nanoseconds and whether memory bounds it, (num_kernels, num_devices)."""
         traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
         compute_ns = self._compute_ns(self._work, self._limits, efficiency)
-        floor_ns = self._work.launches * self._limits.floor_ns
-        return np.maximum(traffic_ns, compute_ns) + floor_ns, traffic_ns >= compute_ns
+        other_ns = self._work.launches * self._limits.floor_ns
+        is_memory_bound = traffic_ns >= compute_ns
+        if self._converts:
+            converting_ns = conversion_ns(self._work, self._limits)
+            other_ns = other_ns + converting_ns
+            is_memory_bound = traffic_ns + converting_ns >= compute_ns
+        return np.maximum(traffic_ns, compute_ns) + other_ns, is_memory_bound
 
 
 def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
-    rows = [(k.flop, k.num_bytes, k.m, k.n, k.k, k.batch, k.launches) for k in kernels]
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 7, 1)
+    rows = [
+        (k.flop, k.num_bytes, k.m, k.n, k.k, k.batch, k.launches, k.conversion_bytes)
+        for k in kernels
+    ]
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 8, 1)
     return WorkArrays(
         flop=columns[:, 0],
         num_bytes=columns[:, 1],
@@ -133,6 +149,7 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
         k=columns[:, 4],
         batch=columns[:, 5],
         launches=columns[:, 6],
+        conversion_bytes=columns[:, 7],
     )
 
 

@@ -74,6 +74,8 @@ class _Convolution:
             and _is_all(op.attributes.get("stride"), 1)
             and _is_all(op.attributes.get("dilation"), 1)
         )
+        # Windows of one pixel: a product per image, of matrices in either order.
+        self.is_product = window == 1 and _is_all(op.attributes.get("stride"), 1)
         self.shape_variant = "depthwise" if is_depthwise else "winograd" if is_winograd else ""
 
     @property
@@ -87,7 +89,7 @@ class _Convolution:
         settings: Settings,
         *,
         direction: str,
-        reads: Iterable[TensorSpec],
+        reads: tuple[TensorSpec, ...],
         writes: TensorSpec,
     ) -> Kernel:
         """Return the kernel that computes the convolution's result, or a gradient of it."""
@@ -110,8 +112,19 @@ class _Convolution:
             n=n,
             k=k,
             batch=self.groups,
+            conversion_bytes=0.0 if self.is_product else _conversion_bytes((*reads, writes)),
             variant="_".join(word for word in (self.shape_variant, direction) if word),
         )
+
+
+def _conversion_bytes(tensors: Iterable[TensorSpec]) -> float:
+    """Return what it takes to bring ``tensors`` into channels-last order, or back from it.
+
+    cuDNN's kernels for tensor cores take that order alone; it launches ``nchwToNhwcKernel`` and its
+    reverse where the tensors are in another, each of which reads and writes a tensor once.
+    """
+    converted = (spec for spec in tensors if spec.layout != "channels_last")
+    return 2.0 * total_bytes(converted)
 
 
 def _lower_convolution(op: Op, settings: Settings) -> tuple[Kernel, ...]:

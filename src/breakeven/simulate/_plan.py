@@ -5,6 +5,7 @@ Arrays have one axis each for programs P, devices D and scenarios K, in this ord
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -17,14 +18,11 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate._bound import Bound
 from breakeven.simulate._program import EventKind, Program
 from breakeven.simulate._scenario import Scenario
+from breakeven.simulate._spread import spread_in_step
 from breakeven.trace import Copy, HostWork, Op, Phase, Sync
 
 Array = npt.NDArray[np.float64]
 
-# Spread of eager dispatch between hosts of one kind. Two hosts of the published tables differ by
-# 2x from end to end (4-8 µs per elementwise operator, 10-17 µs per small matmul); read as a 90 %
-# range, ln 2 / (2 * 1.645).
-HOST_LOG_SIGMA = 0.21
 # Pageable copies pass through a staging buffer at the pace of the host's memcpy, which varies
 # between machines by about a third in either direction (90 %).
 COPY_LOG_SIGMA = 0.18
@@ -132,7 +130,7 @@ class _Planner:
             bound: np.array([scenario.scale(bound) for scenario in scenarios]) for bound in Bound
         }
         is_captured = np.array([scenario.is_captured for scenario in scenarios])
-        self._host_factor = np.exp(deviation * HOST_LOG_SIGMA)
+        self._host_factor = np.exp(deviation * host.log_sigma)
         self._copy_factor = np.exp(deviation * COPY_LOG_SIGMA) * self._scale[Bound.TRANSFER]
         self._issue_factor = self._host_factor * self._scale[Bound.LAUNCH] * ~is_captured
 
@@ -164,7 +162,7 @@ class _Planner:
         self._pending: Array = self._full(graph * is_captured).copy()
         self._dispatch: dict[int, float] = {}
         self._time_rows: Array = np.zeros((0, 0, 0))
-        self._kernel_rows: dict[Kernel, int] = {}
+        self._kernel_rows: dict[tuple[int, Kernel], int] = {}
 
     def plan(self) -> Plan:
         """Return the plan."""
@@ -196,22 +194,33 @@ class _Planner:
         return np.ascontiguousarray(np.broadcast_to(values, self._shape))
 
     def _price_kernels(self) -> None:
-        """Time each distinct kernel once; the last row, all zero, is the absent kernel."""
-        for program in self._programs:
-            for kernel in program.kernels:
-                self._kernel_rows.setdefault(kernel, len(self._kernel_rows))
-        rows = np.zeros((len(self._kernel_rows) + 1, *self._shape[1:]))
-        if self._kernel_rows:
-            times = self._costs.kernel_times(tuple(self._kernel_rows), self._devices)
+        """Time the distinct kernels of each program; the last row, all zero, is the absent one.
+
+        How far a kernel deviates depends on the program that it is part of.
+        """
+        counts = [Counter(program.kernels) for program in self._programs]
+        keys = [(p, kernel) for p, own in enumerate(counts) for kernel in own]
+        self._kernel_rows = {key: row for row, key in enumerate(keys)}
+        self._time_rows = np.zeros((len(keys) + 1, *self._shape[1:]))
+        if not keys:
+            return
+        times = self._costs.kernel_times([kernel for _, kernel in keys], self._devices)
+        deviation, inverse = np.unique(self._deviation, return_inverse=True)
+        first = 0
+        for own in counts:
+            rows = slice(first, first + len(own))
+            first += len(own)
+            time_ns = times.time_ns[rows]
+            spread = spread_in_step(
+                time_ns, times.log_sigma[rows], times.shared_log_sigma[rows], tuple(own.values())
+            )
+            factor = np.exp(spread[..., None] * deviation)[..., inverse]
             scale = np.where(
-                np.asarray(times.is_memory_bound)[..., None],
+                times.is_memory_bound[rows, :, None],
                 self._scale[Bound.MEMORY],
                 self._scale[Bound.COMPUTE],
             )
-            deviation, inverse = np.unique(self._deviation, return_inverse=True)
-            factor = np.exp(np.asarray(times.log_sigma)[..., None] * deviation)[..., inverse]
-            rows[:-1] = np.asarray(times.time_ns)[..., None] * factor * scale
-        self._time_rows = rows
+            self._time_rows[rows] = time_ns[..., None] * factor * scale
 
     def _flush(self, index: int, *, is_end: bool = False) -> None:
         """Give the host's pending work a point of its own, where it may not be merged."""
@@ -275,7 +284,10 @@ class _Planner:
 
     def _kernel(self, index: int, kernels: list[Kernel | None]) -> None:
         absent = len(self._kernel_rows)
-        rows = [absent if kernel is None else self._kernel_rows[kernel] for kernel in kernels]
+        rows = [
+            absent if kernel is None else self._kernel_rows[p, kernel]
+            for p, kernel in enumerate(kernels)
+        ]
         counts = np.array([0 if kernel is None else kernel.launches for kernel in kernels])
         time = self._time_rows[rows]
         latency, gap = None, None

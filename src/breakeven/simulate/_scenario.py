@@ -16,8 +16,9 @@ class Scenario:
 
     Args:
         deviation: Standard deviations by which the logarithm of every modelled time is off, all
-            in the same direction: errors of a cost model are shared by the kernels of a step, so
-            they do not average out. Durations that were recorded deviate like the host's.
+            in the same direction. The part of the kernels' errors that averages out over a step
+            is taken off before (`spread_in_step`); host, copies and launches have no such part.
+            Durations that were recorded deviate like the host's.
         without: Resources that are free of charge, to find out what limits the step.
         is_captured: All launches are replayed from one CUDA graph instead of issued one by one.
     """

@@ -1,0 +1,148 @@
+"""Runs of tiny scripts through one launcher, as a check makes them one after the other."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.capture import (
+    FailureKind,
+    Launcher,
+    PlainRun,
+    RunFailure,
+    RunRequest,
+    TracedRun,
+    find_target,
+)
+
+LOOP = """
+    import sys
+    import torch
+
+    print("arguments", *sys.argv[1:])
+    model = torch.nn.Linear(4, 1)
+    if torch.cuda.is_available():
+        model = model.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10_000):
+        optimizer.zero_grad()
+        model(torch.ones(8, 4, device=model.weight.device)).sum().backward()
+        optimizer.step()
+"""
+Prepare = Callable[..., RunRequest]
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as started:
+        yield started
+
+
+@pytest.fixture
+def prepare(tmp_path: Path) -> Prepare:
+    """Return a function that writes a script and returns the request to run it."""
+
+    def write(text: str, *arguments: str, is_traced: bool = False) -> RunRequest:
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(text))
+        target = find_target(str(path), arguments)
+        return RunRequest(target=target, is_traced=is_traced, time_limit_s=30.0, budget_s=0.05)
+
+    return write
+
+
+def test_one_script_is_timed_then_recorded(launcher: Launcher, prepare: Prepare) -> None:
+    request = prepare(LOOP, "--lr", "0.1")
+    plain = launcher.run(request)
+    assert isinstance(plain, PlainRun)
+    assert plain.measurement.median_ns > 0
+    assert plain.precision == "fp32"
+    assert plain.loader is None
+    assert launcher.output == "arguments --lr 0.1\n"
+    traced = launcher.run(replace(request, is_traced=True))
+    assert isinstance(traced, TracedRun)
+    assert traced.trace.uses_device
+    assert traced.trace.num_parameters == 5
+
+
+def test_run_leaves_nothing_for_the_next(launcher: Launcher, prepare: Prepare) -> None:
+    changed = prepare("import torch, os\nos.environ['LEFT'] = '1'\ntorch.left = 1\n")
+    first = launcher.run(changed)
+    assert isinstance(first, RunFailure)
+    assert first.kind is FailureKind.NO_STEP
+    looking = "import torch, os\nprint(hasattr(torch, 'left'), 'LEFT' in os.environ)\n"
+    launcher.run(prepare(looking))
+    assert launcher.output == "False False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "line"),
+    [
+        ("x = 1\nraise ValueError('boom')\n", FailureKind.EXCEPTION, "boom", 2),
+        ("import sys\n\nsys.exit(7)\n", FailureKind.EXIT, "7", 3),
+        ("pass\n", FailureKind.NO_STEP, "", None),
+        ("import os\nos._exit(3)\n", FailureKind.EXIT, "3", None),
+        ("import os\nos.kill(os.getpid(), 11)\n", FailureKind.KILLED, "SIGSEGV", None),
+        ("import torch\ntorch.ones(1).cuda(1)\n", FailureKind.SECOND_DEVICE, "cuda:1", 2),
+    ],
+)
+def test_end_without_an_answer_says_why_and_where(
+    text: str,
+    kind: FailureKind,
+    message: str,
+    line: int | None,
+    launcher: Launcher,
+    prepare: Prepare,
+) -> None:
+    failure = launcher.run(prepare(text, is_traced=True))
+    assert isinstance(failure, RunFailure)
+    assert (failure.kind, failure.message) == (kind, message)
+    assert (failure.location.line if failure.location else None) == line
+    if line is not None:
+        assert failure.source == text.splitlines()[line - 1]
+    # The server lives on.
+    assert isinstance(launcher.run(prepare(LOOP)), PlainRun)
+
+
+def test_script_that_hangs_is_stopped_where_it_stands(launcher: Launcher, prepare: Prepare) -> None:
+    request = prepare("import time\n\ntime.sleep(600)\n")
+    failure = launcher.run(replace(request, time_limit_s=0.3))
+    assert isinstance(failure, RunFailure)
+    assert (failure.kind, failure.message) == (FailureKind.TIME_LIMIT, "0.3 s")
+    assert failure.location is not None
+    assert failure.location.line == 3
+
+
+def test_only_the_end_of_a_long_output_is_kept(launcher: Launcher, prepare: Prepare) -> None:
+    launcher.run(prepare("print('x' * 1_000_000)\nprint('the end')\n"))
+    assert launcher.output.endswith("x\nthe end\n")
+    assert len(launcher.output) <= 16_384
+
+
+def test_steps_are_told_as_they_pass(launcher: Launcher, prepare: Prepare) -> None:
+    seen: list[int] = []
+    slowly = LOOP.replace("optimizer.step()", "optimizer.step(); __import__('time').sleep(0.01)")
+    request = replace(prepare(slowly), budget_s=0.7)
+    assert isinstance(launcher.run(request, seen.append), PlainRun)
+    assert seen == sorted(set(seen))
+    assert seen
+
+
+def test_host_is_measured_in_the_server(launcher: Launcher) -> None:
+    host = launcher.measure_host()
+    assert host.id == "here"
+    assert 0 < host.view_ns < 2 * host.op_ns
+
+
+def test_server_is_gone_when_the_launcher_is_left() -> None:
+    with Launcher() as launcher:
+        version = launcher.ready().torch_version
+        process = launcher._server.pid
+    assert version.startswith("2.")
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

@@ -1,0 +1,47 @@
+"""Short pieces of scripts, run on a pretended CUDA device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from breakeven.capture._device_map import DeviceMap
+from breakeven.capture._pretended_cuda import pretended_cuda
+from breakeven.capture._recorder import StepRecorder
+from breakeven.trace import Copy, Op, Sync
+
+
+@contextmanager
+def pretending() -> Iterator[StepRecorder]:
+    """Run the block on a pretended device, and record it."""
+    recorder = StepRecorder(DeviceMap())
+    with pretended_cuda(recorder, lambda: None):
+        yield recorder
+
+
+def next_line() -> int:
+    """Return the number of the line after the one that calls."""
+    return sys._getframe(1).f_lineno + 1
+
+
+def ops(recorder: StepRecorder, *, everywhere: bool = False) -> list[Op]:
+    """Return the operators on the device, or those on the host too."""
+    return [
+        event
+        for event in recorder.events
+        if isinstance(event, Op) and (everywhere or not event.is_on_host)
+    ]
+
+
+def names(recorder: StepRecorder) -> list[str]:
+    """Return the names of the operators on the device, without namespace and overload."""
+    return [op.name.split(".")[1] for op in ops(recorder)]
+
+
+def syncs(recorder: StepRecorder) -> list[Sync]:
+    return [event for event in recorder.events if isinstance(event, Sync)]
+
+
+def copies(recorder: StepRecorder) -> list[Copy]:
+    return [event for event in recorder.events if isinstance(event, Copy)]

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from breakeven.measure import OtherLoad
+from breakeven.measure import _load as module
+
+Tell = Callable[..., None]
+
+
+@pytest.fixture
+def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tell:
+    """Return a function that says what the system counts, in seconds of all processors."""
+    path = tmp_path / "stat"
+    monkeypatch.setattr(module, "_STATISTICS", path)
+
+    def write(*, others: float = 0.0, own: float = 0.0, idle: float = 0.0) -> None:
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+        user, rest = (round(value * ticks_per_s) for value in (own + others, idle))
+        # Half of the rest is waiting for disks; guest time, the last but one, is in user time.
+        path.write_text(f"cpu  {user} 0 0 {rest // 2} {rest - rest // 2} 0 0 0 {user} 0\ncpu0 1\n")
+        times = SimpleNamespace(user=own, system=0.0, children_user=0.0, children_system=0.0)
+        monkeypatch.setattr(os, "times", lambda: times)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "idle", "fraction"),
+    [
+        (0.0, 1.0, 1.0, 0.0),
+        (1.0, 1.0, 2.0, 0.25),
+        (2.0, 0.0, 2.0, 0.5),
+        (4.0, 0.0, 0.0, 1.0),
+        # The counters of the system and of the process tick apart.
+        (-0.1, 1.0, 1.0, 0.0),
+        (0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_fraction_is_the_time_of_others_over_all_time(
+    tell: Tell, others: float, own: float, idle: float, fraction: float
+) -> None:
+    tell(others=500.0, own=3.0, idle=900.0)
+    load = OtherLoad()
+    tell(others=500.0 + others, own=3.0 + own, idle=900.0 + idle)
+    assert load.fraction() == pytest.approx(fraction, abs=0.01)
+
+
+def test_system_that_does_not_tell_counts_as_quiet(tmp_path: Path, tell: Tell) -> None:
+    load = OtherLoad()
+    assert load.fraction() == 0.0
+    tell(others=1.0)
+    assert load.fraction() == 0.0
+    counting = OtherLoad()
+    (tmp_path / "stat").write_text("")
+    assert counting.fraction() == 0.0

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._device
+from torch import nn
+from torch.nn import functional
+
+from breakeven.capture._cuda_names import SecondDeviceError
+from breakeven.capture._device_map import DeviceMap
+from breakeven.capture._pretended_cuda import pretended_cuda
+from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._redirect import redirect_cuda_to_cpu
+
+OWNERS: dict[str, Any] = {
+    "torch": torch,
+    "Tensor": torch.Tensor,
+    "cuda": torch.cuda,
+    "accelerator": torch.accelerator,
+    "functional": functional,
+    "_VF": torch._VF,
+    "_C": torch._C,
+    "_nn": vars(torch._C)["_nn"],
+    "Module": nn.Module,
+    "autocast": torch.autocast,
+    "DeviceContext": torch.utils._device.DeviceContext,
+    "nvtx": torch.cuda.nvtx,
+    "cudnn": torch.backends.cudnn,
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _use_device_context() -> None:
+    # torch remembers its factory functions when it first meets a device context.
+    with torch.device("meta"):
+        torch.ones(1)
+
+
+def snapshot() -> dict[str, Any]:
+    """Return what each attribute of torch is, by identity; lazily loaded modules are left out."""
+    return {
+        f"{owner}.{name}": value
+        for owner, target in OWNERS.items()
+        for name, value in vars(target).items()
+        if not isinstance(value, type(sys)) and name != "__annotations__"
+    }
+
+
+def pretend() -> pretended_cuda:
+    return pretended_cuda(StepRecorder(DeviceMap()), lambda: None)
+
+
+BOTH = pytest.mark.parametrize(
+    "enter", [lambda: redirect_cuda_to_cpu(has_cuda=True), pretend], ids=["redirect", "pretend"]
+)
+
+
+def use_everything() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 1)).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(torch.randn(8, 4, device="cuda")).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    torch.cuda.synchronize()
+
+
+@BOTH
+def test_torch_is_as_before_afterwards(enter: Callable[[], Any]) -> None:
+    with enter():
+        use_everything()  # what is loaded lazily is there from now on
+    before = snapshot()
+    with enter():
+        assert torch.cuda.is_available()
+        use_everything()
+    after = snapshot()
+    changed = {name for name in {*before, *after} if before.get(name) is not after.get(name)}
+    assert changed == set()
+    assert not torch.cuda.is_available()
+    assert torch.zeros(1).device.type == "cpu"
+
+
+@BOTH
+def test_torch_is_as_before_after_an_exception(enter: Callable[[], Any]) -> None:
+    before = snapshot()
+
+    def fail() -> None:
+        with enter():
+            torch.zeros(3, device="cuda")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    after = snapshot()
+    assert {name for name in {*before, *after} if before.get(name) is not after.get(name)} == set()
+
+
+@pytest.mark.parametrize("has_cuda", [False, True])
+def test_script_is_told_of_a_gpu_only_where_it_insists(has_cuda: bool) -> None:
+    with redirect_cuda_to_cpu(has_cuda=has_cuda):
+        assert torch.cuda.is_available() is has_cuda
+        assert torch.cuda.device_count() == int(has_cuda)
+
+
+MADE = {
+    "cuda": lambda: torch.arange(6.0).cuda(),
+    "cuda index": lambda: torch.arange(6.0).cuda(0, non_blocking=True),
+    "to": lambda: torch.arange(6.0).to("cuda"),
+    "to device": lambda: torch.arange(6.0).to(torch.device("cuda", 0), torch.float32),
+    "to keyword": lambda: torch.arange(6.0).to(device="cuda:0", non_blocking=True),
+    "to other": lambda: torch.arange(6.0).to(torch.zeros(1, device="cuda")),
+    "arange": lambda: torch.arange(6.0, device="cuda"),
+    "tensor": lambda: torch.tensor([0.0, 1, 2, 3, 4, 5], device="cuda"),
+    "as_tensor": lambda: torch.as_tensor([0.0, 1, 2, 3, 4, 5], device=torch.device("cuda")),
+    "new_tensor": lambda: torch.zeros(1, device="cuda").new_tensor([0.0, 1, 2, 3, 4, 5]),
+    "like": lambda: torch.zeros_like(torch.ones(6), device="cuda") + torch.arange(6.0).cuda(),
+    "pinned": lambda: torch.arange(6.0).pin_memory().to("cuda", non_blocking=True),
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
+@BOTH
+def test_tensors_are_made_as_on_a_gpu(
+    make: Callable[[], torch.Tensor], enter: Callable[[], Any]
+) -> None:
+    with enter() as context:
+        made = make()
+        assert made.cpu().tolist() == [0, 1, 2, 3, 4, 5]
+        expected = "cuda" if isinstance(context, pretended_cuda) else "cpu"
+        assert made.device.type == expected
+        assert made.is_cuda is (expected == "cuda")
+    assert made.device.type == "cpu"
+
+
+@BOTH
+def test_default_device_and_device_context_may_be_cuda(enter: Callable[[], Any]) -> None:
+    with enter() as context:
+        expected = "cuda" if isinstance(context, pretended_cuda) else "cpu"
+        torch.set_default_device("cuda")
+        try:
+            assert torch.ones(2).device.type == expected
+            assert nn.Linear(2, 2).weight.device.type == expected
+        finally:
+            torch.set_default_device(None)
+        with torch.device("cuda"):
+            assert torch.ones(2).device.type == expected
+    assert torch.ones(2).device.type == "cpu"
+
+
+@BOTH
+def test_generator_of_the_device_repeats_itself(enter: Callable[[], Any]) -> None:
+    with enter():
+        draws = [
+            torch.randn(4, generator=torch.Generator(device="cuda").manual_seed(7), device="cuda")
+            for _ in range(2)
+        ]
+        assert torch.equal(draws[0], draws[1])
+
+
+@pytest.mark.parametrize("where", [None, "cuda", "cuda:0", torch.device("cuda")])
+@BOTH
+def test_checkpoint_of_a_gpu_can_be_loaded(where: Any, enter: Callable[[], Any]) -> None:
+    file = io.BytesIO()
+    torch.save({"weight": torch.arange(3.0)}, file)
+    file.seek(0)
+    with enter():
+        loaded = torch.load(file, map_location=where)
+        assert loaded["weight"].tolist() == [0, 1, 2]
+
+
+@BOTH
+def test_second_gpu_is_refused_where_it_is_chosen(enter: Callable[[], Any]) -> None:
+    with enter(), pytest.raises(SecondDeviceError, match="cuda:1"):
+        torch.cuda.set_device(1)
+
+
+@BOTH
+def test_compile_gives_the_model_back(enter: Callable[[], Any]) -> None:
+    model = nn.Linear(2, 2)
+    with enter():
+        assert torch.compile(model) is model
+        assert torch.compile(model, mode="max-autotune") is model
+
+        @torch.compile(dynamic=True)
+        def twice(x: int) -> int:
+            return 2 * x
+
+        assert twice(3) == 6
+
+
+def test_use_of_compile_is_told() -> None:
+    used: list[int] = []
+    with redirect_cuda_to_cpu(on_compile=lambda: used.append(1)):
+        assert used == []
+        torch.compile(nn.Linear(2, 2))
+    assert used == [1]

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+from made_up_runs import (
+    SCRIPT,
+    Answer,
+    ProgressLog,
+    ScriptedLauncher,
+    device_op,
+    failure,
+    plain_run,
+    traced_run,
+)
+
+from breakeven.capture import FailureKind, PlainRun, TracedRun
+from breakeven.check import SilentProgress
+from breakeven.check._runs import Runs
+from breakeven.errors import BreakevenError, Caveat, ScriptError
+from breakeven.timing import BUSY_MACHINE, Measurement
+
+
+def runs_of(*answers: Answer) -> tuple[Runs, ScriptedLauncher]:
+    launcher = ScriptedLauncher(answers)
+    return Runs(launcher, SCRIPT, 60.0, SilentProgress()), launcher
+
+
+def test_trace_asks_for_a_traced_run_and_measure_for_a_plain_one() -> None:
+    runs, launcher = runs_of(traced_run(), plain_run())
+    assert isinstance(runs.trace(), TracedRun)
+    assert isinstance(runs.measure(), PlainRun)
+    assert [request.is_traced for request in launcher.requests] == [True, False]
+    for request in launcher.requests:
+        assert request.target is SCRIPT
+        assert request.time_limit_s == 60.0
+        assert (request.loader_batch_size, request.new_batch_size) == (0, 0)
+        assert {request.has_cuda, request.on_cuda, request.is_moved} == {False}
+
+
+def test_batch_size_is_set_where_one_is_given() -> None:
+    runs, launcher = runs_of(traced_run(), plain_run())
+    runs.trace(loader_batch_size=32, new_batch_size=64)
+    assert runs.measure_at(128, loader_batch_size=32, budget_s=0.4) is not None
+    sizes = [(each.loader_batch_size, each.new_batch_size) for each in launcher.requests]
+    assert sizes == [(32, 64), (32, 128)]
+    assert launcher.requests[1].budget_s == 0.4
+
+
+def test_script_that_never_uses_a_gpu_is_recorded_again_as_if_moved() -> None:
+    on_host = traced_run(device_op(device="cpu"))
+    moved = traced_run()
+    runs, launcher = runs_of(on_host, moved, on_host)
+    assert runs.trace() is moved
+    # From now on it is known; a second look would not find another script.
+    assert runs.trace(loader_batch_size=32, new_batch_size=64) is on_host
+    assert [request.is_moved for request in launcher.requests] == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP])
+def test_script_that_refuses_the_cpu_is_told_that_there_is_a_gpu(kind: FailureKind) -> None:
+    again = plain_run()
+    runs, launcher = runs_of(failure(kind), again, plain_run())
+    assert runs.measure() is again
+    runs.measure_at(64, loader_batch_size=32, budget_s=0.4)
+    assert [request.has_cuda for request in launcher.requests] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.TIME_LIMIT, FailureKind.KILLED, FailureKind.SECOND_DEVICE]
+)
+def test_run_that_a_gpu_would_not_save_is_not_repeated(kind: FailureKind) -> None:
+    runs, launcher = runs_of(failure(kind))
+    with pytest.raises(ScriptError):
+        runs.measure()
+    assert len(launcher.requests) == 1
+
+
+def test_script_that_fails_either_way_is_told_of_the_first_failure() -> None:
+    runs, launcher = runs_of(failure(message="the first"), failure(message="the second"))
+    with pytest.raises(ScriptError, match="the first") as caught:
+        runs.measure()
+    assert caught.value.output == launcher.output
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_failed_trace_is_an_error(kind: FailureKind) -> None:
+    runs, _ = runs_of(failure(kind))
+    with pytest.raises(BreakevenError, match=r"train\.py"):
+        runs.trace()
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_size_at_which_the_script_fails_is_no_error(kind: FailureKind) -> None:
+    runs, _ = runs_of(failure(kind), failure(kind))
+    assert runs.measure_at(64, loader_batch_size=32, budget_s=0.4) is None
+    assert runs.measure_on_cuda() is None
+
+
+def test_own_gpu_is_left_to_the_script_and_not_pretended() -> None:
+    runs, launcher = runs_of(failure(), plain_run(), plain_run())
+    runs.measure()
+    assert runs.measure_on_cuda() is not None
+    assert (launcher.requests[2].on_cuda, launcher.requests[2].has_cuda) == (True, False)
+
+
+def disturbed(step_ns: int) -> PlainRun:
+    run = plain_run()
+    return PlainRun(
+        measurement=Measurement(samples_ns=(step_ns,) * 9),
+        processor=run.processor,
+        precision=run.precision,
+        num_threads=run.num_threads,
+        peak_memory_bytes=run.peak_memory_bytes,
+        caveats=(Caveat(code=BUSY_MACHINE, message="other processes ran"),),
+    )
+
+
+def test_disturbed_measurement_is_repeated_and_the_faster_one_counts() -> None:
+    slow, fast = disturbed(2_000_000), plain_run(1_000_000)
+    assert runs_of(slow, fast)[0].measure() is fast
+    assert runs_of(disturbed(1_000_000), disturbed(3_000_000))[0].measure().measurement == (
+        plain_run(1_000_000).measurement
+    )
+    assert runs_of(slow, failure())[0].measure() is slow
+
+
+def test_disturbed_measurement_of_long_steps_is_not_repeated() -> None:
+    slow = disturbed(1_000_000_000)
+    runs, launcher = runs_of(slow)
+    assert runs.measure() is slow
+    assert len(launcher.requests) == 1
+
+
+def test_progress_hears_stages_and_steps() -> None:
+    log = ProgressLog()
+    launcher = ScriptedLauncher([traced_run(), plain_run()], num_steps=[1, 7])
+    runs = Runs(launcher, SCRIPT, 60.0, log)
+    runs.trace(loader_batch_size=32, new_batch_size=64)
+    runs.measure()
+    assert log.stages == [
+        "recording a step on a pretended GPU at batch size 64",
+        "measuring the step on this CPU",
+    ]
+    assert log.details == ["step 1", "step 7"] * 2
+
+
+def test_silent_progress_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    progress = SilentProgress()
+    progress.begin("recording", expected_s=3.0)
+    progress.detail("step 1")
+    progress.end()
+    assert capfd.readouterr() == ("", "")
