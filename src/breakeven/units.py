@@ -15,21 +15,27 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def format_digits(value: float, digits: int = 3) -> str:
-    """Return ``value`` with ``digits`` significant digits and no exponent."""
+def format_digits(value: float, digits: int = 3, *, keeps_zeros: bool = False) -> str:
+    """Return ``value`` with ``digits`` significant digits and no exponent.
+
+    Args:
+        value: Any figure.
+        digits: Significant digits, at least 1.
+        keeps_zeros: Show ``3.0`` as such, where the digit after the point is known to be a zero.
+    """
     if value == 0:
         return "0"
-    text = f"{value:.{digits}g}"
+    text = f"{value:#.{digits}g}".removesuffix(".") if keeps_zeros else f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e" in text else text
 
 
-def format_duration(duration_ns: float, digits: int = 3) -> str:
+def format_duration(duration_ns: float, digits: int = 3, *, keeps_zeros: bool = False) -> str:
     """Return a duration in the unit that a person would choose: ``1.24 ms``."""
     for scale, unit in _DURATIONS:
         # Rounding first keeps 999.9 µs from being shown as "1e+03 µs".
         if float(f"{abs(duration_ns) / scale:.{digits}g}") >= 1:
-            return f"{format_digits(duration_ns / scale, digits)} {unit}"
-    return f"{format_digits(duration_ns, digits)} ns"
+            return f"{format_digits(duration_ns / scale, digits, keeps_zeros=keeps_zeros)} {unit}"
+    return f"{format_digits(duration_ns, digits, keeps_zeros=keeps_zeros)} ns"
 
 
 def format_bytes(num_bytes: float, digits: int = 3) -> str:

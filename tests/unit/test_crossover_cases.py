@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -165,6 +166,23 @@ def test_cpu_faster_everywhere_but_not_clearly() -> None:
     assert "measure" in found.none_because
 
 
+def test_gpu_wins_everywhere_but_not_clearly_so() -> None:
+    # 16 against 10, each within a factor of 2: beyond the interval at 64 and 256 only.
+    times = dict.fromkeys(SIZES, 10.0)
+    near = dict(zip(SIZES, (16.0, 16.0, 16.0, 640.0, 640.0), strict=True))
+    found = find_crossover(cpu(near, spread=2.0), gpu(times, spread=2.0))
+    assert isinstance(found, NoCrossover)
+    assert found.faster is DeviceKind.GPU
+    assert re.fullmatch(
+        r"GPU is faster at every batch size from 1 to 256, clearly so from \d+ on\.",
+        found.none_because,
+    )
+
+    found = find_crossover(cpu(dict.fromkeys(SIZES, 16.0), spread=2.0), gpu(times, spread=2.0))
+    assert isinstance(found, NoCrossover)
+    assert found.none_because.endswith("though not everywhere by more than the intervals.")
+
+
 def test_ties_everywhere_are_no_win() -> None:
     times = dict.fromkeys(SIZES, 10.0)
     found = find_crossover(cpu(times), gpu(times))
@@ -180,7 +198,7 @@ def test_gpu_wins_but_not_at_the_end() -> None:
     assert isinstance(found, NoCrossover)
     assert found.faster is None
     assert found.none_because == (
-        "GPU is faster at 16 but not at 256, the largest batch size searched; search larger ones."
+        "GPU is faster at 16 but not at 256, the largest batch size searched; check a larger one."
     )
 
 

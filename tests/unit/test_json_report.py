@@ -92,6 +92,7 @@ def test_written_reports_are_read_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_document(path, to_json(report), force=False)
     assert read_report(path) == report
+    assert read_report(str(path)) == report
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 

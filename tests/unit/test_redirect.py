@@ -34,13 +34,6 @@ OWNERS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _use_device_context() -> None:
-    # torch remembers its factory functions when it first meets a device context.
-    with torch.device("meta"):
-        torch.ones(1)
-
-
 def snapshot() -> dict[str, Any]:
     """Return what each attribute of torch is, by identity; lazily loaded modules are left out."""
     return {

@@ -20,6 +20,7 @@ from breakeven.report._text import (
     ratio_with_interval,
     shorten,
 )
+from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import Bound, CheckReport, Crossover, NoCrossover
 
 
@@ -110,12 +111,29 @@ def test_crossover_sentences() -> None:
     open_ended = msgspec.structs.replace(found, high=None)
     text = flat(shown(msgspec.structs.replace(report, crossover=open_ended)))
     assert "from batch size 640 (410 or more) on" in text
-    always = msgspec.structs.replace(found, value=1, low=1, high=8)
-    text = flat(shown(msgspec.structs.replace(report, crossover=always)))
-    assert "faster than this CPU at every batch size searched, 1 to 16,384; beyond doubt" in text
-    none = NoCrossover(none_because="the CPU wins at every size up to 4,096.")
+    none = NoCrossover(none_because="the CPU wins at every size up to 4,096.", searched=(1, 4_096))
     text = flat(shown(msgspec.structs.replace(report, crossover=none)))
     assert "No crossover: the CPU wins at every size up to 4,096." in text
+    unknown = NoCrossover(none_because="the script feeds its batches by hand.")
+    text = flat(shown(msgspec.structs.replace(report, crossover=unknown)))
+    assert "No crossover" not in text
+    assert "Crossover not known: the script feeds its batches by hand." in text
+
+
+def test_a_busy_machine_is_told_beside_the_verdict_and_only_there() -> None:
+    report = made_up.cpu_wins()
+    busy = Caveat(code=BUSY_MACHINE, message="other processes used 50 % of this machine")
+    cpu = next(result for result in report.results if result.device == made_up.CPU_NAME)
+    results = tuple(
+        msgspec.structs.replace(result, caveats=(busy,)) if result is cpu else result
+        for result in report.results
+    )
+    lines = shown(
+        msgspec.structs.replace(report, results=results, caveats=(*report.caveats, busy))
+    ).splitlines()
+    (position,) = (index for index, line in enumerate(lines) if busy.message in line)
+    assert lines[position].startswith(f"Careful: {busy.message}.")
+    assert position < lines.index("")
 
 
 def test_ratios_over_the_sizes_searched() -> None:
@@ -125,7 +143,7 @@ def test_ratios_over_the_sizes_searched() -> None:
     sizes = header.split()[2:]
     assert (sizes[0], sizes[-1]) == ("1", "16,384")
     # (0.4 + 0.0016) / (1.4 + 0.00001) and (0.4 + 26.2) / (1.4 + 0.16).
-    assert row.split()[:3] == ["RTX", "4090", "0.29×"]
+    assert row.split()[:5] == ["RTX", "4090", "vs", "CPU", "0.29×"]
     assert row.split()[-1] == "17×"
 
 
@@ -223,7 +241,9 @@ def test_columns_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch
 def test_report_without_a_cpu_has_no_ratio_column() -> None:
     report = made_up.cpu_wins()
     gpus = tuple(result for result in report.results if result.device != made_up.CPU_NAME)
-    assert "vs CPU" not in shown(msgspec.structs.replace(report, results=gpus))
+    lines = shown(msgspec.structs.replace(report, results=gpus)).splitlines()
+    (header,) = (line for line in lines if line.startswith("  device"))
+    assert "vs CPU" not in header
 
 
 @pytest.mark.parametrize(
@@ -235,6 +255,8 @@ def test_report_without_a_cpu_has_no_ratio_column() -> None:
         (612e3, 590e3, 641e3, "610 µs (590–640)"),
         (960e3, 700e3, 1.35e6, "960 µs (700 µs–1.35 ms)"),
         (5e6, 5e6, 5e6, "5 ms"),
+        (5.96e6, 3.04e6, 9.41e6, "6.0 ms (3.0–9.4)"),
+        (233e6, 20e6, 3_740e6, "230 ms (20 ms–3.74 s)"),
     ],
 )
 def test_digits_follow_the_interval(
@@ -247,6 +269,8 @@ def test_ratios_as_text() -> None:
     assert ratio_with_interval(14.2, 11.0, 17.3) == "14× (11–17×)"
     assert ratio_with_interval(1.04, 1.02, 1.06) == "1.04× (1.02–1.06×)"
     assert ratio_with_interval(3.0, 3.0, 3.0) == "3×"
+    assert ratio_with_interval(1.5, 1.04, 2.1) == "1.5× (1.0–2.1×)"
+    assert ratio_with_interval(69.1, 5.2, 1_136.0) == "69× (5–1,140×)"
     assert ratio_alone(1.0) == "1×"
     assert ratio_alone(1.042) == "1.04×"
     assert ratio_alone(0.432) == "0.43×"

@@ -19,6 +19,7 @@ import msgspec
 
 from breakeven.capture._cuda_names import SecondDeviceError
 from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
+from breakeven.capture._plain_session import PlainSession
 from breakeven.capture._protocol import (
     FailureKind,
     Message,
@@ -28,7 +29,7 @@ from breakeven.capture._protocol import (
     Target,
     TargetKind,
 )
-from breakeven.capture._session import PlainSession, TracedSession
+from breakeven.capture._traced_session import TracedSession
 from breakeven.trace import Location
 
 _PROGRESS_EVERY_S = 0.2

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.utils._device
 
 from breakeven.capture._cuda_names import check_index
 from breakeven.capture._patching import Patches
@@ -102,6 +103,8 @@ def patch_cuda_api(
         is_available: What ``torch.cuda.is_available()`` says.
         on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
     """
+    # torch remembers its factories on first use of a device context: not ours, please.
+    torch.utils._device._device_constructors()
 
     def wait(kind: str) -> Callable[..., None]:
         def call(*_: Any, **__: Any) -> None:

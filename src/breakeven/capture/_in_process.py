@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event
 
+from breakeven.capture._plain_session import PlainSession
 from breakeven.capture._protocol import PlainRun, RunRequest, Target, TargetKind, TracedRun
-from breakeven.capture._session import PlainSession, TracedSession
+from breakeven.capture._traced_session import TracedSession
 from breakeven.errors import BreakevenError
 from breakeven.trace import StepTrace
 
@@ -66,15 +68,10 @@ def trace_step(step: Callable[[], object]) -> TracedRun:
 
 
 def _trace(step: Callable[[], object], *, is_moved: bool) -> TracedRun:
-    is_done = False
-
-    def finish() -> None:
-        nonlocal is_done
-        is_done = True
-
-    session = TracedSession(_request(_name(step), is_moved=is_moved), finish)
+    is_done = Event()
+    session = TracedSession(_request(_name(step), is_moved=is_moved), is_done.set)
     with session:
-        _repeat(step, session, lambda: is_done)
+        _repeat(step, session, is_done)
         run = session.result()
     assert run is not None, "done means at least one step"
     return run
@@ -87,15 +84,10 @@ def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
         step: One training step.
         budget_s: Seconds of steps that are enough when they are short.
     """
-    is_done = False
-
-    def finish() -> None:
-        nonlocal is_done
-        is_done = True
-
-    session = PlainSession(_request(_name(step), budget_s), finish)
+    is_done = Event()
+    session = PlainSession(_request(_name(step), budget_s), is_done.set)
     with session:
-        _repeat(step, session, lambda: is_done)
+        _repeat(step, session, is_done)
         run = session.result()
     assert run is not None, "done means at least one sample"
     return run
@@ -104,14 +96,14 @@ def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
 def _repeat(
     step: Callable[[], object],
     session: PlainSession | TracedSession,
-    is_done: Callable[[], bool],
+    is_done: Event,
 ) -> None:
     """Call ``step`` until done; one that updates no weights ends a step by returning."""
     step()
     updates = session.num_steps > 0
     if not updates:
         session.mark_call()
-    while not is_done():
+    while not is_done.is_set():
         step()
         if not updates:
             session.mark_call()

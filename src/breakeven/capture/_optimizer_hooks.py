@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,13 +14,18 @@ from torch.optim.optimizer import (
 )
 
 from breakeven.capture._device_map import HOST
+from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
 from breakeven.trace import Phase
 
 OnUpdate = Callable[[int, torch.optim.Optimizer], None]
 
 
-class OptimizerHooks(ExitStack):
+# An optimizer that has not stepped after so many calls of the others is for later, or for nothing.
+_MAX_CALLS_BEFORE = 12
+
+
+class OptimizerHooks(Patches):
     """Calls back after each ``optimizer.step()``.
 
     Args:
@@ -34,13 +40,32 @@ class OptimizerHooks(ExitStack):
         self._numbers: dict[int, int] = {}
         # Keeps the optimizers alive, so that their ids are not given to others.
         self._seen: list[torch.optim.Optimizer] = []
+        self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._num_calls = 0
 
     def __enter__(self) -> OptimizerHooks:
         super().__enter__()
+        made, original = self._made, torch.optim.Optimizer.__init__
+
+        @functools.wraps(original)
+        def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            made.add(optimizer)
+
+        self.replace(torch.optim.Optimizer, "__init__", initialize)
         if self._recorder is not None:
             self.callback(register_optimizer_step_pre_hook(self._before).remove)
         self.callback(register_optimizer_step_post_hook(self._after).remove)
         return self
+
+    def is_round_known(self) -> bool:
+        """Return whether all optimizers have stepped, so that a round of them can be told.
+
+        A critic may be updated several times before the generator is for the first time.
+        """
+        if self._num_calls >= _MAX_CALLS_BEFORE:
+            return True
+        return all(id(optimizer) in self._numbers for optimizer in self._made)
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Yield what the optimizers seen so far update."""
@@ -75,6 +100,7 @@ class OptimizerHooks(ExitStack):
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._recorder is not None:
             self._recorder.end_update()
+        self._num_calls += 1
         if id(optimizer) not in self._numbers:
             self._numbers[id(optimizer)] = len(self._numbers)
             self._seen.append(optimizer)

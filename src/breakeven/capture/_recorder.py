@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture._cuda_names import as_device, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
 from breakeven.capture._location import locate, runs_user_code
 from breakeven.capture._op_schema import (
     attributes_of,
@@ -31,19 +32,11 @@ from breakeven.trace import (
     Op,
     Phase,
     Sync,
-    TensorSpec,
 )
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 _SCRIPT_GAP_NS = 500_000
-
-# Half precision is emulated on most CPUs, 10-20 times slower than float32, which computes the
-# same operator with the same shapes and only more digits.
-_SLOW_IN_HALF = frozenset({
-    "aten.convolution", "aten.convolution_backward", "aten.mm", "aten.addmm", "aten.bmm",
-    "aten.baddbmm", "aten.addmv", "aten.mv",
-})  # fmt: skip
 
 # The Python function below which the autograd engine runs.
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
@@ -107,7 +100,7 @@ class StepRecorder(TorchDispatchMode):
 
     def record_sync(self, kind: str, num_bytes: int = 0) -> None:
         """Note that the host waits for the device here."""
-        location, _ = self._where()
+        location, _ = self.current_origin()
         self.record(
             Sync(kind=kind, num_bytes=num_bytes, phase=self.current_phase(), location=location)
         )
@@ -117,7 +110,7 @@ class StepRecorder(TorchDispatchMode):
         non_blocking: bool,
     ) -> None:  # fmt: skip
         """Note a copy of ``tensor`` between host and device."""
-        location, _ = self._where()
+        location, _ = self.current_origin()
         self.record(
             Copy(
                 source=source,
@@ -133,7 +126,7 @@ class StepRecorder(TorchDispatchMode):
 
     def record_fault(self, message: str) -> None:
         """Note that the user's line would raise on a machine with a GPU; once for each line."""
-        location, _ = self._where()
+        location, _ = self.current_origin()
         key = (location.file, location.line) if location else ("", 0)
         self.faults.setdefault(key, DeviceFault(message=message, location=location))
 
@@ -143,12 +136,12 @@ class StepRecorder(TorchDispatchMode):
         origin: tuple[Location | None, str] | None = None,
     ) -> None:  # fmt: skip
         """Note an operator; ``origin`` overrides the line and module that are running."""
-        location, module = origin or self._where()
+        location, module = origin or self.current_origin()
         self.record(
             Op(
                 name=name,
-                inputs=tuple(map(self._describe, inputs)),
-                outputs=tuple(map(self._describe, outputs)),
+                inputs=tuple(describe(tensor, self.devices) for tensor in inputs),
+                outputs=tuple(describe(tensor, self.devices) for tensor in outputs),
                 attributes=attributes,
                 phase=self.current_phase(),
                 device=device,
@@ -182,8 +175,24 @@ class StepRecorder(TorchDispatchMode):
         self.phase = None
 
     def current_origin(self) -> tuple[Location | None, str]:
-        """Return the user's line and the module that are running."""
-        return self._where()
+        """Return the user's line and the module; in backward those of the forward operator.
+
+        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
+        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
+        """
+        node = torch._C._current_autograd_node()
+        frame = sys._getframe(2)
+        if node is not None and not runs_user_code(frame, below=_ENGINE):
+            origin = self._forward_lines.get(node._sequence_nr())
+            if origin is not None:
+                return origin
+            return locate(frame), ""
+        origin = (locate(frame), self.module_path)
+        # The node of a forward operator is made just before the operator is dispatched. Detached
+        # and grad-free operators make none and must not overwrite an earlier entry.
+        next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
+        self._forward_lines.setdefault(next_number - 1, origin)
+        return origin
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -193,7 +202,7 @@ class StepRecorder(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         name = str(func)
         base_name = name.rsplit(".", 1)[0]
-        inputs = list(_tensors(args)) + list(_tensors(kwargs.values()))
+        inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
         wanted = kwargs.get("device")
         if wanted is not None and is_cuda(wanted):
             as_device(wanted)  # a second GPU is refused here
@@ -205,9 +214,9 @@ class StepRecorder(TorchDispatchMode):
         if not self.is_paused:
             self._note_gap(entered_ns)
         started_ns = perf_counter_ns()
-        result = _run(func, base_name, args, kwargs)
+        result = run_on_cpu(func, base_name, args, kwargs)
         host_ns = perf_counter_ns() - started_ns
-        outputs = list(_tensors((result,)))
+        outputs = list(tensors_in((result,)))
         if base_name == "aten.copy_":
             self._note_copy(args, kwargs, inputs, name, host_ns)
         else:
@@ -316,80 +325,9 @@ class StepRecorder(TorchDispatchMode):
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a hiccup: the user's Python does not run there
-        location, _ = self._where()
+        location, _ = self.current_origin()
         self.record(
             HostWork(
                 kind="script", duration_ns=gap_ns, phase=self.current_phase(), location=location
             )
         )
-
-    def _where(self) -> tuple[Location | None, str]:
-        """Return line and module; in the backward pass those of the forward operator.
-
-        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
-        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
-        """
-        node = torch._C._current_autograd_node()
-        frame = sys._getframe(2)
-        if node is not None and not runs_user_code(frame, below=_ENGINE):
-            origin = self._forward_lines.get(node._sequence_nr())
-            if origin is not None:
-                return origin
-            return locate(frame), ""
-        origin = (locate(frame), self.module_path)
-        # The node of a forward operator is made just before the operator is dispatched. Detached
-        # and grad-free operators make none and must not overwrite an earlier entry.
-        next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
-        self._forward_lines.setdefault(next_number - 1, origin)
-        return origin
-
-    def _describe(self, tensor: torch.Tensor) -> TensorSpec:
-        return TensorSpec(
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            device=self.devices.device_of(tensor),
-            layout=_layout_of(tensor),
-            storage=self.devices.number_of(tensor),
-        )
-
-
-def _run(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on the CPU, in float32 where half precision would be emulated."""
-    if base_name not in _SLOW_IN_HALF or not any(
-        tensor.dtype is torch.float16 for tensor in _tensors(args)
-    ):
-        return func(*args, **kwargs)
-
-    def convert(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(target) if value.dtype is source else value
-        if isinstance(value, (list, tuple)):
-            return type(value)(convert(item, source, target) for item in value)
-        return value
-
-    wide = tuple(convert(value, torch.float16, torch.float32) for value in args)
-    return convert(func(*wide, **kwargs), torch.float32, torch.float16)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among ``values``, those in lists and tuples included."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _layout_of(tensor: torch.Tensor) -> str:
-    if tensor.layout is not torch.strided:
-        return "strided"
-    if tensor.is_contiguous():
-        return "contiguous"
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return "channels_last"
-    strides = tensor.stride()
-    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
-        return "expanded"
-    if tensor.dim() >= 2 and strides[-2] == 1 and strides[-1] == tensor.shape[-2]:
-        return "transposed"
-    return "strided"

@@ -16,6 +16,7 @@ from breakeven.capture._legacy_types import patch_legacy_types
 from breakeven.capture._patching import Patches
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
+from breakeven.errors import Caveat
 
 # Everything that takes ``device=``. Each is wrapped in Python, some 0.3 µs a call; a
 # TorchFunctionMode would see them all, but costs more than a small operator for every call.
@@ -27,6 +28,11 @@ FACTORIES = (
     "kaiser_window", "normal", "scalar_tensor", "sparse_coo_tensor", "frombuffer",
 )  # fmt: skip
 NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "new_empty_strided")
+
+COMPILE_IGNORED = Caveat(
+    code="compile-ignored",
+    message="torch.compile was ignored: the eager step is measured and predicted",
+)
 
 
 class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as a verb

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._protocol import LoaderUse, TracedRun
 from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._redirect import COMPILE_IGNORED
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
 from breakeven.trace import NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
@@ -29,10 +30,6 @@ _TOO_LONG_NS = 5_000_000_000
 _FIRST_STEP = Caveat(
     code="first-step",
     message="only the first step could be recorded; it also sets up the optimizer's state",
-)
-COMPILE_IGNORED = Caveat(
-    code="compile-ignored",
-    message="torch.compile was ignored: the eager step is measured and predicted",
 )
 
 

@@ -23,12 +23,16 @@ from breakeven.verdict import (
 )
 
 AXIS = "batch_size"
+# Few sizes, since each costs a run: times grow smoothly enough to be interpolated between them.
 _FACTOR = 4
+# Beyond it launches have long ceased to decide, whatever the network.
 _LARGEST = 65_536
 # Sizes whose steps are expected to take longer are not measured: the answer should come in
 # seconds, and a step that long has left the region where launches decide.
 _LONGEST_STEP_NS = 1.0e9
+# A curve needs less certainty than the verdict, whose size is measured for longer.
 _BUDGET_S = 0.4
+# The estimate is rough, and a machine that swaps is not only slow for us.
 _MEMORY_FRACTION = 0.5
 
 Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]

@@ -7,11 +7,18 @@ from collections.abc import Callable, Sequence
 import torch
 
 from breakeven.capture import time_step, trace_step
-from breakeven.check._batch_sizes import no_loader
+from breakeven.check._batch_sizes import AXIS
 from breakeven.check._comparison import compare, measured_result, select_devices
 from breakeven.check._machine import HERE, named_host
+from breakeven.check._runs import is_worth_repeating, quieter
 from breakeven.measure import measure_host
-from breakeven.verdict import CheckReport, DeviceKind
+from breakeven.verdict import CheckReport, DeviceKind, NoCrossover
+
+_ONE_SIZE = NoCrossover(
+    none_because="A function has the batch size that it was written with. To find out, call "
+    "check_step with functions of several sizes.",
+    axis=AXIS,
+)
 
 
 def check_step(
@@ -38,12 +45,14 @@ def check_step(
     specs = select_devices(devices)
     host_spec = measure_host() if host == HERE else named_host(host)
     plain = time_step(step, budget_s=budget_s)
+    if is_worth_repeating(plain):
+        plain = quieter(plain, time_step(step, budget_s=budget_s))
     traced = trace_step(step)
     measured = (measured_result(plain, DeviceKind.CPU),)
     comparison = compare(traced, plain, specs, host_spec, measured)
     return comparison.report(
         target=str(getattr(step, "__qualname__", type(step).__name__)),
-        crossover=no_loader(),
+        crossover=_ONE_SIZE,
         curves=(),
         torch_version=str(torch.__version__),
     )

@@ -20,7 +20,6 @@ from breakeven.timing import BUSY_MACHINE
 # A script that insists on a GPU says so by one of these before it trains.
 _REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
 
-
 # Steps that took longer in all are not measured a second time.
 _REPEATABLE_NS = 3_000_000_000
 
@@ -78,12 +77,11 @@ class Runs:
                 return again
         if not isinstance(answer, PlainRun):
             raise self._error(answer)
-        if _is_disturbed(answer) and sum(answer.measurement.samples_ns) < _REPEATABLE_NS:
-            # Other work only ever adds time, and often passes.
+        if is_worth_repeating(answer):
             self._progress.begin("measuring again, since this machine is busy")
             again = self._run(self._request)
             if isinstance(again, PlainRun):
-                return min(answer, again, key=lambda run: run.measurement.median_ns)
+                return quieter(answer, again)
         return answer
 
     def measure_on_cuda(self) -> PlainRun | None:
@@ -118,5 +116,12 @@ class Runs:
         return script_error(answer, self._target, self._launcher.output)
 
 
-def _is_disturbed(run: PlainRun) -> bool:
-    return any(caveat.code == BUSY_MACHINE for caveat in run.caveats)
+def is_worth_repeating(run: PlainRun) -> bool:
+    """Return whether other work disturbed a run that is short enough to be made again."""
+    is_disturbed = any(caveat.code == BUSY_MACHINE for caveat in run.caveats)
+    return is_disturbed and sum(run.measurement.samples_ns) < _REPEATABLE_NS
+
+
+def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
+    """Return the faster of two runs: other work only ever adds time, and often passes."""
+    return min(run, again, key=lambda each: each.measurement.median_ns)

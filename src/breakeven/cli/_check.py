@@ -68,7 +68,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=_seconds,
         default=DEFAULT_TIME_LIMIT_S,
-        help="give up on the script after that long (default: 60)",
+        help="give up on a run of the script after that long (default: 60)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(

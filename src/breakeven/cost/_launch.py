@@ -79,12 +79,11 @@ _FLOOR_NS = {
 # cuda-memcpy: 34 µs for 1-8 kB, the call and its sync included; 12.35 GB/s from 256 MB on.
 _COPY_FIXED_NS = 34_000.0
 _LINK_FRACTION = 12.35 / 15.75
-# Up to 64 KiB of pageable memory, the driver copies the data along with the command and sets up no
-# transfer ("for transfers from pageable host memory to device memory, a stream sync is performed
-# before the copy is initiated; the function returns once the pageable buffer has been copied to
-# the staging memory": CUDA runtime API, "API synchronization behavior"). What remains is a call
-# and torch's sync of the stream after it: 9 µs for a sync and its latency (an `add` on an A100
-# takes 17 µs with one and 8 without), and half of that for the call. Not measured itself.
+# Up to 64 KiB of pageable memory travel with the command: no transfer is set up, and the call does
+# not wait for one (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution", names 64 KB as
+# the size up to which such copies are asynchronous). What remains is the call and torch's sync of
+# the stream after it. A sync and its latency take 9 µs (an `add` on an A100: 17 µs with one, 8
+# without); half of that is taken for the call. Not measured itself.
 _SMALL_PAGEABLE_BYTES = 65_536
 _SMALL_PAGEABLE_FIXED_NS = 14_000.0
 # Pageable memory goes through a pinned buffer of the driver, which the host fills first.

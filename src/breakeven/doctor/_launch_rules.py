@@ -57,7 +57,8 @@ class LaunchFloor:
                 title=f"launching {prediction.num_kernels} kernels takes "
                 f"{format_duration(prediction.launch_ns)}, running them "
                 f"{format_duration(prediction.device_busy_ns)}",
-                fix='a larger batch, torch.compile(mode="reduce-overhead"), or stay on the CPU',
+                # Whether the CPU is the better choice is the verdict's to say.
+                fix='a larger batch, or torch.compile(mode="reduce-overhead")',
                 scenario=CAPTURED,
                 share_fraction=idle_fraction,
             ),

@@ -6,10 +6,10 @@ import itertools
 from collections import Counter
 
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
+from breakeven.units import NS_PER_S
 
 _MIN_SAMPLES = 5
 _MAX_SAMPLES = 2_000
-_NS_PER_S = 1_000_000_000
 
 
 class StepTimer:
@@ -26,7 +26,7 @@ class StepTimer:
 
     def __init__(self, clock: Clock, budget_s: float, calls_per_mark: int = 1) -> None:
         self._clock = clock
-        self._budget_ns = budget_s * _NS_PER_S
+        self._budget_ns = budget_s * NS_PER_S
         self._calls_per_mark = calls_per_mark
         self._optimizers: list[int] = []
         self._calls: Counter[int] = Counter()

@@ -10,7 +10,7 @@ from breakeven.report._text import printable, ratio_alone, shorten
 from breakeven.verdict import CheckReport, Choice, Crossover, Curve, CurvePoint, DeviceKind
 
 _CELL_CHARACTERS = 9
-_NAME_CHARACTERS = 20
+_NAME_CHARACTERS = 28
 _MAX_SIZES = 9
 
 
@@ -40,7 +40,7 @@ def curve_table(report: CheckReport, console: Console) -> Table | None:
         table.add_column(f"{cpu_point.size:,}", justify="right", no_wrap=True)
     ratios = [cpu_point.step_ns / gpu_point.step_ns for cpu_point, gpu_point in pairs]
     table.add_row(
-        shorten(printable(gpu.device), _NAME_CHARACTERS - 2),
+        shorten(printable(gpu.device), 18) + " vs CPU",
         *(Text(ratio_alone(ratio), style="green" if ratio > 1 else "yellow") for ratio in ratios),
     )
     return table

@@ -154,7 +154,8 @@ def _legend(report: CheckReport, console: Console) -> Text:
     marks = [f"{glyphs.predicted} predicted", "(low–high) 90 % interval"]
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
     if samples:
-        marks.insert(0, f"{glyphs.measured} measured ({_plural(max(samples), 'step')})")
+        least = f"{min(samples):,} to " if min(samples) < max(samples) else ""
+        marks.insert(0, f"{glyphs.measured} measured ({least}{_plural(max(samples), 'step')})")
     return Text("   ".join(marks), style="dim")
 
 
@@ -173,11 +174,6 @@ def _crossover_sentence(report: CheckReport) -> Text:
             winner = _label(report, crossover.device)
             axis = printable(crossover.axis.replace("_", " "))
             first, last = crossover.searched
-            if crossover.value <= first:
-                return Text(
-                    f"No size is too small: {winner} is faster than {rival} at every {axis} "
-                    f"searched, {first:,} to {last:,}{_surely_from(crossover)}."
-                )
             interval = (
                 f"{crossover.low:,} or more"
                 if crossover.high is None
@@ -190,17 +186,11 @@ def _crossover_sentence(report: CheckReport) -> Text:
                 f"(searched {first:,} to {last:,}).",
             )
         case NoCrossover():
-            return Text.assemble("No crossover: ", printable(crossover.none_because, 600))
+            # What was not searched may well be there.
+            what = "Crossover not known: " if crossover.searched is None else "No crossover: "
+            return Text.assemble(what, printable(crossover.none_because, 600))
         case _:
             assert_never(crossover)
-
-
-def _surely_from(crossover: Crossover) -> str:
-    if crossover.high is None:
-        return ", though within the margin of error"
-    if crossover.high > crossover.value:
-        return f"; beyond doubt from {crossover.high:,} on"
-    return ""
 
 
 def _render_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -238,13 +228,20 @@ def _render_finding(finding: Finding, console: Console) -> None:
 
 
 def _render_caveats(report: CheckReport, console: Console) -> None:
-    """Show each caveat once, with the devices it holds for unless it holds for all of them."""
+    """Show each caveat once, with the devices it holds for unless it holds for all of them.
+
+    That of a busy machine stands beside the verdict already.
+    """
     devices_by_caveat: dict[tuple[str, str], list[str]] = {
-        (caveat.code, caveat.message): [] for caveat in report.caveats
+        (caveat.code, caveat.message): []
+        for caveat in report.caveats
+        if caveat.code != BUSY_MACHINE
     }
     everywhere = set(devices_by_caveat)
     for result in report.results:
         for caveat in result.caveats:
+            if caveat.code == BUSY_MACHINE:
+                continue
             names = devices_by_caveat.setdefault((caveat.code, caveat.message), [])
             if device_label(result) not in names:
                 names.append(device_label(result))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Protocol
 
 from breakeven.units import format_digits, format_duration
 
@@ -42,9 +42,9 @@ def shorten(text: str, max_characters: int) -> str:
 
 def duration_with_interval(value_ns: float, low_ns: float, high_ns: float) -> str:
     """Return ``2.8 ms (2.2–3.4)``; without an interval, ``2.8 ms`` alone."""
-    text, low, high = _with_digits((value_ns, low_ns, high_ns), format_duration)
     if low_ns == high_ns:
-        return text
+        return format_duration(value_ns)
+    text, low, high = _with_digits((value_ns, low_ns, high_ns), format_duration)
     figures = [figure.rpartition(" ") for figure in (text, low, high)]
     if len({unit for _, _, unit in figures}) == 1:
         return f"{text} ({figures[1][0]}–{figures[2][0]})"
@@ -53,8 +53,10 @@ def duration_with_interval(value_ns: float, low_ns: float, high_ns: float) -> st
 
 def ratio_with_interval(value: float, low: float, high: float) -> str:
     """Return ``14× (11–17×)``; without an interval, ``14×`` alone."""
+    if low == high:
+        return f"{format_digits(value)}×"
     text, low_text, high_text = _with_digits((value, low, high), format_digits)
-    return f"{text}×" if low == high else f"{text}× ({low_text}–{high_text}×)"
+    return f"{text}× ({low_text}–{high_text}×)"
 
 
 def ratio_alone(value: float) -> str:
@@ -62,22 +64,27 @@ def ratio_alone(value: float) -> str:
     return f"{format_digits(value, 3 if 0 < abs(value - 1) < _NEAR_ONE else 2)}×"
 
 
-def _with_digits(
-    interval: tuple[float, float, float], as_text: Callable[[float, int], str]
-) -> list[str]:
-    """Return value, low and high, all to the decimal place that the interval leaves sure."""
+class _Formatter(Protocol):
+    def __call__(self, value: float, digits: int, /, *, keeps_zeros: bool) -> str: ...
+
+
+def _with_digits(interval: tuple[float, float, float], as_text: _Formatter) -> list[str]:
+    """Return value, low and high, all to the decimal place that the interval leaves sure.
+
+    An end much larger than the value is cut to three digits: its last ones would say nothing.
+    """
     value, low, high = interval
     half_width = (high - low) / 2
     digits = _MAX_DIGITS
     if value > 0 and half_width > 0:
         digits = _magnitude(value) - _magnitude(half_width) + 1
         digits = min(max(digits, _MIN_DIGITS), _MAX_DIGITS)
-    return [
-        as_text(
-            figure, max(digits + _magnitude(figure) - _magnitude(value), 1) if figure > 0 else 1
-        )
-        for figure in interval
-    ]
+
+    def digits_of(figure: float) -> int:
+        same_place = digits + _magnitude(figure) - _magnitude(value)
+        return min(max(same_place, 1), _MAX_DIGITS) if figure > 0 else 1
+
+    return [as_text(figure, digits_of(figure), keeps_zeros=True) for figure in interval]
 
 
 def _magnitude(figure: float) -> int:

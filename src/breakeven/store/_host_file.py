@@ -27,7 +27,7 @@ def read_host(key: dict[str, str]) -> HostSpec | None:
     """Return the host measured under ``key``, or None when there is none that can be read.
 
     A file that is damaged or of another version counts as none: it is a cache, and measuring
-    again takes a quarter of a second.
+    again takes less than half a second.
     """
     try:
         stored = msgspec.json.decode(_path(key).read_bytes(), type=_HostFile)

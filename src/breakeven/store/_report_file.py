@@ -63,13 +63,14 @@ def write_document(path: Path, document: bytes, *, force: bool) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_report(path: Path) -> CheckReport:
-    """Return the report in ``path``.
+def read_report(path: str | os.PathLike[str]) -> CheckReport:
+    """Return the report in ``path``, as ``breakeven check TARGET -o FILE`` wrote it.
 
     Raises:
         StoredDataError: The file cannot be read, is cut off, is no report, is of another schema
             version, or was edited so that it no longer fits the schema.
     """
+    path = Path(path)
     rerun = "write it again: breakeven check TARGET -o FILE --force"
     try:
         document = path.read_bytes()

@@ -39,7 +39,7 @@ def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
     if len(ratios) < 2:
         return NoCrossover(
             none_because=f"Fewer than two sizes were searched on both {cpu.device} and "
-            f"{gpu.device}; give a range to search.",
+            f"{gpu.device}.",
             axis=axis,
         )
     searched = (ratios[0].size, ratios[-1].size)
@@ -48,7 +48,7 @@ def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
         below = "" if searched[0] == 1 else "; the crossover, if there is one, is below"
         return NoCrossover(
             none_because=f"{gpu.device} is faster at every {_word(axis)} from {searched[0]} to "
-            f"{searched[1]}{below}.",
+            f"{searched[1]}{_surely_from(ratios)}{below}.",
             axis=axis,
             faster=DeviceKind.GPU,
             searched=searched,
@@ -149,6 +149,14 @@ def _win_start(
     return min(math.floor(root) + 1, right.size)
 
 
+def _surely_from(ratios: Sequence[_SizedRatio]) -> str:
+    """Say from which size on the win is beyond the interval, where it is not from the first."""
+    start = _win_start(ratios, lambda ratio: ratio.low, skipped=frozenset())
+    if start is None:
+        return ", though not everywhere by more than the intervals"
+    return "" if start == ratios[0].size else f", clearly so from {start} on"
+
+
 def _no_win(
     ratios: Sequence[_SizedRatio], cpu: Curve, gpu: Curve, searched: tuple[int, int]
 ) -> NoCrossover:
@@ -157,7 +165,7 @@ def _no_win(
         won = [sized.size for sized in ratios if sized.ratio.value > 0]
         return NoCrossover(
             none_because=f"{gpu.device} is faster at {won[0]} but not at {searched[1]}, the "
-            f"largest {_word(cpu.axis)} searched; search larger ones.",
+            f"largest {_word(cpu.axis)} searched; check a larger one.",
             axis=cpu.axis,
             searched=searched,
         )

@@ -97,18 +97,18 @@ def _because_close(gpu: DeviceResult, cpu: DeviceResult) -> str:
 def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
     if detail is None:
         return (
-            f"{gpu.device} takes {format_duration(gpu.step_ns)} for a step for which "
-            f"{cpu.device} takes {format_duration(cpu.step_ns)}."
+            f"{gpu.device} takes {_about(gpu.step_ns)} for a step for which "
+            f"{cpu.device} takes {_about(cpu.step_ns)}."
         )
     return (
-        f"The work of a step keeps {gpu.device} busy for {format_duration(detail.device_busy_ns)}, "
-        f"and {cpu.device} for {format_duration(cpu.step_ns)}{_remainder(gpu, detail)}."
+        f"The work of a step keeps {gpu.device} busy for {_about(detail.device_busy_ns)}, "
+        f"and {cpu.device} for {_about(cpu.step_ns)}{_remainder(gpu, detail)}."
     )
 
 
 def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
     """Say what the GPU's step consists of, where that is not its work."""
-    step = format_duration(gpu.step_ns)
+    step = _about(gpu.step_ns)
     match detail.bound:
         case Bound.COMPUTE | Bound.MEMORY:
             return ""
@@ -127,31 +127,31 @@ def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
 
 
 def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
-    done = f"{cpu.device} is done in {format_duration(cpu.step_ns)}"
+    done = f"{cpu.device} is done in {_about(cpu.step_ns)}"
     if detail is None:
-        return f"{gpu.device} takes {format_duration(gpu.step_ns)} for a step; {done}."
-    busy = format_duration(detail.device_busy_ns)
+        return f"{gpu.device} takes {_about(gpu.step_ns)} for a step; {done}."
+    busy = _about(detail.device_busy_ns)
     match detail.bound:
         case Bound.LAUNCH:
             return (
                 f"Launching {detail.num_kernels} kernels takes "
-                f"{format_duration(detail.launch_ns)}, the arithmetic {busy}: no GPU can go below "
+                f"{_about(detail.launch_ns)}, the arithmetic {busy}: no GPU can go below "
                 f"that, and {done}."
             )
         case Bound.SYNC:
             return (
-                f"Host and GPU wait for each other: a step takes {format_duration(gpu.step_ns)} "
+                f"Host and GPU wait for each other: a step takes {_about(gpu.step_ns)} "
                 f"for {busy} of work on {gpu.device}; {done}."
             )
         case Bound.TRANSFER:
             return (
-                f"Copies between host and GPU make a step {format_duration(gpu.step_ns)} on "
+                f"Copies between host and GPU make a step {_about(gpu.step_ns)} on "
                 f"{gpu.device}; {done}."
             )
         case Bound.HOST_DATA | Bound.HOST_OPTIMIZER:
             where = "the optimizer" if detail.bound is Bound.HOST_OPTIMIZER else "its own work"
             return (
-                f"The host spends {format_duration(detail.host_ns)} per step, most of it on "
+                f"The host spends {_about(detail.host_ns)} per step, most of it on "
                 f"{where}, which no GPU takes off it; {done}."
             )
         case Bound.COMPUTE | Bound.MEMORY:
@@ -161,4 +161,9 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
 
 
 def _range(result: DeviceResult) -> str:
-    return f"{format_duration(result.low_ns)} to {format_duration(result.high_ns)}"
+    return f"{_about(result.low_ns)} to {_about(result.high_ns)}"
+
+
+def _about(duration_ns: float) -> str:
+    # Two digits: no prediction is surer, and the table has the rest.
+    return format_duration(duration_ns, 2)

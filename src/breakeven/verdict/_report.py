@@ -169,7 +169,15 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Step time of one device at one size."""
+    """Step time of one device at one size.
+
+    Args:
+        size: Value on the axis; a batch size is that of the script's DataLoader.
+        step_ns: Time of one step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+        source: Measured here, or predicted.
+    """
 
     size: int
     step_ns: Nanoseconds
@@ -179,7 +187,14 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """Step time of one device along an axis."""
+    """Step time of one device along an axis.
+
+    Args:
+        device: Name of the device.
+        kind: CPU or GPU.
+        axis: What is varied: ``batch_size``.
+        points: By size.
+    """
 
     device: str
     kind: DeviceKind
@@ -188,7 +203,20 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven check` found out."""
+    """Everything that `breakeven check` found out.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        target: What was checked, as it was given.
+        host: The machine that feeds the devices.
+        step: The recorded step.
+        results: One for each device, those that are here first.
+        verdict: Where to train.
+        crossover: From which batch size on a GPU wins, or why that is not told.
+        findings: What costs time on a GPU, lines that would raise first, then by gain.
+        caveats: Reasons to trust all figures less; those of one device are in its result.
+        curves: Step times along the batch size; empty where it was not varied.
+    """
 
     schema_version: int
     target: str

@@ -1,0 +1,155 @@
+"""Time the steps of a training loop as it is."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from statistics import median
+
+import torch
+from msgspec.structs import replace
+
+from breakeven.capture._loader_watch import LoaderWatch
+from breakeven.capture._optimizer_hooks import OptimizerHooks
+from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
+from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
+from breakeven.errors import Caveat
+from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
+from breakeven.timing import BUSY_MACHINE
+from breakeven.units import format_percent
+
+# Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
+# kernels of the one before.
+_CUDA_STEPS_PER_SAMPLE = 10
+
+# Of all processors, used by other processes: above this a measurement says little.
+_BUSY_FRACTION = 0.15
+_NEEDS_CUDA = Caveat(
+    code="needs-cuda",
+    message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
+)
+
+_PRECISIONS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+class PlainSession(ExitStack):
+    """Times the steps of a training loop, with nothing added but the step boundary.
+
+    Args:
+        request: Which loaders get another batch size, and how long to take samples.
+        on_done: Called from the training loop when there are samples enough.
+        on_step: Called after each step with the number of steps.
+    """
+
+    def __init__(
+        self, request: RunRequest, on_done: Callable[[], None],
+        on_step: Callable[[int], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._request = request
+        self._on_done = on_done
+        self._on_step = on_step
+        self._uses_cuda = request.on_cuda
+        self._uses: list[LoaderUse] = []
+        self._optimizers = OptimizerHooks(lambda number, _: self._mark(number))
+        self._is_compiled = False
+        self._load: OtherLoad | None = None
+        clock = CudaClock() if request.on_cuda else HostClock()
+        steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
+        self._timer = StepTimer(clock, request.budget_s, steps_per_sample)
+        self._loaders = LoaderWatch(
+            old_batch_size=request.loader_batch_size, new_batch_size=request.new_batch_size
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Return the optimizer calls so far."""
+        return self._timer.num_calls
+
+    def __enter__(self) -> PlainSession:
+        super().__enter__()
+        if not self._uses_cuda:
+            self.enter_context(
+                redirect_cuda_to_cpu(has_cuda=self._request.has_cuda, on_compile=self._note_compile)
+            )
+        self.enter_context(self._loaders)
+        self.enter_context(self._optimizers)
+        return self
+
+    def mark_call(self) -> None:
+        """End a step that makes no optimizer call."""
+        self._mark(-1)
+
+    def result(self) -> PlainRun | None:
+        """Return the samples so far, or None when there is no complete step."""
+        measurement = self._timer.measurement()
+        if measurement is None:
+            return None
+        caveats = [COMPILE_IGNORED] if self._is_compiled else []
+        load = self._load.fraction() if self._load else 0.0
+        if load > _BUSY_FRACTION and not _uses_workers(self._uses):
+            caveats.append(_busy(load))
+        if self._request.has_cuda:
+            caveats.append(_NEEDS_CUDA)
+        return PlainRun(
+            measurement=measurement,
+            processor=torch.cuda.get_device_name() if self._uses_cuda else cpu_name(),
+            precision=_precision(self._optimizers),
+            num_threads=torch.get_num_threads(),
+            peak_memory_bytes=(
+                torch.cuda.max_memory_allocated() if self._uses_cuda else _peak_memory_bytes()
+            ),
+            loader=_typical_use(self._uses),
+            caveats=tuple(caveats),
+        )
+
+    def _mark(self, optimizer: int) -> None:
+        self._load = self._load or OtherLoad()
+        is_enough = self._timer.mark(optimizer)
+        use = self._loaders.end_step()
+        if use is not None:
+            self._uses.append(use)
+        self._on_step(self._timer.num_calls)
+        if is_enough and self._optimizers.is_round_known():
+            self._on_done()
+
+    def _note_compile(self) -> None:
+        self._is_compiled = True
+
+
+def _busy(load: float) -> Caveat:
+    return Caveat(
+        code=BUSY_MACHINE,
+        message=f"other processes used {format_percent(load)} of this machine while the step was "
+        "measured; its time may be too long",
+    )
+
+
+def _uses_workers(uses: list[LoaderUse]) -> bool:
+    """Return whether data loader workers run, which are other processes but not other work."""
+    return any(use.num_workers for use in uses)
+
+
+def _typical_use(uses: list[LoaderUse]) -> LoaderUse | None:
+    if not uses:
+        return None
+    # The first fetch starts workers and fills caches.
+    waits = [use.wait_ns for use in uses[1:] or uses]
+    return replace(uses[-1], wait_ns=float(median(waits)))
+
+
+def _peak_memory_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _precision(optimizers: OptimizerHooks) -> str:
+    """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
+    counts: Counter[torch.dtype] = Counter()
+    for parameter in optimizers.parameters():
+        counts[parameter.dtype] += parameter.numel()
+    return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32") if counts else "fp32"

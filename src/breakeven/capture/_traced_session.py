@@ -1,0 +1,129 @@
+"""Record the steps of a training loop on a pretended GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._loader_watch import LoaderWatch, without_modes
+from breakeven.capture._module_path import ModulePath
+from breakeven.capture._optimizer_hooks import OptimizerHooks
+from breakeven.capture._pretended_cuda import pretended_cuda
+from breakeven.capture._protocol import RunRequest, TracedRun
+from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._step_tracer import StepTracer
+from breakeven.trace import HostWork, Op, Phase
+
+
+class TracedSession(ExitStack):
+    """Records the steps of a training loop on a pretended CUDA device.
+
+    Args:
+        request: Which loaders get another batch size.
+        on_done: Called from the training loop when there are recorded steps enough.
+        on_step: Called after each step with the number of steps.
+    """
+
+    def __init__(
+        self, request: RunRequest, on_done: Callable[[], None],
+        on_step: Callable[[int], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._on_done = on_done
+        self._on_step = on_step
+        self._recorder = StepRecorder(DeviceMap(DEVICE if request.is_moved else HOST))
+        self._loaders = LoaderWatch(
+            old_batch_size=request.loader_batch_size,
+            new_batch_size=request.new_batch_size,
+            in_process=True,
+            around_fetch=self._around_fetch,
+            on_batch=self._on_batch,
+        )
+        # Unknown until the first fetch; what is moved to a GPU keeps loading on the host.
+        self._loads_on_device: bool | None = False if request.is_moved else None
+        self._fetch_start = 0
+        self._optimizers = OptimizerHooks(self._mark, self._recorder)
+        self._tracer = StepTracer(self._recorder, self._loaders)
+
+    @property
+    def num_steps(self) -> int:
+        """Return the optimizer calls so far."""
+        return self._tracer.num_calls
+
+    def __enter__(self) -> TracedSession:
+        super().__enter__()
+        self.enter_context(self._loaders)
+        self.enter_context(self._optimizers)
+        self.enter_context(ModulePath(self._recorder))
+        self.enter_context(pretended_cuda(self._recorder, self._note_compile))
+        return self
+
+    def mark_call(self) -> None:
+        """End a step that makes no optimizer call."""
+        self._finish_step(self._tracer.mark(-1))
+
+    def result(self) -> TracedRun | None:
+        """Return the typical step so far, or None when none was completed."""
+        return self._tracer.result()
+
+    def _mark(self, number: int, optimizer: torch.optim.Optimizer) -> None:
+        num_parameters = sum(
+            parameter.numel() for group in optimizer.param_groups for parameter in group["params"]
+        )
+        self._finish_step(self._tracer.mark(number, num_parameters))
+
+    def _finish_step(self, is_enough: bool) -> None:
+        self._on_step(self._tracer.num_calls)
+        if is_enough and self._optimizers.is_round_known():
+            self._on_done()
+
+    def _note_compile(self) -> None:
+        self._tracer.is_compiled = True
+
+    def _around_fetch(self) -> ExitStack:
+        """Record the first fetch; later ones run at full speed unless it used the device."""
+        stack = ExitStack()
+        before = self._recorder.phase
+        self._recorder.phase = Phase.DATA
+        stack.callback(setattr, self._recorder, "phase", before)
+        self._fetch_start = len(self._recorder.events)
+        if self._loads_on_device is False:
+            stack.enter_context(without_modes())
+        return stack
+
+    def _on_batch(self, batch: Any, duration_ns: int) -> None:
+        """Replace what a fetch did on the host by the time it took."""
+        events = self._recorder.events
+        fetched = events[self._fetch_start :]
+        if self._loads_on_device is None:
+            self._loads_on_device = any(
+                not isinstance(event, Op) or event.device != HOST for event in fetched
+            )
+        if not self._loads_on_device:
+            del events[self._fetch_start :]
+            self._recorder.record(
+                HostWork(
+                    kind="data",
+                    duration_ns=duration_ns,
+                    num_workers=self._loaders.num_workers_of_last_fetch(),
+                    location=self._recorder.current_origin()[0],
+                )
+            )
+            for tensor in _tensors_of(batch):
+                self._recorder.devices.place(tensor, HOST)
+
+
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        return [tensor for value in batch.values() for tensor in _tensors_of(value)]
+    if isinstance(batch, (list, tuple)):
+        return [tensor for value in batch for tensor in _tensors_of(value)]
+    if hasattr(batch, "data") and isinstance(batch.data, dict):  # transformers.BatchEncoding
+        return _tensors_of(batch.data)
+    return []

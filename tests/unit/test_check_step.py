@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from made_up_runs import plain_run, traced_run
+from msgspec.structs import replace
+
+from breakeven.check import _check_step as module
+from breakeven.check import check_step
+from breakeven.cost import reference_host
+from breakeven.errors import BreakevenError, Caveat, UnknownDeviceError
+from breakeven.timing import BUSY_MACHINE, Source
+from breakeven.verdict import NoCrossover
+
+BUSY = Caveat(code=BUSY_MACHINE, message="other processes used 50 % of this machine")
+
+
+def step() -> None:
+    parameter = torch.ones(8, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    parameter.square().sum().backward()
+    optimizer.step()
+
+
+def test_function_is_measured_here_and_predicted_elsewhere() -> None:
+    report = check_step(step, devices=["t4", "T4", "l4"], host="reference", budget_s=0.01)
+    assert report.target == "step"
+    assert [(result.device, result.source) for result in report.results[1:]] == [
+        ("T4", Source.PREDICTED),
+        ("L4", Source.PREDICTED),
+    ]
+    assert report.results[0].source is Source.MEASURED
+    assert report.results[0].num_samples > 0
+    assert isinstance(report.crossover, NoCrossover)
+    assert "check_step" in report.crossover.none_because  # no command line is involved
+
+
+def test_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [replace(plain_run(24_000_000), caveats=(BUSY,)), plain_run(70_000)]
+    monkeypatch.setattr(module, "time_step", lambda *_, **__: runs.pop(0))
+    monkeypatch.setattr(module, "trace_step", lambda _: traced_run())
+    report = check_step(step, devices=["t4"], host="reference")
+    assert report.results[0].step_ns == 70_000
+    assert report.results[0].caveats == ()
+    assert not runs
+
+
+def test_unknown_names_are_refused_before_the_function_is_called() -> None:
+    def never() -> None:
+        raise AssertionError
+
+    with pytest.raises(UnknownDeviceError):
+        check_step(never, devices=["no such device"])
+    with pytest.raises(BreakevenError, match=f"there is no host 'x{reference_host().id}'"):
+        check_step(never, host=f"x{reference_host().id}")
