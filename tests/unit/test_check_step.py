@@ -15,11 +15,14 @@ from breakeven.verdict import NoCrossover
 BUSY = Caveat(code=BUSY_MACHINE, message="other processes used 50 % of this machine")
 
 
+PARAMETER = torch.ones(8, requires_grad=True)
+OPTIMIZER = torch.optim.SGD([PARAMETER], lr=0.1)
+
+
 def step() -> None:
-    parameter = torch.ones(8, requires_grad=True)
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    parameter.square().sum().backward()
-    optimizer.step()
+    OPTIMIZER.zero_grad()
+    PARAMETER.square().sum().backward()
+    OPTIMIZER.step()
 
 
 def test_function_is_measured_here_and_predicted_elsewhere() -> None:

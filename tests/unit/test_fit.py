@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from breakeven.calibrate import _tables
-from breakeven.calibrate._fit import Quality, fit_table, held_out_errors
+from breakeven.calibrate._family_fit import Quality
+from breakeven.calibrate._fit import fit_table, held_out_errors
 from breakeven.calibrate._tables import TimedKernel, read_tables
 from breakeven.calibrate.fit import describe, main
 from breakeven.cost import (
@@ -221,3 +222,15 @@ def test_command_writes_a_table_that_loads(
     # 2 × 1024 × 2048 × 1024 FLOP in 0.31 ms are 13.9 TFLOP/s of 15.7.
     assert device.families[0].median_error_fraction < 0.1
     assert capsys.readouterr().out == describe(table)
+
+
+def test_command_without_options_prints_the_errors_of_the_table_that_ships(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out == describe(load_efficiencies())
+
+
+def test_command_wants_tables_and_output_together(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["--tables", str(tmp_path)])

@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from breakeven.cost import has_rule, lower
+from breakeven.cost import lower
+from breakeven.cost._lowering import has_rule
 from breakeven.trace import Op, Settings, TensorSpec
 
 RECORDED = """

@@ -9,11 +9,10 @@ import breakeven.cost
 from breakeven.device import Precision
 from breakeven.simulate import (
     Bound,
+    Edit,
     StepPrediction,
     build_program,
     predict_steps,
-    remove_events,
-    replace_events,
 )
 from breakeven.timing import Source
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync
@@ -155,13 +154,12 @@ def test_edits_remove_and_replace_events_by_position() -> None:
     trace = StepTrace(events=(op(10), Sync(kind="item"), op(20), Sync(kind="print")))
     program = build_program(trace, costs=MadeUpCosts())
 
-    edit = remove_events(trace, lambda event: isinstance(event, Sync) and event.kind == "item")
+    edit = Edit(replaced={1: ()})
     assert edit.apply(trace).events == (trace.events[0], trace.events[2], trace.events[3])
     assert program.edited(edit).lowerings == (*program.lowerings[::2], None)
 
-    longer = replace_events(trace, lambda event: op(500) if event is trace.events[2] else event)
+    longer = Edit(replaced={2: (op(500),)})
     assert [k.flop for k in program.edited(longer).kernels] == [10, 500]
-    assert len(longer.replaced) == 1
 
 
 def test_40_devices_at_20_sizes_take_one_pass_over_the_events() -> None:

@@ -120,7 +120,7 @@ def _idle_kernels(
         latency_ns = np.array([float(row["latency_ms"]) * 1e6 for row in group])
         idle_call_ns = float(np.percentile(latency_ns, _IDLE_CALL_PERCENTILE))
         usable = np.flatnonzero(latency_ns > _MIN_IDLE_CALLS * idle_call_ns)
-        for index in _spread(usable):
+        for index in _evenly_picked(usable):
             kernel = _single_kernel(build(group[index]), Settings(allow_tf32_convolution=False))
             yield TimedKernel(
                 device=_device(name),
@@ -153,7 +153,8 @@ def _is_first_layer(row: Row) -> bool:
     return row["phase"] == "bw_input" and int(row["Cin"]) <= 3
 
 
-def _spread(indices: np.ndarray) -> Iterable[int]:
+def _evenly_picked(indices: np.ndarray) -> Iterable[int]:
+    """Return at most ``_MAX_ROWS`` of the indices, the smallest and the largest among them."""
     if len(indices) <= _MAX_ROWS:
         return indices.tolist()
     picked = np.linspace(0, len(indices) - 1, _MAX_ROWS).round().astype(int)

@@ -1,4 +1,4 @@
-"""`python -m breakeven.calibrate.fit`: the efficiency table, made anew from timed operators."""
+"""`python -m breakeven.calibrate.fit`: the efficiency table, made anew or described."""
 
 from __future__ import annotations
 
@@ -11,26 +11,36 @@ import msgspec
 
 from breakeven.calibrate._fit import fit_table
 from breakeven.calibrate._tables import read_tables
-from breakeven.cost import EfficiencyTable
+from breakeven.cost import EfficiencyTable, load_efficiencies
 from breakeven.units import format_percent
 
 _PROVENANCE = (
     "Fitted by `python -m breakeven.calibrate.fit` to public measurements of single operators: "
-    "NeuSight (torch 2.1 and 2.4, fp32, one operator at a time on an idle GPU, the fastest rows "
-    "taken off as dispatch), DeepBench (library calls in C++ loops, 2016-2019), "
-    "te42kyfo/gpu-benches streams, and peak GEMM rates of mli/transformers-benchmarks and "
-    "stas00/ml-engineering. The source of each device names its tables."
+    "neusight, https://github.com/sitar-lab/NeuSight (torch 2.1 and 2.4, fp32, one operator at a "
+    "time on an idle GPU, the fastest rows taken off as dispatch); deepbench, "
+    "https://github.com/baidu-research/DeepBench (library calls in C++ loops, 2016-2019); "
+    "te42kyfo, https://github.com/te42kyfo/gpu-benches (streams, commit 1c36d50); and peak GEMM "
+    "rates of mli, https://github.com/mli/transformers-benchmarks (commit 3370b2b), and stas00, "
+    "https://github.com/stas00/ml-engineering (commit 744d01e). The source of each device names "
+    "its tables by these words; CONTRIBUTING.md says what a table holds."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fit the table, write it, and print the errors on devices left out."""
-    parser = argparse.ArgumentParser(prog="python -m breakeven.calibrate.fit", description=__doc__)
-    parser.add_argument(
-        "--tables", type=Path, required=True, help="folder of the tables of timed operators"
+    """Fit and write the table, or take the one that ships; print its errors."""
+    parser = argparse.ArgumentParser(
+        prog="python -m breakeven.calibrate.fit",
+        description="Fit the efficiency table and print its errors; without options, print those "
+        "of the table that ships.",
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--tables", type=Path, help="folder of the tables of timed operators")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     arguments = parser.parse_args(argv)
+    if (arguments.tables is None) != (arguments.output is None):
+        parser.error("--tables and --output go together")
+    if arguments.tables is None:
+        sys.stdout.write(describe(load_efficiencies()))
+        return 0
     table = fit_table(read_tables(arguments.tables), _PROVENANCE)
     encoded = msgspec.json.format(msgspec.json.encode(table), indent=1)
     arguments.output.write_bytes(encoded + b"\n")

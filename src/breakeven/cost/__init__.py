@@ -21,8 +21,6 @@ from breakeven.cost._kernel_times import kernel_times as kernel_times
 from breakeven.cost._launch import LaunchCosts as LaunchCosts
 from breakeven.cost._launch import copy_ns as copy_ns
 from breakeven.cost._launch import launch_costs as launch_costs
-from breakeven.cost._lowering import has_rule as has_rule
-from breakeven.cost._lowering import is_view as is_view
 from breakeven.cost._lowering import lower as lower
 from breakeven.cost._roofline import EfficiencyArrays as EfficiencyArrays
 from breakeven.cost._teaching import calibrated_variant as calibrated_variant

@@ -13,7 +13,8 @@ from breakeven.trace import Op, Phase
 # a small nn.Linear takes 27 µs more than an addition on an idle GPU, module included, a small bmm
 # 5 µs more (NeuSight tables, three hosts). A convolution passes four levels of dispatch, looks up
 # its algorithm by a hash of all its parameters, describes four tensors and allocates a workspace;
-# a batch norm passes three levels, and allocates what it saves. No table isolates these two.
+# a batch norm passes three levels, and allocates what it saves. No table isolates these two, nor
+# the families below of which nothing is said here: their factors are judgement.
 _CALL_FACTOR = {
     Family.GEMM: 4.0,
     Family.BATCHED_GEMM: 2.0,

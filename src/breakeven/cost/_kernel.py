@@ -26,7 +26,6 @@ class Family(StrEnum):
     POOLING = "pooling"
     SORT = "sort"
     LINALG = "linalg"
-    COPY = "copy"
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import msgspec
 
 from breakeven.device import DeviceSpec
+
+_T = TypeVar("_T")
 
 
 class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,19 +102,26 @@ def launch_costs(device: DeviceSpec) -> LaunchCosts:
     Raises:
         ValueError: The generation is not in the table.
     """
-    try:
-        return _BY_GENERATION[device.launch_generation]
-    except KeyError:
-        raise ValueError(
-            f"{device.id}: no launch costs for generation {device.launch_generation!r}; "
-            f"known: {', '.join(_BY_GENERATION)}"
-        ) from None
+    return _of_generation(_BY_GENERATION, device)
 
 
 def kernel_floor_ns(device: DeviceSpec) -> float:
-    """Return the shortest time that any kernel occupies ``device``, in nanoseconds."""
-    launch_costs(device)
-    return _FLOOR_NS[device.launch_generation]
+    """Return the shortest time that any kernel occupies ``device``, in nanoseconds.
+
+    Raises:
+        ValueError: Its launch generation is not in the table.
+    """
+    return _of_generation(_FLOOR_NS, device)
+
+
+def _of_generation(table: Mapping[str, _T], device: DeviceSpec) -> _T:
+    try:
+        return table[device.launch_generation]
+    except KeyError:
+        raise ValueError(
+            f"{device.id}: no launch costs for generation {device.launch_generation!r}; "
+            f"known: {', '.join(table)}"
+        ) from None
 
 
 def copy_ns(num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:

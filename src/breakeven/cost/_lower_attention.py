@@ -57,6 +57,7 @@ def _product_flop(op: Op, query: TensorSpec, key: TensorSpec, value: TensorSpec)
 
 def _lower_attention(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower fused attention, forward or backward; in both, one kernel streams keys past queries."""
+    del settings
     is_backward = "backward" in op.name
     # The gradient of the output comes first in the arguments of the backward operator.
     query, key, value = op.inputs[1:4] if is_backward else op.inputs[:3]
@@ -83,12 +84,8 @@ def _lower_attention(op: Op, settings: Settings) -> tuple[Kernel, ...]:
 def _lower_plain_attention(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower attention that stores all scores: scale, product, softmax, product."""
     query, key, value = op.inputs[:3]
-    batch, m, n, k = (
-        math.prod(query.shape[:-2]),
-        query.shape[-2],
-        key.shape[-2],
-        query.shape[-1],
-    )
+    batch = math.prod(query.shape[:-2])
+    m, n, k = query.shape[-2], key.shape[-2], query.shape[-1]
     scores_bytes = float(batch * m * n * query.element_bytes)
     precision = tensor_core_precision(query, allow_tf32=settings.allow_tf32_matmul)
 

@@ -92,17 +92,10 @@ def _is_copy_of_view(name: str) -> bool:
     return name.endswith("_copy") and name.removesuffix("_copy") in _VIEWS
 
 
-def is_view(op_name: str) -> bool:
-    """Return whether the operator only makes a view, which is cheap for the host as well.
-
-    Args:
-        op_name: Overload, such as ``aten.transpose.int``.
-    """
-    return base_name(op_name) in _VIEWS
-
-
 def has_rule(op_name: str) -> bool:
     """Return whether ``lower`` knows what the operator runs; else it attaches a caveat.
+
+    Asked without shapes, so that all of torch's operators can be held against the rules.
 
     Args:
         op_name: Overload, such as ``aten.addmm.default``.

@@ -75,7 +75,6 @@ _RELATIVES = {
     Family.POOLING: _Relative(family=Family.ELEMENTWISE, factor=0.7, log_sigma=0.35),
     Family.GATHER: _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
     Family.SORT: _Relative(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
-    Family.COPY: _Relative(family=Family.ELEMENTWISE, factor=1.0, log_sigma=0.15),
 }
 # cuDNN computes each channel by itself, without a matrix product: traffic decides.
 _DEPTHWISE = _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
@@ -83,7 +82,7 @@ _DEPTHWISE = _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtEfficiency:
-    """Efficiencies for some devices, each array of shape (1, num_devices); see `KernelTimes`."""
+    """Efficiencies for some devices; the sigmas, of shape (1, num_devices), as in `KernelTimes`."""
 
     arrays: EfficiencyArrays
     log_sigma: Floats
@@ -225,6 +224,7 @@ def _held_out_sigma(
 
 
 def _distance(device: DeviceSpec, teacher: DeviceEfficiency) -> int:
+    """Return how far a teacher is, in launch generations; nearer than 0 with the same chip."""
     generation, other = device.launch_generation, teacher.launch_generation
     if device.chip and device.chip == teacher.chip:
         return _SAME_CHIP_DISTANCE
@@ -240,12 +240,12 @@ def _is_same_line(generation: str, other: str) -> bool:
 def is_taught_by_other_lines(
     table: EfficiencyTable,
     device: DeviceSpec,
-    kernel_family: Family,
+    family: Family,
     variant: str,
     arithmetic: Arithmetic,
 ) -> bool:
     """Return whether no calibrated device of the same line of descent teaches ``device``."""
-    teachers, _, _ = _find_teachers(table, kernel_family, variant, arithmetic)
+    teachers, _, _ = _find_teachers(table, family, variant, arithmetic)
     return not any(
         _is_same_line(device.launch_generation, teacher.launch_generation)
         for teacher, _ in teachers

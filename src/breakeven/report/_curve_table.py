@@ -10,8 +10,10 @@ from breakeven.report._text import printable, ratio_alone, shorten
 from breakeven.verdict import CheckReport, Choice, Crossover, Curve, CurvePoint, DeviceKind
 
 _CELL_CHARACTERS = 9
-_NAME_CHARACTERS = 28
+_NAME_CHARACTERS = 18
 _MAX_SIZES = 9
+# That of the report, and the gap after the label.
+_INDENT = 4
 
 
 def curve_table(report: CheckReport, console: Console) -> Table | None:
@@ -32,7 +34,8 @@ def curve_table(report: CheckReport, console: Console) -> Table | None:
     ]
     if len(pairs) < 2:
         return None
-    room = (console.width - _NAME_CHARACTERS) // _CELL_CHARACTERS
+    label = shorten(printable(gpu.device), _NAME_CHARACTERS) + " vs CPU"
+    room = (console.width - len(label) - _INDENT) // _CELL_CHARACTERS
     pairs = _thinned(pairs, min(max(room, 2), _MAX_SIZES))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(printable(gpu.axis.replace("_", " ")), no_wrap=True, overflow="ellipsis")
@@ -40,7 +43,7 @@ def curve_table(report: CheckReport, console: Console) -> Table | None:
         table.add_column(f"{cpu_point.size:,}", justify="right", no_wrap=True)
     ratios = [cpu_point.step_ns / gpu_point.step_ns for cpu_point, gpu_point in pairs]
     table.add_row(
-        shorten(printable(gpu.device), 18) + " vs CPU",
+        label,
         *(Text(ratio_alone(ratio), style="green" if ratio > 1 else "yellow") for ratio in ratios),
     )
     return table

@@ -3,8 +3,6 @@
 from breakeven.simulate._bound import Bound as Bound
 from breakeven.simulate._cost_model import CostModel as CostModel
 from breakeven.simulate._edit import Edit as Edit
-from breakeven.simulate._edit import remove_events as remove_events
-from breakeven.simulate._edit import replace_events as replace_events
 from breakeven.simulate._finding import Finding as Finding
 from breakeven.simulate._predict import StepPrediction as StepPrediction
 from breakeven.simulate._predict import predict_steps as predict_steps
@@ -15,7 +13,6 @@ from breakeven.simulate._scenario import FAST as FAST
 from breakeven.simulate._scenario import SLOW as SLOW
 from breakeven.simulate._scenario import TYPICAL as TYPICAL
 from breakeven.simulate._scenario import Scenario as Scenario
-from breakeven.simulate._timelines import LAUNCH_QUEUE_DEPTH as LAUNCH_QUEUE_DEPTH
 from breakeven.simulate._timelines import Span as Span
 from breakeven.simulate._timelines import Timeline as Timeline
 from breakeven.simulate._timelines import Timelines as Timelines

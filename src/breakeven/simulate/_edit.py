@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,14 +30,3 @@ class Edit:
             kept for index, event in enumerate(trace.events) for kept in self.event(index, event)
         )
         return msgspec.structs.replace(trace, events=events)
-
-
-def remove_events(trace: StepTrace, predicate: Callable[[Event], bool]) -> Edit:
-    """Return the edit that removes the events for which ``predicate`` holds."""
-    return Edit(replaced={i: () for i, event in enumerate(trace.events) if predicate(event)})
-
-
-def replace_events(trace: StepTrace, change: Callable[[Event], Event]) -> Edit:
-    """Return the edit that puts ``change(event)`` in the place of each event it changes."""
-    changed = ((i, event, change(event)) for i, event in enumerate(trace.events))
-    return Edit(replaced={i: (new,) for i, event, new in changed if new is not event})

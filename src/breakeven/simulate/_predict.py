@@ -22,7 +22,7 @@ from breakeven.trace import StepTrace
 # What a process occupies before its first tensor: the CUDA context, and the kernels of torch,
 # cuBLAS and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the
 # last ten years.
-CONTEXT_BYTES = 500_000_000
+_CONTEXT_BYTES = 500_000_000
 
 _SCENARIOS = (TYPICAL, FAST, SLOW, *WITHOUT_EACH)
 _BOUNDS = tuple(Bound)
@@ -88,7 +88,7 @@ def predict_steps(
     host_ns = timelines.host_busy_ns
     predictions: list[StepPrediction] = []
     for p, program in enumerate(programs):
-        peak_memory_bytes = program.trace.peak_memory_bytes + CONTEXT_BYTES
+        peak_memory_bytes = program.trace.peak_memory_bytes + _CONTEXT_BYTES
         num_kernels, caveats = program.num_kernels, program.caveats
         main_precision = _main_precision(program.kernels)
         for d, device in enumerate(devices):

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.simulate._plan import Array, Plan, Point, PointKind, build_plan
+from breakeven.simulate._plan import Array, Plan, Point, PointKind
+from breakeven.simulate._planner import build_plan
 from breakeven.simulate._program import EventKind, Program
 from breakeven.simulate._scenario import TYPICAL, Scenario
 
 # Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
 # what is commonly observed. It matters only where more than that are issued without a wait.
-LAUNCH_QUEUE_DEPTH = 1024
+_LAUNCH_QUEUE_DEPTH = 1024
 
 _MIN_STEPS = 3
 _MAX_STEPS = 40
@@ -56,16 +57,6 @@ class Timeline:
     host_busy_ns: float
     device_busy_ns: float
     spans: tuple[Span, ...]
-
-    @property
-    def host_idle_ns(self) -> float:
-        """Return how long the host waits."""
-        return self.step_ns - self.host_busy_ns
-
-    @property
-    def device_idle_ns(self) -> float:
-        """Return how long the device has nothing to do."""
-        return self.step_ns - self.device_busy_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +120,7 @@ def simulate(
     host: HostSpec,
     *,
     scenarios: Sequence[Scenario] = (TYPICAL,),
-    queue_depth: int = LAUNCH_QUEUE_DEPTH,
+    queue_depth: int = _LAUNCH_QUEUE_DEPTH,
 ) -> Timelines:
     """Return the steady state of each program on each device under each scenario.
 

@@ -2,7 +2,6 @@
 
 from breakeven.trace._batch_scaling import ScaledTrace as ScaledTrace
 from breakeven.trace._batch_scaling import ScalingError as ScalingError
-from breakeven.trace._events import DTYPE_BYTES as DTYPE_BYTES
 from breakeven.trace._events import Copy as Copy
 from breakeven.trace._events import Event as Event
 from breakeven.trace._events import HostWork as HostWork

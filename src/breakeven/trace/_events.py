@@ -55,7 +55,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def element_bytes(self) -> int:
         """Return the bytes of one element."""
-        return DTYPE_BYTES[self.dtype]
+        return _DTYPE_BYTES[self.dtype]
 
     @property
     def num_bytes(self) -> int:
@@ -63,7 +63,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.numel * self.element_bytes
 
 
-DTYPE_BYTES = {
+_DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "complex32": 4, "complex64": 8, "complex128": 16,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
@@ -105,7 +105,18 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
-    """A copy between host and device memory."""
+    """A copy between host and device memory.
+
+    Args:
+        source: Device that it reads from: ``cpu`` or ``cuda:0``.
+        destination: Device that it writes to.
+        num_bytes: Bytes copied.
+        is_pinned: Whether the host memory is page-locked.
+        non_blocking: Whether the script asked not to wait.
+        phase: Part of the step.
+        location: Line of the user's file.
+        storage: Number of the memory block that is copied, as in `TensorSpec`.
+    """
 
     source: str
     destination: str
