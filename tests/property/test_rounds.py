@@ -81,3 +81,7 @@ def test_ends_are_the_calls_of_one_optimizer(calls: list[int]) -> None:
         assert len(ends) == calls.count(calls[ends[0]])
         # No optimizer is called less than that one, but for a round that was cut off.
         assert all(len(ends) <= calls.count(number) + 1 for number in calls)
+
+
+def test_an_optimizer_made_anew_for_every_step_ends_it() -> None:
+    assert find_round_ends(range(20)) == tuple(range(20))

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from breakeven.capture import HostRun
 from breakeven.check._machine import check_host_name, find_host
 from breakeven.cost import reference_host
-from breakeven.device import HostSpec
 from breakeven.errors import BreakevenError
 from made_up_steps import HOST
 
@@ -15,16 +15,17 @@ from made_up_steps import HOST
 class MeasuringLauncher:
     """Measures the same made-up host each time, and counts."""
 
-    def __init__(self, torch_version: str = "2.9.0") -> None:
+    def __init__(self, torch_version: str = "2.9.0", other_load_fraction: float = 0.0) -> None:
         self.num_measured = 0
         self._torch_version = torch_version
+        self._other_load_fraction = other_load_fraction
 
     def ready(self) -> SimpleNamespace:
-        return SimpleNamespace(torch_version=self._torch_version)
+        return SimpleNamespace(torch_version=self._torch_version, processor="made up")
 
-    def measure_host(self) -> HostSpec:
+    def measure_host(self) -> HostRun:
         self.num_measured += 1
-        return HOST
+        return HostRun(host=HOST, other_load_fraction=self._other_load_fraction)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,13 @@ def test_this_host_is_measured_once() -> None:
     assert find_host("here", launcher) == HOST
     assert find_host("here", launcher) == HOST
     assert launcher.num_measured == 1
+
+
+def test_figures_of_a_busy_host_are_not_kept() -> None:
+    launcher = MeasuringLauncher(other_load_fraction=0.5)
+    assert find_host("here", launcher) == HOST
+    assert find_host("here", launcher) == HOST
+    assert launcher.num_measured == 2
 
 
 def test_this_host_is_measured_again_under_another_torch() -> None:

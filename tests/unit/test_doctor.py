@@ -12,6 +12,7 @@ from breakeven.trace import (
     Copy,
     DeviceFault,
     Event,
+    HostWork,
     Op,
     Phase,
     StepTrace,
@@ -310,3 +311,28 @@ def test_rules_have_stable_codes_and_a_page_each() -> None:
             "Fix",
             "Known limits",
         ]
+
+
+def host_work(kind: str, duration_ns: int, num_workers: int = 0) -> HostWork:
+    return HostWork(kind=kind, duration_ns=duration_ns, num_workers=num_workers, location=at(5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "cause"),
+    [("data", "HOST001", "LOADER_WORKERS0"), ("script", "HOST002", "ENV_BOUND")],
+)
+def test_host_work_that_takes_most_of_the_step(kind: str, code: str, cause: str) -> None:
+    finding = found(code, host_work(kind, 9_000), op(1_000, host_ns=10))
+
+    assert (finding.cause, finding.line) == (cause, 5)
+    assert finding.gain_fraction > 0.5
+
+
+def test_host_work_that_hardly_counts_is_no_finding() -> None:
+    codes = {finding.code for finding in findings(host_work("data", 50), op(10_000, host_ns=10))}
+    assert "HOST001" not in codes
+
+
+def test_workers_load_beside_the_step() -> None:
+    events = (host_work("data", 9_000, num_workers=4), op(1_000, host_ns=10))
+    assert "HOST001" not in {finding.code for finding in findings(*events)}

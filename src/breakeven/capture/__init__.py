@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from breakeven.capture._launcher import Launcher as Launcher
 from breakeven.capture._protocol import FailureKind as FailureKind
+from breakeven.capture._protocol import HostRun as HostRun
 from breakeven.capture._protocol import LoaderUse as LoaderUse
 from breakeven.capture._protocol import PlainRun as PlainRun
 from breakeven.capture._protocol import RunFailure as RunFailure

@@ -31,7 +31,6 @@ from breakeven.capture._protocol import (
     StepCount,
     TracedRun,
 )
-from breakeven.device import HostSpec
 from breakeven.errors import BreakevenError
 
 _KEPT_OUTPUT_BYTES = 16_384
@@ -119,7 +118,7 @@ class Launcher:
         assert not isinstance(answer, HostRun)
         return answer
 
-    def measure_host(self) -> HostSpec:
+    def measure_host(self) -> HostRun:
         """Measure what this host spends to issue an operator.
 
         Raises:
@@ -131,7 +130,7 @@ class Launcher:
                 "the costs of this host per operator could not be measured",
                 hint="try again, or name another host with --host",
             )
-        return answer.host
+        return answer
 
     def _ask(
         self, request: Request, limit_s: float, on_step: Callable[[int], None]

@@ -18,15 +18,13 @@ from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.errors import Caveat
 from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
-from breakeven.timing import BUSY_MACHINE
+from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
 from breakeven.units import format_percent
 
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
 # kernels of the one before.
 _CUDA_STEPS_PER_SAMPLE = 10
 
-# Of all processors, used by other processes: above this a measurement says little.
-_BUSY_FRACTION = 0.15
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
     message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
@@ -90,7 +88,7 @@ class PlainSession(ExitStack):
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
         load = self._load.fraction() if self._load else 0.0
-        if load > _BUSY_FRACTION and not _uses_workers(self._uses):
+        if load > BUSY_FRACTION and not _uses_workers(self._uses):
             caveats.append(_busy(load))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)

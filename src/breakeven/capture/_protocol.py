@@ -184,9 +184,15 @@ Request = RunRequest | HostRequest
 
 
 class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
-    """What this host spends per operator."""
+    """What this host spends per operator.
+
+    Args:
+        host: Its costs.
+        other_load_fraction: Share of its processors that other processes used meanwhile.
+    """
 
     host: HostSpec
+    other_load_fraction: float
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
@@ -210,12 +216,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     Args:
         torch_version: Its version.
+        processor: Name of the CPU.
         import_s: How long that took.
         num_threads: Intra-op threads that torch chooses here.
         has_cuda: Whether this machine has a CUDA device that torch can use.
     """
 
     torch_version: str
+    processor: str
     import_s: float
     num_threads: int
     has_cuda: bool

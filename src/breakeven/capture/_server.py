@@ -34,7 +34,7 @@ from breakeven.capture._protocol import (  # noqa: E402
     Request,
     Started,
 )
-from breakeven.measure import measure_host  # noqa: E402
+from breakeven.measure import OtherLoad, cpu_name, measure_host  # noqa: E402
 
 _POLL_S = 0.02
 
@@ -48,6 +48,7 @@ def main() -> None:
         answer_fd,
         Ready(
             torch_version=str(torch.__version__),
+            processor=cpu_name(),
             import_s=perf_counter() - _started_s,
             num_threads=torch.get_num_threads(),
             has_cuda=torch.cuda.is_available(),
@@ -72,7 +73,9 @@ def _become_child(request: Request, request_fd: int, answer_fd: int) -> None:
     os.set_inheritable(answer_fd, False)
     sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open for the life of the process
     if isinstance(request, HostRequest):
-        _send(answer_fd, HostRun(host=measure_host()))
+        load = OtherLoad()
+        host = measure_host()
+        _send(answer_fd, HostRun(host=host, other_load_fraction=load.fraction()))
         os._exit(0)
     if not request.on_cuda:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -9,9 +9,9 @@ from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.errors import ScriptError
+from breakeven.errors import Caveat, ScriptError
 from breakeven.simulate import predict_steps
-from breakeven.timing import Estimate
+from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import ScaledTrace, ScalingError
 from breakeven.verdict import (
     Crossover,
@@ -67,6 +67,8 @@ class BatchSizes:
         self._plain = plain
         self._path = path
         self._loader = loader
+        # What to know of the measurements at other sizes.
+        self.caveats: list[Caveat] = []
         self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
         self._peak_bytes = {loader.batch_size: plain.peak_memory_bytes}
 
@@ -137,6 +139,14 @@ class BatchSizes:
         if plain is None or plain.loader is None or plain.loader.batch_size != size:
             return False
         self._cpu[size] = plain.measurement.estimate
+        if any(caveat.code == BUSY_MACHINE for caveat in plain.caveats):
+            self.caveats.append(
+                Caveat(
+                    code="busy-at-batch-size",
+                    message=f"this machine was busy when batch size {size} was measured; the "
+                    "crossover may be off",
+                )
+            )
         self._peak_bytes[size] = plain.peak_memory_bytes
         return True
 

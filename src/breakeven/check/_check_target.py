@@ -11,6 +11,7 @@ from breakeven.check._machine import check_host_name, find_host
 from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec
+from breakeven.errors import Caveat
 from breakeven.verdict import CheckReport, Crossover, Curve, DeviceKind, NoCrossover
 
 
@@ -57,19 +58,24 @@ def check_target(
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
         comparison = compare(traced, plain, specs, host_spec, measured)
-        crossover, curves = _search_crossover(runs, comparison, specs)
+        crossover, curves, caveats = _search_crossover(runs, comparison, specs)
         progress.end()
     return comparison.report(
-        target=found.label, crossover=crossover, curves=curves, torch_version=ready.torch_version
+        target=found.label,
+        crossover=crossover,
+        curves=curves,
+        caveats=caveats,
+        torch_version=ready.torch_version,
     )
 
 
 def _search_crossover(
     runs: Runs, comparison: Comparison, devices: Sequence[DeviceSpec]
-) -> tuple[Crossover | NoCrossover, tuple[Curve, ...]]:
+) -> tuple[Crossover | NoCrossover, tuple[Curve, ...], tuple[Caveat, ...]]:
     loader = comparison.traced.loader
     if loader is None:
-        return no_loader(), ()
+        return no_loader(), (), ()
     sizes = BatchSizes(runs, comparison.traced, comparison.plain, comparison.path, loader)
     cpu_name = comparison.results[0].device
-    return sizes.search(cpu_name, devices, comparison.best.device, comparison.host)
+    answer = sizes.search(cpu_name, devices, comparison.best.device, comparison.host)
+    return *answer, tuple(sizes.caveats)

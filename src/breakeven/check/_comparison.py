@@ -10,6 +10,7 @@ from breakeven.capture import PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
 from breakeven.device import DeviceSpec, HostSpec, default_devices, find_device
 from breakeven.doctor import diagnose
+from breakeven.errors import Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.timing import Source
 from breakeven.trace import StepTrace
@@ -53,11 +54,11 @@ class Comparison:
 
     def report(
         self, *, target: str, crossover: Crossover | NoCrossover, curves: tuple[Curve, ...],
-        torch_version: str,
+        torch_version: str, caveats: tuple[Caveat, ...] = (),
     ) -> CheckReport:  # fmt: skip
-        """Return the report."""
+        """Return the report; ``caveats`` are what the search for the crossover met."""
         trace = self.trace
-        caveats = {caveat.message: caveat for caveat in (*trace.caveats, *self.plain.caveats)}
+        all_caveats = (*trace.caveats, *self.plain.caveats, *caveats)
         return CheckReport(
             schema_version=SCHEMA_VERSION,
             target=target,
@@ -82,7 +83,7 @@ class Comparison:
             verdict=self.verdict,
             crossover=crossover,
             findings=diagnose(trace, self.best.device, self.host),
-            caveats=tuple(caveats.values()),
+            caveats=tuple({caveat.message: caveat for caveat in all_caveats}.values()),
             curves=curves,
         )
 

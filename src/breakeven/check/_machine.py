@@ -11,6 +11,7 @@ from breakeven.cost import reference_host
 from breakeven.device import HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.store import read_host, write_host
+from breakeven.timing import BUSY_FRACTION
 
 HERE = "here"
 
@@ -23,18 +24,21 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
     """
     if name != HERE:
         return named_host(name)
+    ready = launcher.ready()
     key = {
         "machine": platform.node(),
+        "processor": ready.processor,
         "processors": str(os.cpu_count()),
         "python": platform.python_version(),
-        "torch": launcher.ready().torch_version,
+        "torch": ready.torch_version,
     }
     stored = read_host(key)
     if stored is not None:
         return stored
     measured = launcher.measure_host()
-    write_host(key, measured)
-    return measured
+    if measured.other_load_fraction <= BUSY_FRACTION:
+        write_host(key, measured.host)
+    return measured.host
 
 
 def check_host_name(name: str) -> None:

@@ -53,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--host",
         metavar="here|NAME",
         default="here",
-        help="machine that feeds the GPUs (default: here)",
+        help="machine that feeds the GPUs: here, or reference, a typical server (default: here)",
     )
     parser.add_argument(
         "-m",

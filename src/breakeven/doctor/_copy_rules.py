@@ -58,7 +58,8 @@ class BlockingCopy:
             Occurrence(
                 title="a batch is copied to the GPU from pageable memory "
                 f"{times_per_step(len(events))}, and the host waits for it",
-                fix="DataLoader(pin_memory=True) and .to(device, non_blocking=True)",
+                fix="pinned memory, as from DataLoader(pin_memory=True), and "
+                ".to(device, non_blocking=True)",
                 location=location,
                 events=events,
                 edit=Edit(replaced={i: (_queued(case.trace.events[i]),) for i in events}),

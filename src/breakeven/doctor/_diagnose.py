@@ -6,6 +6,7 @@ import breakeven.cost
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor._copy_rules import BlockingCopy, CreatedOnHost
 from breakeven.doctor._device_rules import NeverOnDevice, RaisesOnDevice
+from breakeven.doctor._host_rules import LoadingInProcess, ScriptWork
 from breakeven.doctor._launch_rules import LaunchFloor
 from breakeven.doctor._optimizer_rules import ParameterLoop
 from breakeven.doctor._rule import Case, Occurrence, Rule
@@ -38,6 +39,8 @@ _RULES: tuple[Rule, ...] = (
     BlockingCopy(),
     CreatedOnHost(),
     ParameterLoop(),
+    LoadingInProcess(),
+    ScriptWork(),
 )
 
 

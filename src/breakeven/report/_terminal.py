@@ -30,6 +30,8 @@ from breakeven.verdict import (
 )
 
 _MAX_FINDINGS = 8
+# A fix that saves less than this part of the step is not worth the reader's time.
+_LEAST_GAIN = 0.005
 _CHOICE_STYLES = {
     Choice.CPU: "bold cyan",
     Choice.GPU: "bold green",
@@ -198,11 +200,18 @@ def _render_findings(findings: Sequence[Finding], console: Console) -> None:
         return
     console.line()
     _say(console, Text("What costs time on a GPU, and the fix", style="bold"))
-    for finding in findings[:_MAX_FINDINGS]:
+    shown = [finding for finding in findings if _is_worth_a_line(finding)][:_MAX_FINDINGS]
+    for finding in shown:
         _render_finding(finding, console)
-    num_hidden = len(findings) - _MAX_FINDINGS
+    num_hidden = len(findings) - len(shown)
     if num_hidden > 0:
         _say(console, Text(f"and {_plural(num_hidden, 'more finding')}, listed by --json"), 2)
+
+
+def _is_worth_a_line(finding: Finding) -> bool:
+    """Return whether the fix gains something, or the finding is about more than time."""
+    is_about_time = finding.share_fraction > 0 or finding.gain_fraction > 0
+    return not is_about_time or finding.gain_fraction >= _LEAST_GAIN
 
 
 def _render_finding(finding: Finding, console: Console) -> None:

@@ -3,6 +3,7 @@
 from breakeven.timing._clock import Clock as Clock
 from breakeven.timing._estimate import Estimate as Estimate
 from breakeven.timing._estimate import Source as Source
+from breakeven.timing._measurement import BUSY_FRACTION as BUSY_FRACTION
 from breakeven.timing._measurement import BUSY_MACHINE as BUSY_MACHINE
 from breakeven.timing._measurement import CONFIDENCE as CONFIDENCE
 from breakeven.timing._measurement import Measurement as Measurement

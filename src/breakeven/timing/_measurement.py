@@ -13,6 +13,8 @@ from breakeven.timing._estimate import Estimate, Source
 CONFIDENCE = 0.90
 # Code of the caveat on a measurement taken while other processes used the machine.
 BUSY_MACHINE = "busy-machine"
+# Of all processors, used by other processes: above this a measurement says little.
+BUSY_FRACTION = 0.15
 
 # What a few samples are widened by at least: the spread of one machine from run to run.
 _LEAST_FACTOR = 1.1
@@ -21,6 +23,8 @@ _LEAST_FACTOR = 1.1
 # no more than the ratio itself.
 # Source: Student's t with one degree of freedom, (6.31 - 1) / 2, on logarithms of the times.
 _POWER_OF_TWO_SAMPLES = 2.66
+# One sample says nothing of its spread. A first step is often twice as long as the later ones.
+_FACTOR_OF_ONE_SAMPLE = 2.0
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,14 +53,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """Return the median with its confidence interval, free of assumptions on the shape.
 
         With fewer samples than the confidence needs, the interval is their whole range, widened
-        at both ends by the ratio of its ends (by more where there are only two, and by at least
-        10 %): said wide rather than too narrow.
+        at both ends by the ratio of its ends (by more where there are only two, by at least 10 %,
+        and by a factor of 2 where there is but one): said wide rather than too narrow.
         """
         ordered = sorted(self.steady_ns)
         rank = _interval_rank(len(ordered), CONFIDENCE)
         if rank is None:
+            least = _FACTOR_OF_ONE_SAMPLE if len(ordered) == 1 else _LEAST_FACTOR
             power = _POWER_OF_TWO_SAMPLES if len(ordered) == 2 else 1.0
-            factor = max((ordered[-1] / ordered[0]) ** power, _LEAST_FACTOR)
+            factor = max((ordered[-1] / ordered[0]) ** power, least)
             low, high = ordered[0] / factor, ordered[-1] * factor
         else:
             low, high = ordered[rank], ordered[-1 - rank]

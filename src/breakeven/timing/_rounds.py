@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+# No training updates more sets of weights in turn than this.
+_MOST_OPTIMIZERS = 8
+
 
 def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
     """Return the positions in ``calls`` at which a training step ends.
@@ -19,6 +22,9 @@ def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
     counts = Counter(calls)
     if not counts:
         return ()
+    if len(counts) > _MOST_OPTIMIZERS and max(counts.values()) == 1:
+        # A script that makes a new optimizer for every step has no rounds.
+        return tuple(range(len(calls)))
     fewest = min(counts.values())
     # A round may be cut off at either end: a difference of one call is no difference.
     are_equal = max(counts.values()) <= fewest + 1

@@ -12,6 +12,9 @@ from breakeven.units import format_bytes, format_duration
 from breakeven.verdict._ratio import log_ratio
 from breakeven.verdict._report import Choice, DeviceKind, DeviceResult, Verdict
 
+# Step times of GPUs within this ratio are not told apart by a prediction.
+_ALIKE = 1.2
+
 
 def device_result(prediction: StepPrediction) -> DeviceResult:
     """Return the result that a report shows for a predicted GPU."""
@@ -57,7 +60,8 @@ def decide(
     if not fitting:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_none_fits(gpus))
     if ratio.is_won:
-        return _verdict(Choice.GPU, gpu, cpu, because=_because_gpu(gpu, cpu, detail))
+        because = _because_gpu(gpu, cpu, detail) + _because_alike(fitting)
+        return _verdict(Choice.GPU, gpu, cpu, because=because)
     if ratio.is_lost:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_cpu(gpu, cpu, detail))
     return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu))
@@ -85,6 +89,14 @@ def _because_none_fits(gpus: Sequence[DeviceResult]) -> str:
     return (
         f"The step needs {format_bytes(needs)} of memory, more than any of the GPUs compared has."
     )
+
+
+def _because_alike(gpus: Sequence[DeviceResult]) -> str:
+    """Say that the choice among the GPUs is open, where it is."""
+    slowest = max(map(_step_ns, gpus))
+    if len(gpus) < 2 or slowest > _ALIKE * min(map(_step_ns, gpus)):
+        return ""
+    return f" All {len(gpus)} GPUs compared are about as fast: the cheapest will do."
 
 
 def _because_close(gpu: DeviceResult, cpu: DeviceResult) -> str:
