@@ -250,3 +250,16 @@ def test_block_without_a_step_has_no_trace() -> None:
         torch.zeros(3, device="cuda")
     with pytest.raises(BreakevenError, match="no training step"):
         _ = recording.trace
+
+
+def test_parameters_of_lazy_modules_get_their_memory_on_the_device() -> None:
+    with record_steps() as recording:
+        model = nn.Sequential(nn.LazyLinear(8)).cuda()
+        model(torch.randn(2, 5).cuda())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 5).cuda()).sum().backward()
+            optimizer.step()
+    assert recording.trace.faults == ()
+    assert recording.trace.num_parameters == 5 * 8 + 8

@@ -138,5 +138,6 @@ def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
         return None
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # wrapper subclasses have none
+    except (NotImplementedError, RuntimeError, ValueError):
+        # Wrapper subclasses have none, nor have parameters of lazy modules yet.
         return None

@@ -23,6 +23,11 @@ from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import as_device, is_cuda
 from breakeven.capture._data_parallel import patch_data_parallel
 from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._lazy_parameters import (
+    is_uninitialized,
+    patch_lazy_parameters,
+    place_later,
+)
 from breakeven.capture._legacy_types import patch_legacy_types
 from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
@@ -53,6 +58,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         self._patch_grouping(recorder)
         self._patch_autocast(recorder)
         patch_autocast_policy(self)
+        patch_lazy_parameters(self, recorder.devices)
         patch_composites(self, recorder)
         patch_serialization(self, recorder.devices)
         patch_legacy_types(self)
@@ -98,6 +104,9 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             where = devices.device_of(tensor)
             if target is not None:
                 where = DEVICE if target.type == "cuda" else HOST
+            if is_uninitialized(tensor):
+                place_later(tensor, where)
+                return tensor
             if devices.device_of(tensor) != where:
                 return transfer(recorder, original_to, tensor, where, options)
             # The real tensor is on the CPU already, so what is left is dtype and format.
