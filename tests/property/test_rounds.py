@@ -84,4 +84,4 @@ def test_ends_are_the_calls_of_one_optimizer(calls: list[int]) -> None:
 
 
 def test_an_optimizer_made_anew_for_every_step_ends_it() -> None:
-    assert find_round_ends(range(20)) == tuple(range(20))
+    assert find_round_ends(range(40)) == tuple(range(40))

@@ -22,7 +22,7 @@ OnUpdate = Callable[[int, torch.optim.Optimizer], None]
 
 
 # An optimizer that has not stepped after so many calls of the others is for later, or for nothing.
-_MAX_CALLS_BEFORE = 12
+_MAX_CALLS_BEFORE = 32
 
 
 class OptimizerHooks(Patches):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 # No training updates more sets of weights in turn than this.
-_MOST_OPTIMIZERS = 8
+_MOST_OPTIMIZERS = 32
 
 
 def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
