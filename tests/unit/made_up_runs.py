@@ -91,11 +91,13 @@ class ProgressLog:
 
     def __init__(self) -> None:
         self.stages: list[str] = []
+        self.expected_s: list[float | None] = []
         self.details: list[str] = []
         self.has_ended = False
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
         self.stages.append(stage)
+        self.expected_s.append(expected_s)
 
     def detail(self, text: str) -> None:
         self.details.append(text)

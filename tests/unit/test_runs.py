@@ -149,3 +149,13 @@ def test_silent_progress_prints_nothing(capfd: pytest.CaptureFixture[str]) -> No
     progress.detail("step 1")
     progress.end()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_is_expected_to_take_as_long_as_the_one_before() -> None:
+    log = ProgressLog()
+    runs = Runs(ScriptedLauncher((traced_run(), plain_run())), SCRIPT, 60.0, log)
+    runs.trace()
+    runs.measure()
+    # Nothing is known before the first; the scripted one took no time, but its budget counts.
+    assert log.expected_s[0] is None
+    assert log.expected_s[1] == pytest.approx(1.0, abs=0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from msgspec.structs import replace
 
 from breakeven.capture import (
@@ -41,6 +43,7 @@ class Runs:
         self._progress = progress
         self._target = target
         self._request = RunRequest(target=target, is_traced=False, time_limit_s=time_limit_s)
+        self._last_s: float | None = None
 
     def trace(self, *, loader_batch_size: int = 0, new_batch_size: int = 0) -> TracedRun:
         """Record a step, with another batch size of the DataLoader where one is given.
@@ -49,7 +52,7 @@ class Runs:
         """
         of_size = f" at batch size {new_batch_size}" if new_batch_size else ""
         how = "as if it were moved to a GPU" if self._request.is_moved else "on a pretended GPU"
-        self._progress.begin(f"recording a step {how}{of_size}")
+        self._begin(f"recording a step {how}{of_size}")
         answer = self._run(
             replace(
                 self._request,
@@ -67,7 +70,7 @@ class Runs:
 
     def measure(self) -> PlainRun:
         """Time the step on this CPU; a script that insists on a GPU is told that there is one."""
-        self._progress.begin("measuring the step on this CPU")
+        self._begin("measuring the step on this CPU")
         answer = self._run(self._request)
         if isinstance(answer, RunFailure) and answer.kind in _REFUSALS:
             # The traced run got through, so the GPU that it had makes the difference.
@@ -78,7 +81,7 @@ class Runs:
         if not isinstance(answer, PlainRun):
             raise self._error(answer)
         if is_worth_repeating(answer):
-            self._progress.begin("measuring again, since this machine is busy")
+            self._begin("measuring again, since this machine is busy")
             again = self._run(self._request)
             if isinstance(again, PlainRun):
                 return quieter(answer, again)
@@ -86,7 +89,7 @@ class Runs:
 
     def measure_on_cuda(self) -> PlainRun | None:
         """Time the step on the CUDA device of this machine; None where the script fails on it."""
-        self._progress.begin("measuring the step on this machine's GPU")
+        self._begin("measuring the step on this machine's GPU")
         answer = self._run(replace(self._request, on_cuda=True, has_cuda=False))
         return answer if isinstance(answer, PlainRun) else None
 
@@ -94,7 +97,7 @@ class Runs:
         self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
     ) -> PlainRun | None:
         """Time the step on this CPU at another batch size; None where the script fails at it."""
-        self._progress.begin(f"measuring the step on this CPU at batch size {new_batch_size}")
+        self._begin(f"measuring the step on this CPU at batch size {new_batch_size}")
         answer = self._run(
             replace(
                 self._request,
@@ -105,8 +108,16 @@ class Runs:
         )
         return answer if isinstance(answer, PlainRun) else None
 
+    def _begin(self, stage: str) -> None:
+        """Tell the stage, which takes about as long as the one before: it starts the same way."""
+        self._progress.begin(stage, self._last_s)
+
     def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:
-        return self._launcher.run(request, self._tell_step)
+        started_s = monotonic()
+        answer = self._launcher.run(request, self._tell_step)
+        # Recording ends after few steps, but timing takes its budget at least.
+        self._last_s = max(monotonic() - started_s, request.budget_s)
+        return answer
 
     def _tell_step(self, num_steps: int) -> None:
         self._progress.detail(f"step {num_steps}")
