@@ -263,3 +263,14 @@ def test_parameters_of_lazy_modules_get_their_memory_on_the_device() -> None:
             optimizer.step()
     assert recording.trace.faults == ()
     assert recording.trace.num_parameters == 5 * 8 + 8
+
+
+def test_parameters_of_two_optimizers_count_once() -> None:
+    model = nn.Linear(4, 2).cpu()
+    with record_steps() as recording:
+        optimizers = [torch.optim.SGD(model.parameters(), lr=lr) for lr in (0.1, 0.2)]
+        for _ in range(3):
+            model(torch.randn(3, 4)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    assert recording.trace.num_parameters == 4 * 2 + 2

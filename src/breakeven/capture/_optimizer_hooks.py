@@ -18,7 +18,7 @@ from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
 from breakeven.trace import Phase
 
-OnUpdate = Callable[[int, torch.optim.Optimizer], None]
+OnUpdate = Callable[[int], None]
 
 
 # An optimizer that has not stepped after so many calls of the others is for later, or for nothing.
@@ -29,7 +29,7 @@ class OptimizerHooks(Patches):
     """Calls back after each ``optimizer.step()``.
 
     Args:
-        on_update: Called with the optimizer's number, in order of first use, and the optimizer.
+        on_update: Called with the optimizer's number, in order of first use.
         recorder: Is told when the optimizer phase begins and ends; None in a plain run.
     """
 
@@ -68,10 +68,14 @@ class OptimizerHooks(Patches):
         return all(id(optimizer) in self._numbers for optimizer in self._made)
 
     def parameters(self) -> Iterator[torch.Tensor]:
-        """Yield what the optimizers seen so far update."""
+        """Yield what the optimizers seen so far update, each tensor once."""
+        known: set[int] = set()
         for optimizer in self._seen:
             for group in optimizer.param_groups:
-                yield from group["params"]
+                for parameter in group["params"]:
+                    if id(parameter) not in known:
+                        known.add(id(parameter))
+                        yield parameter
 
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -104,7 +108,7 @@ class OptimizerHooks(Patches):
         if id(optimizer) not in self._numbers:
             self._numbers[id(optimizer)] = len(self._numbers)
             self._seen.append(optimizer)
-        self._on_update(self._numbers[id(optimizer)], optimizer)
+        self._on_update(self._numbers[id(optimizer)])
 
 
 def _keep_counters_on_host(optimizer: torch.optim.Optimizer, recorder: StepRecorder) -> None:

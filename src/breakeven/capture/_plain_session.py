@@ -52,7 +52,7 @@ class PlainSession(ExitStack):
         self._on_step = on_step
         self._uses_cuda = request.on_cuda
         self._uses: list[LoaderUse] = []
-        self._optimizers = OptimizerHooks(lambda number, _: self._mark(number))
+        self._optimizers = OptimizerHooks(self._mark)
         self._is_compiled = False
         self._load: OtherLoad | None = None
         clock = CudaClock() if request.on_cuda else HostClock()

@@ -55,7 +55,6 @@ class StepTracer:
         self._recorder = recorder
         self._loaders = loaders
         self._optimizers: list[int] = []
-        self._parameters: dict[int, int] = {}
         self._segments: deque[_Segment] = deque(maxlen=16 * _MAX_STEPS)
         self._first_ns = 0
         self.is_compiled = False
@@ -66,11 +65,10 @@ class StepTracer:
         """Return the optimizer calls so far."""
         return len(self._optimizers)
 
-    def mark(self, optimizer: int, num_parameters: int = 0) -> bool:
+    def mark(self, optimizer: int) -> bool:
         """Note an optimizer call; return whether there are recorded steps enough."""
         self._first_ns = self._first_ns or perf_counter_ns()
         self._optimizers.append(optimizer)
-        self._parameters[optimizer] = num_parameters
         self._segments.append(
             _Segment(
                 optimizer=optimizer,
@@ -88,8 +86,12 @@ class StepTracer:
         enough_ns = _ENOUGH_NS if num_steps > 2 else _TOO_LONG_NS
         return num_steps >= _MAX_STEPS or elapsed_ns > enough_ns
 
-    def result(self) -> TracedRun | None:
-        """Return the typical step, or None when none was completed."""
+    def result(self, num_parameters: int) -> TracedRun | None:
+        """Return the typical step, or None when none was completed.
+
+        Args:
+            num_parameters: Elements that the optimizers update.
+        """
         steps = self._complete_steps()
         if not steps:
             return None
@@ -118,7 +120,7 @@ class StepTracer:
         trace = StepTrace(
             events=tuple(_with_typical_host_work(alike)),
             batch_size=_batch_size(chosen),
-            num_parameters=sum(self._parameters.values()),
+            num_parameters=num_parameters,
             peak_memory_bytes=chosen.peak_bytes,
             settings=_settings(self._recorder.autocast_dtype, self.is_compiled),
             faults=tuple(self._recorder.faults.values()),

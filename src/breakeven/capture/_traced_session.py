@@ -64,19 +64,15 @@ class TracedSession(ExitStack):
 
     def mark_call(self) -> None:
         """End a step that makes no optimizer call."""
-        self._finish_step(self._tracer.mark(-1))
+        self._mark(-1)
 
     def result(self) -> TracedRun | None:
         """Return the typical step so far, or None when none was completed."""
-        return self._tracer.result()
+        num_parameters = sum(parameter.numel() for parameter in self._optimizers.parameters())
+        return self._tracer.result(num_parameters)
 
-    def _mark(self, number: int, optimizer: torch.optim.Optimizer) -> None:
-        num_parameters = sum(
-            parameter.numel() for group in optimizer.param_groups for parameter in group["params"]
-        )
-        self._finish_step(self._tracer.mark(number, num_parameters))
-
-    def _finish_step(self, is_enough: bool) -> None:
+    def _mark(self, optimizer: int) -> None:
+        is_enough = self._tracer.mark(optimizer)
         self._on_step(self._tracer.num_calls)
         if is_enough and self._optimizers.is_round_known():
             self._on_done()
