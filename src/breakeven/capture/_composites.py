@@ -35,7 +35,7 @@ def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
 
 
 def _is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and recorder.devices.device_of(tensor) != HOST
+    return isinstance(tensor, torch.Tensor) and recorder.devices.is_on_device(tensor)
 
 
 def _patch_dropout(patches: Patches, recorder: StepRecorder) -> None:

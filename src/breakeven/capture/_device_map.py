@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,18 @@ class DeviceMap:
         """Return ``cpu`` or ``cuda:0``."""
         block = self._find(tensor)
         return self.default if block is None else block.device
+
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor is on the pretended device."""
+        return self.device_of(tensor) != HOST
+
+    def any_on_device(self, arguments: Iterable[Any]) -> bool:
+        """Return whether a tensor among ``arguments``, or in a list there, is on the device."""
+        return any(
+            isinstance(item, torch.Tensor) and self.is_on_device(item)
+            for argument in arguments
+            for item in (argument if isinstance(argument, (list, tuple)) else (argument,))
+        )
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether the storage was seen before."""

@@ -13,7 +13,6 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
 
 
@@ -40,7 +39,9 @@ class ModulePath(ExitStack):
             root = type(module).__name__
             for name, part in module.named_modules():
                 self._names[part] = f"{root}.{name}" if name else root
-        if isinstance(module, torch.jit.ScriptModule) and self._is_on_device(inputs):
+        if isinstance(module, torch.jit.ScriptModule) and self._recorder.devices.any_on_device(
+            inputs
+        ):
             # TorchScript's own `x.device` is the real one: what it creates there is on the device.
             self._script_depths.append(len(self._stack))
             self._recorder.is_call_on_device = True
@@ -56,11 +57,6 @@ class ModulePath(ExitStack):
             self._script_depths.pop()
             self._recorder.is_call_on_device = bool(self._script_depths)
         self._recorder.module_path = self._stack[-1] if self._stack else ""
-
-    def _is_on_device(self, inputs: tuple[Any, ...]) -> bool:
-        device_of = self._recorder.devices.device_of
-        tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
-        return any(device_of(tensor) != HOST for tensor in tensors)
 
 
 def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:

@@ -61,19 +61,19 @@ def find_stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -
 
     Tensors without dimensions may be on the host everywhere.
     """
-    hosted = [item for item in inputs if devices.device_of(item) == HOST]
+    hosted = [item for item in inputs if not devices.is_on_device(item)]
     if base_name in _COPYING:
         return None
     if base_name == "aten._pack_padded_sequence":
-        if devices.device_of(inputs[1]) != HOST:
+        if devices.is_on_device(inputs[1]):
             return "takes the lengths of the sequences on the CPU; they are on cuda:0"
         return None
     if base_name == "aten._ctc_loss" and inputs[1].dtype is torch.int32:
         return None  # cuDNN takes the targets on the host
-    if base_name in _MIXING and devices.device_of(inputs[0]) != HOST:
+    if base_name in _MIXING and devices.is_on_device(inputs[0]):
         # Indices may be on the host; the values that are written may not.
         written = inputs[-1:] if base_name in _WRITING else []
-        hosted = [item for item in written if devices.device_of(item) == HOST]
+        hosted = [item for item in written if not devices.is_on_device(item)]
     shapes = [tuple(tensor.shape) for tensor in hosted if tensor.dim()]
     if not shapes:
         return None
@@ -92,9 +92,9 @@ def is_masked_fill(
     if name.rsplit(".", 1)[0] not in _WRITING or len(inputs) != 3:
         return False
     _, mask, value = inputs
-    is_on_host = devices.device_of(value) == HOST or (in_backward and not value.dim())
+    is_on_host = not devices.is_on_device(value) or (in_backward and not value.dim())
     is_number = value.numel() == 1 and is_on_host
-    is_mask = mask.dtype in (torch.bool, torch.uint8) and devices.device_of(mask) != HOST
+    is_mask = mask.dtype in (torch.bool, torch.uint8) and devices.is_on_device(mask)
     return is_number and is_mask
 
 

@@ -71,7 +71,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         return self
 
     def _patch_properties(self, recorder: StepRecorder) -> None:
-        device_of = recorder.devices.device_of
+        is_on_device = recorder.devices.is_on_device
         host, device = torch.device("cpu"), torch.device("cuda", 0)
         real = torch._C.TensorBase.device.__get__
 
@@ -79,18 +79,16 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             found = real(tensor)
             if found != host:  # meta tensors stay what they are
                 return found
-            return device if device_of(tensor) != HOST else host
+            return device if is_on_device(tensor) else host
 
         properties = {
             "device": get_device,
-            "is_cuda": lambda tensor: device_of(tensor) != HOST,
+            "is_cuda": is_on_device,
             "is_cpu": lambda tensor: get_device(tensor) == host,
         }
         for name, getter in properties.items():
             self.replace(torch.Tensor, name, property(getter))
-        self.replace(
-            torch.Tensor, "get_device", lambda tensor: 0 if device_of(tensor) != HOST else -1
-        )
+        self.replace(torch.Tensor, "get_device", lambda tensor: 0 if is_on_device(tensor) else -1)
 
     def _patch_transfers(self, recorder: StepRecorder) -> None:
         original_to = torch.Tensor.to
@@ -159,9 +157,9 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         def refuse_on_device(name: str) -> Callable[..., Any]:
             def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-                if recorder.is_moving and devices.device_of(tensor) != HOST:
+                if recorder.is_moving and devices.is_on_device(tensor):
                     recorder.record_sync("cpu", tensor.numel() * tensor.element_size())
-                elif devices.device_of(tensor) != HOST:
+                elif devices.is_on_device(tensor):
                     recorder.record_fault(
                         "a tensor on cuda:0 is turned into a NumPy array; it needs .cpu() first"
                     )
@@ -173,7 +171,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         def wait_and_read(name: str, kind: str) -> Callable[..., Any]:
             def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-                if devices.device_of(tensor) != HOST:
+                if devices.is_on_device(tensor):
                     recorder.record_sync(kind, tensor.numel() * tensor.element_size())
                 with recorder.paused():
                     return originals[name](tensor, *args, **kwargs)
@@ -251,20 +249,12 @@ class _CallOnDevice(TorchFunctionMode):
         recorder = self._recorder
         before = recorder.is_call_on_device
         recorder.is_call_on_device = before or (
-            kwargs.get("device") is None and self._has_device_tensor(args)
+            kwargs.get("device") is None and recorder.devices.any_on_device(args)
         )
         try:
             return func(*args, **kwargs)
         finally:
             recorder.is_call_on_device = before
-
-    def _has_device_tensor(self, args: tuple[Any, ...]) -> bool:
-        device_of = self._recorder.devices.device_of
-        for value in args:
-            for item in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(item, torch.Tensor) and device_of(item) != HOST:
-                    return True
-        return False
 
 
 def _split_device(

@@ -217,15 +217,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     Args:
         torch_version: Its version.
         processor: Name of the CPU.
-        import_s: How long that took.
-        num_threads: Intra-op threads that torch chooses here.
         has_cuda: Whether this machine has a CUDA device that torch can use.
     """
 
     torch_version: str
     processor: str
-    import_s: float
-    num_threads: int
     has_cuda: bool
 
 

@@ -231,7 +231,7 @@ class StepRecorder(TorchDispatchMode):
 
     def _device_of_call(self, name: str, inputs: list[torch.Tensor], wanted: Any) -> str:
         """Return where an operator runs; a mixture that CUDA refuses is noted as a fault."""
-        on_device = [tensor for tensor in inputs if self.devices.device_of(tensor) != HOST]
+        on_device = [tensor for tensor in inputs if self.devices.is_on_device(tensor)]
         if wanted is not None and is_cuda(wanted):
             return DEVICE
         if (wanted is not None and name != "aten._to_copy") or not inputs:
@@ -254,7 +254,7 @@ class StepRecorder(TorchDispatchMode):
 
     def bring_to_device(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         """Copy ``tensor`` to the device if a script that is being moved has ``other`` there."""
-        if self.is_moving and self.devices.device_of(other) != HOST:
+        if self.is_moving and self.devices.is_on_device(other):
             self._move([tensor])
 
     def _creates_on_device(self) -> bool:
@@ -271,7 +271,7 @@ class StepRecorder(TorchDispatchMode):
     def _move(self, tensors: list[torch.Tensor]) -> None:
         """Copy tensors of the host to the device before their first use there."""
         for tensor in tensors:
-            if self.devices.device_of(tensor) == HOST:
+            if not self.devices.is_on_device(tensor):
                 self.record_copy(tensor, HOST, DEVICE, is_pinned=False, non_blocking=False)
                 self.devices.place(tensor, DEVICE)
 
@@ -316,7 +316,7 @@ class StepRecorder(TorchDispatchMode):
     def _note_index_uploads(self, inputs: list[torch.Tensor]) -> None:
         """Indices made on the host are copied to the device by the indexing itself."""
         for index in inputs[1:]:
-            if self.devices.device_of(index) == HOST and index.dim():
+            if not self.devices.is_on_device(index) and index.dim():
                 self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
 
     def _note_gap(self, entered_ns: int) -> None:

@@ -61,7 +61,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         self.replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "record_stream", lambda *_: None)
-        patch_device_context(self, lambda device: "cpu" if is_cuda(device) else device)
+        _patch_device_context(self)
         patch_serialization(self)
         patch_legacy_types(self)
         bypass_data_parallel(self)
@@ -97,13 +97,13 @@ def _to_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     return to
 
 
-def patch_device_context(patches: Patches, translate: Callable[[Any], Any]) -> None:
-    """Let ``set_default_device`` and ``with torch.device(...)`` use the translated device."""
+def _patch_device_context(patches: Patches) -> None:
+    """Let ``set_default_device`` and ``with torch.device(...)`` use the CPU for CUDA."""
     context = torch.utils._device.DeviceContext
     original = context.__init__
 
     def initialize(self: Any, device: Any) -> None:
-        original(self, translate(device))
+        original(self, "cpu" if is_cuda(device) else device)
 
     patches.replace(context, "__init__", initialize)
 

@@ -10,7 +10,7 @@ import torch
 import torch.serialization
 
 from breakeven.capture._cuda_names import is_cuda
-from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._device_map import DEVICE, DeviceMap
 from breakeven.capture._patching import Patches
 
 
@@ -41,7 +41,7 @@ def patch_serialization(patches: Patches, devices: DeviceMap | None = None) -> N
 
     def location_tag(storage: Any) -> str:
         untyped = getattr(storage, "_untyped_storage", storage)
-        return str(original_tag(storage)) if devices.device_of(untyped) == HOST else DEVICE
+        return str(original_tag(storage)) if not devices.is_on_device(untyped) else DEVICE
 
     patches.replace(torch.serialization, "location_tag", location_tag)
 

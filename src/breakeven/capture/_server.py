@@ -12,21 +12,18 @@ import select
 import shutil
 import signal
 import sys
-from time import perf_counter
 from typing import NoReturn
-
-_started_s = perf_counter()
 
 # Ask the driver's management library: asking CUDA itself would initialise it, and a process that
 # has done so cannot be forked.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
-import msgspec  # noqa: E402 - the imports are timed
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402 - every torch.optim needs it; importing it takes as long as torch itself
+import msgspec
+import torch
+import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 
-from breakeven.capture._child_run import ChildRun  # noqa: E402
-from breakeven.capture._protocol import (  # noqa: E402
+from breakeven.capture._child_run import ChildRun
+from breakeven.capture._protocol import (
     Ended,
     HostRequest,
     HostRun,
@@ -34,7 +31,7 @@ from breakeven.capture._protocol import (  # noqa: E402
     Request,
     Started,
 )
-from breakeven.measure import OtherLoad, cpu_name, measure_host  # noqa: E402
+from breakeven.measure import OtherLoad, cpu_name, measure_host
 
 _POLL_S = 0.02
 
@@ -49,13 +46,11 @@ def main() -> None:
         Ready(
             torch_version=str(torch.__version__),
             processor=cpu_name(),
-            import_s=perf_counter() - _started_s,
-            num_threads=torch.get_num_threads(),
             has_cuda=torch.cuda.is_available(),
         ),
     )
     with os.fdopen(request_fd, "rb", buffering=0) as requests:
-        for line in iter(lambda: _read_line(requests.fileno()), b""):
+        for line in requests:
             request = msgspec.json.decode(line, type=Request)
             child = os.fork()
             if child == 0:
@@ -109,16 +104,6 @@ def _end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _read_line(fd: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(fd, 1)
-        if not byte:
-            return b""
-        line += byte
-    return line
 
 
 def _send(fd: int, message: Ready | Started | HostRun | Ended) -> None:
