@@ -16,8 +16,9 @@ from breakeven.errors import Caveat
 from breakeven.trace import Location, Op, Phase, Settings, TensorSpec
 
 HOST = HostSpec(
-    id="made-up", name="Made-up host", op_ns=0, autograd_ns=0, backward_ns=0, foreach_ns=0,
-    foreach_tensor_ns=0, view_ns=0, source="made up",
+    id="made-up", name="Made-up host", op_ns=0, python_ns=0, view_python_ns=0, autograd_ns=0,
+    backward_ns=0, backward_call_ns=0, foreach_ns=0, foreach_tensor_ns=0, view_ns=0,
+    source="made up",
 )  # fmt: skip
 
 
@@ -85,6 +86,7 @@ class MadeUpCosts:
     graph_launch_ns: float = 0.0
     log_sigma: float = 0.0
     copy_fixed_ns: float = 0.0
+    overlap_loss_fraction: float = 0.0
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         costs = op.attributes
@@ -129,3 +131,6 @@ class MadeUpCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         return op.attributes["host_ns"]
+
+    def dispatch_ns(self, host: HostSpec) -> float:
+        return host.op_ns

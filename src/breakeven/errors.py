@@ -61,6 +61,10 @@ class StoredDataError(BreakevenError):
     """A file that breakeven wrote cannot be read back: cut off, edited, or of another version."""
 
 
+class WorkloadError(BreakevenError):
+    """The spec of a workload names nothing that can be built here, or its step cannot be traced."""
+
+
 class Caveat(msgspec.Struct, frozen=True, kw_only=True):
     """A reason to trust a figure less, shown by every report that shows the figure.
 

@@ -6,9 +6,10 @@ import pytest
 
 from breakeven.cost import (
     Family,
+    HostPart,
     Kernel,
     Lowering,
-    host_op_ns,
+    host_op_parts,
     launch_costs,
     reference_host,
 )
@@ -19,8 +20,11 @@ HOST = HostSpec(
     id="test",
     name="test",
     op_ns=100.0,
+    python_ns=200.0,
+    view_python_ns=6.0,
     autograd_ns=30.0,
     backward_ns=70.0,
+    backward_call_ns=900.0,
     foreach_ns=500.0,
     foreach_tensor_ns=7.0,
     view_ns=20.0,
@@ -43,10 +47,15 @@ def op(
     return Op(name=name, inputs=(tensor,) * num_inputs, outputs=(tensor,), phase=phase)
 
 
+def host_op_ns(operator: Op, kernels: Lowering, host: HostSpec) -> float:
+    return sum(time_ns for _, time_ns in host_op_parts(operator, kernels, host))
+
+
 @pytest.mark.parametrize(
     ("operator", "kernels", "expected_ns"),
     [
-        (op("aten.view.default"), lowering(), 20),
+        (op("aten.view.default"), lowering(), 6 + 20),
+        (op("aten.view.default", phase=Phase.DATA), lowering(), 20),
         (op("aten.view.default", phase=Phase.BACKWARD), lowering(), 10),
         # The forward pass: Python, the operator, and what autograd records of it.
         (op("aten.relu.default"), lowering(Family.ELEMENTWISE), 200 + 100 + 30),
@@ -75,6 +84,90 @@ def op(
 )
 def test_host_time(operator: Op, kernels: Lowering, expected_ns: float) -> None:
     assert host_op_ns(operator, kernels, HOST) == pytest.approx(expected_ns)
+
+
+P = HostPart
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernels", "expected"),
+    [
+        (op("aten.view.default"), lowering(), {P.VIEW_PYTHON: 6, P.VIEW: 20}),
+        (op("aten.view.default", phase=Phase.OPTIMIZER), lowering(), {P.VIEW: 20}),
+        (op("aten.view.default", phase=Phase.BACKWARD), lowering(), {P.BACKWARD_VIEW: 10}),
+        (
+            op("aten.relu.default"),
+            lowering(Family.ELEMENTWISE),
+            {P.PYTHON: 200, P.DISPATCH_POINTWISE: 100, P.AUTOGRAD: 30},
+        ),
+        (
+            op("aten.addmm.default"),
+            lowering(Family.GEMM, Family.REDUCTION),
+            {P.PYTHON: 200, P.DISPATCH_GEMM: 400, P.AUTOGRAD: 30},
+        ),
+        (
+            op("aten.native_layer_norm.default"),
+            lowering(Family.NORMALIZATION),
+            {P.PYTHON: 200, P.DISPATCH_OTHER_NORM: 300, P.AUTOGRAD: 30},
+        ),
+        (
+            op("aten._scaled_dot_product_flash_attention.default"),
+            lowering(Family.ATTENTION),
+            {P.PYTHON: 200, P.DISPATCH_LIBRARY: 400, P.AUTOGRAD: 30},
+        ),
+        (
+            op("aten.native_batch_norm_backward.default", phase=Phase.BACKWARD),
+            lowering(Family.NORMALIZATION),
+            {P.BACKWARD_BATCH_NORM: 70 + 300},
+        ),
+        (
+            op("aten.mm.default", phase=Phase.BACKWARD),
+            lowering(Family.GEMM),
+            {P.BACKWARD_GEMM: 70 + 300},
+        ),
+        # Gradients that are there already are added to in place; others just add up.
+        (
+            op("aten.add_.Tensor", phase=Phase.BACKWARD),
+            lowering(Family.ELEMENTWISE),
+            {P.ACCUMULATE_GRAD: 70},
+        ),
+        (
+            op("aten.add.Tensor", phase=Phase.BACKWARD),
+            lowering(Family.ELEMENTWISE),
+            {P.BACKWARD_POINTWISE: 70},
+        ),
+        (
+            op("aten.zero_.default", phase=Phase.OPTIMIZER),
+            lowering(Family.ELEMENTWISE),
+            {P.IN_PLACE_ZERO: 100},
+        ),
+        (
+            op("aten.zeros_like.default", phase=Phase.BACKWARD),
+            lowering(Family.ELEMENTWISE),
+            {P.BACKWARD_POINTWISE: 70},
+        ),
+        (
+            op("aten._foreach_add_.Scalar", phase=Phase.OPTIMIZER, num_inputs=40),
+            lowering(Family.ELEMENTWISE),
+            {P.FOREACH: 500, P.FOREACH_TENSORS: 280},
+        ),
+    ],
+)
+def test_parts_say_what_kind_of_work_it_is(
+    operator: Op, kernels: Lowering, expected: dict[HostPart, float]
+) -> None:
+    assert dict(host_op_parts(operator, kernels, HOST)) == pytest.approx(expected)
+
+
+def test_gradient_of_the_loss_by_itself_starts_a_backward_pass() -> None:
+    """``backward()`` makes it, and nothing else in a step makes a single one like another."""
+    loss = TensorSpec(shape=(), dtype="float32", device="cuda:0")
+    labels = TensorSpec(shape=(8,), dtype="float32", device="cuda:0")
+    kernels = lowering(Family.ELEMENTWISE)
+    start = Op(name="aten.ones_like.default", inputs=(loss,), outputs=(loss,))
+    other = Op(name="aten.ones_like.default", inputs=(labels,), outputs=(labels,))
+    assert host_op_parts(start, kernels, HOST) == ((HostPart.BACKWARD_CALL, 900),)
+    assert HostPart.BACKWARD_CALL not in dict(host_op_parts(other, kernels, HOST))
 
 
 def test_batch_norm_costs_the_host_the_same_in_evaluation() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from breakeven.cost import (
+    TILE_SET_NAMES,
+    Algorithm,
     DeviceEfficiency,
     EfficiencyTable,
     Family,
@@ -17,6 +20,7 @@ from breakeven.cost import (
     kernel_times,
     load_efficiencies,
     sustained_fraction,
+    taught_efficiency,
 )
 from breakeven.device import DeviceSpec, Precision, find_device, load_catalogue
 
@@ -44,7 +48,7 @@ def make_device(**changes: object) -> DeviceSpec:
     return msgspec.structs.replace(device, **changes)
 
 
-def make_table(**changes: float) -> EfficiencyTable:
+def make_table(**changes: Any) -> EfficiencyTable:
     """Return a table in which the round machine reaches its datasheet, without losses."""
     families = tuple(
         msgspec.structs.replace(
@@ -54,7 +58,7 @@ def make_table(**changes: float) -> EfficiencyTable:
                 compute_fraction=1.0,
                 tile_loss=0.0,
                 prologue_k=0.0,
-                smallest_tile=8.0,
+                tiles="8+",
                 memory_fraction=1.0,
                 num_rows=1,
                 median_error_fraction=0.1,
@@ -124,15 +128,67 @@ def test_full_waves_of_full_tiles_reach_the_peak() -> None:
 
 
 def test_one_large_tile_keeps_one_sm_busy() -> None:
-    # Only the largest tile is shipped: one of ten SMs computes 256 × 128 × 900 at 1 TFLOP/s; split
-    # in nine, nine SMs share it and 9 × 4 bytes per result go out and come back.
-    table = make_table(smallest_tile=170.0)
-    seconds = 2 * 256 * 128 * 100 / 1e12 + 2 * 9 * 4 * 256 * 128 / 1e12
-    assert time_ns(gemm(256, 128, 900), make_device(), table) == pytest.approx(seconds * 1e9 + 900)
+    # Only one tile is shipped: one of ten SMs computes 128 × 128 × 1024 at 1 TFLOP/s; split in
+    # eight, eight SMs share it and 8 × 4 bytes per result go out and come back.
+    table = make_table(tiles="128x128")
+    seconds = 2 * 128 * 128 * 128 / 1e12 + 2 * 8 * 4 * 128 * 128 / 1e12
+    assert time_ns(gemm(128, 128, 1024), make_device(), table) == pytest.approx(seconds * 1e9 + 900)
+
+
+def test_operands_larger_than_the_cache_are_read_for_each_wave() -> None:
+    # 10 × 10 tiles in waves of 10, each a strip of 128 rows and all 1280 columns:
+    # 10 × (128 + 1280) × 4096 × 4 bytes at 10 GB/s are 23.07 ms; the arithmetic takes 1.34.
+    device = make_device(memory_bytes_per_s=1e10)
+    product = gemm(1280, 1280, 4096)
+    table = make_table(tiles="128x128")
+    assert time_ns(product, device, table) == pytest.approx(23_068_672 + 900)
+    # Held in the cache, each operand is read once: 2 × 1280 × 4096 and 1280² results of 4 bytes,
+    # half of them at the cache's own 160 GB/s.
+    cached = msgspec.structs.replace(device, l2_bytes=1e9)
+    assert time_ns(product, cached, table) < 23_068_672 / 4
+
+
+def test_the_fastest_algorithm_runs_on_plain_units_alone() -> None:
+    # The other way has a quarter of the arithmetic, and moves 1 GB more: 1 ms at 1 TB/s.
+    direct = gemm(12_800, 1280, 4096)
+    other = Algorithm(
+        flop=direct.flop / 4, m=12_800, n=1280, k=1024, workspace_bytes=1e9, tiles="128x128"
+    )
+    table = make_table(tiles="128x128")
+    both = msgspec.structs.replace(direct, algorithms=(other,))
+    # 2 × 12800 × 1280 × 4096 FLOP at 10 TFLOP/s.
+    assert time_ns(direct, make_device(), table) == pytest.approx(13_421_772.8 + 900)
+    expected = 13_421_772.8 / 4 + 1e6 + 900
+    assert time_ns(both, make_device(), table) == pytest.approx(expected)
+    costly = msgspec.structs.replace(other, workspace_bytes=1e12)
+    neither = msgspec.structs.replace(direct, algorithms=(costly,))
+    assert time_ns(neither, make_device(), table) == time_ns(direct, make_device(), table)
+    half = [msgspec.structs.replace(kernel, precision=Precision.FP16) for kernel in (direct, both)]
+    times = kernel_times(half, [find_device("v100-sxm2-16gb")]).time_ns
+    assert times[0, 0] == times[1, 0]
+
+
+def test_a_taught_device_takes_the_tiles_of_its_nearest_teacher() -> None:
+    table = make_table(tiles="128x128")
+    (near,) = table.devices
+    far = msgspec.structs.replace(
+        near,
+        device="far",
+        launch_generation="pascal",
+        families=tuple(msgspec.structs.replace(entry, tiles="64x128") for entry in near.families),
+    )
+    taught = taught_efficiency(
+        msgspec.structs.replace(table, devices=(far, near)),
+        [make_device(id="new"), make_device(id="old", launch_generation="maxwell")],
+        Family.GEMM,
+        "",
+        "vector",
+    )
+    assert [TILE_SET_NAMES[tiles] for tiles in taught.arrays.tile_set[0]] == ["128x128", "64x128"]
 
 
 def test_partly_filled_tiles_cost_full_ones() -> None:
-    table = make_table(smallest_tile=128.0)
+    table = make_table(tiles="128x128")
     full = time_ns(gemm(1280, 128 * 10, 512), make_device(), table)
     partly = time_ns(gemm(1280 - 100, 128 * 10 - 100, 512), make_device(), table)
     assert partly == full
@@ -304,8 +360,7 @@ def test_shipped_table_is_plausible() -> None:
     for device in table.devices:
         assert find_device(device.device).launch_generation == device.launch_generation
         for entry in device.families:
-            highest = 2.25 if "winograd" in entry.variant else 1.0
-            assert 0 < entry.compute_fraction <= highest
+            assert 0 < entry.compute_fraction <= 1
             assert 0 < entry.memory_fraction <= 1
             assert entry.num_rows > 0
     assert len(table.devices) >= 10

@@ -100,6 +100,45 @@ def test_expanded_gradient_of_a_sum_is_nearly_free_to_read():
     assert kernel.read_bytes == 4 + 4096
 
 
+def test_a_broadcast_input_is_read_as_often_as_it_is_used():
+    scores, mask = spec(2, 4, 8, 8), spec(2, 1, 8, 8)
+    (kernel,) = kernels_of("aten.add.Tensor", [scores, mask], [scores])
+    assert kernel.read_bytes == 2 * 4 * 512
+    (scaled,) = kernels_of("aten.mul.Tensor", [scores, spec()], [scores])
+    assert scaled.read_bytes == 4 * 512 + 4
+
+
+def test_masked_fill_out_of_place_copies_first():
+    scores, mask = spec(4, 8), spec(1, 8, dtype="bool")
+    (in_place,) = kernels_of("aten.masked_fill_.Scalar", [scores, mask], [scores])
+    assert (in_place.read_bytes, in_place.write_bytes) == (128 + 32, 128)
+    copied, filled = kernels_of("aten.masked_fill.Scalar", [scores, mask], [scores])
+    assert (copied.read_bytes, copied.write_bytes) == (128, 128)
+    assert filled == in_place
+
+
+@pytest.mark.parametrize(
+    ("source", "result", "variant"),
+    [
+        (spec(4, 8, layout="transposed"), spec(4, 8), "strided"),
+        (spec(4, 8), spec(4, 8), ""),
+        (spec(4, 8, layout="expanded"), spec(4, 8), ""),
+    ],
+)
+def test_a_copy_into_another_order_is_strided(source, result, variant):
+    (kernel,) = kernels_of("aten.clone.default", [source], [result])
+    assert kernel.variant == variant
+    (copy,) = kernels_of("aten.copy_.default", [result, source], [result])
+    assert copy.variant == variant
+
+
+def test_a_cast_costs_instructions_but_between_floats_of_32_and_16_bits():
+    (half,) = kernels_of("aten._to_copy.default", [spec(8)], [spec(8, dtype="float16")])
+    assert (half.flop, half.num_bytes) == (0, 8 * 6)
+    (boolean,) = kernels_of("aten._to_copy.default", [spec(8)], [spec(8, dtype="bool")])
+    assert (boolean.flop, boolean.num_bytes) == (64 * 8, 8 * 5)
+
+
 def test_concatenation_takes_128_tensors_a_launch():
     (kernel,) = kernels_of("aten.cat.default", [spec(2)] * 129, [spec(258)])
     assert kernel.launches == 2

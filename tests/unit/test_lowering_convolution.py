@@ -53,11 +53,30 @@ def test_bias_is_a_kernel_of_its_own():
     assert bias.write_bytes == 4 * 2 * 16 * 16
 
 
-@pytest.mark.parametrize("attributes", [{"stride": [2, 2]}, {"dilation": [2, 2]}, {"groups": 4}])
-def test_winograd_needs_stride_one_and_no_groups(attributes):
+@pytest.mark.parametrize(
+    ("attributes", "variant"),
+    [({"stride": [2, 2]}, ""), ({"dilation": [2, 2]}, ""), ({"groups": 4}, "grouped")],
+)
+def test_winograd_needs_stride_one_and_no_groups(attributes, variant):
     groups = attributes.get("groups", 1)
     op = convolution((2, 8, 9, 9), (8, 8 // groups, 3, 3), (2, 8, 4, 4), **attributes)
-    assert lower(op, SETTINGS).kernels[0].variant == ""
+    (kernel,) = lower(op, SETTINGS).kernels
+    assert kernel.variant == variant
+    assert kernel.algorithms == ()
+
+
+def test_winograd_in_one_kernel_or_in_steps():
+    # 9 x 9 results of 2 images: 5 x 5 squares of 2 pixels, 3 x 3 of 4.
+    op = convolution((2, 8, 9, 9), (16, 8, 3, 3), (2, 16, 9, 9))
+    fused, in_steps = lower(op, SETTINGS).kernels[0].algorithms
+    assert (fused.m, fused.n, fused.k, fused.batch) == (4 * 2 * 25, 16, 4 * 8, 1)
+    # 16 products for each square of 2 pixels, a fifth more for the transforms.
+    assert fused.flop == pytest.approx(1.2 * 2 * 16 * 50 * 8 * 16)
+    assert fused.workspace_bytes == 0
+    assert (in_steps.m, in_steps.n, in_steps.k, in_steps.batch) == (2 * 9, 16, 8, 36)
+    assert in_steps.flop == 2 * 36 * 18 * 8 * 16
+    # 36 points of inputs, results and weights, written and read.
+    assert in_steps.workspace_bytes == 2 * 4 * 36 * (18 * (8 + 16) + 8 * 16)
 
 
 def test_groups_are_a_batch_of_gemms():

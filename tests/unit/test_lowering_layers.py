@@ -2,8 +2,8 @@
 
 import pytest
 
-from breakeven.cost import Family, lower
-from breakeven.device import Precision
+from breakeven.cost import Family, kernel_times, lower
+from breakeven.device import Precision, find_device
 from breakeven.trace import Op, Settings, TensorSpec
 
 SETTINGS = Settings()
@@ -24,10 +24,37 @@ def test_softmax_streams_once():
     (kernel,) = kernels_of("aten._softmax.default", [spec(4, 8)], [spec(4, 8)])
     assert (kernel.family, kernel.num_bytes) == (Family.SOFTMAX, 256)
     assert kernel.flop == 14 * 32
-    (backward,) = kernels_of(
-        "aten._softmax_backward_data.default", [spec(4, 8), spec(4, 8)], [spec(4, 8)]
-    )
-    assert (backward.flop, backward.read_bytes) == (4 * 32, 256)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "dim", "variant"),
+    [
+        ((4, 1024), "float32", -1, "persistent"),
+        ((4, 1025), "float32", -1, ""),
+        ((4, 1024), "float64", -1, ""),
+        ((4, 1024), "float16", 1, "persistent"),
+        ((4, 8, 2), "float32", 1, "spatial"),
+        ((4, 8, 1), "float32", 1, "persistent"),
+        ((), "float32", -1, "persistent"),
+    ],
+)
+def test_softmax_keeps_short_rows_in_registers(shape, dtype, dim, variant):
+    x = spec(*shape, dtype=dtype)
+    (kernel,) = kernels_of("aten._softmax.default", [x], [x], dim=dim)
+    assert kernel.variant == variant
+    num_passes = 4 if variant == "spatial" else 2
+    assert kernel.num_bytes == num_passes * x.num_bytes
+
+
+def test_softmax_backward_multiplies_into_a_tensor_of_its_own():
+    inputs, outputs = [spec(4, 8), spec(4, 8)], [spec(4, 8)]
+    (plain,) = kernels_of("aten._softmax_backward_data.default", inputs, outputs)
+    # Gradient times output is three passes of 128 bytes, the reduction of the product three more.
+    assert (plain.read_bytes, plain.write_bytes, plain.launches) == (4 * 128, 2 * 128, 2)
+    (logarithm,) = kernels_of("aten._log_softmax_backward_data.default", inputs, outputs)
+    assert (logarithm.read_bytes, logarithm.write_bytes, logarithm.launches) == (256, 128, 1)
+    assert plain.variant == logarithm.variant == "backward"
+    assert (plain.flop, logarithm.flop) == (4 * 32, 14 * 32)
 
 
 def test_logsumexp_is_composed_of_kernels():
@@ -39,6 +66,15 @@ def test_sum_reads_all_and_writes_one():
     (kernel,) = kernels_of("aten.sum.default", [spec(64)], [spec()])
     assert kernel.family is Family.REDUCTION
     assert (kernel.flop, kernel.read_bytes, kernel.write_bytes) == (64, 256, 4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "variant"), [([0], "outer"), ([0, 1], ""), ([1], ""), (-2, "outer"), (None, "")]
+)
+def test_sums_over_columns_are_told_apart(dim, variant):
+    attributes = {} if dim is None else {"dim": dim}
+    (kernel,) = kernels_of("aten.sum.dim_IntList", [spec(64, 8)], [spec(8)], **attributes)
+    assert kernel.variant == variant
 
 
 def test_cumulative_sum_is_a_scan():
@@ -79,7 +115,7 @@ def test_layer_norm_forward_and_backward():
     )
     assert to_input.write_bytes == 4 * 48
     assert (to_weight.read_bytes, to_weight.write_bytes) == (2 * 4 * 48, 4 * 16)
-    assert to_weight.variant == "layer_backward_weight"
+    assert to_input.variant == to_weight.variant == "layer_backward"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +132,51 @@ def test_batch_norm_reads_its_input_twice_in_training(name):
     (evaluation,) = kernels_of(name, inputs, [x, spec(0), spec(0)], training=False)
     assert evaluation.family is Family.ELEMENTWISE
     assert evaluation.read_bytes == 4 * (96 + 12)
+
+
+def test_batch_norm_backward_reads_gradient_and_input_twice():
+    x, channel = spec(2, 3, 4, 4), spec(3)
+    (kernel,) = kernels_of(
+        "aten.native_batch_norm_backward.default", [x, x, *[channel] * 5], [x, channel, channel]
+    )
+    assert (kernel.read_bytes, kernel.write_bytes) == (4 * (4 * 96 + 15), 4 * (96 + 6))
+    assert (kernel.variant, kernel.num_blocks) == ("batch_backward", 3)
+
+
+def test_few_channels_leave_most_of_a_device_idle():
+    x, channel = spec(12, 64, 224, 224), spec(64)
+    (kernel,) = kernels_of(
+        "aten.native_batch_norm.default", [x, channel], [x, channel, channel], training=True
+    )
+    # Three passes by 64 blocks of 8 GB/s each, a third of the bandwidth.
+    time_ns = kernel_times([kernel], [find_device("a100-sxm4-40gb")]).time_ns[0, 0]
+    assert time_ns == pytest.approx(3 * x.num_bytes / (64 * 8), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight_dtype", "variant", "element_bytes"),
+    [
+        ("float16", "float32", "batch", 2),
+        ("float16", "float16", "batch_native", 4),
+        ("bfloat16", "float32", "batch_native", 4),
+        ("float64", "float64", "batch", 8),
+    ],
+)
+def test_batch_norm_of_halves_without_cudnn_takes_as_long_as_of_floats(
+    dtype, weight_dtype, variant, element_bytes
+):
+    x, channel = spec(2, 1024, 4, 4, dtype=dtype), spec(1024, dtype=weight_dtype)
+    (forward,) = kernels_of(
+        "aten.native_batch_norm.default", [x, channel], [x, channel, channel], training=True
+    )
+    assert forward.variant == variant
+    scale = element_bytes / x.element_bytes
+    assert forward.read_bytes == scale * (2 * x.num_bytes + channel.num_bytes)
+    (backward,) = kernels_of(
+        "aten.native_batch_norm_backward.default", [x, x, channel], [x, channel, channel]
+    )
+    assert backward.variant == f"{variant}_backward"
+    assert backward.read_bytes == scale * (4 * x.num_bytes + channel.num_bytes)
 
 
 def test_evaluation_is_told_by_empty_statistics_where_no_flag_is():

@@ -124,8 +124,12 @@ def test_gradient_of_an_embedding_is_sorted_when_long():
     zero, add = kernels_of(name, [spec(8, 16), ints(8)], [spec(1000, 16)])
     assert (zero.write_bytes, add.family) == (64_000, Family.GATHER)
     assert add.read_bytes == 512 + 64 + 512
-    _, long = kernels_of(name, [spec(4000, 16), ints(4000)], [spec(1000, 16)])
-    assert (long.family, long.launches) == (Family.SORT, 12)
+    _, ordered, long = kernels_of(name, [spec(4000, 16), ints(4000)], [spec(1000, 16)])
+    assert (ordered.family, ordered.launches) == (Family.SORT, 11)
+    # 8 passes over 64-bit keys and positions.
+    assert ordered.read_bytes == 8 * 16 * 4000
+    assert (long.family, long.variant) == (Family.GATHER, "scatter")
+    assert long.read_bytes == 4000 * (8 + 64)
 
 
 def test_indexing_with_a_mask_finds_positions_first():
@@ -142,8 +146,8 @@ def test_index_put_in_place_writes_the_rows_alone():
     assert (in_place.read_bytes, in_place.write_bytes) == (32 + 128, 128)
     copy, _ = kernels_of("aten.index_put.default", inputs, [spec(64, 8)])
     assert copy.num_bytes == 2 * 4 * 512
-    (added,) = kernels_of("aten.index_put_.default", inputs, [spec(64, 8)], accumulate=True)
-    assert added.family is Family.SORT
+    ordered, added = kernels_of("aten.index_put_.default", inputs, [spec(64, 8)], accumulate=True)
+    assert (ordered.family, added.family) == (Family.SORT, Family.GATHER)
 
 
 def test_index_put_of_one_value_writes_every_selected_row():

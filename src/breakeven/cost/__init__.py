@@ -1,6 +1,11 @@
 """What an operator costs: its kernels, their time on a device, the host's time to issue it."""
 
 from breakeven.cost._arithmetic import sustained_fraction as sustained_fraction
+from breakeven.cost._collective import PeerLink as PeerLink
+from breakeven.cost._collective import PeerPath as PeerPath
+from breakeven.cost._collective import all_reduce_ns as all_reduce_ns
+from breakeven.cost._collective import broadcast_ns as broadcast_ns
+from breakeven.cost._collective import peer_link as peer_link
 from breakeven.cost._efficiency import TABLE_VERSION as TABLE_VERSION
 from breakeven.cost._efficiency import Arithmetic as Arithmetic
 from breakeven.cost._efficiency import DeviceEfficiency as DeviceEfficiency
@@ -8,8 +13,11 @@ from breakeven.cost._efficiency import EfficiencyTable as EfficiencyTable
 from breakeven.cost._efficiency import FamilyEfficiency as FamilyEfficiency
 from breakeven.cost._efficiency import HeldOutError as HeldOutError
 from breakeven.cost._efficiency import load_efficiencies as load_efficiencies
-from breakeven.cost._host_cost import host_op_ns as host_op_ns
-from breakeven.cost._host_cost import reference_host as reference_host
+from breakeven.cost._era import Era as Era
+from breakeven.cost._era import era_of as era_of
+from breakeven.cost._host_cost import HostPart as HostPart
+from breakeven.cost._host_cost import host_op_parts as host_op_parts
+from breakeven.cost._kernel import Algorithm as Algorithm
 from breakeven.cost._kernel import Family as Family
 from breakeven.cost._kernel import Kernel as Kernel
 from breakeven.cost._kernel import Lowering as Lowering
@@ -20,9 +28,30 @@ from breakeven.cost._kernel_times import group_key as group_key
 from breakeven.cost._kernel_times import kernel_times as kernel_times
 from breakeven.cost._launch import LaunchCosts as LaunchCosts
 from breakeven.cost._launch import copy_ns as copy_ns
+from breakeven.cost._launch import kernel_floor_ns as kernel_floor_ns
 from breakeven.cost._launch import launch_costs as launch_costs
 from breakeven.cost._lowering import lower as lower
+from breakeven.cost._named_hosts import host_for as host_for
+from breakeven.cost._named_hosts import host_spec as host_spec
+from breakeven.cost._named_hosts import measured_speed as measured_speed
+from breakeven.cost._named_hosts import reference_host as reference_host
 from breakeven.cost._roofline import EfficiencyArrays as EfficiencyArrays
+from breakeven.cost._step_costs import StepCosts as StepCosts
+from breakeven.cost._step_costs import shipped_costs as shipped_costs
+from breakeven.cost._step_effects import STEP_EFFECTS_VERSION as STEP_EFFECTS_VERSION
+from breakeven.cost._step_effects import TYPICAL_OVERLAP_LOSS as TYPICAL_OVERLAP_LOSS
+from breakeven.cost._step_effects import EffectKey as EffectKey
+from breakeven.cost._step_effects import Spread as Spread
+from breakeven.cost._step_effects import StepEffect as StepEffect
+from breakeven.cost._step_effects import StepEffects as StepEffects
+from breakeven.cost._step_effects import floor_effect_keys as floor_effect_keys
+from breakeven.cost._step_effects import host_effect_keys as host_effect_keys
+from breakeven.cost._step_effects import kernel_effect_keys as kernel_effect_keys
+from breakeven.cost._step_effects import load_step_effects as load_step_effects
+from breakeven.cost._step_effects import no_step_effects as no_step_effects
+from breakeven.cost._step_effects import overlap_effect_keys as overlap_effect_keys
 from breakeven.cost._teaching import calibrated_variant as calibrated_variant
 from breakeven.cost._teaching import is_taught_by_other_lines as is_taught_by_other_lines
 from breakeven.cost._teaching import taught_efficiency as taught_efficiency
+from breakeven.cost._tiles import TILE_SET_NAMES as TILE_SET_NAMES
+from breakeven.cost._tiles import TileSet as TileSet

@@ -36,6 +36,10 @@ _WATTS_PER_FLOP_PER_S = {
 # three quarters of the datasheet rate clocks down.
 _WATTS_PER_MATRIX_FLOP_PER_S = {"ampere": 1.1e-12, "hopper": 0.707e-12}
 
+# Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
+# the boost clock has.
+_COOL_PACE = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedArithmetic:
@@ -125,17 +129,21 @@ def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays
     rows: list[tuple[float, ...]] = []
     for device in devices:
         resolved = resolve_arithmetic(kernel, device)
+        pace = min(1.0, resolved.flop_per_s / device.peak_flop_per_s[Precision.FP32])
+        # Units that are few do not heat a board.
+        sustained = 1.0 if pace < _COOL_PACE else sustained_fraction(device, resolved.arithmetic)
         rows.append(
             (
-                resolved.flop_per_s * sustained_fraction(device, resolved.arithmetic),
+                resolved.flop_per_s * sustained,
                 device.memory_bytes_per_s,
                 device.l2_bytes,
                 CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz,
                 device.num_sms,
                 kernel_floor_ns(device),
+                pace,
             )
         )
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 6).T[:, np.newaxis, :]
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T[:, np.newaxis, :]
     return DeviceArrays(
         flop_per_s=columns[0],
         bytes_per_s=columns[1],
@@ -143,4 +151,5 @@ def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays
         cache_bytes_per_s=columns[3],
         num_sms=columns[4],
         floor_ns=columns[5],
+        pace=columns[6],
     )

@@ -9,8 +9,9 @@ from typing import Literal
 import msgspec
 
 from breakeven.cost._kernel import Family
+from breakeven.cost._tiles import TileSet
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 
 Arithmetic = Literal["vector", "tensor"]
 
@@ -26,7 +27,8 @@ class FamilyEfficiency(msgspec.Struct, frozen=True, kw_only=True):
             times the share that the board's power allows (`sustained_fraction`).
         tile_loss: A tile of m × n results reaches 1 / (1 + tile_loss × (1/m + 1/n)) of it.
         prologue_k: Steps of the contraction that filling the pipeline of a tile costs.
-        smallest_tile: Shorter side of the smallest tile that the library uses.
+        tiles: Which tiles the library chooses from: those whose shorter side is at least a number,
+            or a single one, rows along m × columns along n.
         memory_fraction: Share of the DRAM bandwidth.
         num_rows: Measurements that the fit used.
         median_error_fraction: Median of |predicted / measured - 1| over them.
@@ -38,7 +40,7 @@ class FamilyEfficiency(msgspec.Struct, frozen=True, kw_only=True):
     compute_fraction: float
     tile_loss: float
     prologue_k: float
-    smallest_tile: float
+    tiles: TileSet
     memory_fraction: float
     num_rows: int
     median_error_fraction: float

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from breakeven.cost._kernel import Family, Lowering
-from breakeven.cost._op_name import base_name
+from breakeven.cost._op_name import base_name, is_in_place
 from breakeven.device import HostSpec
 from breakeven.trace import Op, Phase
 
@@ -27,13 +29,6 @@ _CALL_FACTOR = {
 }
 _BATCH_NORM_FACTOR = 4.0
 
-# Python between two operators of a forward pass, in dispatches of an operator: calls of modules
-# and of wrappers in torch.nn.functional, attribute look-ups, all with colder caches than those of
-# a loop over one operator. Measured on an AMD EPYC, 2026-11, torch 2.13, Python 3.11: forward
-# passes over tensors of a few elements took 0.1 (a chain of ReLU modules), 1.4 (linear, ReLU,
-# layer norm, dropout), 2.5-2.9 (convolution, batch norm, ReLU), 3.7 (GPT-2) and 4.2 (BERT)
-# dispatches per kernel more than the operators' own. Which of them a script is like is not known.
-_PYTHON_FACTOR = 2.0
 # The backward pass runs without Python: nothing parses arguments there, which is half of a small
 # operator (pytorch issue 41383). Its measured cost per operator contains that already.
 _VIEW_IN_BACKWARD_FRACTION = 0.5
@@ -41,73 +36,123 @@ _VIEW_IN_BACKWARD_FRACTION = 0.5
 _GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})
 
 
-def host_op_ns(op: Op, lowering: Lowering, host: HostSpec) -> float:
-    """Return the host's time to issue ``op``, in nanoseconds, its kernel launches excluded.
+class HostPart(StrEnum):
+    """A kind of host work; the times of one kind are wrong or right together.
+
+    ``dispatch_*`` is an operator called from Python, ``backward_*`` one that the autograd engine
+    runs. ``python`` is the script's and the modules' own around the operators of a forward pass,
+    ``view_python`` that around its views, ``autograd`` what recording costs there.
+    """
+
+    PYTHON = "python"
+    VIEW_PYTHON = "view_python"
+    AUTOGRAD = "autograd"
+    DISPATCH_POINTWISE = "dispatch_pointwise"
+    DISPATCH_GEMM = "dispatch_gemm"
+    DISPATCH_CONVOLUTION = "dispatch_convolution"
+    DISPATCH_BATCH_NORM = "dispatch_batch_norm"
+    DISPATCH_OTHER_NORM = "dispatch_other_norm"
+    DISPATCH_LIBRARY = "dispatch_library"
+    BACKWARD_CALL = "backward_call"
+    BACKWARD_POINTWISE = "backward_pointwise"
+    BACKWARD_GEMM = "backward_gemm"
+    BACKWARD_CONVOLUTION = "backward_convolution"
+    BACKWARD_BATCH_NORM = "backward_batch_norm"
+    BACKWARD_OTHER_NORM = "backward_other_norm"
+    BACKWARD_LIBRARY = "backward_library"
+    ACCUMULATE_GRAD = "accumulate_grad"
+    IN_PLACE_ZERO = "in_place_zero"
+    VIEW = "view"
+    BACKWARD_VIEW = "backward_view"
+    FOREACH = "foreach"
+    FOREACH_TENSORS = "foreach_tensors"
+
+
+_POINTWISE = (HostPart.DISPATCH_POINTWISE, HostPart.BACKWARD_POINTWISE)
+_LIBRARY = (HostPart.DISPATCH_LIBRARY, HostPart.BACKWARD_LIBRARY)
+_KINDS = {
+    Family.GEMM: (HostPart.DISPATCH_GEMM, HostPart.BACKWARD_GEMM),
+    Family.BATCHED_GEMM: (HostPart.DISPATCH_GEMM, HostPart.BACKWARD_GEMM),
+    Family.CONVOLUTION: (HostPart.DISPATCH_CONVOLUTION, HostPart.BACKWARD_CONVOLUTION),
+    Family.NORMALIZATION: (HostPart.DISPATCH_OTHER_NORM, HostPart.BACKWARD_OTHER_NORM),
+    Family.ATTENTION: _LIBRARY,
+    Family.RECURRENT: _LIBRARY,
+    Family.LINALG: _LIBRARY,
+    Family.SORT: _LIBRARY,
+}
+
+
+def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
+    """Return the host's time to issue ``op`` by kind of work, its kernel launches excluded.
 
     Args:
         op: The operator; its phase tells whether autograd records or runs it.
         lowering: Its kernels; an operator without any is a view to the host.
         host: Costs per operator.
+
+    Returns:
+        Kinds of host work and their nanoseconds.
     """
     if not lowering.kernels:
-        return _view_ns(op, host)
+        return _view_parts(op, host)
     if op.name.startswith(("aten._foreach_", "aten._fused_", "aten._amp_foreach_")):
-        return host.foreach_ns + len(op.inputs) * host.foreach_tensor_ns
-    calls_ns = host.op_ns * _extra_dispatches(op, lowering)
+        return (
+            (HostPart.FOREACH, host.foreach_ns),
+            (HostPart.FOREACH_TENSORS, len(op.inputs) * host.foreach_tensor_ns),
+        )
+    if _starts_backward(op):
+        return ((HostPart.BACKWARD_CALL, host.backward_call_ns),)
+    forward, backward, extra = _call(op, lowering)
+    calls_ns = host.op_ns * extra
     if op.phase is Phase.BACKWARD:
-        return host.backward_ns + calls_ns
-    own_ns = host.op_ns + calls_ns
+        return ((backward, host.backward_ns + calls_ns),)
+    own = (forward, host.op_ns + calls_ns)
     if op.phase is not Phase.FORWARD:
-        return own_ns
-    is_recorded = any(tensor.dtype in _GRAD_DTYPES for tensor in op.outputs)
-    recording_ns = host.autograd_ns if is_recorded else 0.0
-    return own_ns + recording_ns + _PYTHON_FACTOR * host.op_ns
+        return (own,)
+    python = (HostPart.PYTHON, host.python_ns)
+    if any(tensor.dtype in _GRAD_DTYPES for tensor in op.outputs):
+        return (python, own, (HostPart.AUTOGRAD, host.autograd_ns))
+    return (python, own)
 
 
-def _view_ns(op: Op, host: HostSpec) -> float:
+def _starts_backward(op: Op) -> bool:
+    """Return whether ``op`` is the gradient of the loss by itself, a one, of a ``backward()``."""
+    return op.name == "aten.ones_like.default" and all(spec.numel == 1 for spec in op.outputs)
+
+
+def _view_parts(op: Op, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
     if op.name == "aten.detach.default":
         # Autograd detaches what it saves for backward, and again when it uses it. Only a trace
         # sees that as an operator; without one it is a shallow copy. A script's own are rare.
-        return 0.0
+        return ()
     if op.phase is Phase.BACKWARD:
-        return _VIEW_IN_BACKWARD_FRACTION * host.view_ns
-    return host.view_ns
+        return ((HostPart.BACKWARD_VIEW, _VIEW_IN_BACKWARD_FRACTION * host.view_ns),)
+    if op.phase is not Phase.FORWARD:
+        return ((HostPart.VIEW, host.view_ns),)
+    return ((HostPart.VIEW_PYTHON, host.view_python_ns), (HostPart.VIEW, host.view_ns))
 
 
-def _extra_dispatches(op: Op, lowering: Lowering) -> float:
-    """Return what the library calls of ``op`` cost beyond one plain operator, in dispatches.
+def _call(op: Op, lowering: Lowering) -> tuple[HostPart, HostPart, float]:
+    """Return the kind of ``op`` when called and when run by autograd, and its library calls.
 
-    Each call describes its operands anew: the gradient of a convolution makes two.
+    Those are counted in dispatches beyond one plain operator. Each call describes its operands
+    anew: the gradient of a convolution makes two.
     """
+    name = base_name(op.name)
     extra = sum(_CALL_FACTOR.get(kernel.family, 1.0) - 1.0 for kernel in lowering.kernels)
-    if "batch_norm" in base_name(op.name):
+    if "batch_norm" in name:
         # In evaluation its kernel is an elementwise one, but the call is the same.
-        return max(extra, _BATCH_NORM_FACTOR - 1.0)
-    return extra
+        extra = max(extra, _BATCH_NORM_FACTOR - 1.0)
+        return HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM, extra
+    if name == "zero" and is_in_place(op.name):
+        return HostPart.IN_PLACE_ZERO, HostPart.IN_PLACE_ZERO, extra
+    if name == "add" and is_in_place(op.name):
+        # In the backward pass only gradients that are there already are added to in place.
+        return HostPart.DISPATCH_POINTWISE, HostPart.ACCUMULATE_GRAD, extra
+    main = max((kernel.family for kernel in lowering.kernels), key=_call_factor)
+    called, run_backward = _KINDS.get(main, _POINTWISE)
+    return called, run_backward, extra
 
 
-def reference_host() -> HostSpec:
-    """Return a typical server CPU of the early 2020s under eager PyTorch.
-
-    An elementwise operator in a loop of its own then takes 8 µs with its launch, in a forward
-    pass 20 µs. Hosts differ by 2x either way.
-    """
-    return HostSpec(
-        id="reference",
-        name="Server CPU, early 2020s",
-        op_ns=5_500.0,
-        autograd_ns=1_800.0,
-        backward_ns=13_500.0,
-        foreach_ns=12_000.0,
-        foreach_tensor_ns=500.0,
-        view_ns=3_000.0,
-        log_sigma=0.35,
-        source=(
-            "op: eager add queued on an A100 8 µs (Torch-FL PR 27, 2026), less the launch; "
-            "autograd: 6.8 against 5.0 µs (pytorch issue 41383, 2020); view: 2.7-4.7 µs with an "
-            "event pair (NeuSight traces); backward: 2.5 times op, as measured on an AMD EPYC in "
-            "2026; foreach: likewise, from op. Together they make the forward pass "
-            "of an efficientnet_b5 of batch 1 on an A100 20 ms, which took 17.8 ms, all of it "
-            "dispatch (pytorch issue 82793, 2022)"
-        ),
-    )
+def _call_factor(family: Family) -> float:
+    return _CALL_FACTOR.get(family, 1.0)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from breakeven.cost._tiles import TileSet
 from breakeven.device import Precision
 from breakeven.errors import Caveat
 
@@ -28,6 +29,28 @@ class Family(StrEnum):
     LINALG = "linalg"
 
 
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
+    """Another way to compute a kernel on plain units: Winograd's, for a convolution.
+
+    Args:
+        flop: Arithmetic, with what keeps it below the rate of a plain product.
+        m: Rows of its product; ``n``, ``k`` and ``batch`` as in `Kernel`.
+        n: Columns.
+        k: Length of the contraction.
+        batch: Independent products.
+        workspace_bytes: Traffic to and from memory beside the kernel's own.
+        tiles: The tiles of its own kernel; None where the products are the library's.
+    """
+
+    flop: float
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    workspace_bytes: float = 0.0
+    tiles: TileSet | None = None
+
+
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """Work of one kernel, independent of the device that runs it.
 
@@ -45,6 +68,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
             reductions take more than one.
         conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
             units compute.
+        num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
+            one for each channel); 0 where there are enough for any device.
+        algorithms: What the library may run instead on plain units; it takes the fastest.
         variant: Finer key of the calibration within the family: ``depthwise``, ``transposed``,
             ``backward_weight``, ``flash``, ... Empty for the common case.
     """
@@ -60,6 +86,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     launches: int = 1
     conversion_bytes: float = 0.0
+    num_blocks: int = 0
+    algorithms: tuple[Algorithm, ...] = ()
     variant: str = ""
 
     @property

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from breakeven.cost._arithmetic import device_arrays, resolve_arithmetic, suits_matrix_units
 from breakeven.cost._efficiency import Arithmetic, EfficiencyTable, load_efficiencies
-from breakeven.cost._kernel import Family, Kernel
+from breakeven.cost._kernel import Algorithm, Family, Kernel
 from breakeven.cost._roofline import (
+    DeviceArrays,
     EfficiencyArrays,
     WorkArrays,
     conversion_ns,
@@ -20,6 +21,7 @@ from breakeven.cost._roofline import (
     tiled_compute_ns,
 )
 from breakeven.cost._teaching import taught_efficiency
+from breakeven.cost._tiles import TileSet
 from breakeven.device import DeviceSpec
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the
@@ -100,6 +102,30 @@ def kernel_times(
     )
 
 
+def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
+    """Return the time that each kernel takes at the least, (num_kernels, num_devices).
+
+    All units at the datasheet's rate, with the algorithm that needs the least arithmetic, and
+    all bytes that the last-level cache cannot hold at the datasheet's bandwidth.
+    """
+    least_ns = np.zeros((len(kernels), len(devices)))
+    num_bytes = np.array([kernel.num_bytes for kernel in kernels])
+    plain_flop = np.array([kernel.flop for kernel in kernels])
+    least_flop = np.array(
+        [min((kernel.flop, *(other.flop for other in kernel.algorithms))) for kernel in kernels]
+    )
+    groups = _groups(kernels)
+    for column, device in enumerate(devices):
+        missed = np.maximum(num_bytes - device.l2_bytes, 0.0) / device.memory_bytes_per_s
+        for rows in groups.values():
+            resolved = resolve_arithmetic(kernels[rows[0]], device)
+            flop = least_flop if resolved.arithmetic == "vector" else plain_flop
+            least_ns[rows, column] = 1e9 * np.maximum(
+                flop[rows] / resolved.flop_per_s, missed[rows]
+            )
+    return least_ns
+
+
 def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
     """Return which units of ``device`` compute ``kernel``."""
     return resolve_arithmetic(kernel, device).arithmetic
@@ -115,42 +141,86 @@ class KernelGroup:
 
     def __init__(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> None:
         first = kernels[0]
+        arithmetic = arithmetic_of(first, devices[0])
         self._work = _work_arrays(kernels)
         self._limits = device_arrays(devices, first)
-        self._converts = arithmetic_of(first, devices[0]) == "tensor"
-        self._compute_ns = tiled_compute_ns if _is_tiled(first) else flat_compute_ns
+        self._converts = arithmetic == "tensor"
+        self._is_tiled = _is_tiled(first)
+        # cuDNN splits the long contraction of a weight's gradient, hardly any other.
+        self._may_split = (
+            first.family is not Family.CONVOLUTION or "backward_weight" in first.variant
+        )
+        others = [k.algorithms for k in kernels] if arithmetic == "vector" else []
+        self._others = [_Alternative(self._work, some) for some in zip(*others, strict=True)]
 
     def times(
         self, efficiency: EfficiencyArrays, *, warm_fraction: float
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return time in nanoseconds and whether memory bounds it, (num_kernels, num_devices)."""
         traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
-        compute_ns = self._compute_ns(self._work, self._limits, efficiency)
-        other_ns = self._work.launches * self._limits.floor_ns
+        if self._is_tiled:
+            compute_ns = tiled_compute_ns(
+                self._work, self._limits, efficiency, may_split=self._may_split
+            )
+        else:
+            compute_ns = flat_compute_ns(self._work, self._limits, efficiency)
         is_memory_bound = traffic_ns >= compute_ns
+        time_ns = np.maximum(traffic_ns, compute_ns)
+        for other in self._others:
+            other_ns, is_other_memory_bound = other.times(self._limits, efficiency, traffic_ns)
+            is_faster = other_ns < time_ns
+            is_memory_bound = np.where(is_faster, is_other_memory_bound, is_memory_bound)
+            time_ns = np.where(is_faster, other_ns, time_ns)
+        time_ns += self._work.launches * self._limits.floor_ns
         if self._converts:
             converting_ns = conversion_ns(self._work, self._limits)
-            other_ns = other_ns + converting_ns
             is_memory_bound = traffic_ns + converting_ns >= compute_ns
-        return np.maximum(traffic_ns, compute_ns) + other_ns, is_memory_bound
+            time_ns += converting_ns
+        return time_ns, is_memory_bound
+
+
+class _Alternative:
+    """The same algorithm for each of some kernels."""
+
+    def __init__(self, work: WorkArrays, algorithms: Sequence[Algorithm]) -> None:
+        rows = [(a.flop, a.m, a.n, a.k, a.batch, a.workspace_bytes) for a in algorithms]
+        flop, m, n, k, batch, workspace = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
+        self._workspace_bytes = workspace
+        self._tiles: TileSet | None = algorithms[0].tiles
+        self._work = replace(work, flop=flop, m=m, n=n, k=k, batch=batch)
+
+    def times(
+        self, limits: DeviceArrays, efficiency: EfficiencyArrays, traffic_ns: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        compute_ns = tiled_compute_ns(
+            self._work, limits, efficiency, may_split=False, own_tiles=self._tiles
+        )
+        dram_bytes_per_s = limits.bytes_per_s * efficiency.memory_fraction
+        workspace_ns = 1e9 * self._workspace_bytes / dram_bytes_per_s
+        return (
+            np.maximum(traffic_ns, compute_ns) + workspace_ns,
+            traffic_ns + workspace_ns >= compute_ns,
+        )
 
 
 def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
     rows = [
-        (k.flop, k.num_bytes, k.m, k.n, k.k, k.batch, k.launches, k.conversion_bytes)
-        for k in kernels
+        (
+            kernel.flop,
+            kernel.num_bytes,
+            kernel.m,
+            kernel.n,
+            kernel.k,
+            kernel.batch,
+            kernel.launches,
+            kernel.conversion_bytes,
+            kernel.num_blocks,
+        )
+        for kernel in kernels
     ]
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 8, 1)
-    return WorkArrays(
-        flop=columns[:, 0],
-        num_bytes=columns[:, 1],
-        m=columns[:, 2],
-        n=columns[:, 3],
-        k=columns[:, 4],
-        batch=columns[:, 5],
-        launches=columns[:, 6],
-        conversion_bytes=columns[:, 7],
-    )
+    columns = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
+    names = (field.name for field in fields(WorkArrays))
+    return WorkArrays(**dict(zip(names, columns, strict=True)))
 
 
 def _is_tiled(kernel: Kernel) -> bool:
@@ -166,6 +236,7 @@ def group_key(kernel: Kernel) -> Hashable:
         kernel.precision,
         _is_tiled(kernel),
         suits_matrix_units(kernel),
+        tuple(algorithm.tiles for algorithm in kernel.algorithms),
     )
 
 

@@ -47,15 +47,19 @@ def _costs(
     )
 
 
-# Source of ampere, ada and rdna: te42kyfo/gpu-benches, back-to-back launches of a 64 kB kernel
-# from C++ (A100 2.62 µs, A40 2.05, L40 1.64, RX 6900 XT 3.28) and in a captured graph (1.34,
-# 1.09, 0.94, 3.12); a quarter of the latter is taken as the gap, the rest is the kernel's floor.
-# An `add` on an A100 takes 8 µs of host time when queued and 17 µs with a sync each: the
-# remaining 9 µs are the latency, the kernel (1.5 µs) and the sync.
-# Older NVIDIA generations: idle-device latencies of the same tiny operator (NeuSight tables) are
-# 1.0-1.6 times those of the A100. The others have no table; they are placed beside their
-# nearest relative, Apple and Intel after the longer command submission of Metal and Level Zero,
-# and carry the widest uncertainty.
+# Launches and gaps of ampere, ada and rdna: te42kyfo/gpu-benches, back-to-back launches of the
+# fifteen smallest kernels from C++ (medians: A100 2.66 µs, A40 2.00, L40 1.63, RX 6900 XT 3.32) and
+# in a captured graph (1.36, 1.13, 0.96, 3.16); a quarter of the latter is taken as the gap, the
+# rest is the kernel's floor. A100 and A40 lie 14 % to either side of ampere's launch: its sigma.
+# Latency and sync of ampere: an `add` on an A100 takes 8 µs of host time when queued and 17 µs with
+# a sync each (Torch-FL PR 27, 2026): the remaining 9 µs are the kernel (1.2 µs) and, split evenly,
+# the latency and the sync.
+# All else is judgement, placed between relatives. On an idle GPU an addition takes, beyond an empty
+# pair of events, 20 µs (A100), 30 (P100), 16 (P4), 15 (T4), 21 (V100) and 10 (MI100; NeuSight
+# tables): that orders Pascal behind the others and leaves CDNA's launch at no more than twice an
+# A100's, but hosts differ there, too, and take most of it. Kepler, Maxwell and GCN are placed
+# before their successors, Hopper and Blackwell between ampere and ada, Apple and Intel after the
+# longer command submission of Metal and Level Zero, with the widest uncertainty.
 _BY_GENERATION = {
     "kepler": _costs(4_000, 6_000, 1_000, 6_000, 0.35),
     "maxwell": _costs(3_500, 5_500, 800, 5_500, 0.30),
@@ -63,12 +67,12 @@ _BY_GENERATION = {
     "volta": _costs(2_800, 4_500, 500, 4_500, 0.20),
     "turing": _costs(2_600, 4_200, 400, 4_200, 0.20),
     "ampere": _costs(2_300, 4_000, 300, 3_800, 0.15),
-    "ada": _costs(1_700, 3_500, 240, 3_500, 0.15),
+    "ada": _costs(1_630, 3_500, 240, 3_500, 0.15),
     "hopper": _costs(2_000, 3_800, 280, 3_500, 0.25),
     "blackwell": _costs(1_900, 3_600, 260, 3_500, 0.30),
     "gcn": _costs(5_000, 8_000, 1_200, 8_000, 0.40),
     "cdna": _costs(4_000, 7_000, 900, 7_000, 0.35),
-    "rdna": _costs(3_300, 6_500, 780, 7_000, 0.30),
+    "rdna": _costs(3_320, 6_500, 780, 7_000, 0.30),
     "apple": _costs(4_000, 30_000, 2_000, 60_000, 0.60),
     "xe": _costs(5_000, 10_000, 1_500, 12_000, 0.60),
 }
@@ -81,8 +85,10 @@ _FLOOR_NS = {
 }  # fmt: skip
 
 # Pinned host memory to a V100 over PCIe 3.0 x16 (15.75 GB/s), 1 kB to 1 GB, te42kyfo/gpu-benches
-# cuda-memcpy: 34 µs for 1-8 kB, the call and its sync included; 12.35 GB/s from 256 MB on.
-_COPY_FIXED_NS = 34_000.0
+# cuda-memcpy: 34-37 µs up to 64 kB, the call and its sync included, into which the bytes fit; from
+# there on 28.5 µs and the bytes, at 12.35 GB/s. The rows lie within 6 % of that.
+_COPY_LEAST_NS = 35_000.0
+_COPY_FIXED_NS = 28_500.0
 _LINK_FRACTION = 12.35 / 15.75
 # Up to 64 KiB of pageable memory travel with the command: no transfer is set up, and the call does
 # not wait for one (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution", names 64 KB as
@@ -92,7 +98,8 @@ _LINK_FRACTION = 12.35 / 15.75
 _SMALL_PAGEABLE_BYTES = 65_536
 _SMALL_PAGEABLE_FIXED_NS = 14_000.0
 # Pageable memory goes through a pinned buffer of the driver, which the host fills first.
-# stas00/ml-engineering, 1.05 GB in a DataLoader to an A100: 646 ms pageable, 522 ms pinned.
+# stas00/ml-engineering, 1.05 GB in a DataLoader to an A100: 646 ms pageable, 522 ms pinned. The
+# difference alone is known: no table has a pageable copy by itself.
 _STAGING_BYTES_PER_S = 1_048_576_000 / 0.124
 
 
@@ -137,8 +144,8 @@ def copy_ns(num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
     if num_bytes <= 0:
         return 0.0
     ns_per_byte = 1e9 / (device.link_bytes_per_s * _LINK_FRACTION)
-    if is_pinned:
-        return _COPY_FIXED_NS + num_bytes * ns_per_byte
-    ns_per_byte += 1e9 / _STAGING_BYTES_PER_S
-    is_small = num_bytes <= _SMALL_PAGEABLE_BYTES
-    return (_SMALL_PAGEABLE_FIXED_NS if is_small else _COPY_FIXED_NS) + num_bytes * ns_per_byte
+    if not is_pinned:
+        ns_per_byte += 1e9 / _STAGING_BYTES_PER_S
+        if num_bytes <= _SMALL_PAGEABLE_BYTES:
+            return _SMALL_PAGEABLE_FIXED_NS + num_bytes * ns_per_byte
+    return max(_COPY_LEAST_NS, _COPY_FIXED_NS + num_bytes * ns_per_byte)

@@ -16,6 +16,8 @@ from breakeven.trace import Op, Settings, TensorSpec
 # Up to here the gradient of an embedding is one kernel; beyond, indices are sorted first.
 # Source: aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda.
 _UNSORTED_INDICES = 3072
+# Its blocks take so many columns each, and all the indices one after another.
+_COLUMNS_PER_BLOCK = 32
 
 # Sorting of index and position in passes of 8 bits, then: find the segments, scan, add them up.
 # Source: the launches of embedding_backward_cuda_kernel and of index_put_with_sort_kernel.
@@ -78,30 +80,41 @@ def _lower_embedding_bag(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     )
 
 
-def _sorted_scatter(op: Op, *, num_indices: int, moved_bytes: float, flop: float) -> Kernel:
+def _sorted_scatter(
+    op: Op, *, num_indices: int, moved_bytes: float, flop: float
+) -> tuple[Kernel, Kernel]:
     """Return an addition at positions that are sorted first, so that equal ones meet."""
     # Each of 8 passes streams 64-bit keys and positions in and out.
     sorting_bytes = 8 * 2 * 8.0 * num_indices
-    return streaming_kernel(
+    sorted_indices = streaming_kernel(
         op,
         family=Family.SORT,
-        flop=flop,
-        read_bytes=sorting_bytes + moved_bytes,
-        write_bytes=sorting_bytes + moved_bytes,
-        launches=_SORTED_SCATTER_LAUNCHES,
+        flop=num_indices,
+        read_bytes=sorting_bytes,
+        write_bytes=sorting_bytes,
+        launches=_SORTED_SCATTER_LAUNCHES - 1,
         variant="scatter",
     )
+    added = streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=flop,
+        read_bytes=8.0 * num_indices + moved_bytes,
+        write_bytes=moved_bytes,
+        variant="scatter",
+    )
+    return sorted_indices, added
 
 
 def _lower_embedding_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower ``embedding_dense_backward(grad (…, D), indices (…))``: zero all, add rows."""
     del settings
     grad, indices = op.inputs[0], op.inputs[1]
-    zeroed = streaming_kernel(op, flop=0, read_bytes=0.0)
+    zeroed = streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
     touched_bytes = min(tensor_bytes(grad), total_bytes(op.outputs))
     if indices.numel > _UNSORTED_INDICES:
         moved_bytes = tensor_bytes(grad)
-        return zeroed, _sorted_scatter(
+        return zeroed, *_sorted_scatter(
             op, num_indices=indices.numel, moved_bytes=moved_bytes, flop=grad.numel
         )
     return zeroed, streaming_kernel(
@@ -110,6 +123,7 @@ def _lower_embedding_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         flop=grad.numel,
         read_bytes=tensor_bytes(grad) + tensor_bytes(indices) + touched_bytes,
         write_bytes=touched_bytes,
+        num_blocks=math.ceil(grad.shape[-1] / _COLUMNS_PER_BLOCK),
         variant="scatter",
     )
 
@@ -128,18 +142,17 @@ def _lower_index_put(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     written_bytes = float(num_written * target.element_bytes)
     kernels = [*_copied_before(op, target), *(mask_positions_kernel(op, spec) for spec in masks)]
     if op.attributes.get("accumulate", False):
-        scatter = _sorted_scatter(
+        return *kernels, *_sorted_scatter(
             op, num_indices=num_indices, moved_bytes=written_bytes, flop=num_written
         )
-    else:
-        scatter = streaming_kernel(
-            op,
-            family=Family.GATHER,
-            flop=0,
-            read_bytes=total_bytes(indices) + tensor_bytes(values),
-            write_bytes=written_bytes,
-            variant="scatter",
-        )
+    scatter = streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=0,
+        read_bytes=total_bytes(indices) + tensor_bytes(values),
+        write_bytes=written_bytes,
+        variant="scatter",
+    )
     return *kernels, scatter
 
 
@@ -236,7 +249,7 @@ def _lower_sampling(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     sampled = streaming_kernel(op, family=Family.GATHER, flop=flop)
     if "backward" not in op.name:
         return (sampled,)
-    return streaming_kernel(op, flop=0, read_bytes=0.0), sampled
+    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"), sampled
 
 
 RULES: dict[str, Rule] = {

@@ -1,8 +1,11 @@
 """Normalization over layers, batches and groups.
 
 ``variant`` names what is normalised over (``layer``, ``batch``, ``group``, ``rms``), then
-``backward`` or ``backward_weight``. Where the statistics span more than a thread block can
-hold, the input must be read again once they are known: batch and group norm read it twice.
+``backward``. Where the statistics span more than a thread block can hold, the input must be
+read again once they are known: batch and group norm read it twice.
+
+Batch norm is cuDNN's, but where it has none for the dtypes: bfloat16, and float16 with parameters
+of the same dtype (``model.half()``). ``batch_native`` is torch's own.
 """
 
 from __future__ import annotations
@@ -18,6 +21,12 @@ _FORWARD_FLOP = 10
 _BACKWARD_FLOP = 11
 _WEIGHT_FLOP = 5
 _APPLY_FLOP = 4
+
+# Threads of torch's own batch norm load one element at a time, so that narrow ones take as long
+# as these. Training VGG with batch norm rather than without takes the same additional time in
+# float16 as in float32, or more: RTX 2080 Ti 0.82-0.87 times, TITAN V 1.3, A100 1.2
+# (pytorch-gpu-benchmark, batches of 12).
+_NATIVE_ELEMENT_BYTES = 4
 
 
 def _kind(op: Op) -> str:
@@ -60,6 +69,7 @@ def _lower_layer_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]
     parameters = [spec for spec in op.outputs if spec.shape != source.shape]
     # A layer norm over all dimensions has parameters as large as its input.
     has_input_gradient = any(spec.shape == source.shape for spec in op.outputs)
+    variant = f"{_kind(op)}_backward"
     kernels: list[Kernel] = []
     if has_input_gradient:
         kernels.append(
@@ -68,7 +78,7 @@ def _lower_layer_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]
                 family=Family.NORMALIZATION,
                 flop=_BACKWARD_FLOP * source.numel,
                 write_bytes=tensor_bytes(source),
-                variant=f"{_kind(op)}_backward",
+                variant=variant,
             )
         )
     if parameters:
@@ -79,10 +89,37 @@ def _lower_layer_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]
                 flop=_WEIGHT_FLOP * source.numel,
                 read_bytes=tensor_bytes(grad) + tensor_bytes(source),
                 write_bytes=total_bytes(parameters),
-                variant=f"{_kind(op)}_backward_weight",
+                variant=variant,
             )
         )
     return tuple(kernels)
+
+
+def _is_native(op: Op) -> bool:
+    """Return whether torch's own kernels normalize the batch.
+
+    The weight is the first input of one dimension; without one, the running mean has its dtype.
+    """
+    dtype = op.inputs[0].dtype
+    weight = next((spec for spec in op.inputs if len(spec.shape) == 1), op.inputs[0])
+    return dtype == "bfloat16" or (dtype == "float16" and weight.dtype == dtype)
+
+
+def _batch_kernel(op: Op, *, flop: int, num_sources: int, variant: str) -> Kernel:
+    """Return a batch norm that reads its first ``num_sources`` inputs twice."""
+    scale = 1.0
+    if _is_native(op):
+        scale = max(1.0, _NATIVE_ELEMENT_BYTES / op.inputs[0].element_bytes)
+        variant = variant.replace("batch", "batch_native")
+    return streaming_kernel(
+        op,
+        family=Family.NORMALIZATION,
+        flop=flop * op.inputs[0].numel,
+        read_bytes=scale * (total_bytes(op.inputs) + total_bytes(op.inputs[:num_sources])),
+        write_bytes=scale * total_bytes(op.outputs),
+        num_blocks=op.inputs[0].shape[1],
+        variant=variant,
+    )
 
 
 def _lower_batch_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:
@@ -93,16 +130,8 @@ def _lower_batch_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     del settings
     source = op.inputs[0]
     if not _is_training(op, statistic_index=1):
-        return (streaming_kernel(op, flop=_APPLY_FLOP * source.numel),)
-    return (
-        streaming_kernel(
-            op,
-            family=Family.NORMALIZATION,
-            flop=_FORWARD_FLOP * source.numel,
-            read_bytes=total_bytes(op.inputs) + tensor_bytes(source),
-            variant="batch",
-        ),
-    )
+        return (streaming_kernel(op, flop=_APPLY_FLOP * source.numel, variant="batch_norm"),)
+    return (_batch_kernel(op, flop=_FORWARD_FLOP, num_sources=1, variant="batch"),)
 
 
 def _lower_batch_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
@@ -111,16 +140,8 @@ def _lower_batch_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]
     The two inputs of the shape of the data are gradient and input, in either order.
     """
     del settings
-    source = op.inputs[0]
-    return (
-        streaming_kernel(
-            op,
-            family=Family.NORMALIZATION,
-            flop=(_BACKWARD_FLOP + _WEIGHT_FLOP) * source.numel,
-            read_bytes=total_bytes(op.inputs) + total_bytes(op.inputs[:2]),
-            variant="batch_backward",
-        ),
-    )
+    flop = _BACKWARD_FLOP + _WEIGHT_FLOP
+    return (_batch_kernel(op, flop=flop, num_sources=2, variant="batch_backward"),)
 
 
 def _lower_group_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:

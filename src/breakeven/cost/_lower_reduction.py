@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import msgspec
+
 from breakeven.cost._kernel import Family, Kernel
 from breakeven.cost._op_name import base_name
 from breakeven.cost._traffic import (
@@ -40,6 +45,12 @@ _SCANS = frozenset(
 _SOFTMAX_FLOP = TRANSCENDENTAL_FLOP + 4
 _SOFTMAX_BACKWARD_FLOP = 4
 
+# Rows up to here are held in the registers of a warp. Longer ones a block reads from shared memory
+# or again from the cache; a softmax over another dimension than the last passes over its input
+# three times. Source: aten/src/ATen/native/cuda/SoftMax.cu, host_softmax.
+_PERSISTENT_ROW = 1024
+_PERSISTENT_ROW_BYTES = 4096
+
 # FLOP per element of a pointwise loss.
 _POINTWISE_LOSS_FLOP = {
     "mse_loss": 2,
@@ -53,9 +64,19 @@ def _lower_reduction(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     del settings
     name = base_name(op.name)
     numel = sum(spec.numel for spec in op.inputs)
-    variant = "scan" if name in _SCANS else ""
+    variant = "scan" if name in _SCANS else "outer" if _keeps_last_dimension(op) else ""
     flop = _REDUCTION_FLOP[name] * numel
     return (streaming_kernel(op, family=Family.REDUCTION, flop=flop, variant=variant),)
+
+
+def _keeps_last_dimension(op: Op) -> bool:
+    """Return whether columns are reduced, as for the gradient of a bias."""
+    given: Sequence[int] | int | None = op.attributes.get("dim")
+    if given is None or not op.inputs or not op.inputs[0].shape:
+        return False
+    num_dimensions = len(op.inputs[0].shape)
+    reduced = {dim % num_dimensions for dim in ((given,) if isinstance(given, int) else given)}
+    return bool(reduced) and num_dimensions - 1 not in reduced
 
 
 def _lower_logsumexp(op: Op, settings: Settings) -> tuple[Kernel, ...]:
@@ -86,18 +107,51 @@ def _lower_logsumexp(op: Op, settings: Settings) -> tuple[Kernel, ...]:
 
 def _lower_softmax(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     del settings
-    flop = _SOFTMAX_FLOP * op.inputs[0].numel
-    return (streaming_kernel(op, family=Family.SOFTMAX, flop=flop),)
+    source = op.inputs[0]
+    kernel = streaming_kernel(
+        op, family=Family.SOFTMAX, flop=_SOFTMAX_FLOP * source.numel, variant=_softmax_variant(op)
+    )
+    if kernel.variant == "spatial":
+        read_bytes = kernel.read_bytes + 2 * tensor_bytes(source)
+        return (msgspec.structs.replace(kernel, read_bytes=read_bytes),)
+    return (kernel,)
+
+
+def _softmax_variant(op: Op) -> str:
+    """Return ``persistent`` for short rows, ``spatial`` across rows, empty for long rows."""
+    source = op.inputs[0]
+    if not source.shape:
+        return "persistent"
+    dim = int(op.attributes.get("dim", -1)) % len(source.shape)
+    if math.prod(source.shape[dim + 1 :]) > 1:
+        return "spatial"
+    length = source.shape[dim]
+    is_short = length <= _PERSISTENT_ROW and length * source.element_bytes <= _PERSISTENT_ROW_BYTES
+    return "persistent" if is_short else ""
 
 
 def _lower_softmax_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    """Lower ``_softmax_backward_data(grad_output, output)`` and its logarithm's."""
+    """Lower ``_softmax_backward_data(grad_output, output)`` and its logarithm's.
+
+    The plain one multiplies both first, into a tensor of its own, and reduces that.
+    Source: aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out.
+    """
     del settings
-    per_element = _SOFTMAX_BACKWARD_FLOP
-    if "log" in base_name(op.name):
-        per_element += TRANSCENDENTAL_FLOP
-    flop = per_element * op.inputs[0].numel
-    return (streaming_kernel(op, family=Family.SOFTMAX, flop=flop, variant="backward"),)
+    grad, output = op.inputs[:2]
+    is_logarithm = "log" in base_name(op.name)
+    per_element = _SOFTMAX_BACKWARD_FLOP + (TRANSCENDENTAL_FLOP if is_logarithm else 0)
+    product_bytes = 0.0 if is_logarithm else tensor_bytes(output)
+    return (
+        streaming_kernel(
+            op,
+            family=Family.SOFTMAX,
+            flop=per_element * grad.numel,
+            read_bytes=total_bytes(op.inputs) + 2 * product_bytes,
+            write_bytes=total_bytes(op.outputs) + product_bytes,
+            launches=1 if is_logarithm else 2,
+            variant="backward",
+        ),
+    )
 
 
 def _reduced(op: Op, source: TensorSpec) -> tuple[Kernel, ...]:
@@ -171,7 +225,7 @@ def _lower_nll_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     target = op.inputs[2]
     value_bytes = float(target.numel * op.inputs[1].element_bytes)
     return (
-        streaming_kernel(op, flop=0, read_bytes=0.0),
+        streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"),
         streaming_kernel(
             op,
             family=Family.GATHER,

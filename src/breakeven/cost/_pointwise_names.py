@@ -22,7 +22,7 @@ ARITHMETIC = names_in(
     hardshrink_backward hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
     hardtanh_backward heaviside isfinite isinf isnan isneginf isposinf lcm le leaky_relu
     leaky_relu_backward lerp less less_equal logical_and logical_not logical_or logical_xor lt
-    masked_fill maximum minimum mul multiply nan_to_num native_dropout_backward ne neg negative
+    maximum minimum mul multiply nan_to_num native_dropout_backward ne neg negative
     nextafter not_equal prelu prelu_backward rad2deg reciprocal relu relu6 remainder round
     rrelu rrelu_with_noise_backward rsqrt rsub sgn sigmoid_backward sign signbit softshrink
     softshrink_backward sqrt square sub subtract tanh_backward threshold threshold_backward

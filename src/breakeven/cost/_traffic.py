@@ -35,6 +35,14 @@ _PRECISION_OF_DTYPE = {
 TRANSCENDENTAL_FLOP = 10
 
 
+# Other changes of dtype than those choose the conversion anew for each element, which costs
+# instructions rather than bandwidth. At half the fp32 peak, as elementwise kernels are counted,
+# this many give the 61, 124, 138 and 150 elements per ns that P100, V100, A100 and MI100 convert
+# from float32 to bool, and a third of that on a T4, which clocks down (NeuSight, torch 2.1).
+_DYNAMIC_CAST_FLOP = 64
+_FLOATS_WITH_COPY_KERNELS = frozenset(("float32", "float16", "bfloat16"))
+
+
 def tensor_bytes(spec: TensorSpec) -> float:
     """Return the bytes that reading or writing ``spec`` once moves.
 
@@ -50,6 +58,51 @@ def tensor_bytes(spec: TensorSpec) -> float:
 def total_bytes(specs: Iterable[TensorSpec]) -> float:
     """Return the bytes that reading or writing each of ``specs`` once moves."""
     return sum((tensor_bytes(spec) for spec in specs), 0.0)
+
+
+def broadcast_bytes(op: Op) -> float:
+    """Return what an elementwise operator reads: a broadcast input as often as it is used.
+
+    Its repeats come from the cache, but the kernel that computes their addresses is slower by as
+    much. A layer of a transformer, timed operator by operator (NeuSight, torch 2.1), adds a mask
+    of (8, 1, S, S) to scores of (8, 32, S, S) in the time of three full tensors at the speed of
+    plain additions (V100 0.91 of the datasheet, A100 0.89), not of two. Scalars are passed along
+    with the launch.
+    """
+    numel = output_numel(op)
+    return sum(
+        (
+            float(numel * spec.element_bytes) if 1 < spec.numel < numel else tensor_bytes(spec)
+            for spec in op.inputs
+        ),
+        0.0,
+    )
+
+
+def copy_kernel(
+    op: Op, source: TensorSpec, result: TensorSpec, *, read_bytes: float | None = None
+) -> Kernel:
+    """Return a copy on the device, of all inputs unless ``read_bytes`` are given.
+
+    Its variant is ``strided`` where the memory format changes: one side is accessed in short runs.
+    """
+    is_rearranged = source.layout not in (result.layout, "expanded")
+    return streaming_kernel(
+        op,
+        flop=_conversion_flop(source.dtype, result.dtype) * result.numel,
+        read_bytes=read_bytes,
+        variant="strided" if is_rearranged else "",
+    )
+
+
+def _conversion_flop(source: str, result: str) -> int:
+    """Return the instructions per element of a change of dtype, counted as FLOP.
+
+    Floats of 32 and 16 bits have kernels of their own, aten/src/ATen/native/cuda/Copy.cu.
+    """
+    if source == result or {source, result} <= _FLOATS_WITH_COPY_KERNELS:
+        return 0
+    return _DYNAMIC_CAST_FLOP
 
 
 def precision_of(op: Op) -> Precision:
@@ -94,6 +147,7 @@ def streaming_kernel(
     read_bytes: float | None = None,
     write_bytes: float | None = None,
     launches: int = 1,
+    num_blocks: int = 0,
     variant: str = "",
 ) -> Kernel:
     """Return a kernel that streams through memory: by default all inputs in, all outputs out."""
@@ -104,5 +158,6 @@ def streaming_kernel(
         write_bytes=total_bytes(op.outputs) if write_bytes is None else write_bytes,
         precision=precision_of(op),
         launches=launches,
+        num_blocks=num_blocks,
         variant=variant,
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+# Id of the host that was measured on this machine, as opposed to one of a datasheet.
+HERE = "here"
+
 
 class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The CPU that runs the training script, as the cost model sees it. Times in nanoseconds.
@@ -11,26 +14,36 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         id: ``here``, or the name of an entry of the shared table.
         name: Processor, as the operating system calls it.
-        op_ns: One forward operator: Python, argument parsing and dispatcher, no autograd.
+        op_ns: One operator of a device: argument parsing and dispatcher, no autograd, no launch.
+        python_ns: Python around an operator of a forward pass: modules and their wrappers.
+        view_python_ns: Python around a view of a forward pass. Code that reshapes much, such as
+            a transformer's, runs much Python of its own.
         autograd_ns: What recording it for backward adds.
         backward_ns: One operator of the backward pass, run by the autograd engine.
+        backward_call_ns: One call of ``backward()``, whatever it runs.
         foreach_ns: One ``_foreach`` call of an optimizer, without its tensors.
         foreach_tensor_ns: What each tensor adds to it.
         view_ns: An operator that only makes a view.
         source: The calibration that gave the figures: machine, date, torch version.
         log_sigma: Standard deviation of the logarithm of what the host spends on a step, predicted
-            from these. By default that of a host that was measured.
+            from these.
     """
 
     id: str
     name: str
     op_ns: float
+    python_ns: float
+    view_python_ns: float
     autograd_ns: float
     backward_ns: float
+    backward_call_ns: float
     foreach_ns: float
     foreach_tensor_ns: float
     view_ns: float
     source: str
-    # Of six small networks on one measured host, the predicted forward times lay within a factor
-    # of 0.7 to 1.7 of the measured ones, whole steps closer.
     log_sigma: float = 0.25
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the figures were measured on this machine."""
+        return self.id == HERE

@@ -10,6 +10,9 @@ from breakeven.trace._events import Op as Op
 from breakeven.trace._events import Phase as Phase
 from breakeven.trace._events import Sync as Sync
 from breakeven.trace._events import TensorSpec as TensorSpec
+from breakeven.trace._step_case import NumberFormat as NumberFormat
+from breakeven.trace._step_case import StepCase as StepCase
+from breakeven.trace._step_case import TimedPhase as TimedPhase
 from breakeven.trace._step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
 from breakeven.trace._step_trace import DeviceFault as DeviceFault
 from breakeven.trace._step_trace import Settings as Settings
