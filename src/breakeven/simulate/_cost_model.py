@@ -1,4 +1,4 @@
-"""What the simulator needs to know of costs; ``breakeven.cost`` provides it."""
+"""What the simulator needs to know of costs; ``breakeven.cost.StepCosts`` provides it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 class CostModel(Protocol):
-    """Costs of operators, kernels, launches and copies. The module ``breakeven.cost`` is one."""
+    """Costs of operators, kernels, launches and copies. ``breakeven.cost.StepCosts`` is one."""
+
+    @property
+    def overlap_loss_fraction(self) -> float:
+        """Return the share of the time in which host and device both work that is lost."""
+        ...
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         """Return the kernels of an operator."""
@@ -32,4 +37,8 @@ class CostModel(Protocol):
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
+        ...
+
+    def dispatch_ns(self, host: HostSpec) -> float:
+        """Return the host's time per dispatch, outside of operators."""
         ...

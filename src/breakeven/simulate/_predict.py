@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-import breakeven.cost
 from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
@@ -65,7 +64,7 @@ def predict_steps(
     devices: Sequence[DeviceSpec],
     host: HostSpec,
     *,
-    costs: CostModel = breakeven.cost,
+    costs: CostModel | None = None,
 ) -> tuple[StepPrediction, ...]:
     """Return the step of each trace on each device.
 
@@ -73,7 +72,7 @@ def predict_steps(
         traces: One step, or the same step at several batch sizes.
         devices: Devices.
         host: What issues the work.
-        costs: The cost model.
+        costs: The cost model; that which ships by default.
 
     Returns:
         Predictions, the devices of the first trace first.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import breakeven.cost
-from breakeven.cost import Kernel, Lowering
+from breakeven.cost import Kernel, Lowering, shipped_costs
 from breakeven.errors import Caveat
 from breakeven.simulate._cost_model import CostModel
 from breakeven.simulate._edit import Edit
@@ -69,6 +68,10 @@ class Program:
         )
         return tuple(found)
 
+    def with_costs(self, costs: CostModel) -> Program:
+        """Return the same kernels under another cost model, which must lower operators alike."""
+        return Program(trace=self.trace, lowerings=self.lowerings, costs=costs)
+
     def edited(self, edit: Edit) -> Program:
         """Return the program of the edited step; only new operators are lowered."""
         events: list[Event] = []
@@ -85,8 +88,14 @@ class Program:
         return Program(trace=edit.apply(self.trace), lowerings=tuple(lowerings), costs=self.costs)
 
 
-def build_program(trace: StepTrace, *, costs: CostModel = breakeven.cost) -> Program:
-    """Return the step with each operator lowered once."""
+def build_program(trace: StepTrace, *, costs: CostModel | None = None) -> Program:
+    """Return the step with each operator lowered once.
+
+    Args:
+        trace: The step.
+        costs: The cost model; that which ships by default.
+    """
+    costs = costs or shipped_costs()
     return Program(
         trace=trace,
         lowerings=tuple(_lower(event, trace.settings, costs) for event in trace.events),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from breakeven.simulate._bound import Bound
 
 # Two-sided 90 % of a normal distribution.
-_Z_90 = 1.6449
+Z_90 = 1.6449
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Scenario:
 
 
 TYPICAL = Scenario()
-FAST = Scenario(deviation=-_Z_90)
-SLOW = Scenario(deviation=_Z_90)
+FAST = Scenario(deviation=-Z_90)
+SLOW = Scenario(deviation=Z_90)
 CAPTURED = Scenario(is_captured=True)
 WITHOUT_EACH = tuple(Scenario(without=frozenset({bound})) for bound in Bound)

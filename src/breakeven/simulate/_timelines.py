@@ -93,7 +93,7 @@ class Timelines:
             is_merged=False,
         )
         run = _Run(plan, self.queue_depth)
-        period = run.settle()
+        step_ns = _with_overlap_loss(run.settle(), plan, self.programs[program])
         run.spans = []
         start_ns = float(run.host.flat[0])
         run.advance()
@@ -107,7 +107,7 @@ class Timelines:
             for event, is_on_device, start, end in run.spans
         )
         return Timeline(
-            step_ns=float(period.flat[0]),
+            step_ns=float(step_ns.flat[0]),
             host_busy_ns=float(plan.host_ns.flat[0]),
             device_busy_ns=float(plan.device_ns.flat[0]),
             spans=spans,
@@ -128,7 +128,7 @@ def simulate(
     the kernel before it, on one stream. A blocking copy and a sync make the host wait until the
     device is idle. A full launch queue makes it wait too. Steps follow each other without a break,
     so the device may lag behind the host from one step to the next; the time of a step is the
-    period into which this settles.
+    period into which this settles, and a share of what overlaps within it (see ``costs``).
 
     Args:
         programs: Steps, of equal structure or not.
@@ -156,7 +156,8 @@ def simulate(
         for first in range(0, len(devices), chunk):
             some = slice(first, first + chunk)
             plan = build_plan(group, devices[some], host, scenarios)
-            step[members, some] = _Run(plan, queue_depth).settle()
+            period = _Run(plan, queue_depth).settle()
+            step[members, some] = _with_overlap_loss(period, plan, group[0])
             host_busy[members, some] = plan.host_ns
             device_busy[members, some] = plan.device_ns
     return Timelines(
@@ -169,6 +170,12 @@ def simulate(
         host=host,
         queue_depth=queue_depth,
     )
+
+
+def _with_overlap_loss(period: Array, plan: Plan, program: Program) -> Array:
+    """Return the time of a step, given its period if neither timeline slowed the other down."""
+    both_ns = np.maximum(plan.host_ns + plan.device_ns - period, 0.0)
+    return period + program.costs.overlap_loss_fraction * both_ns
 
 
 @dataclass(slots=True)

@@ -1,0 +1,121 @@
+"""What several devices cost beyond one: figures fitted to measured steps, and their errors."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+MULTI_GPU_TABLE_VERSION = 1
+
+
+class Strategy(StrEnum):
+    """How several devices share a step, each with its part of the batch.
+
+    ``data_parallel`` is ``nn.DataParallel``: one process, which copies the model to all devices in
+    each step. ``ddp`` is ``nn.parallel.DistributedDataParallel``: a process per device, which
+    exchange gradients.
+    """
+
+    DATA_PARALLEL = "data_parallel"
+    DDP = "ddp"
+
+
+class DataParallelCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``nn.DataParallel`` adds. Host times in dispatches (``HostSpec.op_ns``).
+
+    Args:
+        step_dispatches: Each call of the model: threads, scatter and gather.
+        replica_dispatches: Each replica.
+        tensor_dispatches: Each parameter and buffer, packed for the broadcast.
+        replica_tensor_dispatches: The same on each device: unpacked, and set on its module.
+        issue_fraction: What each further replica adds to the issue of the forward pass, which all
+            of them do in threads under one interpreter lock; with 1, one after another, and above
+            it with what taking turns costs.
+        slowest_fraction: How much longer the slowest of the devices computes than a lone one.
+    """
+
+    step_dispatches: float
+    replica_dispatches: float
+    tensor_dispatches: float
+    replica_tensor_dispatches: float
+    issue_fraction: float
+    slowest_fraction: float
+
+
+class DdpCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``DistributedDataParallel`` adds.
+
+    Args:
+        exposed_fraction: What the all-reduce adds to the backward pass beside which it runs, in
+            multiples of its time alone: the last bucket, and what it takes from the kernels.
+        local_ns_per_byte: Per byte of gradients, whatever the devices: packing, unpacking and
+            waiting for each other.
+    """
+
+    exposed_fraction: float
+    local_ns_per_byte: float
+
+
+class HeldOutFactor(msgspec.Struct, frozen=True, kw_only=True):
+    """Error of the factor from one device to several, on rows that the fit had not seen.
+
+    Args:
+        strategy: How the devices share the step.
+        left_out: What was left out in turn: ``family`` (of models) or ``device``.
+        num_groups: How many of them.
+        num_rows: Rows predicted.
+        median_error_fraction: Median of |predicted / measured - 1|.
+        p90_error_fraction: 90th percentile of the same.
+        log_sigma: Standard deviation of log(predicted / measured) that covers 90 %.
+    """
+
+    strategy: Strategy
+    left_out: str
+    num_groups: int
+    num_rows: int
+    median_error_fraction: float
+    p90_error_fraction: float
+    log_sigma: float
+
+
+class MultiGpuTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Costs of several devices.
+
+    Args:
+        version: Of this format.
+        provenance: How the figures were made.
+        data_parallel: Costs of ``nn.DataParallel``.
+        ddp: Costs of ``DistributedDataParallel``.
+        held_out: Errors of the factor; the largest of a strategy widens its intervals.
+        calibrated_on: Fingerprints of the steps on several devices that were used.
+    """
+
+    version: int
+    provenance: str
+    data_parallel: DataParallelCosts
+    ddp: DdpCosts
+    held_out: tuple[HeldOutFactor, ...]
+    calibrated_on: tuple[str, ...] = ()
+
+    def log_sigma(self, strategy: Strategy) -> float:
+        """Return the standard deviation of the logarithm of a strategy's factor."""
+        return max(error.log_sigma for error in self.held_out if error.strategy is strategy)
+
+
+@cache
+def load_multi_gpu_table() -> MultiGpuTable:
+    """Return the table that ships with the package.
+
+    Raises:
+        ValueError: The file is of another version.
+    """
+    text = resources.files("breakeven.simulate").joinpath("multi_gpu.json").read_bytes()
+    table = msgspec.json.decode(text, type=MultiGpuTable)
+    if table.version != MULTI_GPU_TABLE_VERSION:
+        raise ValueError(
+            f"multi_gpu.json has version {table.version}, expected {MULTI_GPU_TABLE_VERSION}"
+        )
+    return table
