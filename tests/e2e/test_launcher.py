@@ -134,7 +134,7 @@ def test_steps_are_told_as_they_pass(launcher: Launcher, prepare: Prepare) -> No
 
 
 def test_host_is_measured_in_the_server(launcher: Launcher) -> None:
-    host = launcher.measure_host().host
+    host = launcher.measure_host(10).calibration.host
     assert host.id == "here"
     assert 0 < host.view_ns < 2 * host.op_ns
 

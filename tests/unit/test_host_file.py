@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from made_up_hosts import HOST as SPEC
+from made_up_hosts import calibration
 from msgspec.structs import replace
 
 from breakeven.store import read_host, write_host
-from made_up_steps import HOST
 
+HOST = calibration()
 KEY = {"machine": "laptop", "python": "3.11", "torch": "2.9"}
 
 
@@ -27,7 +29,7 @@ def the_file(cache: Path) -> Path:
 
 
 def test_host_is_read_back(cache: Path) -> None:
-    host = replace(HOST, op_ns=1_234.5, backward_ns=1 / 3)
+    host = replace(HOST, host=replace(SPEC, op_ns=1_234.5, backward_ns=1 / 3))
     assert read_host(KEY) is None
     write_host(KEY, host)
     assert read_host(KEY) == host
@@ -43,9 +45,9 @@ def test_other_key_is_another_host(cache: Path) -> None:
     other = {**KEY, "torch": "2.10"}
     write_host(KEY, HOST)
     assert read_host(other) is None
-    write_host(other, replace(HOST, op_ns=7.0))
+    write_host(other, replace(HOST, num_rounds=7))
     assert read_host(KEY) == HOST
-    assert read_host(other) == replace(HOST, op_ns=7.0)
+    assert read_host(other) == replace(HOST, num_rounds=7)
 
 
 def test_file_of_another_key_under_our_name_is_not_ours(cache: Path) -> None:
@@ -59,8 +61,8 @@ def test_file_of_another_key_under_our_name_is_not_ours(cache: Path) -> None:
 
 def test_later_measurement_replaces_the_earlier() -> None:
     write_host(KEY, HOST)
-    write_host(KEY, replace(HOST, op_ns=7.0))
-    assert read_host(KEY) == replace(HOST, op_ns=7.0)
+    write_host(KEY, replace(HOST, num_rounds=7))
+    assert read_host(KEY) == replace(HOST, num_rounds=7)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +73,9 @@ def test_later_measurement_replaces_the_earlier() -> None:
         lambda data: b"\xff\xfe" + data,
         lambda data: b"[]",
         lambda data: data.replace(b'"op_ns":', b'"op":'),
-        lambda data: data.replace(b'"op_ns":0', b'"op_ns":"0"'),
-        lambda data: data.replace(b'"version":1', b'"version":2'),
-        lambda data: data.replace(b'"version":1', b'"version":0'),
+        lambda data: data.replace(b'"op_ns":2000', b'"op_ns":"2000"'),
+        lambda data: data.replace(b'"version":2', b'"version":3'),
+        lambda data: data.replace(b'"version":2', b'"version":1'),
     ],
     ids=["empty", "cut off", "not text", "list", "no field", "text", "newer", "older"],
 )

@@ -18,16 +18,25 @@ from breakeven.capture._protocol import TracedRun as TracedRun
 from breakeven.capture._target import find_target as find_target
 
 if TYPE_CHECKING:
+    from breakeven.capture._fake_session import FakeSession as FakeSession
+    from breakeven.capture._fake_session import FakeStep as FakeStep
     from breakeven.capture._in_process import Recording as Recording
     from breakeven.capture._in_process import record_steps as record_steps
     from breakeven.capture._in_process import time_step as time_step
     from breakeven.capture._in_process import trace_step as trace_step
 
 # These run in the caller's process and need torch there; the command line does not.
-_IN_PROCESS = frozenset({"Recording", "record_steps", "time_step", "trace_step"})
+_MODULES = {
+    "FakeSession": "_fake_session",
+    "FakeStep": "_fake_session",
+    "Recording": "_in_process",
+    "record_steps": "_in_process",
+    "time_step": "_in_process",
+    "trace_step": "_in_process",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _IN_PROCESS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("breakeven.capture._in_process"), name)
+    return getattr(importlib.import_module(f"breakeven.capture.{_MODULES[name]}"), name)

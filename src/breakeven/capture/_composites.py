@@ -6,7 +6,7 @@ kernel there and three here; attention has fused kernels that take masks and dro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
@@ -248,7 +248,7 @@ class _RecordedAsOne(torch.autograd.Function):
                 [gradient.to(result.dtype) for result, gradient in paired],
                 allow_unused=True,
             )
-            found = tuple(
+            found = _separate(
                 None if gradient is None else gradient.to(dtype)
                 for gradient, dtype in zip(found, ctx.dtypes, strict=True)
             )
@@ -263,6 +263,18 @@ class _RecordedAsOne(torch.autograd.Function):
         remaining = iter(found)
         returned = [next(remaining) if tensor.requires_grad else None for tensor in ctx.inner]
         return None, None, None, *returned
+
+
+def _separate(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """Return tensors that are all distinct: two biases of a cell get the same gradient here.
+
+    CUDA's kernel writes one for each; autograd would copy what it was given twice.
+    """
+    found: list[torch.Tensor | None] = []
+    for gradient in gradients:
+        is_again = any(gradient is other for other in found if other is not None)
+        found.append(gradient.clone() if gradient is not None and is_again else gradient)
+    return tuple(found)
 
 
 @contextmanager

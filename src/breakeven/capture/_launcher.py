@@ -118,13 +118,16 @@ class Launcher:
         assert not isinstance(answer, HostRun)
         return answer
 
-    def measure_host(self) -> HostRun:
+    def measure_host(self, num_rounds: int) -> HostRun:
         """Measure what this host spends to issue an operator.
+
+        Args:
+            num_rounds: Each measures everything once, in some 2 ms.
 
         Raises:
             BreakevenError: It did not come to an end.
         """
-        answer = self._ask(HostRequest(), _HOST_LIMIT_S, lambda _: None)
+        answer = self._ask(HostRequest(num_rounds=num_rounds), _HOST_LIMIT_S, lambda _: None)
         if not isinstance(answer, HostRun):
             raise BreakevenError(
                 "the costs of this host per operator could not be measured",

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from breakeven.device import HostSpec
+from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.timing import Measurement
 from breakeven.trace import Location, StepTrace
@@ -177,7 +177,13 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
-    """Measure what this host spends to issue an operator, instead of running a target."""
+    """Measure what this host spends to issue an operator, instead of running a target.
+
+    Args:
+        num_rounds: Each measures everything once.
+    """
+
+    num_rounds: int
 
 
 Request = RunRequest | HostRequest
@@ -187,11 +193,11 @@ class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     """What this host spends per operator.
 
     Args:
-        host: Its costs.
+        calibration: Its costs, and what they were computed from.
         other_load_fraction: Share of its processors that other processes used meanwhile.
     """
 
-    host: HostSpec
+    calibration: HostCalibration
     other_load_fraction: float
 
 

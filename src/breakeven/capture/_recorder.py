@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
@@ -50,11 +50,13 @@ class StepRecorder(TorchDispatchMode):
 
     Args:
         devices: Where tensors live; the recorder places the results.
+        run: Computes an operator, called as ``run(func, base_name, args, kwargs)``.
     """
 
-    def __init__(self, devices: DeviceMap) -> None:
+    def __init__(self, devices: DeviceMap, run: Callable[..., Any] = run_on_cpu) -> None:
         super().__init__()
         self.devices = devices
+        self._run = run
         self.events: list[Event] = []
         # Samples per call of a whole model, for scripts whose loaders do not tell.
         self.model_inputs: list[int] = []
@@ -214,7 +216,7 @@ class StepRecorder(TorchDispatchMode):
         if not self.is_paused:
             self._note_gap(entered_ns)
         started_ns = perf_counter_ns()
-        result = run_on_cpu(func, base_name, args, kwargs)
+        result = self._run(func, base_name, args, kwargs)
         host_ns = perf_counter_ns() - started_ns
         outputs = list(tensors_in((result,)))
         if base_name == "aten.copy_":

@@ -69,8 +69,8 @@ def _become_child(request: Request, request_fd: int, answer_fd: int) -> None:
     sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open for the life of the process
     if isinstance(request, HostRequest):
         load = OtherLoad()
-        host = measure_host()
-        _send(answer_fd, HostRun(host=host, other_load_fraction=load.fraction()))
+        calibration = measure_host(num_rounds=request.num_rounds)
+        _send(answer_fd, HostRun(calibration=calibration, other_load_fraction=load.fraction()))
         os._exit(0)
     if not request.on_cuda:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,60 +1,164 @@
-"""What this host spends to issue an operator, measured in under half a second."""
+"""What this host spends to issue an operator, measured in well under a second."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import platform
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 
+import numpy as np
 import torch
 
-from breakeven.device import HostSpec
-from breakeven.measure._clock import HostClock
+from breakeven.cost import launch_costs
+from breakeven.device import HERE, HostCalibration, HostFigure, HostSpec, find_device
+from breakeven.errors import UnknownDeviceError
+from breakeven.measure._clock import CudaClock, HostClock
+from breakeven.measure._host_calls import NUM_CHAINED, NUM_LIST_TENSORS, host_calls
+from breakeven.measure._launch_calls import launch_calls, small_kernel
+from breakeven.measure._rounds import time_rounds
 from breakeven.timing import Clock
 
-_CALLS = 400
-_ROUNDS = 7
-_NUM_TENSORS = 64
+_QUICK_ROUNDS = 60
+_LAUNCH_ROUNDS = 20
+
+# What a device's operator costs the host beyond the same operator on the CPU, launch excluded, in
+# operators of the CPU: the device's guard and stream, its allocator, checks of its errors. Queued
+# on a GPU an elementwise operator takes 4.4 µs (RTX 3090 Ti, 2022; mli/transformers-benchmarks)
+# to 8 µs (A100, 2026; Torch-FL PR 27), of which the launch is 1.7-2.3 µs; on the CPU 2.0 µs
+# (pytorch issue 41383, 2020) at about the same speed: 0.3 to 1.9 more. Where there is a device it
+# is measured instead.
+_DEVICE_DISPATCHES = 1.0
+# Python around an operator and around a view, in calls of an empty module: of modules and of
+# wrappers in torch.nn.functional, attribute look-ups, all with colder caches than a loop's. Forward
+# passes over tensors of a few elements took per kernel, beyond the operators themselves, 0 such
+# calls (products and tanh in a loop; linear and ReLU), 0.3 (ReLU modules), 1 (linear, ReLU, layer
+# norm, dropout), 1.5 (convolution, batch norm, ReLU), 2.9 (batch norm, ReLU), 5.2 (GPT-2) and 5.9
+# (BERT), which have 0, 0.5, 0, 0.3, 0.2, 0.3, 1.0 and 1.5 views per kernel (AMD EPYC, 2026-11,
+# torch 2.13, Python 3.11; least squares gives 0 and 3.6).
+_MODULE_CALLS = 0.5
+_VIEW_MODULE_CALLS = 2.5
+# On the CPU a foreach operator is a loop over tensors: each costs an operator there, and only the
+# packing of its pointers on a device, which a tenth of it stands for. Judgement.
+_PACKING_SHARE = 0.1
+# Of what a step spends on a host of which all was measured. Of the eight networks above, predicted
+# forward times lay within 0.75 to 1.30 of the measured ones on the CPU that they were chosen on; a
+# device's share, other machines and other code add to that.
+_MEASURED_LOG_SIGMA = 0.25
+
+_DECILES_PER_SIGMA = 2.563  # between the tenth and the ninetieth percentile of a normal
+
+_Times = Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]
 
 
-def measure_host(clock: Clock | None = None) -> HostSpec:
-    """Return the costs of this host per operator.
-
-    One-element tensors on the CPU: what is left of an operator is Python, argument parsing, the
-    dispatcher, autograd and the allocation of the result, the same code that a CUDA operator
-    passes through before its launch. The kernel of one element itself takes some 50 ns.
+def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS) -> HostCalibration:
+    """Return the costs of this host per operator, and what they were computed from.
 
     Args:
         clock: Injected in tests; the host's own by default.
+        num_rounds: Each measures everything once, in some 2 ms.
     """
-    clock = clock or HostClock()
-    one = torch.ones(1)
-    other = torch.ones(1)
-    leaf = torch.ones(1, requires_grad=True)
-    op_ns = _time_calls(clock, lambda: torch.mul(one, other))
-    recorded_ns = _time_calls(clock, lambda: torch.mul(leaf, other))
-    view_ns = _time_calls(clock, lambda: one.view(1))
-    few, many = _foreach_ns(clock, 1), _foreach_ns(clock, _NUM_TENSORS)
-    foreach_tensor_ns = max(0.0, (many - few) / (_NUM_TENSORS - 1))
-    # On the CPU a foreach operator is a loop over tensors: each costs an operator there, and only
-    # the packing of its pointers on CUDA, which a tenth of it stands for.
-    tensor_share = 0.1
-    return HostSpec(
-        id="here",
+    with _one_thread():
+        times = dict(time_rounds(tuple(host_calls()), clock or HostClock(), num_rounds))
+    device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    if device_name:
+        cuda_clock = CudaClock()
+        calls = tuple(launch_calls(small_kernel(), cuda_clock.synchronize))
+        times |= time_rounds(calls, cuda_clock, _LAUNCH_ROUNDS)
+    return calibration_of(times, num_rounds=num_rounds, device_name=device_name)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep the library's calls from waiting for other threads, which a busy machine delays."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostCalibration:
+    """Return what times per call say about the host.
+
+    Args:
+        times: Nanoseconds per call in each round, by the code of what was called.
+        num_rounds: Rounds on the CPU.
+        device_name: The CUDA device whose launches are among the times; empty without one.
+    """
+    # The short pass is disturbed more than all else, so that its median is taken, not its rounds.
+    short_ns = float(np.median(times["backward_one"]))
+    per_op = (times["backward_many"] - short_ns) / (NUM_CHAINED - 1)
+    rounds = {
+        "op": times["op"],
+        "autograd": times["recorded"] - times["op"],
+        "backward": per_op,
+        "backward_call": times["backward_one"] - float(np.median(per_op)),
+        "view": times["view"],
+        "module": times["module"],
+        "foreach": times["foreach_one"],
+        "foreach_tensor": (times["foreach_many"] - times["foreach_one"]) / (NUM_LIST_TENSORS - 1),
+        **{code: values for code, values in times.items() if code in _SHOWN},
+    }
+    cost = {code: max(0.0, float(np.median(values))) for code, values in rounds.items()}
+    more_ns, how = _device_share(cost, device_name)
+    host = HostSpec(
+        id=HERE,
         name=cpu_name(),
-        op_ns=op_ns,
-        autograd_ns=max(0.0, recorded_ns - op_ns),
-        backward_ns=_backward_ns(clock),
-        foreach_ns=few,
-        foreach_tensor_ns=foreach_tensor_ns * tensor_share,
-        view_ns=view_ns,
+        op_ns=cost["op"] + more_ns,
+        python_ns=_MODULE_CALLS * cost["module"],
+        view_python_ns=_VIEW_MODULE_CALLS * cost["module"],
+        autograd_ns=cost["autograd"],
+        backward_ns=cost["backward"] + more_ns,
+        backward_call_ns=cost["backward_call"],
+        foreach_ns=cost["foreach"] + more_ns,
+        foreach_tensor_ns=_PACKING_SHARE * cost["foreach_tensor"],
+        view_ns=cost["view"],
+        log_sigma=math.hypot(_MEASURED_LOG_SIGMA, _log_spread(rounds["op"])),
         source=(
             f"measured on {cpu_name()}, {datetime.now(tz=UTC):%Y-%m-%d}, "
-            f"torch {torch.__version__}, Python {platform.python_version()}"
+            f"torch {torch.__version__}, Python {platform.python_version()}; {how}"
         ),
     )
+    figures = tuple(
+        _figure(code, title, used_for, rounds[code])
+        for code, (title, used_for) in _FIGURES.items()
+        if code in rounds
+    )
+    return HostCalibration(
+        host=host, figures=figures, num_rounds=num_rounds, device_name=device_name
+    )
+
+
+_SHOWN = frozenset(
+    {
+        "linear", "convolution", "batch_norm", "layer_norm",
+        "cuda_queued", "cuda_waited", "cuda_sync",
+    }
+)  # fmt: skip
+_FIGURES = {
+    "op": ("operator, torch.mul", "every operator"),
+    "autograd": ("recorded for backward, more", "forward pass"),
+    "module": (
+        "call of an empty module",
+        f"Python, ×{_MODULE_CALLS:g}, of views ×{_VIEW_MODULE_CALLS:g}",
+    ),
+    "view": ("view", "views"),
+    "backward": ("operator run backward", "backward pass"),
+    "backward_call": ("loss.backward() itself", "backward pass"),
+    "foreach": ("foreach operator", "optimizers"),
+    "foreach_tensor": ("each tensor of it", "optimizers, a tenth"),
+    "linear": ("linear", ""),
+    "convolution": ("convolution", ""),
+    "batch_norm": ("batch norm", ""),
+    "layer_norm": ("layer norm", ""),
+    "cuda_queued": ("operator queued on the GPU", "every operator"),
+    "cuda_waited": ("the same, waited for", ""),
+    "cuda_sync": ("sync of an idle GPU", ""),
+}
 
 
 def cpu_name() -> str:
@@ -67,35 +171,34 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _time_calls(clock: Clock, call: Callable[[], object], calls: int = _CALLS) -> float:
-    """Return the time of one call in nanoseconds, the median of several rounds."""
-    rounds: list[float] = []
-    for _ in range(_ROUNDS):
-        started_ns = clock.now_ns()
-        for _ in range(calls):
-            call()
-        rounds.append((clock.now_ns() - started_ns) / calls)
-    # The first round warms up.
-    return median(rounds[1:])
+def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float, str]:
+    """Return what an operator of a device costs the host more, and how that is known."""
+    assumed = f"a device's share of an operator taken as {_DEVICE_DISPATCHES:g} times that of a CPU"
+    if not device_name:
+        return _DEVICE_DISPATCHES * cost["op"], assumed
+    try:
+        launch_ns = launch_costs(find_device(device_name)).launch_ns
+    except UnknownDeviceError:
+        return _DEVICE_DISPATCHES * cost["op"], f"{assumed}, since {device_name} is not known"
+    return (
+        max(0.0, cost["cuda_queued"] - launch_ns - cost["op"]),
+        f"a device's share of an operator measured on {device_name}",
+    )
 
 
-def _foreach_ns(clock: Clock, num_tensors: int) -> float:
-    tensors = [torch.ones(1) for _ in range(num_tensors)]
-    multiply = torch._foreach_mul_  # pyright: ignore[reportPrivateImportUsage]
-    return _time_calls(clock, lambda: multiply(tensors, 1.0), max(1, _CALLS // num_tensors))
+def _figure(
+    code: str,
+    title: str,
+    used_for: str,
+    rounds_ns: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> HostFigure:
+    low, middle, high = (float(value) for value in np.percentile(rounds_ns, (10, 50, 90)))
+    return HostFigure(
+        code=code, title=title, median_ns=middle, low_ns=low, high_ns=high, used_for=used_for
+    )
 
 
-def _backward_ns(clock: Clock) -> float:
-    """Return the time of one operator of the backward pass, from a long chain of them."""
-    length = 100
-    leaf = torch.ones(1, requires_grad=True)
-    scale = torch.ones(1)
-    rounds: list[float] = []
-    for _ in range(_ROUNDS):
-        chain = leaf
-        for _ in range(length):
-            chain = torch.mul(chain, scale)
-        started_ns = clock.now_ns()
-        torch.autograd.grad(chain, leaf, torch.ones(1))
-        rounds.append((clock.now_ns() - started_ns) / length)
-    return median(rounds[1:])
+def _log_spread(rounds_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """Return the standard deviation of the logarithm of the rounds, outliers apart."""
+    low, high = (float(value) for value in np.percentile(rounds_ns, (10, 90)))
+    return math.log(high / low) / _DECILES_PER_SIGMA if low > 0 else 0.0

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from breakeven.device import HostSpec
+from breakeven.device import HostCalibration
 from breakeven.errors import BreakevenError
 from breakeven.store._report_file import write_document
 
-_VERSION = 1
+_VERSION = 2
 
 
 class _HostFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,26 +20,26 @@ class _HostFile(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     key: dict[str, str]
-    host: HostSpec
+    calibration: HostCalibration
 
 
-def read_host(key: dict[str, str]) -> HostSpec | None:
-    """Return the host measured under ``key``, or None when there is none that can be read.
+def read_host(key: dict[str, str]) -> HostCalibration | None:
+    """Return the host as measured under ``key``, or None when there is none that can be read.
 
     A file that is damaged or of another version counts as none: it is a cache, and measuring
-    again takes less than half a second.
+    again takes less than a second.
     """
     try:
         stored = msgspec.json.decode(_path(key).read_bytes(), type=_HostFile)
     except (OSError, msgspec.DecodeError):
         return None
-    return stored.host if stored.version == _VERSION and stored.key == key else None
+    return stored.calibration if stored.version == _VERSION and stored.key == key else None
 
 
-def write_host(key: dict[str, str], host: HostSpec) -> None:
-    """Remember ``host``; where the cache folder cannot be written, it is measured each time."""
+def write_host(key: dict[str, str], calibration: HostCalibration) -> None:
+    """Remember a host; where the cache folder cannot be written, it is measured each time."""
     path = _path(key)
-    stored = _HostFile(version=_VERSION, key=key, host=host)
+    stored = _HostFile(version=_VERSION, key=key, calibration=calibration)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_document(path, msgspec.json.encode(stored), force=True)

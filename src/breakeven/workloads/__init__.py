@@ -1,0 +1,24 @@
+"""The steps that tables of timings name: built, traced without data or a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from breakeven.workloads._spec import OptionValue as OptionValue
+from breakeven.workloads._spec import WorkloadKind as WorkloadKind
+from breakeven.workloads._spec import WorkloadSpec as WorkloadSpec
+from breakeven.workloads._spec import parse_workload as parse_workload
+from breakeven.workloads._trace_pool import trace_cases as trace_cases
+
+if TYPE_CHECKING:
+    from breakeven.workloads._trace_case import trace_case as trace_case
+
+# This needs torch in the caller's process; `trace_cases` needs it in its children only.
+_NEEDS_TORCH = {"trace_case": "_trace_case"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"breakeven.workloads.{_NEEDS_TORCH[name]}"), name)

@@ -1,0 +1,97 @@
+"""The spec of a workload, as tables write it, read into its parts."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from breakeven.errors import WorkloadError
+
+OptionValue = bool | int | float | str
+
+_FORMS = (
+    "write torchvision:NAME, transformers:CLASS?KEY=VALUE&seq=N, breakeven:NAME?KEY=VALUE, "
+    "or path.py:function"
+)
+_TRUTHS = {"true": True, "false": False}
+
+
+class WorkloadKind(StrEnum):
+    """Where a workload comes from."""
+
+    TORCHVISION = "torchvision"
+    TRANSFORMERS = "transformers"
+    BREAKEVEN = "breakeven"
+    FILE = "file"
+
+
+_PREFIXES = frozenset(kind for kind in WorkloadKind if kind is not WorkloadKind.FILE)
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload by name.
+
+    Args:
+        text: The spec as it was written.
+        kind: Where it comes from.
+        name: Of the model, the class or the function.
+        options: Keys and values in the order in which they were written.
+        path: The user's file; empty for other kinds.
+    """
+
+    text: str
+    kind: WorkloadKind
+    name: str
+    options: tuple[tuple[str, OptionValue], ...] = ()
+    path: str = ""
+
+
+def parse_workload(spec: str) -> WorkloadSpec:
+    """Return the parts of a spec; whether there is such a model is seen when it is built.
+
+    Args:
+        spec: ``torchvision:NAME``, ``transformers:CLASS``, ``breakeven:NAME`` or
+            ``path.py:function``, each with options after it: ``?key=value&key=value``. Values
+            that look like one are read as integers, numbers, or ``true`` and ``false``.
+
+    Raises:
+        WorkloadError: The spec has another form, an option without a value, or one twice.
+    """
+    source, _, query = spec.strip().partition("?")
+    place, _, name = source.rpartition(":")
+    is_file = place.endswith(".py") and name.isidentifier()
+    if not name or not (is_file or place in _PREFIXES):
+        raise WorkloadError(f"{spec!r} names no workload", hint=_FORMS)
+    kind, path = (WorkloadKind.FILE, place) if is_file else (WorkloadKind(place), "")
+    options = _read_options(spec, query)
+    return WorkloadSpec(text=spec, kind=kind, name=name, options=options, path=path)
+
+
+def _read_options(spec: str, query: str) -> tuple[tuple[str, OptionValue], ...]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        pairs = [("", "")]
+    options: dict[str, OptionValue] = {}
+    for key, value in pairs:
+        if not key or not value:
+            raise WorkloadError(
+                f"an option of {spec!r} has no value", hint="write options as ?key=value&key=value"
+            )
+        if key in options:
+            raise WorkloadError(f"{spec!r} gives {key!r} twice", hint="give each option once")
+        options[key] = _read_value(value)
+    return tuple(options.items())
+
+
+def _read_value(text: str) -> OptionValue:
+    if text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text

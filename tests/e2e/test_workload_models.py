@@ -1,0 +1,161 @@
+"""Models of torchvision and transformers, traced without memory or downloads."""
+
+import importlib.util
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from breakeven.errors import WorkloadError  # noqa: E402
+from breakeven.trace import NumberFormat, Phase, ScaledTrace, StepCase, TimedPhase  # noqa: E402
+from breakeven.workloads import trace_case  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+needs_torchvision = pytest.mark.skipif(
+    importlib.util.find_spec("torchvision") is None, reason="needs torchvision"
+)
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers"
+)
+BERT = (
+    "transformers:BertForQuestionAnswering?hidden_size=48&intermediate_size=96"
+    "&num_hidden_layers=2&num_attention_heads=4&vocab_size=100&seq=16"
+)
+GPT2 = (
+    "transformers:GPT2LMHeadModel?n_embd=48&n_head=4&n_layer=3&n_positions=32&vocab_size=100"
+    "&bos_token_id=0&eos_token_id=0&seq=32"
+)
+OPT = (
+    "transformers:OPTForCausalLM?hidden_size=48&ffn_dim=96&num_hidden_layers=2"
+    "&num_attention_heads=4&vocab_size=100&word_embed_proj_dim=48&seq=16"
+)
+
+
+def traced(workload, phase=TimedPhase.FORWARD_BACKWARD, **changes) -> ScaledTrace:
+    return trace_case(StepCase(workload=workload, phase=phase, **changes))
+
+
+def names(trace: ScaledTrace, phase: Phase | None = None) -> Counter:
+    return Counter(
+        op.name.split(".")[1] for op in trace.first.ops if phase is None or op.phase is phase
+    )
+
+
+@needs_torchvision
+def test_a_residual_network():
+    trace = traced("torchvision:resnet18", zeroes_gradients=True)
+    assert trace.first.num_parameters == 11_689_512
+    assert names(trace)["convolution"] == 20
+    assert names(trace)["convolution_backward"] == 20
+    assert names(trace)["zero_"] == 62
+    (first, *_) = (op for op in trace.at(12).ops if op.name.startswith("aten.convolution."))
+    assert first.outputs[0].shape == (12, 64, 112, 112)
+    # Weights, gradients and, by hand, the first feature map are far from all of it.
+    assert trace.first.peak_memory_bytes > 4 * (2 * 11_689_512 + 2 * 64 * 112 * 112)
+
+
+@needs_torchvision
+@pytest.mark.parametrize("name", ["resnet18", "mnasnet0_5"])
+@pytest.mark.parametrize("number_format", [NumberFormat.FP16, NumberFormat.FP64])
+def test_another_format_is_the_same_step_with_other_dtypes(name, number_format):
+    plain = traced(f"torchvision:{name}?image=64").first
+    other = traced(f"torchvision:{name}?image=64", number_format=number_format).first
+    dtype = {NumberFormat.FP16: "float16", NumberFormat.FP64: "float64"}[number_format]
+    for one, two in zip(plain.ops, other.ops, strict=True):
+        assert one.name == two.name
+        for before, after in zip(
+            (*one.inputs, *one.outputs), (*two.inputs, *two.outputs), strict=True
+        ):
+            assert before.shape == after.shape
+            expected = dtype if before.dtype == "float32" else before.dtype
+            assert after.dtype == expected
+
+
+@needs_torchvision
+@pytest.mark.parametrize("name", ["convnext_tiny", "regnet_y_400mf", "googlenet", "swin_t"])
+def test_models_whose_constructors_read_values(name):
+    trace = traced(f"torchvision:{name}", TimedPhase.TRAIN, optimizer="sgd")
+    assert trace.at(64).ops[0].name == trace.first.ops[0].name
+    assert names(trace, Phase.OPTIMIZER)
+
+
+@needs_torchvision
+def test_auxiliary_classifiers_are_trained_too():
+    trace = traced("torchvision:inception_v3")
+    assert names(trace)["nll_loss_forward"] == 2
+    assert trace.first.ops[0].inputs[0].shape[-1] == 299
+
+
+@needs_torchvision
+@pytest.mark.parametrize(
+    ("workload", "message", "hint"),
+    [
+        ("torchvision:resnet5O", "no classifier 'resnet5O'", "resnet50"),
+        ("torchvision:resnet18?classes=3", "classes", "image=SIZE"),
+        ("torchvision:resnet18?image=big", "'big' is no image size", "image=224"),
+    ],
+)
+def test_a_classifier_that_cannot_be_built_is_named(workload, message, hint):
+    with pytest.raises(WorkloadError, match=message) as caught:
+        traced(workload)
+    assert hint in caught.value.hint
+
+
+@needs_transformers
+def test_a_training_step_of_bert():
+    trace = traced(BERT, TimedPhase.TRAIN, optimizer="adamw", h2d="pinned")
+    forward = names(trace, Phase.FORWARD)
+    # After the embeddings, on the probabilities, and at the end of both halves of a layer.
+    assert forward["native_dropout"] == 1 + 2 * 3
+    assert forward["bmm"] == 2 * 2
+    assert forward["nll_loss_forward"] == 2
+    # Tokens, mask and types, and two positions.
+    assert trace.first.h2d_bytes == 3 * 2 * 16 * 8 + 2 * 2 * 8
+
+
+@needs_transformers
+@pytest.mark.parametrize("workload", [GPT2, OPT])
+def test_a_language_model_without_a_loss(workload):
+    trace = traced(workload)
+    assert names(trace)["native_dropout"] == 0
+    assert names(trace)["nll_loss_forward"] == 0
+    # Gradients add up; nothing zeroes them.
+    assert names(trace, Phase.BACKWARD)["add_"] > 10
+    assert names(trace)["zero_"] == 0
+    inference = traced(workload, TimedPhase.INFERENCE)
+    assert names(inference)["bmm"] == names(trace, Phase.FORWARD)["bmm"]
+
+
+@needs_transformers
+def test_attention_may_be_fused():
+    fused = traced(f"{GPT2}&attn_implementation=sdpa", TimedPhase.INFERENCE)
+    assert names(fused)["_scaled_dot_product_efficient_attention"] == 3
+    assert names(fused)["bmm"] == 0
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("workload", "message", "hint"),
+    [
+        (
+            "transformers:BertForQuestionAnsering?seq=8",
+            "no model class",
+            "BertForQuestionAnswering",
+        ),
+        ("transformers:BertModel?seq=8&hiden_size=4", "no key 'hiden_size'", "hidden_size"),
+        ("transformers:BertModel", "how many tokens", "seq=512"),
+        ("transformers:Wav2Vec2Model?seq=8", "takes input_values", "path.py:function"),
+    ],
+)
+def test_a_language_model_that_cannot_be_built_is_named(workload, message, hint):
+    with pytest.raises(WorkloadError, match=message) as caught:
+        traced(workload)
+    assert hint in caught.value.hint
+
+
+@needs_transformers
+def test_a_model_without_a_loss_has_no_training_step():
+    with pytest.raises(WorkloadError, match="loss of BertModel is unknown"):
+        traced("transformers:BertModel?seq=8", TimedPhase.TRAIN)
