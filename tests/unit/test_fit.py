@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from breakeven.calibrate import _tables
+from breakeven.calibrate import _tables, describe_efficiencies, efficiencies_document
 from breakeven.calibrate._family_fit import Quality
 from breakeven.calibrate._fit import fit_table, held_out_errors
 from breakeven.calibrate._tables import TimedKernel, read_tables
-from breakeven.calibrate.fit import describe, main
+from breakeven.cli._main import main
 from breakeven.cost import (
     EfficiencyTable,
     Family,
@@ -127,6 +127,10 @@ HEADERS = {
     "ops_deepbench_rnn.csv": (
         "source,device,op,hidden,batch,timesteps,dtype,phase,latency_ms,suite,env"
     ),
+    "ops_neusight_transformer_trace.csv": (
+        "source,device,model,mode,seq,batch,op,name,input_shapes,output_shape,dtype,fw_ms,bw_ms,"
+        "accgrad_ms"
+    ),
     "achieved_peaks.csv": "source,url_or_repo,commit,device,test,value,unit",
 }
 
@@ -154,6 +158,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "deepbench,V100 (DGX-1),rnn_lstm,512,16,25,fp32,fw,1.095,,C",
             "deepbench,V100 (DGX-1),rnn_lstm,512,16,25,fp32,bw_weight,0.165,,C",
         ],
+        "ops_neusight_transformer_trace.csv": [],
         "achieved_peaks.csv": [
             'te42kyfo,u,c,A40,"stream_scale (best block size, fp64)",658.0,GB/s',
             "mli,u,c,V100,matmul n=8192 fp16 (best over batch sizes),95.0,TFLOP/s",
@@ -173,7 +178,7 @@ def test_rows_become_kernels(tables: Path) -> None:
         (row.device.id, f"{row.kernel.family}/{row.kernel.variant}"): row
         for row in read_tables(tables)
     }
-    softmax = by_family["t4", "softmax/"]
+    softmax = by_family["t4", "softmax/persistent"]
     # The fastest call takes 30 µs (the 2nd percentile lies 2 % of the way up), 70 % of it exposed.
     assert softmax.time_ns == pytest.approx(1.03e6 - 0.7 * (30_000 + 0.02 * 1e6))
     gemm = by_family["v100-sxm2-16gb", "gemm/"].kernel
@@ -215,22 +220,38 @@ def test_command_writes_a_table_that_loads(
         (tables / name).write_text(HEADERS[name] + "\n")
     lines = [line for line in rows.splitlines() if "fp16" not in line]
     (tables / "ops_deepbench_gemm.csv").write_text("\n".join(lines) + "\n" + more + "\n")
-    assert main(["--tables", str(tables), "-o", str(output)]) == 0
+    command = ["calibrate", "--from-tables", str(tables), "-o", str(output)]
+    assert main(command) == 0
     table = msgspec.json.decode(output.read_bytes(), type=EfficiencyTable)
     (device,) = table.devices
     assert device.device == "v100-sxm2-16gb"
     # 2 × 1024 × 2048 × 1024 FLOP in 0.31 ms are 13.9 TFLOP/s of 15.7.
     assert device.families[0].median_error_fraction < 0.1
-    assert capsys.readouterr().out == describe(table)
+    assert capsys.readouterr().out == describe_efficiencies(table)
+    assert output.read_bytes() == efficiencies_document(table)
+    assert main(command) == 3, "no file is replaced without --force"
+    assert "--force" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0
 
 
-def test_command_without_options_prints_the_errors_of_the_table_that_ships(
+def test_command_prints_the_errors_of_the_table_that_ships(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([]) == 0
-    assert capsys.readouterr().out == describe(load_efficiencies())
+    assert main(["calibrate", "--errors"]) == 0
+    assert capsys.readouterr().out == describe_efficiencies(load_efficiencies())
 
 
-def test_command_wants_tables_and_output_together(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["--tables", str(tmp_path)])
+def test_command_without_the_tables_says_which_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["calibrate", "--from-tables", str(tmp_path), "-o", str(tmp_path / "out.json")]
+    assert main(command) == 3
+    assert f"there is no table {tmp_path}" in capsys.readouterr().err.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--from-tables t", "-o f", "--errors --json", "--errors --from-tables t -o f"],
+)
+def test_options_that_do_not_go_together_are_refused(options: str) -> None:
+    assert main(["calibrate", *options.split()]) == 2

@@ -1,1 +1,25 @@
-"""Calibration: efficiencies of devices, fitted to measurements."""
+"""Calibration: this host's costs, and efficiencies of devices, fitted to measurements."""
+
+from breakeven.calibrate._efficiency_table import describe_efficiencies as describe_efficiencies
+from breakeven.calibrate._efficiency_table import efficiencies_document as efficiencies_document
+from breakeven.calibrate._efficiency_table import fit_efficiencies as fit_efficiencies
+from breakeven.calibrate._here import HereCalibration as HereCalibration
+from breakeven.calibrate._here import calibrate_here as calibrate_here
+from breakeven.calibrate._here import check_host_name as check_host_name
+from breakeven.calibrate._here import find_host as find_host
+from breakeven.calibrate._here import named_host as named_host
+from breakeven.calibrate._multi_gpu_fit import MultiGpuRow as MultiGpuRow
+from breakeven.calibrate._multi_gpu_fit import fit_multi_gpu as fit_multi_gpu
+from breakeven.calibrate._multi_gpu_fit import fit_multi_gpu_costs as fit_multi_gpu_costs
+from breakeven.calibrate._multi_gpu_rows import TimedStep as TimedStep
+from breakeven.calibrate._multi_gpu_rows import lone_steps_ns as lone_steps_ns
+from breakeven.calibrate._multi_gpu_rows import multi_gpu_row as multi_gpu_row
+from breakeven.calibrate._step_documents import describe_multi_gpu as describe_multi_gpu
+from breakeven.calibrate._step_documents import describe_step_effects as describe_step_effects
+from breakeven.calibrate._step_documents import multi_gpu_document as multi_gpu_document
+from breakeven.calibrate._step_documents import step_effects_document as step_effects_document
+from breakeven.calibrate._step_fit import fit_step_effects as fit_step_effects
+from breakeven.calibrate._step_sample import MeasuredStep as MeasuredStep
+from breakeven.calibrate._step_sample import StepPart as StepPart
+from breakeven.calibrate._step_sample import StepSample as StepSample
+from breakeven.calibrate._step_sample import take_apart as take_apart

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from breakeven.calibrate._tables import TimedKernel
 from breakeven.cost import (
+    TILE_SET_NAMES,
     Arithmetic,
     EfficiencyArrays,
     EfficiencyTable,
     Family,
     FamilyEfficiency,
     KernelGroup,
+    TileSet,
     group_key,
     taught_efficiency,
 )
@@ -31,20 +33,17 @@ TABLE_WARM_FRACTION = 1.0
 _TILED_FAMILIES = frozenset(
     {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.RECURRENT}
 )
-# Winograd F(2 x 2, 3 x 3) needs 16 multiplications where the direct convolution needs 36.
-# Source: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
-_WINOGRAD_GAIN = 2.25
 # Traffic, not arithmetic, decides the other families; their rows cannot tell this value.
 _FLAT_COMPUTE_FRACTION = 0.5
 
 _PARAMETERS = ("compute_fraction", "tile_loss", "prologue_k", "memory_fraction")
 _STARTS = ((0.8, 4.0, 16.0, 0.7), (0.5, 16.0, 64.0, 0.5))
-# Searched by trying each; libraries ship few kernels for odd cases, such as batched products.
-_SMALLEST_TILES = (8, 32, 64, 128)
 # Loading a tile and filling the pipeline always costs something.
 _LOW = (0.02, 1.0, 4.0, 0.05)
 _HIGH = (1.0, 200.0, 1_000.0, 1.0)
 _FIRST_STEP = 0.8
+# Every set of tiles is tried to this step, the best one to the last.
+_SKETCH_STEP = 0.3
 _LAST_STEP = 0.01
 # An improvement of the mean |log(predicted / measured)| below this is none.
 _LEAST_GAIN = 1e-5
@@ -85,30 +84,32 @@ def fit_family(
     log_measured = np.log(measured_ns(rows))
     is_tiled = family in _TILED_FAMILIES
     high = np.log(_HIGH)
-    if "winograd" in variant and arithmetic == "vector":
-        high[0] = np.log(_WINOGRAD_GAIN)
 
-    def loss(parameters: Floats, tile: float) -> float:
-        return float(np.mean(np.abs(np.log(predict(np.exp(parameters), tile)) - log_measured)))
+    def loss(parameters: Floats, tiles: TileSet) -> float:
+        return float(np.mean(np.abs(np.log(predict(np.exp(parameters), tiles)) - log_measured)))
 
+    tile_sets: tuple[TileSet, ...]
     if teachers is not None:
         taught = taught_efficiency(teachers, [device], *key).arrays
         start = np.log([float(getattr(taught, name)[0, 0]) for name in _PARAMETERS])
         starts, free = (start,), (0,) if is_tiled else (3,)
-        tiles: tuple[float, ...] = (float(taught.smallest_tile[0, 0]),)
+        tile_sets = (TILE_SET_NAMES[taught.tile_set[0, 0]],)
     elif is_tiled:
         starts, free = tuple(np.log(start) for start in _STARTS), (0, 1, 2, 3)
-        tiles = _SMALLEST_TILES
+        tile_sets = TILE_SET_NAMES
     else:
         flat = np.log((_FLAT_COMPUTE_FRACTION, _LOW[1], _LOW[2], _STARTS[0][3]))
-        starts, free, tiles = (flat,), (3,), (_SMALLEST_TILES[0],)
-    found = [
-        (_descend(partial(loss, tile=tile), start, free, np.log(_LOW), high), tile)
+        starts, free = (flat,), (3,)
+        tile_sets = ("8+",)
+    low = np.log(_LOW)
+    sketched: list[tuple[Floats, TileSet]] = [
+        (_descend(partial(loss, tiles=tiles), start, free, low, high, _SKETCH_STEP), tiles)
         for start in starts
-        for tile in tiles
+        for tiles in tile_sets
     ]
-    best, tile = min(found, key=lambda candidate: loss(*candidate))
-    quality = Quality.of(np.log(predict(np.exp(best), tile)) - log_measured)
+    sketch, tiles = min(sketched, key=lambda candidate: loss(*candidate))
+    best = _descend(partial(loss, tiles=tiles), sketch, free, low, high, _LAST_STEP)
+    quality = Quality.of(np.log(predict(np.exp(best), tiles)) - log_measured)
     values = dict(zip(_PARAMETERS, (rounded(value) for value in np.exp(best)), strict=True))
     return FamilyEfficiency(
         family=family,
@@ -116,7 +117,7 @@ def fit_family(
         arithmetic=arithmetic,
         num_rows=len(rows),
         median_error_fraction=rounded(quality.median_error_fraction),
-        smallest_tile=rounded(tile),
+        tiles=tiles,
         log_sigma=rounded(
             quality.log_sigma if teachers is None else max(_SPARSE_SIGMA, quality.log_sigma)
         ),
@@ -130,12 +131,13 @@ def _descend(
     free: Iterable[int],
     low: Floats,
     high: Floats,
+    last_step: float,
 ) -> Floats:
     """Return the parameters that a pattern search finds: steps along each axis, halved in turn."""
     best = np.clip(start, low, high)
     best_loss = loss(best)
     step = _FIRST_STEP
-    while step > _LAST_STEP:
+    while step > last_step:
         has_improved = False
         for axis in free:
             for sign in (1.0, -1.0):
@@ -150,7 +152,7 @@ def _descend(
     return best
 
 
-def _predictor(rows: Sequence[TimedKernel]) -> Callable[[Floats, float], Floats]:
+def _predictor(rows: Sequence[TimedKernel]) -> Callable[[Floats, TileSet], Floats]:
     """Return a function from parameters to the predicted times of ``rows``, in their order."""
     by_group: dict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -160,13 +162,13 @@ def _predictor(rows: Sequence[TimedKernel]) -> Callable[[Floats, float], Floats]
         for indices in by_group.values()
     ]
 
-    def predict(parameters: Floats, tile: float) -> Floats:
+    def predict(parameters: Floats, tiles: TileSet) -> Floats:
         compute, tile_loss, prologue_k, memory = (np.full((1, 1), value) for value in parameters)
         arrays = EfficiencyArrays(
             compute_fraction=compute,
             tile_loss=tile_loss,
             prologue_k=prologue_k,
-            smallest_tile=np.full((1, 1), float(tile)),
+            tile_set=np.full((1, 1), TILE_SET_NAMES.index(tiles)),
             memory_fraction=memory,
         )
         predicted = np.empty(len(rows))

@@ -6,6 +6,9 @@ convolutions.
 
 from __future__ import annotations
 
+import ast
+import json
+
 from breakeven.trace import Op, TensorSpec
 
 Row = dict[str, str]
@@ -77,22 +80,85 @@ def vector_op(row: Row) -> Op:
     """Return the operator of a row of an elementwise operator, softmax or layer normalization."""
     x = _float32(int(row["B"]), int(row["H"]))
     if row["op"] == "softmax":
-        return Op(
-            name="aten._softmax.default",
-            inputs=(x,),
-            outputs=(x,),
-            attributes={"dim": -1, "half_to_float": False},
-        )
+        return _softmax_op(x)
     if row["op"] == "ln":
-        weight, statistic = _float32(x.shape[1]), _float32(x.shape[0], 1)
-        return Op(
-            name="aten.native_layer_norm.default",
-            inputs=(x, weight, weight),
-            outputs=(x, statistic, statistic),
-            attributes={"normalized_shape": [x.shape[1]], "eps": 1e-5},
-        )
+        return _layer_norm_op(x)
     num_inputs = 2 if row["op"] in _TWO_TENSORS else 1
     return Op(name=_ELEMENTWISE_NAMES[row["op"]], inputs=(x,) * num_inputs, outputs=(x,))
+
+
+def layer_op(row: Row, *, is_backward: bool) -> Op | None:
+    """Return the operator of a row of a layer that was timed operator by operator.
+
+    None for rows that other tables teach better, run several kernels, or time what a training step
+    does not do: the backward pass was recorded for a second derivative, for which dropout and
+    powers are composed of other operators.
+    """
+    shapes: list[list[int]] = json.loads(row["input_shapes"])
+    result = tuple(int(size) for size in ast.literal_eval(row["output_shape"]))
+    x = _float32(*result)
+    if is_backward:
+        build = {"softmax": _softmax_backward_op, "layer_norm": _layer_norm_backward_op}
+        return build[row["op"]](x) if row["op"] in build else None
+    match row["op"]:
+        case "softmax":
+            return _softmax_op(x)
+        case "layer_norm":
+            return _layer_norm_op(x)
+        case "dropout":
+            mask = TensorSpec(shape=result, dtype="bool", device="cuda:0")
+            return Op(name="aten.native_dropout.default", inputs=(x,), outputs=(x, mask))
+        case "contiguous":
+            # What is contiguous already takes no kernel, and too little time to be looked at.
+            source = _float32(*result, layout="strided")
+            return Op(name="aten.clone.default", inputs=(source,), outputs=(x,))
+        case "bool":
+            converted = TensorSpec(shape=result, dtype="bool", device="cuda:0")
+            return Op(name="aten._to_copy.default", inputs=(x,), outputs=(converted,))
+        case "embedding":
+            indices = TensorSpec(shape=tuple(shapes[0]), dtype="int64", device="cuda:0")
+            # Of the table, only the rows that are looked up count.
+            table = _float32(1, result[-1])
+            return Op(name="aten.embedding.default", inputs=(table, indices), outputs=(x,))
+        case _:
+            return None
+
+
+def _softmax_op(x: TensorSpec) -> Op:
+    return Op(
+        name="aten._softmax.default",
+        inputs=(x,),
+        outputs=(x,),
+        attributes={"dim": -1, "half_to_float": False},
+    )
+
+
+def _softmax_backward_op(x: TensorSpec) -> Op:
+    return Op(
+        name="aten._softmax_backward_data.default",
+        inputs=(x, x),
+        outputs=(x,),
+        attributes={"dim": -1},
+    )
+
+
+def _layer_norm_op(x: TensorSpec) -> Op:
+    weight, statistic = _float32(x.shape[-1]), _float32(*x.shape[:-1], 1)
+    return Op(
+        name="aten.native_layer_norm.default",
+        inputs=(x, weight, weight),
+        outputs=(x, statistic, statistic),
+        attributes={"normalized_shape": [x.shape[-1]], "eps": 1e-5},
+    )
+
+
+def _layer_norm_backward_op(x: TensorSpec) -> Op:
+    weight, statistic = _float32(x.shape[-1]), _float32(*x.shape[:-1], 1)
+    return Op(
+        name="aten.native_layer_norm_backward.default",
+        inputs=(x, x, statistic, statistic, weight, weight),
+        outputs=(x, weight, weight),
+    )
 
 
 def _dtype(row: Row) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from breakeven.calibrate._table_ops import (
     bmm_op,
     convolution_op,
     gemm_op,
+    layer_op,
     linear_op,
     recurrent_op,
     square_convolution_op,
@@ -70,6 +71,8 @@ _DEVICE_NAMES = {
 _IDLE_CALL_PERCENTILE = 2.0
 _EXPOSED_CALL_FRACTION = 0.7
 _MIN_IDLE_CALLS = 3.0
+# The operator of the transformer layers whose kernel is the shortest: a thousand or two integers.
+_IDLE_LAYER_OP = "arange"
 # Calls in a C++ loop overlap with the kernels unless those are shorter than a launch.
 _MIN_LOOPED_NS = 20_000.0
 # Larger tables repeat the same sizes: this many rows, evenly spread, fit as well.
@@ -92,6 +95,7 @@ def read_tables(directory: Path) -> tuple[TimedKernel, ...]:
         timed += _idle_kernels(_read(directory / name), build, source=f"neusight {name}")
     for name, build in _LOOPED_TABLES:
         timed += _looped_kernels(_read(directory / name), build, source=f"deepbench {name}")
+    timed += _layer_kernels(_read(directory / "ops_neusight_transformer_trace.csv"))
     timed += _recurrent_kernels(_read(directory / "ops_deepbench_rnn.csv"))
     timed += _peak_kernels(_read(directory / "achieved_peaks.csv"))
     return tuple(timed)
@@ -161,11 +165,51 @@ def _evenly_picked(indices: np.ndarray) -> Iterable[int]:
     return indices[picked].tolist()
 
 
+def _layer_kernels(rows: Sequence[Row]) -> Iterator[TimedKernel]:
+    """Yield kernels of transformer layers, timed operator by operator on an idle GPU."""
+    idle_call_ns = {
+        name: min(float(row["fw_ms"]) * 1e6 for row in group)
+        for name, group in _by_device(row for row in rows if row["op"] == _IDLE_LAYER_OP).items()
+    }
+    for row in rows:
+        idle_ns = idle_call_ns[row["device"]]
+        for column, is_backward in (("fw_ms", False), ("bw_ms", True)):
+            time_ns = float(row[column]) * 1e6
+            op = layer_op(row, is_backward=is_backward)
+            if op is None or time_ns < _MIN_IDLE_CALLS * idle_ns:
+                continue
+            yield TimedKernel(
+                device=_device(row["device"]),
+                kernel=_single_kernel(op, Settings()),
+                time_ns=time_ns - _EXPOSED_CALL_FRACTION * idle_ns,
+                source="neusight ops_neusight_transformer_trace.csv",
+            )
+
+
+def _by_device(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["device"]].append(row)
+    return groups
+
+
 def _single_kernel(op: Op, settings: Settings) -> Kernel:
+    """Return the kernels of ``op`` as one; they must be alike, so that one efficiency fits."""
     lowering = lower(op, settings)
-    if len(lowering.kernels) != 1 or lowering.caveat is not None:
-        raise ValueError(f"{op.name}: expected one kernel, got {lowering}")
-    return lowering.kernels[0]
+    kernels = lowering.kernels
+    if len({(k.family, k.variant, k.precision) for k in kernels}) != 1 or lowering.caveat:
+        raise ValueError(f"{op.name}: expected kernels of one kind, got {lowering}")
+    if len(kernels) == 1:
+        return kernels[0]
+    return Kernel(
+        family=kernels[0].family,
+        variant=kernels[0].variant,
+        precision=kernels[0].precision,
+        flop=sum(kernel.flop for kernel in kernels),
+        read_bytes=sum(kernel.read_bytes for kernel in kernels),
+        write_bytes=sum(kernel.write_bytes for kernel in kernels),
+        launches=sum(kernel.launches for kernel in kernels),
+    )
 
 
 # Phases of the table, and how many kernels of the lowered operator they time. The gradients of the

@@ -1,21 +1,19 @@
-"""`python -m breakeven.calibrate.fit`: the efficiency table, made anew or described."""
+"""The efficiency table: made from tables of timed operators, and described."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from breakeven.calibrate._fit import fit_table
 from breakeven.calibrate._tables import read_tables
-from breakeven.cost import EfficiencyTable, load_efficiencies
+from breakeven.cost import EfficiencyTable
+from breakeven.errors import BreakevenError
 from breakeven.units import format_percent
 
 _PROVENANCE = (
-    "Fitted by `python -m breakeven.calibrate.fit` to public measurements of single operators: "
+    "Fitted by `breakeven calibrate --from-tables` to public measurements of single operators: "
     "neusight, https://github.com/sitar-lab/NeuSight (torch 2.1 and 2.4, fp32, one operator at a "
     "time on an idle GPU, the fastest rows taken off as dispatch); deepbench, "
     "https://github.com/baidu-research/DeepBench (library calls in C++ loops, 2016-2019); "
@@ -26,29 +24,31 @@ _PROVENANCE = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fit and write the table, or take the one that ships; print its errors."""
-    parser = argparse.ArgumentParser(
-        prog="python -m breakeven.calibrate.fit",
-        description="Fit the efficiency table and print its errors; without options, print those "
-        "of the table that ships.",
-    )
-    parser.add_argument("--tables", type=Path, help="folder of the tables of timed operators")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
-    arguments = parser.parse_args(argv)
-    if (arguments.tables is None) != (arguments.output is None):
-        parser.error("--tables and --output go together")
-    if arguments.tables is None:
-        sys.stdout.write(describe(load_efficiencies()))
-        return 0
-    table = fit_table(read_tables(arguments.tables), _PROVENANCE)
-    encoded = msgspec.json.format(msgspec.json.encode(table), indent=1)
-    arguments.output.write_bytes(encoded + b"\n")
-    sys.stdout.write(describe(table))
-    return 0
+def fit_efficiencies(tables: Path) -> EfficiencyTable:
+    """Return the efficiencies of devices, fitted to the tables in a folder.
+
+    Args:
+        tables: Folder of CSV files; CONTRIBUTING.md says which, and their columns.
+
+    Raises:
+        BreakevenError: A table is missing.
+    """
+    try:
+        timed = read_tables(tables)
+    except FileNotFoundError as error:
+        raise BreakevenError(
+            f"there is no table {error.filename}",
+            hint="CONTRIBUTING.md lists the tables of a calibration",
+        ) from None
+    return fit_table(timed, _PROVENANCE)
 
 
-def describe(table: EfficiencyTable) -> str:
+def efficiencies_document(table: EfficiencyTable) -> bytes:
+    """Return a table as it is kept in ``cost/efficiency.json``."""
+    return msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n"
+
+
+def describe_efficiencies(table: EfficiencyTable) -> str:
     """Return the errors of a table as text, a line for each family."""
     lines = ["left out      family, variant, arithmetic        median    P90  sigma  rows"]
     for error in table.held_out:
@@ -67,11 +67,7 @@ def describe(table: EfficiencyTable) -> str:
                 f"{device.device:18} {name:36} {format_percent(entry.median_error_fraction):>6} "
                 f"sigma {entry.log_sigma:.2f} rows {entry.num_rows:4} "
                 f"compute {entry.compute_fraction:.2f} tile {entry.tile_loss:.1f} "
-                f"k {entry.prologue_k:.0f} smallest {entry.smallest_tile:.0f} "
+                f"k {entry.prologue_k:.0f} tiles {entry.tiles} "
                 f"memory {entry.memory_fraction:.2f}"
             )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,116 @@
+"""The host that feeds the devices: this one, measured and remembered, or one with a name."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+import msgspec
+
+from breakeven.capture import Launcher
+from breakeven.cost import host_spec, reference_host, shipped_costs
+from breakeven.device import HERE, HostCalibration, HostSpec, find_host_cpu
+from breakeven.errors import BreakevenError
+from breakeven.store import read_host, write_host
+from breakeven.timing import BUSY_FRACTION
+
+# Some 2 ms each. The few are for a check that meets an unknown host; a calibration that was asked
+# for may take longer and knows the spread better.
+_FEW_ROUNDS = 60
+_MANY_ROUNDS = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class HereCalibration:
+    """This host, and how it was come by.
+
+    Args:
+        calibration: What was measured of it.
+        is_remembered: Whether that was done earlier.
+        other_load_fraction: Share of the processors that other processes used meanwhile; 0 where
+            it was done earlier, since figures of a busy machine are not kept.
+    """
+
+    calibration: HostCalibration
+    is_remembered: bool
+    other_load_fraction: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether other processes took so much that the figures are not kept."""
+        return self.other_load_fraction > BUSY_FRACTION
+
+
+def calibrate_here(launcher: Launcher, *, is_forced: bool = False) -> HereCalibration:
+    """Measure this host thoroughly, unless that was done, and remember it.
+
+    Args:
+        launcher: Runs the measurement in a process of its own.
+        is_forced: Measure also where figures are remembered.
+
+    Raises:
+        BreakevenError: The measurement did not come to an end.
+    """
+    return _calibrate(launcher, _MANY_ROUNDS, is_forced=is_forced)
+
+
+def find_host(name: str, launcher: Launcher) -> HostSpec:
+    """Return the host called ``name``; ``here`` is measured once and then remembered.
+
+    Raises:
+        BreakevenError: There is no such host.
+    """
+    if name != HERE:
+        return named_host(name)
+    return _calibrate(launcher, _FEW_ROUNDS, is_forced=False).calibration.host
+
+
+def check_host_name(name: str) -> None:
+    """Raise `BreakevenError` for a host that does not exist."""
+    if name != HERE:
+        named_host(name)
+
+
+def named_host(name: str) -> HostSpec:
+    """Return the reference host, or one with the single-thread speed of the CPU called ``name``.
+
+    How far off such a host is likely to be is what the calibration found of measured steps.
+
+    Raises:
+        BreakevenError: There is no such host.
+    """
+    reference = reference_host()
+    try:
+        host = reference if name == reference.id else host_spec(find_host_cpu(name))
+    except BreakevenError as error:
+        raise BreakevenError(
+            error.message,
+            hint=f"hosts: {HERE}, {reference.id}, or a CPU's name (breakeven devices --hosts)",
+        ) from None
+    return msgspec.structs.replace(host, log_sigma=shipped_costs().host_log_sigma(host))
+
+
+def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereCalibration:
+    ready = launcher.ready()
+    key = {
+        "machine": platform.node(),
+        "processor": ready.processor,
+        "processors": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "torch": ready.torch_version,
+        "cuda": str(ready.has_cuda),
+    }
+    stored = None if is_forced else read_host(key)
+    # Few rounds answer a check, but not who asked for a calibration.
+    if stored is not None and stored.num_rounds >= num_rounds:
+        return HereCalibration(calibration=stored, is_remembered=True, other_load_fraction=0.0)
+    run = launcher.measure_host(num_rounds)
+    here = HereCalibration(
+        calibration=run.calibration,
+        is_remembered=False,
+        other_load_fraction=run.other_load_fraction,
+    )
+    if not here.is_busy:
+        write_host(key, run.calibration)
+    return here
