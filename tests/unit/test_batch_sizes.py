@@ -14,7 +14,8 @@ from breakeven.check._failures import script_error
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import predict_steps
-from breakeven.verdict import Crossover, DeviceKind, NoCrossover
+from breakeven.timing import Source
+from breakeven.verdict import Crossover, Curve, DeviceKind, NoCrossover, find_crossover
 
 GPUS = (find_device("t4"), find_device("rtx-4090"))
 BEST = GPUS[1]
@@ -56,6 +57,10 @@ def search(runs: ScriptedRuns, base: int = 32, plain: PlainRun | None = None):
     return sizes.search("Made-up CPU", GPUS, BEST, HOST)
 
 
+def measured_sizes(curve: Curve) -> list[int]:
+    return [point.size for point in curve.points if point.source is Source.MEASURED]
+
+
 def gpu_ns(size: int = 32) -> float:
     """Return the GPU's time for the one operator, which hardly depends on its size here."""
     (prediction,) = predict_steps(traced_run(batch_size=size).trace, (BEST,), HOST)
@@ -72,7 +77,8 @@ def test_search_goes_up_while_the_cpu_wins_and_ends_between() -> None:
     assert 512 < crossover.value <= 1_024
     assert crossover.low <= crossover.value <= crossover.high
     assert (crossover.axis, crossover.device) == ("batch_size", BEST.name)
-    assert [point.size for point in curves[0].points] == [32, 128, 512, 1_024, 2_048]
+    assert measured_sizes(curves[0]) == [32, 128, 512, 1_024, 2_048]
+    assert {64, 256} == {p.size for p in curves[0].points} - set(measured_sizes(curves[0]))
 
 
 def test_search_goes_down_while_the_gpu_wins_and_ends_between() -> None:
@@ -92,7 +98,7 @@ def test_gpu_that_wins_at_every_size_is_followed_down_to_one(base: int) -> None:
     assert isinstance(crossover, NoCrossover)
     assert crossover.faster is DeviceKind.GPU
     assert crossover.searched == (1, base)
-    assert len(curves[0].points) == len(runs.measured) + 1
+    assert measured_sizes(curves[0]) == sorted({*runs.measured, base})
 
 
 def test_cpu_that_always_wins_is_followed_up_to_the_largest_size() -> None:
@@ -133,7 +139,8 @@ def test_search_stops_where_the_script_fails() -> None:
     runs = ScriptedRuns(lambda size: 1_000 + size / 1_000, fails_from=512)
     crossover, curves = search(runs)
     assert runs.measured == [128, 512]
-    assert [point.size for point in curves[0].points] == [32, 128]
+    # Whether the script has such sizes at all is unknown, so none is predicted either.
+    assert [point.size for point in curves[0].points] == [32, 64, 128]
     assert isinstance(crossover, NoCrossover)
     assert crossover.searched == (32, 128)
 
@@ -178,15 +185,63 @@ def test_slow_step_is_recorded_at_half_its_size(base: int, other: int) -> None:
     assert runs.traced == [other]
 
 
-def test_curves_of_gpus_have_every_power_of_two_between_the_measured_sizes() -> None:
+def test_curves_have_every_power_of_two_between_the_measured_sizes() -> None:
     runs = ScriptedRuns(lambda size: gpu_ns() * size / 700)
     _, (cpu, *gpus) = search(runs, base=48)
-    assert [point.size for point in cpu.points] == [48, 192, 384, 768]
+    assert measured_sizes(cpu) == [48, 192, 384, 768]
     for curve, device in zip(gpus, GPUS, strict=True):
         assert (curve.device, curve.kind, curve.axis) == (device.name, DeviceKind.GPU, "batch_size")
-        sizes = [point.size for point in curve.points]
-        measured = {point.size for point in cpu.points}
-        assert sizes == sorted({*measured, 64, 128, 256, 512})
+    for curve in (cpu, *gpus):
+        assert [point.size for point in curve.points] == [48, 64, 128, 192, 256, 384, 512, 768]
+    # The CPU's time is in proportion to the size, between the measured sizes as well.
+    for point in cpu.points:
+        assert point.step_ns == pytest.approx(gpu_ns() * point.size / 700, rel=1e-3)
+        assert (point.low_ns < point.step_ns) is (point.source is Source.PREDICTED)
+
+
+def test_crossover_between_two_measured_sizes_is_less_certain_than_they_are() -> None:
+    # Neither the CPU's times nor the rest of this search leave any doubt but that of the GPU.
+    runs = ScriptedRuns(lambda size: gpu_ns() * size / 700)
+    crossover, (cpu, *gpus) = search(runs)
+    exact = find_crossover(
+        replace(cpu, points=tuple(replace(p, source=Source.PREDICTED) for p in cpu.points)), gpus[1]
+    )
+    assert isinstance(crossover, Crossover)
+    assert isinstance(exact, Crossover)
+    assert crossover.value == pytest.approx(exact.value, rel=0.02)
+    assert crossover.low <= exact.low
+
+
+def test_sizes_whose_steps_take_too_long_are_predicted() -> None:
+    slow = replace(BEST, memory_bytes_per_s=1.0)
+    runs = ScriptedRuns(lambda size: 1e7 * size)
+    traced = traced_run(batch_size=4, loader=loader_use(4))
+    plain = runs.plain(4)
+    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), loader_use(4))
+    crossover, (cpu, gpu) = sizes.search("Made-up CPU", (slow,), slow, HOST)
+    assert measured_sizes(cpu) == [4, 16, 64]
+    # 16 times the largest size that was measured.
+    assert [point.size for point in cpu.points] == [2**power for power in range(2, 11)]
+    assert [point.size for point in gpu.points] == [point.size for point in cpu.points]
+    assert cpu.points[-1].step_ns == pytest.approx(1e7 * 1_024)
+    assert cpu.points[-1].source is Source.PREDICTED
+    assert cpu.points[-1].high_ns > 1.5 * cpu.points[-1].step_ns
+    assert isinstance(crossover, NoCrossover)
+    assert crossover.searched == (4, 1_024)
+    (caveat,) = sizes.caveats
+    assert caveat.code == "batch-size-not-measured"
+    assert caveat.message.startswith("batch sizes above 64 were not measured on this CPU, since a")
+
+
+def test_sizes_that_do_not_fit_the_gpu_are_not_predicted() -> None:
+    small = replace(BEST, memory_bytes_per_s=1.0, memory_bytes=0)
+    runs = ScriptedRuns(lambda size: 1e7 * size)
+    traced = traced_run(batch_size=4, loader=loader_use(4))
+    plain = runs.plain(4)
+    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), loader_use(4))
+    _, (cpu, _) = sizes.search("Made-up CPU", (small,), small, HOST)
+    assert [point.size for point in cpu.points] == [4, 8, 16, 32, 64]
+    assert sizes.caveats == []
 
 
 def test_script_without_a_loader_is_told_to_use_its_option() -> None:

@@ -49,7 +49,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     return fake
 
 
-@pytest.mark.parametrize("command", ["", "check", "devices"])
+@pytest.mark.parametrize("command", ["", "calibrate", "check", "devices"])
 def test_golden_help(
     command: str,
     check_golden: Callable[[str, str], None],

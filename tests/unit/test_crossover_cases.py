@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from breakeven.timing import Source
 from breakeven.verdict import (
@@ -217,6 +218,28 @@ def test_curves_with_other_sizes_meet_in_between() -> None:
     assert isinstance(found, Crossover)
     assert found.searched == (2, 128)
     assert found.value == 9
+
+
+def test_sizes_between_measured_ones_are_predicted_with_their_own_interval() -> None:
+    # Measured to the nanosecond, but not at 8: what is known of 4 and 16 leaves some doubt there.
+    known = linear_cpu()
+    points = tuple(replace(point, source=Source.MEASURED) for point in known.points)
+    found = find_crossover(replace(known, points=points), flat_gpu(85))
+
+    assert isinstance(found, Crossover)
+    assert found.value == 9
+    assert found.high is not None
+    assert 4 < found.low < 9 < found.high < 16
+
+
+def test_a_fixed_time_between_measured_sizes_is_no_power_of_the_size() -> None:
+    # 100 + 10 per sample at 1 and 64 is 300 at 20; a straight line in logarithms is there at 26.
+    ends = cpu({1: 110.0, 64: 740.0})
+    points = tuple(replace(point, source=Source.MEASURED) for point in ends.points)
+    found = find_crossover(replace(ends, points=points), gpu({1: 300.0, 16: 300.0, 64: 300.0}))
+
+    assert isinstance(found, Crossover)
+    assert found.value == pytest.approx(21, abs=1)
 
 
 def test_order_of_points_does_not_matter() -> None:

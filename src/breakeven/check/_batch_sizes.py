@@ -1,9 +1,10 @@
-"""The step along the batch size: the CPU measured at a few sizes, GPUs predicted at all."""
+"""The step along the batch size: the CPU measured at a few sizes, all else predicted."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
@@ -16,9 +17,10 @@ from breakeven.trace import ScaledTrace, ScalingError
 from breakeven.verdict import (
     Crossover,
     Curve,
-    CurvePoint,
     DeviceKind,
     NoCrossover,
+    SizeCurve,
+    curve_point,
     find_crossover,
 )
 
@@ -34,6 +36,8 @@ _LONGEST_STEP_NS = 1.0e9
 _BUDGET_S = 0.4
 # The estimate is rough, and a machine that swaps is not only slow for us.
 _MEMORY_FRACTION = 0.5
+# How far the CPU's curve goes on beyond the sizes that it can measure: its error is known so far.
+_BEYOND = 16
 
 Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]
 
@@ -71,6 +75,8 @@ class BatchSizes:
         self.caveats: list[Caveat] = []
         self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
         self._peak_bytes = {loader.batch_size: plain.peak_memory_bytes}
+        # The size at which the search ended, since this machine has no time or memory for it.
+        self._left_out: _LeftOut | None = None
 
     def search(
         self, cpu_name: str, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
@@ -94,13 +100,15 @@ class BatchSizes:
         except ScalingError as error:
             return _none(f"The step is another one at batch size {other}: {error.message}"), ()
         self._measure_towards_crossover(scaled, best, host)
+        sizes, gpus = self._gpu_curves(scaled, devices, best, host)
+        self._note_left_out(sizes)
+        times = SizeCurve(self._cpu)
         cpu = Curve(
             device=cpu_name,
             kind=DeviceKind.CPU,
             axis=AXIS,
-            points=tuple(_point(size, self._cpu[size]) for size in sorted(self._cpu)),
+            points=tuple(curve_point(size, times.at(size)) for size in sizes),
         )
-        gpus = self._gpu_curves(scaled, devices, host)
         if len(cpu.points) < 2:
             return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
         return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
@@ -125,13 +133,12 @@ class BatchSizes:
         growth = size / nearest
         expected_ns = self._cpu[nearest].value_ns * growth
         expected_bytes = self._peak_bytes[nearest] * max(1.0, growth)
-        is_within_reach = (
-            1 <= size <= _LARGEST
-            and size not in self._cpu
-            and expected_ns <= _LONGEST_STEP_NS
-            and expected_bytes <= _MEMORY_FRACTION * _memory_bytes()
-        )
-        if not is_within_reach:
+        if not 1 <= size <= _LARGEST or size in self._cpu:
+            return False
+        is_too_long = expected_ns > _LONGEST_STEP_NS
+        if is_too_long or expected_bytes > _MEMORY_FRACTION * _memory_bytes():
+            because = "a step would take too long" if is_too_long else "memory is short"
+            self._left_out = _LeftOut(size=size, because=because)
             return False
         plain = self._runs.measure_at(
             size, loader_batch_size=self._loader.batch_size, budget_s=_BUDGET_S
@@ -158,38 +165,64 @@ class BatchSizes:
         return prediction.estimate.value_ns < self._cpu[size].value_ns
 
     def _gpu_curves(
-        self, scaled: ScaledTrace, devices: Sequence[DeviceSpec], host: HostSpec
-    ) -> list[Curve]:
-        sizes = sorted({*self._cpu, *_powers_between(min(self._cpu), max(self._cpu))})
+        self, scaled: ScaledTrace, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
+    ) -> tuple[list[int], list[Curve]]:
+        """Return the sizes of all curves and the curves of the GPUs."""
+        sizes = self._sizes()
         traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
         predictions = iter(predict_steps(traces, devices, host))
-        points: dict[str, list[CurvePoint]] = {device.name: [] for device in devices}
-        for size in sizes:
-            for device in devices:
-                points[device.name].append(_point(size, next(predictions).estimate))
-        return [
+        by_size = {size: [next(predictions) for _ in devices] for size in sizes}
+        number = devices.index(best)
+        # Nobody trains at a size, beyond those measured, at which the step does not fit the GPU.
+        sizes = [
+            size
+            for size in sizes
+            if size <= max(self._cpu) or by_size[size][number].fits is not False
+        ]
+        return sizes, [
             Curve(
                 device=device.name,
                 kind=DeviceKind.GPU,
                 axis=AXIS,
-                points=tuple(points[device.name]),
+                points=tuple(curve_point(size, by_size[size][row].estimate) for size in sizes),
             )
-            for device in devices
+            for row, device in enumerate(devices)
         ]
+
+    def _sizes(self) -> list[int]:
+        """Return the measured sizes, the powers of two between them, and where measuring ended."""
+        low, high = min(self._cpu), max(self._cpu)
+        if self._left_out is not None and self._left_out.size > high:
+            high = min(high * _BEYOND, _LARGEST)
+        elif self._left_out is not None and self._left_out.size < low:
+            low = max(low // _BEYOND, 1)
+        return sorted({*self._cpu, low, high, *_powers_between(low, high)})
+
+    def _note_left_out(self, sizes: Sequence[int]) -> None:
+        """Say which sizes beyond the measured ones the curves have, and why those were not."""
+        low, high = min(self._cpu), max(self._cpu)
+        if self._left_out is None or (low <= sizes[0] and sizes[-1] <= high):
+            return
+        side = f"above {high}" if sizes[-1] > high else f"below {low}"
+        self.caveats.append(
+            Caveat(
+                code="batch-size-not-measured",
+                message=f"batch sizes {side} were not measured on this CPU, since "
+                f"{self._left_out.because}; its times there are predicted from the others",
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeftOut:
+    """A batch size that was not measured, and why."""
+
+    size: int
+    because: str
 
 
 def _none(because: str) -> NoCrossover:
     return NoCrossover(none_because=because, axis=AXIS)
-
-
-def _point(size: int, estimate: Estimate) -> CurvePoint:
-    return CurvePoint(
-        size=size,
-        step_ns=estimate.value_ns,
-        low_ns=estimate.low_ns,
-        high_ns=estimate.high_ns,
-        source=estimate.source,
-    )
 
 
 def _powers_between(low: int, high: int) -> list[int]:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from breakeven.calibrate import named_host
 from breakeven.capture import time_step, trace_step
 from breakeven.check._batch_sizes import AXIS
 from breakeven.check._comparison import compare, measured_result, select_devices
-from breakeven.check._machine import HERE, named_host
 from breakeven.check._runs import is_worth_repeating, quieter
+from breakeven.device import HERE
 from breakeven.measure import measure_host
 from breakeven.verdict import CheckReport, DeviceKind, NoCrossover
 
@@ -43,7 +44,7 @@ def check_step(
         BreakevenError: A device or host is unknown.
     """
     specs = select_devices(devices)
-    host_spec = measure_host() if host == HERE else named_host(host)
+    host_spec = measure_host().host if host == HERE else named_host(host)
     plain = time_step(step, budget_s=budget_s)
     if is_worth_repeating(plain):
         plain = quieter(plain, time_step(step, budget_s=budget_s))

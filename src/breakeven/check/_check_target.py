@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from breakeven.calibrate import check_host_name, find_host
 from breakeven.capture import Launcher, find_target
 from breakeven.check._batch_sizes import BatchSizes, no_loader
 from breakeven.check._comparison import Comparison, compare, measured_result, select_devices
-from breakeven.check._machine import check_host_name, find_host
 from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec

@@ -53,7 +53,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--host",
         metavar="here|NAME",
         default="here",
-        help="machine that feeds the GPUs: here, or reference, a typical server (default: here)",
+        help="machine that feeds the GPUs: here, reference (a typical server), or a CPU such as "
+        "'EPYC 7763' (default: here; all: breakeven devices --hosts)",
     )
     parser.add_argument(
         "-m",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-SUMMARY = "list the GPUs that breakeven can predict, or one of them in full"
+SUMMARY = "list the GPUs that breakeven can predict, one of them in full, or hosts"
 DESCRIPTION = """\
 List the catalogue of GPUs, or show one of them with the sources of its figures.
-Peak rates are dense: no structured sparsity."""
-USAGE = "devices [NAME] [--json]"
+Peak rates are dense: no structured sparsity. With --hosts, list the CPUs that may
+feed them, by how fast one of their cores runs Python and torch's dispatcher."""
+USAGE = "devices [NAME] [--hosts] [--json]"
 EXAMPLES = """\
 examples:
   breakeven devices
-  breakeven devices a100"""
+  breakeven devices a100
+  breakeven devices --hosts epyc-7763"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +26,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="one device in full; case, spaces and hyphens do not matter",
     )
     parser.add_argument(
+        "--hosts", action="store_true", help="hosts instead of GPUs; NAME is a CPU then"
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print JSON, in bytes, FLOP/s and bytes/s"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the catalogue or one device."""
+    """Show the catalogue or one device, or the same of hosts."""
+    if args.hosts:
+        return _show_hosts(args)
     # Imported here, since --help must not wait for the catalogue and rich.
     from breakeven.cli._console import CommandConsole
     from breakeven.cli._output import write_stdout
@@ -43,4 +50,18 @@ def run(args: argparse.Namespace) -> int:
         render_devices(load_catalogue(), CommandConsole())
     else:
         render_device(one, CommandConsole())
+    return 0
+
+
+def _show_hosts(args: argparse.Namespace) -> int:
+    from breakeven.cli._console import CommandConsole
+    from breakeven.cli._output import write_stdout
+    from breakeven.device import find_host_cpu, load_host_cpus
+    from breakeven.report import hosts_to_json, render_hosts
+
+    cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
+    if args.json:
+        write_stdout(hosts_to_json(cpus))
+    else:
+        render_hosts(cpus, CommandConsole())
     return 0

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from breakeven import __version__
-from breakeven.cli import _check, _devices
+from breakeven.cli import _calibrate, _check, _devices, _validate
 from breakeven.cli._parser import HelpFormatter, Parser
 from breakeven.errors import BreakevenError, UsageError
 
@@ -23,7 +23,12 @@ EXIT_BUG = 3
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-_COMMANDS = {"check": _check, "devices": _devices}
+_COMMANDS = {
+    "check": _check,
+    "calibrate": _calibrate,
+    "devices": _devices,
+    "validate": _validate,
+}
 
 
 def build_parser() -> argparse.ArgumentParser:

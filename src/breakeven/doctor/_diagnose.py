@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import breakeven.cost
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor._copy_rules import BlockingCopy, CreatedOnHost
 from breakeven.doctor._device_rules import NeverOnDevice, RaisesOnDevice
@@ -50,7 +49,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def diagnose(
-    trace: StepTrace, device: DeviceSpec, host: HostSpec, *, costs: CostModel = breakeven.cost
+    trace: StepTrace, device: DeviceSpec, host: HostSpec, *, costs: CostModel | None = None
 ) -> tuple[Finding, ...]:
     """Return what slows the step down on ``device``, by what its fix would gain.
 
@@ -61,7 +60,7 @@ def diagnose(
         trace: The step as a GPU would run it.
         device: The GPU on which gains are simulated.
         host: What issues the work.
-        costs: The cost model.
+        costs: The cost model; that which ships by default.
     """
     program = build_program(trace, costs=costs)
     (prediction,) = predict_steps(trace, (device,), host, costs=costs)

@@ -27,26 +27,42 @@ def to_json(report: CheckReport) -> bytes:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of what ``to_json`` gives."""
-    described = msgspec.json.schema(CheckReport)
-    definitions: dict[str, Any] = described["$defs"]
-    for definition in definitions.values():
-        _describe_fields(definition)
-    definitions["CheckReport"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": SCHEMA_ID,
-        "title": "Report of breakeven check",
-        "description": (
+    return described_schema(
+        CheckReport,
+        schema_id=SCHEMA_ID,
+        version=SCHEMA_VERSION,
+        title="Report of breakeven check",
+        description=(
             "What `breakeven check --json` prints. Times are in nanoseconds, sizes in bytes, "
             "shares between 0 and 1; low and high bound a 90 % interval."
         ),
+    )
+
+
+def described_schema(
+    document: type[msgspec.Struct], *, schema_id: str, version: int, title: str, description: str
+) -> dict[str, Any]:
+    """Return the JSON Schema of a type of document, with what its docstrings say.
+
+    Args:
+        document: The type; it has a ``schema_version``.
+        schema_id: What the schema is called.
+        version: Value of ``schema_version``.
+        title: What the document is.
+        description: How it is to be read.
+    """
+    described = msgspec.json.schema(document)
+    definitions: dict[str, Any] = described["$defs"]
+    for definition in definitions.values():
+        _describe_fields(definition)
+    definitions[document.__name__]["properties"]["schema_version"] = {"const": version}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": schema_id,
+        "title": title,
+        "description": description,
         **described,
     }
-
-
-def schema_document() -> bytes:
-    """Return the schema as it is kept in ``docs/schema/check.schema.json``."""
-    return encode_document(json_schema())
 
 
 def encode_document(value: object) -> bytes:

@@ -142,7 +142,8 @@ def _facts(report: CheckReport) -> Iterator[str]:
             printable(host.name, 80),
             _plural(host.num_threads, "thread"),
             f"torch {printable(host.torch_version)}",
-            printable(host.source, 120),
+            # What was assumed beside stands after a semicolon, and in the JSON report.
+            printable(host.source.partition(";")[0], 120),
         ]
     )
 

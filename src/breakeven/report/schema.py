@@ -1,14 +1,21 @@
-"""Print the JSON Schema of a report.
+"""Print the JSON Schema of a document.
 
-Run ``python -m breakeven.report.schema > docs/schema/check.schema.json`` after a change of the
-report's types.
+Run ``python -m breakeven.report.schema check > docs/schema/check.schema.json``, and the same with
+``validate``, after a change of the reports' types.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from breakeven.report._json import schema_document
+from breakeven.report._json import encode_document, json_schema
+from breakeven.report._validation_json import validation_schema
+
+SCHEMAS = {"check": json_schema, "validate": validation_schema}
 
 if __name__ == "__main__":
-    sys.stdout.write(schema_document().decode())
+    parser = argparse.ArgumentParser(description="Print the JSON Schema of a command's document.")
+    parser.add_argument("command", nargs="?", choices=tuple(SCHEMAS), default="check")
+    schema = SCHEMAS[parser.parse_args().command]()
+    sys.stdout.write(encode_document(schema).decode())

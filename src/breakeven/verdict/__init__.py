@@ -2,6 +2,12 @@
 
 from breakeven.simulate import Bound as Bound
 from breakeven.simulate import Finding as Finding
+from breakeven.verdict._accuracy import AccuracyReport as AccuracyReport
+from breakeven.verdict._accuracy import AccuracySummary as AccuracySummary
+from breakeven.verdict._accuracy import LeaveOut as LeaveOut
+from breakeven.verdict._accuracy import RowPrediction as RowPrediction
+from breakeven.verdict._accuracy import RowResult as RowResult
+from breakeven.verdict._accuracy import Unpredictable as Unpredictable
 from breakeven.verdict._crossover import find_crossover as find_crossover
 from breakeven.verdict._decide import decide as decide
 from breakeven.verdict._decide import device_result as device_result
@@ -17,3 +23,6 @@ from breakeven.verdict._report import HostSummary as HostSummary
 from breakeven.verdict._report import NoCrossover as NoCrossover
 from breakeven.verdict._report import StepSummary as StepSummary
 from breakeven.verdict._report import Verdict as Verdict
+from breakeven.verdict._report import curve_point as curve_point
+from breakeven.verdict._size_curve import SizeCurve as SizeCurve
+from breakeven.verdict._size_curve import SizeSpread as SizeSpread

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from breakeven.timing import Estimate, Source
 from breakeven.verdict._ratio import LogRatio, log_ratio
 from breakeven.verdict._report import (
     Crossover,
@@ -14,16 +15,19 @@ from breakeven.verdict._report import (
     CurvePoint,
     DeviceKind,
     NoCrossover,
+    curve_point,
 )
+from breakeven.verdict._size_curve import SizeCurve
 
 
 def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
     """Return the smallest size from which the GPU is faster at all larger sizes searched.
 
-    Between points, times are interpolated linearly in the logarithms of size and time. The
-    interval is where the crossover would be if the ratio were at the ends of its own interval. A
-    dip below 1 that stays within the interval, with clear wins on both sides, is noise and moves
-    the crossover's upper end only. A tie is no win.
+    Between measured times on the CPU, a `SizeCurve` tells the time, with the wider interval of
+    what was not measured; between all others, it is interpolated linearly in the logarithms of
+    size and time. The interval is where the crossover would be if the ratio were at the ends of
+    its own interval. A dip below 1 that stays within the interval, with clear wins on both sides,
+    is noise and moves the crossover's upper end only. A tie is no win.
 
     Args:
         cpu: Times on the CPU.
@@ -76,6 +80,7 @@ def _ratios(cpu: Curve, gpu: Curve) -> list[_SizedRatio]:
     if not cpu.points or not gpu.points:
         return []
     ours, theirs = _sorted(cpu), _sorted(gpu)
+    ours = _filled(ours, [point.size for point in theirs])
     first = max(ours[0].size, theirs[0].size)
     last = min(ours[-1].size, theirs[-1].size)
     sizes = sorted({p.size for p in (*ours, *theirs) if first <= p.size <= last})
@@ -83,6 +88,28 @@ def _ratios(cpu: Curve, gpu: Curve) -> list[_SizedRatio]:
         _SizedRatio(size=size, ratio=log_ratio(_at(ours, size), _at(theirs, size)))
         for size in sizes
     ]
+
+
+def _filled(points: Sequence[CurvePoint], wanted: Sequence[int]) -> list[CurvePoint]:
+    """Return the points with those between two measured ones: wanted sizes, and one halfway.
+
+    Without one the crossover between two measured sizes would be as certain as the measurements.
+    """
+    measured = {
+        point.size: Estimate(
+            value_ns=point.step_ns, low_ns=point.low_ns, high_ns=point.high_ns, source=point.source
+        )
+        for point in points
+        if point.source is Source.MEASURED
+    }
+    filled = list(points)
+    for left, right in itertools.pairwise(points):
+        if {left.size, right.size} <= measured.keys():
+            middle = round(math.sqrt(left.size * right.size))
+            between = {size for size in (middle, *wanted) if left.size < size < right.size}
+            curve = SizeCurve(measured)
+            filled += [curve_point(size, curve.at(size)) for size in between]
+    return sorted(filled, key=lambda point: point.size)
 
 
 def _sorted(curve: Curve) -> list[CurvePoint]:
@@ -106,7 +133,7 @@ def _at(points: Sequence[CurvePoint], size: int) -> CurvePoint:
                 step_ns=between(left.step_ns, right.step_ns),
                 low_ns=between(left.low_ns, right.low_ns),
                 high_ns=between(left.high_ns, right.high_ns),
-                source=left.source,
+                source=Source.PREDICTED,
             )
     return next(point for point in points if point.size == size)
 

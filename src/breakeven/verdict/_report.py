@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
-from breakeven.timing import Source
+from breakeven.timing import Estimate, Source
 
 SCHEMA_VERSION = 1
 
@@ -184,6 +184,17 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     low_ns: Nanoseconds
     high_ns: Nanoseconds
     source: Source
+
+
+def curve_point(size: int, estimate: Estimate) -> CurvePoint:
+    """Return the point of a curve for a time at a size."""
+    return CurvePoint(
+        size=size,
+        step_ns=estimate.value_ns,
+        low_ns=estimate.low_ns,
+        high_ns=estimate.high_ns,
+        source=estimate.source,
+    )
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,269 @@
+"""The time of a step at sizes at which it was not measured.
+
+A step takes a fixed time, for what is issued and updated whatever the size, and a time per
+sample. So between two measured sizes its time is a straight line in the size (not in its
+logarithm), and beyond them the line goes on. Real steps depart from that where the working set
+leaves a cache, where a library picks another algorithm, or where another thread joins: the
+intervals hold these.
+
+Widths are differences of natural logarithms of times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from breakeven.timing import Estimate, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSpread:
+    """How far times at sizes not measured are from the lines, in 90 % of cases.
+
+    Pairs are of the lower and the upper end, for a factor of e from the nearest measured size.
+    They grow with the square root of the logarithm of that factor, as errors do that may be met
+    anew at each size on the way.
+
+    Args:
+        repeat: Width by which a measurement differs from one in another process; above 0.
+        between: Between two measured sizes.
+        larger: Beyond the largest.
+        smaller: Beyond the smallest.
+
+    Source: ``repeat`` is the least spread that a measurement is given; the rates leave 5 % of the
+    times outside on either side, on the curves of ``benchmarks/data/cpu_sizes_*.csv``
+    (``python benchmarks/cpu_sizes.py report``).
+    """
+
+    repeat: float = 0.1
+    between: tuple[float, float] = (0.21, 0.13)
+    larger: tuple[float, float] = (0.11, 0.46)
+    smaller: tuple[float, float] = (0.37, 0.36)
+
+
+# Beyond the measured sizes, of the time at the nearest one, the share that grows with the size.
+# Even a step that seems not to grow has samples to compute. One that grows faster than its size is
+# leaving a cache or starting to ask the system for memory, which does not go on; and some of a
+# step is always fixed.
+_LEAST_SHARE = 0.1
+_MOST_SHARE = 1.0
+_MOST_SHARE_BELOW = 0.95
+# The share is the mean of those that this many neighbours tell.
+_NUM_NEIGHBOURS = 2
+# By how much a share found that way may be off at least.
+_SHARE_WIDTH = 0.1
+
+
+class SizeCurve:
+    """Step times along a size, from a few measured sizes to any.
+
+    The time never falls with the size, except where measured times do so beyond their intervals:
+    libraries pick another algorithm for another size. A fall within the intervals is noise: what
+    is derived from such times is derived from their mean.
+
+    Args:
+        measured: The measured sizes, at least one, with their times.
+        spread: How far to trust what lies between and beyond.
+
+    Raises:
+        ValueError: There is no size, one is below 1, or a time is not positive or not within its
+            interval.
+    """
+
+    def __init__(self, measured: Mapping[int, Estimate], spread: SizeSpread | None = None) -> None:
+        if not measured:
+            raise ValueError("a curve needs at least one measured size")
+        for size, time in measured.items():
+            if size < 1 or not 0 < time.low_ns <= time.value_ns <= time.high_ns:
+                raise ValueError(f"size {size} with a step of {time}")
+        self._measured = dict(measured)
+        self._spread = spread or SizeSpread()
+        self._sizes = sorted(measured)
+        times = [measured[size] for size in self._sizes]
+        widths = [
+            (
+                math.hypot(math.log(time.value_ns / time.low_ns), self._spread.repeat),
+                math.hypot(math.log(time.high_ns / time.value_ns), self._spread.repeat),
+            )
+            for time in times
+        ]
+        values = [math.log(time.value_ns) for time in times]
+        evened = _evened(values, widths)
+        self._knots = [
+            _Knot(
+                size=size,
+                log_time=log_time,
+                low=low + max(log_time - value, 0.0),
+                high=high + max(value - log_time, 0.0),
+            )
+            for size, value, log_time, (low, high) in zip(
+                self._sizes, values, evened, widths, strict=True
+            )
+        ]
+
+    def at(self, size: int) -> Estimate:
+        """Return the time at ``size`` with its 90 % interval: measured where it was measured.
+
+        Raises:
+            ValueError: The size is below 1.
+        """
+        if size < 1:
+            raise ValueError(f"a size of {size}")
+        if size in self._measured:
+            return self._measured[size]
+        position = bisect(self._sizes, size)
+        if position == 0:
+            return self._below(size)
+        if position == len(self._sizes):
+            return self._above(size)
+        return self._between(size, self._knots[position - 1], self._knots[position])
+
+    def _between(self, size: int, left: _Knot, right: _Knot) -> Estimate:
+        share = (size - left.size) / (right.size - left.size)
+        log_share = math.log(size / left.size) / math.log(right.size / left.size)
+        line = math.log((1 - share) * left.time_ns + share * right.time_ns)
+        # Where the time grows faster than the size, something else than more samples makes it
+        # grow, at a size unknown: there the straight line is the one in logarithms.
+        power = (1 - log_share) * left.log_time + log_share * right.log_time
+        log_time = min(line, power)
+        distance = math.sqrt(min(math.log(size / left.size), math.log(right.size / size)))
+        faster, slower = (rate * distance for rate in self._spread.between)
+        # Time does not fall with the size, so the measured times on both sides bound it.
+        least, most = sorted((left.log_time, right.log_time))
+        low = math.hypot(
+            (1 - log_share) * left.low + log_share * right.low, min(faster, log_time - least)
+        )
+        high = math.hypot(
+            (1 - log_share) * left.high + log_share * right.high, min(slower, most - log_time)
+        )
+        return _predicted(log_time, low, high)
+
+    def _above(self, size: int) -> Estimate:
+        last = self._knots[-1]
+        growth = size / last.size
+        share = _UNKNOWN_ABOVE
+        if len(self._knots) > 1:
+            share = _share(last, self._knots[-2 : -2 - _NUM_NEIGHBOURS : -1])
+        share = share.within(0.0, _LEAST_SHARE, _MOST_SHARE)
+        least, value, most = (
+            math.log1p(part * (growth - 1)) for part in (share.low, share.value, share.high)
+        )
+        faster, slower = (rate * math.sqrt(math.log(growth)) for rate in self._spread.larger)
+        # Neither does time fall here.
+        low = min(math.hypot(last.low, faster, value - least), last.low + value)
+        high = math.hypot(last.high, slower, most - value)
+        return _predicted(last.log_time + value, low, high)
+
+    def _below(self, size: int) -> Estimate:
+        first = self._knots[0]
+        growth = first.size / size
+        share = _UNKNOWN_BELOW
+        if len(self._knots) > 1:
+            share = _share(first, self._knots[1 : 1 + _NUM_NEIGHBOURS])
+        share = share.within(0.0, 0.0, _MOST_SHARE_BELOW)
+        most, value, least = (
+            math.log1p(part * (1 / growth - 1)) for part in (share.low, share.value, share.high)
+        )
+        faster, slower = (rate * math.sqrt(math.log(growth)) for rate in self._spread.smaller)
+        low = math.hypot(first.low, faster, value - least)
+        high = min(math.hypot(first.high, slower, most - value), first.high - value)
+        return _predicted(first.log_time + value, low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Knot:
+    """A measured size, its time evened out, and the widths of the interval on both sides."""
+
+    size: int
+    log_time: float
+    low: float
+    high: float
+
+    @property
+    def time_ns(self) -> float:
+        return math.exp(self.log_time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """Which part of a step's time grows with the size, with its interval."""
+
+    low: float
+    value: float
+    high: float
+
+    def within(self, lowest: float, least: float, most: float) -> _Share:
+        """Return the value from ``least`` to ``most``, its interval from ``lowest`` to ``most``."""
+        return _Share(
+            low=min(max(self.low, lowest), most),
+            value=min(max(self.value, least), most),
+            high=min(max(self.high, least), most),
+        )
+
+
+# Where one size is all that was measured, the share may be anything. The larger sizes of a step
+# mostly leave its overhead behind, the smaller ones come down to it: the values are those that
+# leave no bias on the curves of the calibration.
+_UNKNOWN_ABOVE = _Share(low=0.0, value=0.7, high=_MOST_SHARE)
+_UNKNOWN_BELOW = _Share(low=0.0, value=0.88, high=_MOST_SHARE_BELOW)
+
+
+def _share(end: _Knot, neighbours: Sequence[_Knot]) -> _Share:
+    """Return which share of the time at ``end`` grows with the size, nearest neighbour first."""
+    shares = [
+        (end.time_ns - other.time_ns) / (end.size - other.size) * end.size / end.time_ns
+        for other in neighbours
+    ]
+    # An error of the two times makes one of the share, the larger the closer the sizes are.
+    nearest = neighbours[0]
+    leverage = end.size / abs(end.size - nearest.size) * nearest.time_ns / end.time_ns
+    error = leverage * math.hypot(end.low + end.high, nearest.low + nearest.high) / 2
+    value = fmean(shares)
+    width = math.hypot(_SHARE_WIDTH, error)
+    return _Share(low=value - width, value=value, high=value + width)
+
+
+def _predicted(log_time: float, low: float, high: float) -> Estimate:
+    value_ns = math.exp(log_time)
+    return Estimate(
+        value_ns=value_ns,
+        low_ns=min(math.exp(log_time - low), value_ns),
+        high_ns=max(math.exp(log_time + high), value_ns),
+        source=Source.PREDICTED,
+    )
+
+
+def _evened(values: Sequence[float], widths: Sequence[tuple[float, float]]) -> list[float]:
+    """Return logarithms of times without the falls that lie within the widths, lower and upper."""
+    weights = [1 / (low + high) ** 2 for low, high in widths]
+    falls = [
+        position + 1
+        for position, (before, after) in enumerate(itertools.pairwise(values))
+        if before - after > math.hypot(widths[position][0], widths[position + 1][1])
+    ]
+    evened: list[float] = []
+    for start, end in itertools.pairwise([0, *falls, len(values)]):
+        evened += _never_falling(values[start:end], weights[start:end])
+    return evened
+
+
+def _never_falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the nearest values, in weighted squares, of which none is below the one before.
+
+    Source: pool adjacent violators; R. E. Barlow et al., "Statistical Inference under Order
+    Restrictions", 1972, section 1.2.
+    """
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, number of values
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            before_mean, before_total, before_count = blocks.pop()
+            mean = (mean * total + before_mean * before_total) / (total + before_total)
+            total, count = total + before_total, count + before_count
+        blocks.append((mean, total, count))
+    return list(itertools.chain.from_iterable([mean] * count for mean, _, count in blocks))
