@@ -1,6 +1,6 @@
 """Write the pages of the documentation that follow from the code.
 
-``python docs/generate.py`` writes ``cli.md``, ``devices.md`` and ``json.md``; with ``--check`` it
+``python docs/generate.py`` writes the pages of ``PAGES``; with ``--check`` it
 writes nothing and exits with 1 when a page on disk is out of date. The pages are kept in the
 repository, so that they can be read, and their changes reviewed, without building anything.
 """
@@ -85,21 +85,42 @@ def devices_page() -> str:
 
 
 def json_page() -> str:
-    """Return the keys of the JSON report, from its schema."""
-    schema = json.loads((DOCS / "schema" / "check.schema.json").read_text("utf-8"))
+    """Return the keys of the JSON report of a check."""
+    return _schema_page(
+        "# JSON report\n",
+        "check TARGET",
+        "The unit of a number is in its key: `_ns` nanoseconds, `_bytes` bytes, `_fraction` a share"
+        " between 0 and 1. `low` and `high` bound a 90 % interval. Every key is always there; what"
+        " is unknown is null.\n",
+    )
+
+
+def validation_json_page() -> str:
+    """Return the keys of the JSON report of a validation."""
+    return _schema_page(
+        "# JSON of a validation\n",
+        "validate TABLE.csv",
+        "The unit of a number is in its key: `_ms` milliseconds, as in tables, `_fraction` a share"
+        " or an error, 0.12 for 12 %. `low` and `high` bound a 90 % interval. Every key is always"
+        " there; what is unknown is null.\n",
+    )
+
+
+def _schema_page(title: str, usage: str, units: str) -> str:
+    """Return the keys of a command's document, from its schema."""
+    file = f"schema/{usage.split()[0]}.schema.json"
+    schema = json.loads((DOCS / file).read_text("utf-8"))
     definitions: Mapping[str, Schema] = schema["$defs"]
     root = _definition_name(schema["$ref"])
     ordered = list(dict.fromkeys((root, *_reachable(root, definitions))))
     version = definitions[root]["properties"]["schema_version"]["const"]
     lines = [
         NOTICE,
-        "# JSON report\n",
-        "`breakeven check TARGET --json` prints one document, and `-o FILE` writes the same; the "
-        f"[JSON schema](schema/check.schema.json) describes it. This is `schema_version` {version}:"
+        title,
+        f"`breakeven {usage} --json` prints one document, and `-o FILE` writes the same; the "
+        f"[JSON schema]({file}) describes it. This is `schema_version` {version}:"
         " a key that goes away or changes its meaning raises it, a new key does not.\n",
-        "The unit of a number is in its key: `_ns` nanoseconds, `_bytes` bytes, `_fraction` a share"
-        " between 0 and 1. `low` and `high` bound a 90 % interval. Every key is always there; what"
-        " is unknown is null.\n",
+        units,
     ]
     for name in ordered:
         lines += _definition_section(name, definitions[name])
@@ -110,6 +131,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "devices.md": devices_page,
     "json.md": json_page,
+    "validation-json.md": validation_json_page,
 }
 
 
@@ -200,6 +222,8 @@ def _value_type(value: Schema) -> str:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in value["enum"])
     if "prefixItems" in value:
         return "[" + ", ".join(_value_type(item) for item in value["prefixItems"]) + "]"
+    if "additionalProperties" in value:
+        return f"map of {_value_type(value['additionalProperties'])}"
     if value["type"] == "array":
         return f"list of {_value_type(value['items'])}"
     return str(value["type"])

@@ -1,0 +1,71 @@
+"""Write the accuracy page: what each protocol of validation finds on a table of measured steps.
+
+``python docs/accuracy.py TABLE.csv`` writes ``accuracy.md`` and one plot per protocol. The table is
+not part of the repository, so the page is kept there instead of being built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from breakeven.cost import era_of
+from breakeven.errors import BreakevenError
+from breakeven.report import ensure_can_plot, plot_name, scatter_svg, validation_markdown
+from breakeven.validate import RowFilter, SilentProgress, predictor_for, validate_table
+from breakeven.verdict import AccuracyReport, LeaveOut
+
+DOCS = Path(__file__).resolve().parent
+# What was never seen first: it is what a user with another GPU or model may expect.
+PROTOCOLS = (LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
+
+
+def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str) -> tuple[str, ...]:
+    """Write the page about the reports and their plots; return the names of the files."""
+    plots = {report.protocol: scatter_svg(report) for report in reports}
+    names = {protocol: plot_name(protocol) for protocol, plot in plots.items() if plot is not None}
+    page = validation_markdown(reports, plots=names, command=command)
+    (folder / "accuracy.md").write_text(page, "utf-8")
+    for protocol, plot in plots.items():
+        if plot is not None:
+            (folder / names[protocol]).write_bytes(plot)
+    return ("accuracy.md", *names.values())
+
+
+def main(argv: list[str]) -> int:
+    """Validate by every protocol, and write the page."""
+    parser = argparse.ArgumentParser(description="Write docs/accuracy.md and its plots.")
+    parser.add_argument("table", type=Path, help="table of measured steps")
+    parser.add_argument(
+        "--only", metavar="KEY=VALUE", action="append", default=[], help="count only these rows"
+    )
+    args = parser.parse_args(argv)
+    try:
+        ensure_can_plot()
+        only = RowFilter.parse(args.only)
+        reports = [
+            validate_table(
+                args.table,
+                predictor=predictor_for(protocol, progress=SilentProgress()),
+                protocol=protocol,
+                era_of=era_of,
+                only=only,
+            )
+            for protocol in PROTOCOLS
+        ]
+    except BreakevenError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return error.exit_code
+    # The folder of the table is the author's own business.
+    options = [option for condition in args.only for option in ("--only", condition)]
+    command = shlex.join(["python", "docs/accuracy.py", args.table.name, *options])
+    for name in write_page(reports, DOCS, command=command):
+        sys.stderr.write(f"wrote docs/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
