@@ -46,7 +46,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         choices=_LEAVE_OUT,
         default="none",
         help="predict each GPU, or each model family, by a calibration that has seen nothing of "
-        "it (default: none, the calibration that ships)",
+        "it, fitted to the other rows of TABLE.csv (default: none, the calibration that ships)",
     )
     parser.add_argument(
         "--only",

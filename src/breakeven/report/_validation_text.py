@@ -53,8 +53,9 @@ def headline(report: AccuracyReport) -> str:
         return f"None of {counted(overall.num_rows, 'row')} could be predicted."
     of_all = "" if overall.num_unpredicted == 0 else f" of {overall.num_rows:,}"
     p90 = p90_percent(overall.p90_error_fraction, num_predicted)
+    rows = counted(num_predicted, "row") if not of_all else f"{num_predicted:,}{of_all} rows"
     return (
-        f"{num_predicted:,}{of_all} rows predicted: error {percent(overall.median_error_fraction)} "
+        f"{rows} predicted: error {percent(overall.median_error_fraction)} "
         f"median{'' if p90 == '-' else f', {p90} P90'}; 90 % intervals hold "
         f"{percent(overall.coverage_fraction)} of all rows."
     )
