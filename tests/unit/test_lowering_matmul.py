@@ -105,19 +105,25 @@ def test_linear_folds_leading_dimensions_into_rows():
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs", "output", "sizes"),
+    ("name", "inputs", "output", "flop"),
     [
-        ("aten.mv.default", [(5, 7), (7,)], (5,), (5, 1, 7)),
-        ("aten.dot.default", [(7,), (7,)], (), (1, 1, 7)),
-        ("aten.addmv.default", [(5,), (5, 7), (7,)], (5,), (5, 1, 7)),
-        ("aten.addbmm.default", [(5, 3), (6, 5, 7), (6, 7, 3)], (5, 3), (5, 3, 42)),
+        ("aten.mv.default", [(5, 7), (7,)], (5,), 2 * 35),
+        ("aten.dot.default", [(7,), (7,)], (), 2 * 7),
+        ("aten.addmv.default", [(5,), (5, 7), (7,)], (5,), 2 * 35),
     ],
 )
-def test_vectors_and_sums_of_products(name, inputs, output, sizes):
+def test_product_with_a_vector_reduces_rows_and_has_no_tiles(name, inputs, output, flop):
     op = make_op(name, [spec(*shape) for shape in inputs], [spec(*output)])
+    kernel = only_kernel(op)
+    assert (kernel.family, kernel.flop) == (Family.REDUCTION, flop)
+    assert kernel.num_bytes == 4 * sum(s.numel for s in (*op.inputs, *op.outputs))
+
+
+def test_sum_of_products_is_one_gemm_that_contracts_the_batch_too():
+    op = make_op("aten.addbmm.default", [spec(5, 3), spec(6, 5, 7), spec(6, 7, 3)], [spec(5, 3)])
     kernel = lower(op, SETTINGS).kernels[-1]
-    assert (kernel.m, kernel.n, kernel.k) == sizes
-    assert kernel.flop == 2 * sizes[0] * sizes[1] * sizes[2]
+    assert (kernel.m, kernel.n, kernel.k) == (5, 3, 42)
+    assert kernel.flop == 2 * 5 * 3 * 42
 
 
 def test_grouped_gemm_shares_its_rows_out():

@@ -92,6 +92,14 @@ def _lower_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
+def _lower_vector_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``mv``, ``addmv``, ``dot``: cuBLAS reduces rows, each element read once, no tiles."""
+    del settings
+    *_, left, right = op.inputs
+    flop = multiply_add_flop(right) * max(left.numel, right.numel)
+    return (streaming_kernel(op, family=Family.REDUCTION, flop=flop),)
+
+
 def _lower_linear(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower ``linear(input (…, K), weight (N, K), bias (N))``."""
     source, weight = op.inputs[0], op.inputs[1]
@@ -204,10 +212,10 @@ def _lower_trilinear(op: Op, settings: Settings) -> tuple[Kernel, ...]:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ("mm", "addmm", "_addmm_activation", "mv", "addmv", "dot", "vdot", "bmm", "baddbmm",
-         "addbmm", "matmul"),
+        ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "matmul"),
         _lower_product,
     ),
+    **dict.fromkeys(("mv", "addmv", "dot", "vdot"), _lower_vector_product),
     **dict.fromkeys(("linear", "mkldnn_linear"), _lower_linear),
     **dict.fromkeys(
         ("_cdist_forward", "_cdist_backward", "_pdist_forward", "_pdist_backward"), _lower_distance
