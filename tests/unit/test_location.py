@@ -38,6 +38,12 @@ def test_other_files_are_the_users(file: str) -> None:
     assert is_user_file(file)
 
 
+def test_scripts_that_breakeven_ships_are_run_as_anyones() -> None:
+    package = Path(breakeven.__file__).parent
+    assert is_user_file(str(package / "workloads" / "scripts" / "disc_mlp.py"))
+    assert not is_user_file(str(package / "workloads" / "_own.py"))
+
+
 def test_neighbour_of_the_package_is_the_users() -> None:
     package = Path(breakeven.__file__).parent
     assert is_user_file(f"{package}_experiments/train.py")

@@ -12,9 +12,12 @@ from breakeven.capture._protocol import LoaderUse as LoaderUse
 from breakeven.capture._protocol import PlainRun as PlainRun
 from breakeven.capture._protocol import RunFailure as RunFailure
 from breakeven.capture._protocol import RunRequest as RunRequest
+from breakeven.capture._protocol import SourceFile as SourceFile
 from breakeven.capture._protocol import Target as Target
 from breakeven.capture._protocol import TargetKind as TargetKind
 from breakeven.capture._protocol import TracedRun as TracedRun
+from breakeven.capture._script_process import run_on_pretended_gpus as run_on_pretended_gpus
+from breakeven.capture._script_process import run_script as run_script
 from breakeven.capture._target import find_target as find_target
 
 if TYPE_CHECKING:
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
     from breakeven.capture._in_process import record_steps as record_steps
     from breakeven.capture._in_process import time_step as time_step
     from breakeven.capture._in_process import trace_step as trace_step
+    from breakeven.capture._pretended_gpus import pretended_gpus as pretended_gpus
 
 # These run in the caller's process and need torch there; the command line does not.
 _MODULES = {
     "FakeSession": "_fake_session",
     "FakeStep": "_fake_session",
+    "pretended_gpus": "_pretended_gpus",
     "Recording": "_in_process",
     "record_steps": "_in_process",
     "time_step": "_in_process",

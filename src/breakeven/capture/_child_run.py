@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import msgspec
+import torch
 
 from breakeven.capture._cuda_names import SecondDeviceError
 from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
@@ -56,6 +57,8 @@ class ChildRun:
     def run(self) -> NoReturn:
         """Run the target to its end or to the answer, whatever comes first."""
         threading.Thread(target=self._watch_time, daemon=True).start()
+        if self._request.num_threads:
+            torch.set_num_threads(self._request.num_threads)
         try:
             with self._session:
                 self._run_target(self._request.target)
@@ -73,7 +76,8 @@ class ChildRun:
             sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(target.path, run_name="__main__", alter_sys=True)
             return
-        sys.path.insert(0, str(Path(target.path).parent))
+        # As Python does for a script that is a link: modules are beside the file itself.
+        sys.path.insert(0, str(Path(target.path).resolve().parent))
         if target.kind is TargetKind.SCRIPT:
             runpy.run_path(target.path, run_name="__main__")
             return

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch.utils._python_dispatch import _disable_current_modes
 
-from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._device_map import HOST
 from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
 
@@ -62,9 +62,8 @@ def _patch_one_hot(patches: Patches, recorder: StepRecorder) -> None:
             return original(input, num_classes)
         if num_classes == -1:
             num_classes = int(input.max().item()) + 1
-        zeros = torch.zeros(
-            (*input.shape, num_classes), dtype=input.dtype, device=torch.device("cuda", 0)
-        )
+        device = torch.device(recorder.devices.device_of(input))
+        zeros = torch.zeros((*input.shape, num_classes), dtype=input.dtype, device=device)
         return zeros.scatter_(-1, input.unsqueeze(-1), 1)
 
     patches.replace(F, "one_hot", one_hot)
@@ -216,15 +215,18 @@ class _RecordedAsOne(torch.autograd.Function):
             dtype = tensors[0].dtype
             outputs = tuple(result.detach().to(dtype, copy=True) for result in results)
         host_ns = perf_counter_ns() - started_ns
+        # The first is the query or input, of which the caller knows that it is on a device.
+        ctx.device = recorder.devices.device_of(tensors[0])
         for output in outputs:
-            recorder.devices.place(output, DEVICE)
+            recorder.devices.place(output, ctx.device)
         ctx.origin = recorder.current_origin()
         ctx.recorder, ctx.names, ctx.inner, ctx.results = recorder, names, inner, results
         # CUDA keeps them for the backward pass too, in their own dtype.
         ctx.tensors = tensors
         recorder.record_op(
-            names[0], tensors, outputs, names[2], device=DEVICE, host_ns=host_ns, origin=ctx.origin
-        )
+            names[0], tensors, outputs, names[2],
+            device=ctx.device, host_ns=host_ns, origin=ctx.origin,
+        )  # fmt: skip
         ctx.dtypes = [tensor.dtype for tensor in tensors if tensor.requires_grad]
         ctx.mark_non_differentiable(
             *(out for out, result in zip(outputs, results, strict=True) if not result.requires_grad)
@@ -255,11 +257,12 @@ class _RecordedAsOne(torch.autograd.Function):
         host_ns = perf_counter_ns() - started_ns
         outputs = [gradient for gradient in found if gradient is not None]
         for output in outputs:
-            recorder.devices.place(output, DEVICE)
+            recorder.devices.place(output, ctx.device)
         inputs = [gradient for _, gradient in paired] + list(ctx.tensors)
         recorder.record_op(
-            name, inputs, outputs, attributes, device=DEVICE, host_ns=host_ns, origin=ctx.origin
-        )
+            name, inputs, outputs, attributes,
+            device=ctx.device, host_ns=host_ns, origin=ctx.origin,
+        )  # fmt: skip
         remaining = iter(found)
         returned = [next(remaining) if tensor.requires_grad else None for tensor in ctx.inner]
         return None, None, None, *returned

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
-from breakeven.capture._cuda_names import check_index
+from breakeven.capture._cuda_names import CudaDevices
 from breakeven.capture._patching import Patches
 
 # What the pretended device says of itself: an A100, whose features a script may ask for. None of
@@ -35,13 +35,14 @@ _PROPERTIES = {
 class _Stream:
     """A stream on which everything is done at once."""
 
+    _cuda = CudaDevices()
+
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        check_index(device if isinstance(device, int) else 0)
-        self.device = torch.device("cuda", 0)
+        self.device_index = self._cuda.index_of(device)
+        self.device = torch.device("cuda", self.device_index)
         self.priority = priority
         self.cuda_stream = 0
         self.stream_id = 0
-        self.device_index = 0
 
     def __enter__(self) -> _Stream:
         return self
@@ -93,16 +94,35 @@ class _Event:
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
 
 
+class _CurrentDevice:
+    """``with torch.cuda.device(index)``: another device is current inside."""
+
+    _cuda = CudaDevices()
+
+    def __init__(self, device: Any = None) -> None:
+        self._index = self._cuda.index_of(device)
+        self._before = self._cuda.current
+
+    def __enter__(self) -> None:
+        self._before, self._cuda.current = self._cuda.current, self._index
+
+    def __exit__(self, *_: object) -> None:
+        self._cuda.current = self._before
+
+
 def patch_cuda_api(
-    patches: Patches, *, is_available: bool, on_wait: Callable[[str], None] | None = None
-) -> None:
-    """Make ``torch.cuda`` answer for one pretended device.
+    patches: Patches, *, is_available: bool, on_wait: Callable[[str], None] | None = None,
+    cuda: CudaDevices | None = None,
+) -> None:  # fmt: skip
+    """Make ``torch.cuda`` answer for pretended devices.
 
     Args:
         patches: Restores everything when it is left.
         is_available: What ``torch.cuda.is_available()`` says.
         on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
+        cuda: The pretended devices; one by default.
     """
+    cuda = cuda or CudaDevices()
     # torch remembers its factories on first use of a device context: not ours, please.
     torch.utils._device._device_constructors()
 
@@ -113,21 +133,24 @@ def patch_cuda_api(
 
         return call
 
-    def properties(device: Any = 0) -> SimpleNamespace:
-        check_index(device if device is not None else 0)
+    def properties(device: Any = None) -> SimpleNamespace:
+        cuda.index_of(device)
         return SimpleNamespace(**_PROPERTIES)
 
     def choose(device: Any = None) -> None:
-        if device is not None:
-            check_index(device)
+        cuda.current = cuda.index_of(device)
 
-    def device_context(device: Any = None) -> Any:
-        choose(device)
-        return nullcontext()
+    # Classes, as scripts may ask whether something is one of them.
+    stream = type("Stream", (_Stream,), {"_cuda": cuda})
+    current_device = type("device", (_CurrentDevice,), {"_cuda": cuda})
+
+    def capability(device: Any = None) -> tuple[int, int]:
+        found = properties(device)
+        return (found.major, found.minor)
 
     constant = {
         "_lazy_init": None, "init": None, "is_initialized": is_available,
-        "is_available": is_available, "device_count": int(is_available), "current_device": 0,
+        "is_available": is_available, "device_count": is_available * cuda.num_devices,
         "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0,
         "memory_reserved": 0, "max_memory_reserved": 0, "reset_peak_memory_stats": None,
         "reset_max_memory_allocated": None, "memory_stats": {}, "memory_summary": "",
@@ -143,45 +166,46 @@ def patch_cuda_api(
     patches.replace(torch.cuda, "synchronize", wait("synchronize"))
     patches.replace(torch.cuda, "empty_cache", wait("empty_cache"))
     patches.replace(torch.cuda, "set_device", choose)
-    patches.replace(torch.cuda, "device", device_context)
-    patches.replace(torch.cuda, "device_of", lambda _: nullcontext())
+    patches.replace(torch.cuda, "current_device", lambda: cuda.current)
+    patches.replace(torch.cuda, "device", current_device)
+    patches.replace(torch.cuda, "device_of", lambda tensor: current_device(tensor.get_device()))
     patches.replace(torch.cuda, "get_device_properties", properties)
-    patches.replace(torch.cuda, "get_device_name", lambda device=0: properties(device).name)
-    patches.replace(torch.cuda, "get_device_capability", lambda device=0: _capability(device))
+    patches.replace(torch.cuda, "get_device_name", lambda device=None: properties(device).name)
+    patches.replace(torch.cuda, "get_device_capability", capability)
     patches.replace(torch.cuda, "get_rng_state", lambda device=0: torch.get_rng_state())
     patches.replace(torch.cuda, "get_rng_state_all", lambda: [torch.get_rng_state()])
-    patches.replace(torch.cuda, "Stream", _Stream)
+    patches.replace(torch.cuda, "Stream", stream)
     patches.replace(torch.cuda, "Event", _Event)
     patches.replace(torch.cuda, "stream", lambda _: nullcontext())
-    patches.replace(torch.cuda, "current_stream", lambda device=None: _Stream(device))
-    patches.replace(torch.cuda, "default_stream", lambda device=None: _Stream(device))
+    patches.replace(torch.cuda, "current_stream", stream)
+    patches.replace(torch.cuda, "default_stream", stream)
     for name in ("range_push", "range_pop", "mark"):
         patches.replace(torch.cuda.nvtx, name, lambda *_: None)
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda _: False)
     patches.replace(torch.backends.mps, "is_available", lambda: False)
-    _patch_accelerator(patches, is_available, wait, choose)
-
-
-def _capability(device: Any) -> tuple[int, int]:
-    check_index(device if device is not None else 0)
-    return (_PROPERTIES["major"], _PROPERTIES["minor"])
+    _patch_accelerator(patches, is_available, wait, choose, cuda)
 
 
 def _patch_accelerator(
     patches: Patches, is_available: bool, wait: Callable[[str], Callable[..., None]],
-    choose: Callable[[Any], None],
+    choose: Callable[[Any], None], cuda: CudaDevices,
 ) -> None:  # fmt: skip
     """Make ``torch.accelerator`` agree with ``torch.cuda``."""
     device = torch.device("cuda") if is_available else None
     constant = {
-        "is_available": is_available, "device_count": int(is_available),
-        "current_accelerator": device, "current_device_index": 0, "current_device_idx": 0,
+        "is_available": is_available, "device_count": is_available * cuda.num_devices,
+        "current_accelerator": device,
     }  # fmt: skip
     for name, value in constant.items():
         if hasattr(torch.accelerator, name):
             patches.replace(torch.accelerator, name, lambda *_, _value=value, **__: _value)
     patches.replace(torch.accelerator, "synchronize", wait("synchronize"))
-    patches.replace(torch.accelerator, "current_stream", lambda device=None: _Stream(device))
+    patches.replace(torch.accelerator, "current_stream", torch.cuda.Stream)
+    for name in ("current_device_index", "current_device_idx"):
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, lambda: cuda.current)
+    if hasattr(torch.accelerator, "device_index"):  # since torch 2.8
+        patches.replace(torch.accelerator, "device_index", torch.cuda.device)
     for name in ("set_device_index", "set_device_idx"):
         if hasattr(torch.accelerator, name):
             patches.replace(torch.accelerator, name, choose)

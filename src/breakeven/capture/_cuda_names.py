@@ -1,4 +1,4 @@
-"""How scripts name a CUDA device, and what is done about a second one."""
+"""How scripts name CUDA devices, and which of them are pretended."""
 
 from __future__ import annotations
 
@@ -20,16 +20,41 @@ def is_cuda(device: Any) -> bool:
     return isinstance(device, int) and not isinstance(device, bool)
 
 
-def check_index(device: Any) -> None:
-    """Raise `SecondDeviceError` for any CUDA device but the first."""
-    index = device if isinstance(device, int) else torch.device(device).index
-    if index is not None and index > 0:
-        raise SecondDeviceError(f"cuda:{index}")
+class CudaDevices:
+    """The CUDA devices that torch is told of, and which of them is current.
 
+    Args:
+        num_devices: How many there are.
+    """
 
-def as_device(device: Any) -> torch.device:
-    """Return ``cuda:0`` for whatever means the first CUDA device, else ``device`` itself."""
-    if is_cuda(device):
-        check_index(device)
-        return torch.device("cuda", 0)
-    return torch.device(device)
+    def __init__(self, num_devices: int = 1) -> None:
+        self.num_devices = num_devices
+        self.current = 0
+
+    def index_of(self, device: Any) -> int:
+        """Return the index of a CUDA device; the current one's where none is said.
+
+        Raises:
+            SecondDeviceError: It is beyond the only device.
+            RuntimeError: It is beyond the devices.
+        """
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        if index is None or index < 0:
+            return self.current
+        if index >= self.num_devices:
+            if self.num_devices == 1:
+                raise SecondDeviceError(f"cuda:{index}")
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal: cuda:{index} of {self.num_devices} devices"
+            )
+        return index
+
+    def name_of(self, device: Any) -> str:
+        """Return ``cuda:0`` for whatever means the first CUDA device, and so on."""
+        return f"cuda:{self.index_of(device)}"
+
+    def as_device(self, device: Any) -> torch.device:
+        """Return a CUDA device with its index, and any other as it is."""
+        if is_cuda(device):
+            return torch.device("cuda", self.index_of(device))
+        return torch.device(device)

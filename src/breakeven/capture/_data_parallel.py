@@ -1,37 +1,81 @@
-"""``nn.DataParallel`` on a single GPU: it moves the batch, and calls the module as it is."""
+"""``nn.DataParallel`` on pretended GPUs: it splits the batch and copies the module to each."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.cuda.nccl
 from torch.nn.parallel import _functions
 
 from breakeven.capture._patching import Patches
 
 
 def patch_data_parallel(patches: Patches) -> None:
-    """Let it move batches without the C++ that a torch built without CUDA lacks."""
+    """Let it work without the C++ that a torch built without CUDA lacks.
+
+    Its replicas run in turn rather than in threads of their own, which modes of torch do not
+    reach; what they compute is the same.
+    """
     patches.replace(_functions.Scatter, "forward", staticmethod(_scatter))
+    patches.replace(torch._C, "_broadcast_coalesced", _broadcast)
     patches.replace(torch._C, "_gather", _gather)
+    patches.replace(torch.cuda.nccl, "is_available", lambda _: False)
+    # `torch.nn.parallel.data_parallel` is the function, which hides its module.
+    for name in ("torch.nn.parallel.data_parallel", "torch.nn.parallel"):
+        patches.replace(importlib.import_module(name), "parallel_apply", _apply_in_turn)
 
 
 def bypass_data_parallel(patches: Patches) -> None:
     """Let it find no device, as on a machine without one: then it moves nothing."""
-    # `torch.nn.parallel.data_parallel` is the function, which hides its module.
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     patches.replace(module, "_get_available_device_type", lambda: None)
 
 
 def _scatter(
-    ctx: Any, devices: Any, chunk_sizes: Any, dim: int, batch: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+    ctx: Any, devices: Sequence[int], chunk_sizes: Sequence[int] | None, dim: int,
+    batch: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     ctx.dim = dim
     ctx.input_device = batch.get_device()
-    # One of several chunks on several devices: on one device a view of all.
-    return (batch.view_as(batch).to("cuda", non_blocking=True),)
+    if len(devices) == 1:  # one of several chunks on several devices: on one a view of all
+        chunks: Sequence[torch.Tensor] = (batch.view_as(batch),)
+    elif chunk_sizes is None:
+        chunks = batch.chunk(len(devices), dim)
+    else:
+        chunks = batch.split(list(chunk_sizes), dim)
+    return tuple(
+        chunk.to(f"cuda:{device}", non_blocking=True)
+        for chunk, device in zip(chunks, devices, strict=False)
+    )
 
 
-def _gather(tensors: Any, dim: int, *_: Any) -> torch.Tensor:
-    return torch.cat(list(tensors), dim)
+def _broadcast(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], _: int
+) -> list[list[torch.Tensor]]:
+    """Return the tensors on every device; on their own they share memory with the originals."""
+    return [[tensor.detach().to(f"cuda:{device}") for tensor in tensors] for device in devices]
+
+
+def _gather(
+    tensors: Sequence[torch.Tensor], dim: int, destination: int | None, *_: Any
+) -> torch.Tensor:
+    is_host = destination is not None and destination < 0
+    device = "cpu" if is_host else "cuda" if destination is None else f"cuda:{destination}"
+    return torch.cat([tensor.to(device) for tensor in tensors], dim)
+
+
+def _apply_in_turn(
+    modules: Sequence[Any], inputs: Sequence[Any], kwargs_tup: Sequence[Any] | None = None,
+    devices: Sequence[Any] | None = None,
+) -> list[Any]:  # fmt: skip
+    results: list[Any] = []
+    for position, (module, arguments) in enumerate(zip(modules, inputs, strict=True)):
+        keywords = {} if kwargs_tup is None else kwargs_tup[position]
+        device = None if devices is None else devices[position]
+        arguments = arguments if isinstance(arguments, (list, tuple)) else (arguments,)
+        with torch.cuda.device(device):
+            results.append(module(*arguments, **keywords))
+    return results

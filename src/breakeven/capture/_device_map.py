@@ -1,4 +1,4 @@
-"""Which tensors live on the pretended device, and how much of its memory they take."""
+"""Which tensors live on pretended devices, and how much of their memory they take."""
 
 from __future__ import annotations
 
@@ -51,20 +51,28 @@ class DeviceMap:
         self.peak_device_bytes = 0
 
     def device_of(self, tensor: _Memory) -> str:
-        """Return ``cpu`` or ``cuda:0``."""
+        """Return ``cpu`` or ``cuda:0``; ``cuda:1`` and so on where there are more."""
         block = self._find(tensor)
         return self.default if block is None else block.device
 
     def is_on_device(self, tensor: torch.Tensor) -> bool:
-        """Return whether the tensor is on the pretended device."""
+        """Return whether the tensor is on a pretended device."""
         return self.device_of(tensor) != HOST
 
     def any_on_device(self, arguments: Iterable[Any]) -> bool:
-        """Return whether a tensor among ``arguments``, or in a list there, is on the device."""
-        return any(
-            isinstance(item, torch.Tensor) and self.is_on_device(item)
-            for argument in arguments
-            for item in (argument if isinstance(argument, (list, tuple)) else (argument,))
+        """Return whether a tensor among ``arguments``, or in a list there, is on a device."""
+        return self.first_device(arguments) is not None
+
+    def first_device(self, arguments: Iterable[Any]) -> str | None:
+        """Return the device of the first tensor of ``arguments``, or of a list there, on one."""
+        return next(
+            (
+                self.device_of(item)
+                for argument in arguments
+                for item in (argument if isinstance(argument, (list, tuple)) else (argument,))
+                if isinstance(item, torch.Tensor) and self.is_on_device(item)
+            ),
+            None,
         )
 
     def is_known(self, tensor: torch.Tensor) -> bool:

@@ -11,6 +11,9 @@ from types import CodeType, FrameType
 from breakeven.trace import Location
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
+# Training scripts that breakeven ships and runs as anyone's: their lines are what reports point
+# at, also where the package is installed among the libraries.
+_OWN_SCRIPTS = str(Path(_PACKAGE) / "workloads" / "scripts")
 
 
 def _library_folders() -> tuple[str, ...]:
@@ -28,7 +31,7 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     resolved = str(Path(filename).resolve())
-    return (
+    return resolved.startswith(_OWN_SCRIPTS + "/") or (
         not any(resolved.startswith(folder + "/") for folder in _LIBRARIES)
         and "/site-packages/" not in resolved
         and "/dist-packages/" not in resolved

@@ -56,6 +56,11 @@ def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
     return _SYNC_KINDS.get(base_name)
 
 
+def may_mix(base_name: str) -> bool:
+    """Return whether an operator takes tensors of several devices."""
+    return base_name in _COPYING
+
+
 def find_stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> str | None:
     """Return why CUDA refuses where the inputs of an operator are, or None when it does not.
 

@@ -16,6 +16,7 @@ from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
+from breakeven.capture._source_files import user_sources
 from breakeven.errors import Caveat
 from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
@@ -92,16 +93,20 @@ class PlainSession(ExitStack):
             caveats.append(_busy(load))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
+        num_threads = torch.get_num_threads()
+        if self._request.num_threads not in (0, num_threads):
+            caveats.append(_own_threads(self._request.num_threads, num_threads))
         return PlainRun(
             measurement=measurement,
             processor=torch.cuda.get_device_name() if self._uses_cuda else cpu_name(),
             precision=_precision(self._optimizers),
-            num_threads=torch.get_num_threads(),
+            num_threads=num_threads,
             peak_memory_bytes=(
                 torch.cuda.max_memory_allocated() if self._uses_cuda else _peak_memory_bytes()
             ),
             loader=_typical_use(self._uses),
             caveats=tuple(caveats),
+            sources=user_sources(self._request.target),
         )
 
     def _mark(self, optimizer: int) -> None:
@@ -123,6 +128,13 @@ def _busy(load: float) -> Caveat:
         code=BUSY_MACHINE,
         message=f"other processes used {format_percent(load)} of this machine while the step was "
         "measured; its time may be too long",
+    )
+
+
+def _own_threads(asked: int, used: int) -> Caveat:
+    return Caveat(
+        code="own-threads",
+        message=f"the script sets torch's threads itself: it ran on {used}, not on {asked}",
     )
 
 

@@ -1,4 +1,4 @@
-"""A CUDA device that is not there: for the traced run.
+"""CUDA devices that are not there: for the traced run.
 
 Every tensor really lives on the CPU; `DeviceMap` knows which of them a GPU would hold. Properties
 and methods of ``torch.Tensor`` are replaced on the class, so that torch's own Python (optimizers,
@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from breakeven.capture._autocast_policy import patch_autocast_policy
 from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
-from breakeven.capture._cuda_names import as_device, is_cuda
+from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import patch_data_parallel
-from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._device_map import HOST
 from breakeven.capture._lazy_parameters import (
     is_uninitialized,
     patch_lazy_parameters,
@@ -41,7 +41,12 @@ _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
 
 
 class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
-    """Inside, torch behaves as on a machine with one GPU, and ``recorder`` sees all of it."""
+    """Inside, torch behaves as on a machine with GPUs, and ``recorder`` sees all of it.
+
+    Args:
+        recorder: Says how many GPUs there are.
+        on_compile: Called when the script asks for ``torch.compile``.
+    """
 
     def __init__(self, recorder: StepRecorder, on_compile: Callable[[], None]) -> None:
         super().__init__()
@@ -51,7 +56,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
     def __enter__(self) -> pretended_cuda:
         super().__enter__()
         recorder = self._recorder
-        patch_cuda_api(self, is_available=True, on_wait=recorder.record_sync)
+        patch_cuda_api(self, is_available=True, on_wait=recorder.record_sync, cuda=recorder.cuda)
         self._patch_properties(recorder)
         self._patch_transfers(recorder)
         self._patch_readers(recorder)
@@ -60,7 +65,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_autocast_policy(self)
         patch_lazy_parameters(self, recorder.devices)
         patch_composites(self, recorder)
-        patch_serialization(self, recorder.devices)
+        patch_serialization(self, recorder.devices, recorder.cuda)
         patch_legacy_types(self)
         patch_data_parallel(self)
         patch_torchscript(self)
@@ -71,15 +76,19 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         return self
 
     def _patch_properties(self, recorder: StepRecorder) -> None:
-        is_on_device = recorder.devices.is_on_device
-        host, device = torch.device("cpu"), torch.device("cuda", 0)
+        is_on_device, device_of = recorder.devices.is_on_device, recorder.devices.device_of
+        host = torch.device("cpu")
+        by_name = {HOST: host} | {
+            f"cuda:{index}": torch.device("cuda", index)
+            for index in range(recorder.cuda.num_devices)
+        }
         real = torch._C.TensorBase.device.__get__
 
         def get_device(tensor: torch.Tensor) -> torch.device:
             found = real(tensor)
             if found != host:  # meta tensors stay what they are
                 return found
-            return device if is_on_device(tensor) else host
+            return by_name[device_of(tensor)]
 
         properties = {
             "device": get_device,
@@ -88,7 +97,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         }
         for name, getter in properties.items():
             self.replace(torch.Tensor, name, property(getter))
-        self.replace(torch.Tensor, "get_device", lambda tensor: 0 if is_on_device(tensor) else -1)
+        indices = {name: -1 if name == HOST else device.index for name, device in by_name.items()}
+        self.replace(torch.Tensor, "get_device", lambda tensor: indices[device_of(tensor)])
 
     def _patch_transfers(self, recorder: StepRecorder) -> None:
         original_to = torch.Tensor.to
@@ -96,12 +106,12 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         @functools.wraps(original_to)
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            target, options = _split_device(tensor, args, kwargs)
+            target, options = _split_device(tensor, args, kwargs, recorder.cuda)
             if target is not None and target.type not in ("cpu", "cuda"):
                 return original_to(tensor, *args, **kwargs)
             where = devices.device_of(tensor)
             if target is not None:
-                where = DEVICE if target.type == "cuda" else HOST
+                where = str(target) if target.type == "cuda" else HOST
             if is_uninitialized(tensor):
                 place_later(tensor, where)
                 return tensor
@@ -111,7 +121,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             return original_to(tensor, **options) if options else tensor
 
         def cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any):
-            return to(tensor, "cuda" if device is None else device, non_blocking=non_blocking)
+            wanted = recorder.cuda.as_device("cuda" if device is None else device)
+            return to(tensor, wanted, non_blocking=non_blocking)
 
         def cpu(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
             return to(tensor, "cpu")
@@ -160,9 +171,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
                 if recorder.is_moving and devices.is_on_device(tensor):
                     recorder.record_sync("cpu", tensor.numel() * tensor.element_size())
                 elif devices.is_on_device(tensor):
-                    recorder.record_fault(
-                        "a tensor on cuda:0 is turned into a NumPy array; it needs .cpu() first"
-                    )
+                    recorder.refuse_array(tensor)
                 # Under a function mode torch finds this function again, by its name.
                 with recorder.paused():
                     return originals[name](tensor, *args, **kwargs)
@@ -248,9 +257,10 @@ class _CallOnDevice(TorchFunctionMode):
         kwargs = kwargs or {}
         recorder = self._recorder
         before = recorder.is_call_on_device
-        recorder.is_call_on_device = before or (
-            kwargs.get("device") is None and recorder.devices.any_on_device(args)
-        )
+        device = None if kwargs.get("device") is not None else recorder.devices.first_device(args)
+        if device is not None:
+            recorder.is_call_on_device = True
+            recorder.last_device = device
         try:
             return func(*args, **kwargs)
         finally:
@@ -258,7 +268,7 @@ class _CallOnDevice(TorchFunctionMode):
 
 
 def _split_device(
-    tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], cuda: CudaDevices
 ) -> tuple[torch.device | None, dict[str, Any]]:
     """Take the device out of the arguments of ``Tensor.to``; the rest comes back as keywords."""
     options = dict(kwargs)
@@ -275,7 +285,7 @@ def _split_device(
     options.update(zip(names, rest, strict=False))
     if options.get("dtype") in (None, tensor.dtype):
         options.pop("dtype", None)
-    return (None if target is None else as_device(target)), options
+    return (None if target is None else cuda.as_device(target)), options
 
 
 def _created_on_host(

@@ -69,6 +69,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         on_cuda: Leave the CUDA device of this machine to the script; otherwise it is hidden.
         loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
         new_batch_size: Their batch size in this run.
+        num_threads: torch's intra-op threads when the script starts; 0 for torch's own choice.
     """
 
     target: Target
@@ -80,6 +81,19 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     on_cuda: bool = False
     loader_batch_size: int = 0
     new_batch_size: int = 0
+    num_threads: int = 0
+
+
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the user's own code.
+
+    Args:
+        path: Its absolute path, links resolved.
+        sha256: Digest of what it held, in hexadecimal.
+    """
+
+    path: str
+    sha256: str
 
 
 class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +131,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         peak_memory_bytes: Largest resident memory of the process so far.
         loader: The DataLoader that feeds it, if there is one.
         caveats: What to know of the measurement.
+        sources: The user's own files that were run or imported until the end of the run.
     """
 
     measurement: Measurement
@@ -126,6 +141,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     peak_memory_bytes: int
     loader: LoaderUse | None = None
     caveats: tuple[Caveat, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

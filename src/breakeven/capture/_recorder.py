@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from breakeven.capture._cuda_names import as_device, is_cuda
+from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
 from breakeven.capture._location import locate, runs_user_code
@@ -51,11 +51,18 @@ class StepRecorder(TorchDispatchMode):
     Args:
         devices: Where tensors live; the recorder places the results.
         run: Computes an operator, called as ``run(func, base_name, args, kwargs)``.
+        cuda: The pretended devices; one by default.
     """
 
-    def __init__(self, devices: DeviceMap, run: Callable[..., Any] = run_on_cpu) -> None:
+    def __init__(
+        self,
+        devices: DeviceMap,
+        run: Callable[..., Any] = run_on_cpu,
+        cuda: CudaDevices | None = None,
+    ) -> None:
         super().__init__()
         self.devices = devices
+        self.cuda = cuda or CudaDevices()
         self._run = run
         self.events: list[Event] = []
         # Samples per call of a whole model, for scripts whose loaders do not tell.
@@ -67,9 +74,12 @@ class StepRecorder(TorchDispatchMode):
         self.autocast_dtype = ""
         # Set while a call with tensors of the device runs: what C++ creates then is on it too.
         self.is_call_on_device = False
+        # The device of that call or of the last operator on one: what C++ creates is beside it.
+        self.last_device = DEVICE
         self.is_paused = False
         self._forward_lines: dict[int, tuple[Location | None, str]] = {}
         self._last_exit_ns = 0
+        self._is_releasing = False
 
     @property
     def is_moving(self) -> bool:
@@ -92,6 +102,21 @@ class StepRecorder(TorchDispatchMode):
             yield
         finally:
             self.is_paused = before
+            self._last_exit_ns = perf_counter_ns()
+
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Time nothing inside, where only memory is released.
+
+        The CPU's allocator returns large blocks to the operating system, which can take longer
+        than the step on a GPU; CUDA's keeps them, in microseconds.
+        """
+        self._note_gap(perf_counter_ns())
+        self._is_releasing = True
+        try:
+            yield
+        finally:
+            self._is_releasing = False
             self._last_exit_ns = perf_counter_ns()
 
     def record(self, event: Event) -> None:
@@ -131,6 +156,13 @@ class StepRecorder(TorchDispatchMode):
         location, _ = self.current_origin()
         key = (location.file, location.line) if location else ("", 0)
         self.faults.setdefault(key, DeviceFault(message=message, location=location))
+
+    def refuse_array(self, tensor: torch.Tensor) -> None:
+        """Note that NumPy is given a tensor of the device, which CUDA refuses."""
+        self.record_fault(
+            f"a tensor on {self.devices.device_of(tensor)} is turned into a NumPy array; "
+            "it needs .cpu() first"
+        )
 
     def record_op(
         self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
@@ -207,9 +239,11 @@ class StepRecorder(TorchDispatchMode):
         inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
         wanted = kwargs.get("device")
         if wanted is not None and is_cuda(wanted):
-            as_device(wanted)  # a second GPU is refused here
+            wanted = self.cuda.as_device(wanted)  # a device that is not there is refused here
             kwargs["device"] = torch.device("cpu")
         device = self._device_of_call(base_name, inputs, wanted)
+        if device != HOST:
+            self.last_device = device
         is_pinned = bool(kwargs.get("pin_memory"))
         if is_pinned:  # a torch without CUDA cannot pin memory
             kwargs["pin_memory"] = False
@@ -235,16 +269,16 @@ class StepRecorder(TorchDispatchMode):
         """Return where an operator runs; a mixture that CUDA refuses is noted as a fault."""
         on_device = [tensor for tensor in inputs if self.devices.is_on_device(tensor)]
         if wanted is not None and is_cuda(wanted):
-            return DEVICE
+            return self.cuda.name_of(wanted)
         if (wanted is not None and name != "aten._to_copy") or not inputs:
-            return DEVICE if self._creates_on_device() else HOST
+            return self.last_device if self._creates_on_device() else HOST
         if name == "aten.lift_fresh" and not self.devices.is_known(inputs[0]):
             # Made from Python data, on the host: on its way to a GPU, if not a counter.
             return HOST
         if not on_device:
             return HOST
         self.check_places(name, inputs)
-        return DEVICE
+        return self.devices.device_of(on_device[0])
 
     def check_places(self, base_name: str, inputs: list[torch.Tensor]) -> None:
         """Note a fault where CUDA refuses a mixture of host and device among the inputs."""
@@ -284,13 +318,13 @@ class StepRecorder(TorchDispatchMode):
         if self.is_paused or name.startswith(_BOOKKEEPING):
             return
         in_backward = torch._C._current_autograd_node() is not None
-        if device == DEVICE and is_masked_fill(name, inputs, self.devices, in_backward=in_backward):
+        if device != HOST and is_masked_fill(name, inputs, self.devices, in_backward=in_backward):
             is_in_place = name.startswith("aten.index_put_.") or "impl" in name
             name = "aten.masked_fill_.Scalar" if is_in_place else "aten.masked_fill.Scalar"
             inputs = inputs[:2]
-        reads = sync_kind(name, inputs) if device == DEVICE else None
+        reads = sync_kind(name, inputs) if device != HOST else None
         if name != "aten._local_scalar_dense.default" or device == HOST:
-            if device == DEVICE and name.startswith("aten.index"):
+            if device != HOST and name.startswith("aten.index"):
                 self._note_index_uploads(inputs)
             attributes = attributes_of(func, args, kwargs)
             self.record_op(name, inputs, outputs, attributes, device=device, host_ns=host_ns)
@@ -308,6 +342,9 @@ class StepRecorder(TorchDispatchMode):
             self.record_op(name, inputs, [destination], {}, device=to, host_ns=host_ns)
             return
         non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+        if HOST not in (to, came_from):
+            self.record_copy(source, came_from, to, is_pinned=False, non_blocking=True)
+            return
         host_side = destination if to == HOST else source
         is_pinned = self.devices.is_pinned(host_side)
         if to == HOST and not (is_pinned and non_blocking):
@@ -323,7 +360,9 @@ class StepRecorder(TorchDispatchMode):
 
     def _note_gap(self, entered_ns: int) -> None:
         gap_ns = entered_ns - self._last_exit_ns
-        if self.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
+        if gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
+            return
+        if self.phase is Phase.DATA or self._is_releasing:
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a hiccup: the user's Python does not run there

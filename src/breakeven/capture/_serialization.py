@@ -9,23 +9,29 @@ from typing import Any
 import torch
 import torch.serialization
 
-from breakeven.capture._cuda_names import is_cuda
-from breakeven.capture._device_map import DEVICE, DeviceMap
+from breakeven.capture._cuda_names import CudaDevices, is_cuda
+from breakeven.capture._device_map import DeviceMap
 from breakeven.capture._patching import Patches
 
 
-def patch_serialization(patches: Patches, devices: DeviceMap | None = None) -> None:
+def patch_serialization(
+    patches: Patches, devices: DeviceMap | None = None, cuda: CudaDevices | None = None
+) -> None:
     """Let ``torch.load`` put CUDA tensors on the CPU.
 
     Args:
         patches: Restores everything when it is left.
-        devices: Notes which of them live on the pretended device; None where there is none.
+        devices: Notes which of them live on a pretended device; None where there is none.
+        cuda: The pretended devices; one by default.
     """
     original_load = torch.load
+    pretended = cuda or CudaDevices()
 
-    def place(storage: torch.UntypedStorage, *_: Any, **__: Any) -> torch.UntypedStorage:
+    def place(
+        storage: torch.UntypedStorage, device: Any = None, *_: Any, **__: Any
+    ) -> torch.UntypedStorage:
         if devices is not None:
-            devices.place(storage, DEVICE)
+            devices.place(storage, pretended.name_of(device))
         return storage
 
     @functools.wraps(original_load)
@@ -41,12 +47,14 @@ def patch_serialization(patches: Patches, devices: DeviceMap | None = None) -> N
 
     def location_tag(storage: Any) -> str:
         untyped = getattr(storage, "_untyped_storage", storage)
-        return str(original_tag(storage)) if not devices.is_on_device(untyped) else DEVICE
+        if not devices.is_on_device(untyped):
+            return str(original_tag(storage))
+        return devices.device_of(untyped)
 
     patches.replace(torch.serialization, "location_tag", location_tag)
 
 
-def _restorer(map_location: Any, place: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+def _restorer(map_location: Any, place: Callable[..., Any]) -> Callable[[Any, str], Any]:
     """Return the function that ``torch.load`` asks where each storage goes."""
 
     def restore(storage: Any, location: str) -> Any:
@@ -60,7 +68,7 @@ def _restorer(map_location: Any, place: Callable[[Any], Any]) -> Callable[[Any, 
         elif map_location is not None:
             target = map_location
         if is_cuda(target):
-            return place(storage)
+            return place(storage, target)
         return torch.serialization.default_restore_location(storage, str(target))
 
     return restore

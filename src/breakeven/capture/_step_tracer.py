@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from statistics import median
+from collections import Counter, deque
+from statistics import median_high
 from time import perf_counter_ns
 from typing import Any
 
@@ -104,7 +104,7 @@ class StepTracer:
             tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
             for step in candidates
         ]
-        typical = Counter(map(hash, reversed(signatures))).most_common(1)[0][0]
+        typical = _typical(list(map(hash, signatures)), [len(step.events) for step in candidates])
         alike = [
             step
             for step, signature in zip(candidates, signatures, strict=True)
@@ -152,6 +152,18 @@ class StepTracer:
         return steps
 
 
+def _typical(signatures: list[int], lengths: list[int]) -> int:
+    """Return the most frequent signature; where most steps differ, one of middle length.
+
+    An adaptive solver takes now more, now fewer steps for an update. Of equals the latest counts.
+    """
+    found, count = Counter(reversed(signatures)).most_common(1)[0]
+    if 2 * count >= len(signatures):
+        return found
+    middle = median_high(lengths)
+    return [own for own, length in zip(signatures, lengths, strict=True) if length == middle][-1]
+
+
 def _batch_size(step: _Segment) -> int | None:
     """Return the samples of a step: what its loader yields, or the input of its one model call."""
     if step.loader is not None:
@@ -170,33 +182,35 @@ def _with_typical_host_work(alike: list[_Segment]) -> list[Event]:
     """Return the last step's events, its host work replaced by what is typical of all of them.
 
     A pause of the operating system looks like work of the script once; work is there each time.
+    Pauses only ever add, so the lower quartile of all steps counts, and none where that is 0.
     """
-    durations: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for step in alike:
-        for position, event in _placed_host_work(step.events):
-            durations[(position, event.kind)].append(event.duration_ns)
-    placed = {id(event): position for position, event in _placed_host_work(alike[-1].events)}
+    durations = [_host_work_ns(step.events) for step in alike]
     events: list[Event] = []
+    noted: set[tuple[int, str]] = set()
+    position = 0
     for event in alike[-1].events:
-        if isinstance(event, HostWork):
-            found = durations[(placed[id(event)], event.kind)]
-            if 2 * len(found) <= len(alike):
-                continue
-            event = replace(event, duration_ns=round(median(found)))
-        events.append(event)
+        if not isinstance(event, HostWork):
+            position += 1
+            events.append(event)
+            continue
+        key = (position, event.kind)
+        typical_ns = sorted(own[key] for own in durations)[len(alike) // 4]
+        if typical_ns and key not in noted:
+            events.append(replace(event, duration_ns=typical_ns))
+        noted.add(key)
     return events
 
 
-def _placed_host_work(events: list[Event]) -> list[tuple[int, HostWork]]:
-    """Return each host work with the number of other events before it."""
-    found: list[tuple[int, HostWork]] = []
+def _host_work_ns(events: list[Event]) -> Counter[tuple[int, str]]:
+    """Return the duration of host work, by the number of other events before it and its kind."""
+    durations: Counter[tuple[int, str]] = Counter()
     position = 0
     for event in events:
         if isinstance(event, HostWork):
-            found.append((position, event))
+            durations[position, event.kind] += event.duration_ns
         else:
             position += 1
-    return found
+    return durations
 
 
 def _join_loaders(uses: list[LoaderUse]) -> LoaderUse | None:

@@ -37,7 +37,8 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         )
     return Target(
         kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
-        raw_path=os.fsencode(path.resolve()),
+        # A link keeps its name in what is shown, as it does in Python's own tracebacks.
+        raw_path=os.fsencode(path.absolute()),
         label=as_text(text),
         function=function,
         raw_arguments=tuple(map(os.fsencode, arguments)),

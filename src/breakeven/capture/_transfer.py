@@ -1,4 +1,4 @@
-"""Move a tensor between the host and the pretended device."""
+"""Move a tensor between the host and pretended devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
 
 
@@ -44,7 +44,7 @@ class _Transfer(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
     ) -> torch.Tensor:
         ctx.recorder = recorder
-        ctx.back = DEVICE if where == HOST else HOST
+        ctx.back = recorder.devices.device_of(tensor)
         return _copy(tensor, recorder, where, non_blocking)
 
     @staticmethod
@@ -56,17 +56,20 @@ def _copy(
     tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
 ) -> torch.Tensor:
     devices = recorder.devices
+    came_from = devices.device_of(tensor)
     with _disable_current_modes():
         copied = tensor.detach().clone()
     devices.place(copied, where)
     num_bytes = tensor.numel() * tensor.element_size()
-    if where == DEVICE:
+    if came_from == HOST:
         recorder.record_copy(
-            tensor, HOST, DEVICE, is_pinned=devices.is_pinned(tensor), non_blocking=non_blocking
+            tensor, HOST, where, is_pinned=devices.is_pinned(tensor), non_blocking=non_blocking
         )
+    elif where != HOST:  # between devices nothing passes through the host
+        recorder.record_copy(tensor, came_from, where, is_pinned=False, non_blocking=True)
     elif non_blocking:
         # torch pins the memory it allocates for an asynchronous copy to the host.
-        recorder.record_copy(tensor, DEVICE, HOST, is_pinned=True, non_blocking=True)
+        recorder.record_copy(tensor, came_from, HOST, is_pinned=True, non_blocking=True)
     else:
         recorder.record_sync("cpu", num_bytes)
     return copied

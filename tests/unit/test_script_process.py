@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from breakeven.capture import run_on_pretended_gpus, run_script
+from breakeven.errors import BreakevenError, ScriptError
+
+
+def _script(folder: Path, text: str) -> Path:
+    script = folder / "a script.py"
+    script.write_text(text)
+    return script
+
+
+def test_script_runs_to_its_end_on_pretended_gpus(tmp_path: Path) -> None:
+    text = "import sys, torch\nprint(sys.argv[1:], torch.ones(1).to('cuda:1').device)\n"
+    script = _script(tmp_path, text)
+    assert run_on_pretended_gpus(script, ["a", "-b"], num_devices=2) == "['a', '-b'] cuda:1\n"
+
+
+def test_failure_names_the_script_and_its_last_line(tmp_path: Path) -> None:
+    script = _script(tmp_path, "print('so far')\nraise ValueError('bad \\udcff luck')\n")
+    with pytest.raises(
+        ScriptError, match=r"a script\.py ended with status 1: ValueError"
+    ) as caught:
+        run_script(script)
+    assert "so far" in caught.value.output
+
+
+def test_script_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    script = _script(tmp_path, "import time\ntime.sleep(600)\n")
+    with pytest.raises(BreakevenError, match=r"did not end within 1 s"):
+        run_script(script, time_limit_s=1.0)
