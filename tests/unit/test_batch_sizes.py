@@ -7,7 +7,7 @@ from made_up_runs import SCRIPT, device_op, failure, loader_use, plain_run, trac
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, TracedRun
-from breakeven.check import _batch_sizes as module
+from breakeven.check import _limits as module
 from breakeven.check._batch_sizes import BatchSizes, no_loader
 from breakeven.check._device_path import DevicePath
 from breakeven.check._failures import script_error

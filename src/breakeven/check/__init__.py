@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from breakeven.check._check_target import check_target as check_target
+from breakeven.check._comparison import measured_result as measured_result
+from breakeven.check._comparison import select_devices as select_devices
+from breakeven.check._device_path import DevicePath as DevicePath
+from breakeven.check._failures import script_error as script_error
+from breakeven.check._limits import LONGEST_STEP_NS as LONGEST_STEP_NS
+from breakeven.check._limits import why_not_measured as why_not_measured
 from breakeven.check._progress import Progress as Progress
 from breakeven.check._progress import SilentProgress as SilentProgress
+from breakeven.check._runs import REFUSALS as REFUSALS
+from breakeven.check._runs import Runs as Runs
+from breakeven.check._runs import is_worth_repeating as is_worth_repeating
+from breakeven.check._runs import quieter as quieter
 
 if TYPE_CHECKING:
     from breakeven.check._check_step import check_step as check_step

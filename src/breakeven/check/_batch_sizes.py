@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
+from breakeven.check._limits import LONGEST_STEP_NS, why_not_measured
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, ScriptError
@@ -29,13 +29,8 @@ AXIS = "batch_size"
 _FACTOR = 4
 # Beyond it launches have long ceased to decide, whatever the network.
 _LARGEST = 65_536
-# Sizes whose steps are expected to take longer are not measured: the answer should come in
-# seconds, and a step that long has left the region where launches decide.
-_LONGEST_STEP_NS = 1.0e9
 # A curve needs less certainty than the verdict, whose size is measured for longer.
 _BUDGET_S = 0.4
-# The estimate is rough, and a machine that swaps is not only slow for us.
-_MEMORY_FRACTION = 0.5
 # How far the CPU's curve goes on beyond the sizes that it can measure: its error is known so far.
 _BEYOND = 16
 
@@ -90,7 +85,7 @@ class BatchSizes:
             host: What issues the work.
         """
         base = self._loader.batch_size
-        is_short = self._plain.measurement.median_ns < _LONGEST_STEP_NS
+        is_short = self._plain.measurement.median_ns < LONGEST_STEP_NS
         other = base * 2 if is_short or base == 1 else base // 2
         try:
             second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
@@ -135,9 +130,8 @@ class BatchSizes:
         expected_bytes = self._peak_bytes[nearest] * max(1.0, growth)
         if not 1 <= size <= _LARGEST or size in self._cpu:
             return False
-        is_too_long = expected_ns > _LONGEST_STEP_NS
-        if is_too_long or expected_bytes > _MEMORY_FRACTION * _memory_bytes():
-            because = "a step would take too long" if is_too_long else "memory is short"
+        because = why_not_measured(expected_ns, expected_bytes)
+        if because is not None:
             self._left_out = _LeftOut(size=size, because=because)
             return False
         plain = self._runs.measure_at(
@@ -228,8 +222,3 @@ def _none(because: str) -> NoCrossover:
 def _powers_between(low: int, high: int) -> list[int]:
     """Return the powers of two within the range."""
     return [2**power for power in range(low.bit_length(), high.bit_length()) if 2**power < high]
-
-
-def _memory_bytes() -> int:
-    """Return this machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

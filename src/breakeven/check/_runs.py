@@ -20,7 +20,7 @@ from breakeven.check._progress import Progress
 from breakeven.timing import BUSY_MACHINE
 
 # A script that insists on a GPU says so by one of these before it trains.
-_REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
+REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
 
 # Steps that took longer in all are not measured a second time.
 _REPEATABLE_NS = 3_000_000_000
@@ -34,15 +34,30 @@ class Runs:
         target: What to run.
         time_limit_s: Limit of each run.
         progress: Is told the stages and steps.
+        num_threads: torch's intra-op threads; 0 for its own default.
+        budget_s: How long to take samples of the step as it is.
     """
 
     def __init__(
-        self, launcher: Launcher, target: Target, time_limit_s: float, progress: Progress
+        self,
+        launcher: Launcher,
+        target: Target,
+        time_limit_s: float,
+        progress: Progress,
+        *,
+        num_threads: int = 0,
+        budget_s: float = 1.0,
     ) -> None:
         self._launcher = launcher
         self._progress = progress
         self._target = target
-        self._request = RunRequest(target=target, is_traced=False, time_limit_s=time_limit_s)
+        self._request = RunRequest(
+            target=target,
+            is_traced=False,
+            time_limit_s=time_limit_s,
+            num_threads=num_threads,
+            budget_s=budget_s,
+        )
         self._last_s: float | None = None
 
     def trace(self, *, loader_batch_size: int = 0, new_batch_size: int = 0) -> TracedRun:
@@ -72,7 +87,7 @@ class Runs:
         """Time the step on this CPU; a script that insists on a GPU is told that there is one."""
         self._begin("measuring the step on this CPU")
         answer = self._run(self._request)
-        if isinstance(answer, RunFailure) and answer.kind in _REFUSALS:
+        if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
             # The traced run got through, so the GPU that it had makes the difference.
             again = self._run(replace(self._request, has_cuda=True))
             if isinstance(again, PlainRun):

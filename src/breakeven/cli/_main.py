@@ -14,7 +14,16 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from breakeven import __version__
-from breakeven.cli import _calibrate, _check, _devices, _validate
+from breakeven.cli import (
+    _calibrate,
+    _check,
+    _compare,
+    _devices,
+    _report,
+    _sweep,
+    _validate,
+    _workloads,
+)
 from breakeven.cli._parser import HelpFormatter, Parser
 from breakeven.errors import BreakevenError, UsageError
 
@@ -26,9 +35,15 @@ EXIT_BROKEN_PIPE = 141
 _COMMANDS = {
     "check": _check,
     "calibrate": _calibrate,
+    "compare": _compare,
     "devices": _devices,
+    "report": _report,
+    "sweep": _sweep,
     "validate": _validate,
+    "workloads": _workloads,
 }
+# Those whose target is a script, which may have arguments of its own.
+_SCRIPT_COMMANDS = ("check", "sweep")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -109,13 +124,12 @@ def _run_command(argv: Sequence[str]) -> int:
     if unknown:
         given = shlex.join(unknown)
         hint = f"see: breakeven {args.command} --help"
-        if args.command == "check":
-            hint = (
-                "what is meant for the script goes after --: "
-                f"breakeven check {shlex.quote(args.target)} -- {given}"
-            )
+        if args.command in _SCRIPT_COMMANDS:
+            axes = [word for axis in getattr(args, "over", ()) for word in ("--over", axis)]
+            own = shlex.join(["breakeven", args.command, args.target, *axes])
+            hint = f"what is meant for the script goes after --: {own} -- {given}"
         raise UsageError(f"unrecognized arguments: {given}", hint=hint)
-    if script_arguments and args.command != "check":
+    if script_arguments and args.command not in _SCRIPT_COMMANDS:
         raise UsageError(f"{args.command} takes nothing after --")
     args.script_arguments = script_arguments
     return int(args.run(args))

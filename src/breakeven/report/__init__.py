@@ -1,5 +1,11 @@
 """Reports as text for a terminal and as JSON; needs no torch."""
 
+from breakeven.report._chart_build import settings_text as settings_text
+from breakeven.report._chart_document import chart_document as chart_document
+from breakeven.report._chart_document import ensure_can_chart as ensure_can_chart
+from breakeven.report._compare_json import comparison_schema as comparison_schema
+from breakeven.report._compare_json import comparison_to_json as comparison_to_json
+from breakeven.report._compare_terminal import render_comparison as render_comparison
 from breakeven.report._device_sheet import devices_to_json as devices_to_json
 from breakeven.report._device_sheet import render_device as render_device
 from breakeven.report._device_sheet import render_devices as render_devices
@@ -10,6 +16,13 @@ from breakeven.report._host_sheet import render_calibration as render_calibratio
 from breakeven.report._host_sheet import render_hosts as render_hosts
 from breakeven.report._json import json_schema as json_schema
 from breakeven.report._json import to_json as to_json
+from breakeven.report._sweep_json import sweep_schema as sweep_schema
+from breakeven.report._sweep_json import sweep_to_json as sweep_to_json
+from breakeven.report._sweep_terminal import render_sweep as render_sweep
+from breakeven.report._systems_json import systems_schema as systems_schema
+from breakeven.report._systems_json import systems_to_json as systems_to_json
+from breakeven.report._systems_terminal import render_claims as render_claims
+from breakeven.report._systems_terminal import render_system as render_system
 from breakeven.report._terminal import render as render
 from breakeven.report._text import printable as printable
 from breakeven.report._validation_json import validation_schema as validation_schema

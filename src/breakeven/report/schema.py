@@ -1,7 +1,7 @@
 """Print the JSON Schema of a document.
 
 Run ``python -m breakeven.report.schema check > docs/schema/check.schema.json``, and the same with
-``validate``, after a change of the reports' types.
+``sweep``, ``validate`` and ``workloads``, after a change of the reports' types.
 """
 
 from __future__ import annotations
@@ -10,9 +10,16 @@ import argparse
 import sys
 
 from breakeven.report._json import encode_document, json_schema
+from breakeven.report._sweep_json import sweep_schema
+from breakeven.report._systems_json import systems_schema
 from breakeven.report._validation_json import validation_schema
 
-SCHEMAS = {"check": json_schema, "validate": validation_schema}
+SCHEMAS = {
+    "check": json_schema,
+    "sweep": sweep_schema,
+    "validate": validation_schema,
+    "workloads": systems_schema,
+}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print the JSON Schema of a command's document.")

@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from breakeven.errors import BreakevenError, StoredDataError
-from breakeven.verdict import SCHEMA_VERSION, CheckReport
+from breakeven.verdict import (
+    SCHEMA_VERSION,
+    SWEEP_SCHEMA_VERSION,
+    SYSTEMS_SCHEMA_VERSION,
+    CheckReport,
+    SweepReport,
+    SystemReport,
+    SystemsReport,
+)
+
+Report = CheckReport | SweepReport | SystemsReport
+_T = TypeVar("_T")
+
+_WRITERS = "reports are written by: breakeven check, sweep or workloads with -o FILE"
+_RERUN = "write it again, with -o FILE --force"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A kind of report, and the key that no other kind has."""
+
+    command: str
+    key: str
+    version: int
+    type: type[Report]
+
+
+_KINDS = (
+    _Kind(command="check", key="verdict", version=SCHEMA_VERSION, type=CheckReport),
+    _Kind(command="sweep", key="axes", version=SWEEP_SCHEMA_VERSION, type=SweepReport),
+    _Kind(command="workloads", key="systems", version=SYSTEMS_SCHEMA_VERSION, type=SystemsReport),
+)
 
 
 class _Header(msgspec.Struct):
     schema_version: int
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    axes: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    systems: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 def ensure_writable(path: Path, *, force: bool) -> None:
@@ -67,39 +103,125 @@ def read_report(path: str | os.PathLike[str]) -> CheckReport:
     """Return the report in ``path``, as ``breakeven check TARGET -o FILE`` wrote it.
 
     Raises:
+        StoredDataError: The file cannot be read, is cut off, is no report, is one of another
+            command or schema version, or was edited so that it no longer fits the schema.
+    """
+    report = read_document(path)
+    if not isinstance(report, CheckReport):
+        raise StoredDataError(
+            f"{path} is a report of breakeven {report_command(report)}, not of breakeven check",
+            hint="read_document reads all of them, and so does: breakeven report FILE",
+        )
+    return report
+
+
+def read_document(path: str | os.PathLike[str]) -> Report:
+    """Return the report in ``path``, as any command wrote it with ``-o FILE``.
+
+    Raises:
         StoredDataError: The file cannot be read, is cut off, is no report, is of another schema
             version, or was edited so that it no longer fits the schema.
     """
     path = Path(path)
-    rerun = "write it again: breakeven check TARGET -o FILE --force"
     try:
         document = path.read_bytes()
     except OSError as error:
         raise StoredDataError(f"cannot read {path}: {error.strerror}") from error
     if not document.strip():
-        raise StoredDataError(f"{path} is cut off: it is empty", hint=rerun)
+        raise StoredDataError(f"{path} is cut off: it is empty", hint=_RERUN)
+    kind = _kind(path, document)
     try:
-        header = msgspec.json.decode(document, type=_Header)
+        report = _decode(document, kind.type)
+        _ensure_whole(report)
     except msgspec.ValidationError as error:
         raise StoredDataError(
-            f"{path} is no report of breakeven: {error}",
-            hint="reports are written by: breakeven check TARGET -o FILE",
+            f"{path} was edited or damaged: it does not fit its schema: {error}",
+            hint=_rerun(kind.command),
+        ) from error
+    except msgspec.DecodeError as error:
+        # Such as a name that is not UTF-8, which the look at its keys has skipped.
+        raise StoredDataError(f"{path} is not JSON: {error}", hint=_rerun(kind.command)) from error
+    return report
+
+
+def report_command(report: Report) -> str:
+    """Return the command that finds out such a report."""
+    return next(kind.command for kind in _KINDS if kind.type is type(report))
+
+
+def _kind(path: Path, document: bytes) -> _Kind:
+    """Return which command wrote a document, by its keys, and check its schema version."""
+    try:
+        header = _decode(document, _Header)
+    except msgspec.ValidationError as error:
+        raise StoredDataError(
+            f"{path} is no report of breakeven: {error}", hint=_WRITERS
         ) from error
     except msgspec.DecodeError as error:
         state = "is cut off" if "truncated" in str(error) else "is not JSON"
-        raise StoredDataError(f"{path} {state}: {error}", hint=rerun) from error
-    if header.schema_version != SCHEMA_VERSION:
+        raise StoredDataError(f"{path} {state}: {error}", hint=_RERUN) from error
+    kind = next((k for k in _KINDS if getattr(header, k.key) is not msgspec.UNSET), None)
+    if kind is None:
+        keys = ", ".join(kind.key for kind in _KINDS)
+        raise StoredDataError(
+            f"{path} is no report of breakeven: it has none of the keys {keys}", hint=_WRITERS
+        )
+    if header.schema_version != kind.version:
         raise StoredDataError(
             f"{path} has schema version {header.schema_version}; "
-            f"this breakeven reads version {SCHEMA_VERSION}",
-            hint="read it with the breakeven that wrote it, or " + rerun,
+            f"this breakeven reads version {kind.version}",
+            hint=f"read it with the breakeven that wrote it, or {_rerun(kind.command)}",
         )
+    return kind
+
+
+def _decode(document: bytes, kind: type[_T]) -> _T:
+    """Decode JSON; whatever is wrong with it is a ``msgspec.DecodeError``."""
     try:
-        return msgspec.json.decode(document, type=CheckReport)
-    except msgspec.ValidationError as error:
-        raise StoredDataError(
-            f"{path} was edited or damaged: it does not fit its schema: {error}", hint=rerun
-        ) from error
+        return msgspec.json.decode(document, type=kind)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def _ensure_whole(report: Report) -> None:
+    """Check what the types do not tell, and every renderer relies on.
+
+    Raises:
+        msgspec.ValidationError: A part is missing.
+    """
+    match report:
+        case CheckReport():
+            pass
+        case SweepReport():
+            _ensure_whole_sweep(report)
+        case SystemsReport():
+            for system in report.systems:
+                for sweep in system.sweeps:
+                    _ensure_whole_sweep(sweep)
+                _ensure_whole_tables(system)
+
+
+def _ensure_whole_sweep(sweep: SweepReport) -> None:
+    if not sweep.axes:
+        raise msgspec.ValidationError("a sweep without an axis")
+    for point in sweep.points:
+        missing = [axis.name for axis in sweep.axes if axis.name not in point.settings]
+        if missing:
+            raise msgspec.ValidationError(f"a point without a value of {missing[0]}")
+
+
+def _ensure_whole_tables(system: SystemReport) -> None:
+    for table in system.tables:
+        for row in table.rows:
+            if len(row.cells) != len(table.columns):
+                raise msgspec.ValidationError(
+                    f"a row of {len(row.cells)} cells in a table of {len(table.columns)} columns"
+                )
+
+
+def _rerun(command: str) -> str:
+    target = "NAME" if command == "workloads" else "TARGET"
+    return f"write it again: breakeven {command} {target} -o FILE --force"
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:

@@ -19,6 +19,8 @@ from breakeven.verdict._report import (
 )
 from breakeven.verdict._size_curve import SizeCurve
 
+_WORDS = {"num_parameters": "number of parameters", "num_devices": "number of GPUs"}
+
 
 def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
     """Return the smallest size from which the GPU is faster at all larger sizes searched.
@@ -51,8 +53,8 @@ def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
     if start == searched[0]:
         below = "" if searched[0] == 1 else "; the crossover, if there is one, is below"
         return NoCrossover(
-            none_because=f"{gpu.device} is faster at every {_word(axis)} from {searched[0]} to "
-            f"{searched[1]}{_surely_from(ratios)}{below}.",
+            none_because=f"{gpu.device} is faster at every {_word(axis)} from {searched[0]:,} to "
+            f"{searched[1]:,}{_surely_from(ratios)}{below}.",
             axis=axis,
             faster=DeviceKind.GPU,
             searched=searched,
@@ -181,17 +183,17 @@ def _surely_from(ratios: Sequence[_SizedRatio]) -> str:
     start = _win_start(ratios, lambda ratio: ratio.low, skipped=frozenset())
     if start is None:
         return ", though not everywhere by more than the intervals"
-    return "" if start == ratios[0].size else f", clearly so from {start} on"
+    return "" if start == ratios[0].size else f", clearly so from {start:,} on"
 
 
 def _no_win(
     ratios: Sequence[_SizedRatio], cpu: Curve, gpu: Curve, searched: tuple[int, int]
 ) -> NoCrossover:
-    sizes = f"{_word(cpu.axis)} from {searched[0]} to {searched[1]}"
+    sizes = f"{_word(cpu.axis)} from {searched[0]:,} to {searched[1]:,}"
     if any(sized.ratio.value > 0 for sized in ratios):
         won = [sized.size for sized in ratios if sized.ratio.value > 0]
         return NoCrossover(
-            none_because=f"{gpu.device} is faster at {won[0]} but not at {searched[1]}, the "
+            none_because=f"{gpu.device} is faster at {won[0]:,} but not at {searched[1]:,}, the "
             f"largest {_word(cpu.axis)} searched; check a larger one.",
             axis=cpu.axis,
             searched=searched,
@@ -209,4 +211,4 @@ def _no_win(
 
 
 def _word(axis: str) -> str:
-    return axis.replace("_", " ")
+    return _WORDS.get(axis, axis.replace("_", " "))

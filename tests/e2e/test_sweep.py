@@ -1,0 +1,235 @@
+"""Sweeps of real scripts, from recording to report, with every measurement real."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from check_process import SCRIPTS, TAG_NAME, end_leftovers
+
+from breakeven.capture import Launcher, find_target
+from breakeven.cost import reference_host
+from breakeven.errors import ScriptError, UsageError
+from breakeven.sweep import SilentSweepProgress, assign_roles, parse_axis, sweep_target
+from breakeven.sweep._scaling import _shapes
+from breakeven.sweep._script_runs import ScriptRuns
+from breakeven.sweep._traced_grid import TracedGrid
+from breakeven.timing import Source
+from breakeven.trace import StepTrace
+from breakeven.verdict import DeviceKind, SweepPoint, SweepReport
+
+KNOBS = SCRIPTS / "sweep_knobs.py"
+# A host with a name needs no measurement of this one.
+HOST = reference_host().id
+_DRIVER = """
+import sys
+from breakeven.sweep import parse_axis, sweep_target
+report = sweep_target(sys.argv[1], axes=[parse_axis(sys.argv[2])], arguments=sys.argv[4:],
+    devices=["T4"], host=sys.argv[3])
+print(sum(point.source == "measured" for point in report.points))
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "cache"
+
+
+class Rows(SilentSweepProgress):
+    """Keeps what a growing table would show."""
+
+    def __init__(self) -> None:
+        self.points: list[SweepPoint] = []
+        self.counts: list[tuple[int, int]] = []
+        self.stages: list[str] = []
+
+    def begin(self, stage: str, expected_s: float | None = None) -> None:
+        self.stages.append(stage)
+
+    def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
+        self.points += points
+        self.counts.append((num_done, num_points))
+
+
+def sweep(
+    script: Path, *over: str, arguments: Sequence[str] = (), progress: Rows | None = None
+) -> SweepReport:
+    return sweep_target(
+        str(script),
+        axes=[parse_axis(text) for text in over],
+        arguments=arguments,
+        devices=["T4", "H100 SXM"],
+        host=HOST,
+        progress=progress,
+    )
+
+
+def cpu_points(report: SweepReport) -> list[SweepPoint]:
+    return [point for point in report.points if point.kind is DeviceKind.CPU]
+
+
+@pytest.mark.slow
+def test_told_steps_are_those_that_would_be_recorded() -> None:
+    axes = assign_roles(
+        [parse_axis("width=16..80+8"), parse_axis("batch=4..64")],
+        arguments := ["--width={width}", "--batch-size", "{batch}"],
+    )
+    with Launcher() as launcher:
+        runs = ScriptRuns(
+            launcher, find_target(str(KNOBS)), arguments, axes, 60.0, progress := Rows()
+        )
+        told = TracedGrid(runs, axes).steps()
+        assert len(told) == 9 * 5
+        assert sum(stage.startswith("recording") for stage in progress.stages) == 9
+        for width, batch in ((24, 8), (56, 16), (72, 32)):
+            true = runs.trace({"width": width, "batch": batch}).trace
+            step = told[width, batch]
+            assert isinstance(step, StepTrace)
+            assert _shapes(step) == _shapes(true)
+            assert step.num_parameters == true.num_parameters
+            assert step.batch_size == true.batch_size == batch
+
+
+@pytest.mark.slow
+def test_sweep_of_an_option_and_of_threads() -> None:
+    rows = Rows()
+    report = sweep(KNOBS, "width=16,64", "threads=1,2", arguments=["--width={width}"],
+                   progress=rows)  # fmt: skip
+    assert report.failures == ()
+    assert len(report.points) == 4 * 3
+    assert all(point.source is Source.MEASURED for point in cpu_points(report))
+    assert {point.device.rpartition("(")[2] for point in cpu_points(report)} == {
+        "1 thread)", "2 threads)",
+    }  # fmt: skip
+    # Parameters: 8 w + w, w w + w, w + 1.
+    assert {p.settings["width"]: p.num_parameters for p in report.points} == {
+        16: 433, 64: 4_801,
+    }  # fmt: skip
+    assert {point.batch_size for point in report.points} == {16}
+    # The GPUs do the same step whatever the threads.
+    for device in ("T4", "H100 SXM5 80GB"):
+        times = {
+            p.step_ns for p in report.points if p.device == device and p.settings["width"] == 16
+        }
+        assert len(times) == 1
+    assert "threads-of-the-cpu" in {caveat.code for caveat in report.caveats}
+    assert {c.outcome.axis for c in report.crossovers} == {"width", "num_parameters"}
+    assert all(c.held == {} for c in report.crossovers)
+    assert sorted(map(str, rows.points)) == sorted(map(str, report.points))
+    assert rows.counts == [(n, 4) for n in range(1, 5)]
+
+
+@pytest.mark.slow
+def test_sweep_of_the_batch_size_of_a_data_loader() -> None:
+    rows = Rows()
+    report = sweep(SCRIPTS / "sweep_loader.py", "batch_size=8..512", progress=rows)
+    assert report.failures == ()
+    assert sum(stage.startswith("recording") for stage in rows.stages) == 2
+    assert all(point.batch_size == point.settings["batch_size"] for point in report.points)
+    measured = {p.settings["batch_size"] for p in cpu_points(report) if p.source is Source.MEASURED}
+    assert {8, 32, 512} <= measured
+    assert len(cpu_points(report)) == 7
+    assert {point.num_parameters for point in report.points} == {641}
+    assert {c.device for c in report.crossovers} == {"T4", "H100 SXM5 80GB"}
+
+
+@pytest.mark.slow
+def test_points_at_which_the_script_fails_are_told_with_the_line() -> None:
+    report = sweep(KNOBS, "width=8..64", arguments=["--width", "{width}", "--fails-from", "33"])
+    assert [failure.settings for failure in report.failures] == [{"width": 64}]
+    assert re.search(r"sweep_knobs\.py:\d+: .*too much", report.failures[0].message)
+    assert {point.settings["width"] for point in report.points} == {8, 16, 32}
+
+
+def test_script_that_fails_everywhere_is_an_error() -> None:
+    with pytest.raises(ScriptError, match="too much") as caught:
+        sweep(KNOBS, "width=8,16", arguments=["--width", "{width}", "--fails-from", "1"])
+    assert caught.value.exit_code == 3
+
+
+def test_batch_size_of_a_script_without_a_loader_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ScriptError, match="by hand") as caught:
+        sweep(KNOBS, "batch_size=8,16")
+    assert "{batch_size}" in (caught.value.hint or "")
+
+
+def test_axis_that_does_not_enter_the_script_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UsageError, match="changes nothing"):
+        sweep(KNOBS, "width=8,16")
+
+
+@pytest.fixture
+def start_driver(
+    tmp_path: Path, own_cache: Path, request: pytest.FixtureRequest
+) -> Callable[[], subprocess.Popen[str]]:
+    """Return a function that starts a sweep of four widths in a process of its own."""
+    tag = f"sweep-{time.monotonic_ns()}"
+    request.addfinalizer(lambda: end_leftovers(tag))  # noqa: PT021 - beside its making
+    # What several starts share are the arguments alone, so that they are one sweep.
+    arguments = ["--width", "{width}", "--starts", str(tmp_path / "starts")]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _DRIVER, str(KNOBS), "width=16..64+16", HOST, *arguments],
+            env={**os.environ, "XDG_CACHE_HOME": str(own_cache), TAG_NAME: tag},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+
+    return start
+
+
+def plain_starts(tmp_path: Path) -> list[str]:
+    """Return the width of each measurement that was started."""
+    try:
+        lines = (tmp_path / "starts").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [line.split()[1] for line in lines if line.startswith("plain")]
+
+
+def kept_widths(cache: Path) -> set[str]:
+    """Return the widths whose measurements are on disk."""
+    # Arguments are bytes, in base64: "--width", then its value.
+    texts = [file.read_text() for file in (cache / "breakeven" / "runs").glob("*.json")]
+    encoded = {"16": "MTY=", "32": "MzI=", "48": "NDg=", "64": "NjQ="}
+    return {width for width, code in encoded.items() if any(code in text for text in texts)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_broken_off_sweep_measures_nothing_twice(
+    tmp_path: Path,
+    own_cache: Path,
+    start_driver: Callable[[], subprocess.Popen[str]],
+    number: signal.Signals,
+) -> None:
+    with start_driver() as first:
+        deadline = time.monotonic() + 120
+        while len(kept_widths(own_cache)) < 2 and time.monotonic() < deadline:
+            assert first.poll() is None, "it ended before it was broken off"
+            time.sleep(0.01)
+        first.send_signal(number)
+        first.communicate(timeout=60)
+    assert first.returncode not in (0, None)
+    time.sleep(1.0)  # the server of the killed process ends what still runs
+    kept, before = kept_widths(own_cache), Counter(plain_starts(tmp_path))
+    assert len(kept) >= 2
+
+    with start_driver() as second:
+        output, _ = second.communicate(timeout=200)
+    assert second.returncode == 0
+    assert output.strip() == "4"
+    again = Counter(plain_starts(tmp_path)) - before
+    assert again.keys() == {"16", "32", "48", "64"} - kept

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from made_up_runs import SCRIPT, failure, plain_run
+from msgspec.structs import replace
+
+from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile
+from breakeven.capture._source_files import file_digest
+from breakeven.errors import Caveat
+from breakeven.store import MachineKey
+from breakeven.sweep import EngineRun
+from breakeven.sweep._kept_runs import KeptRuns
+from breakeven.timing import BUSY_MACHINE, Measurement
+
+MACHINE = MachineKey(
+    hostname="here", processor="Made-up CPU", num_processors=2, python_version="3.11",
+    torch_version="2.9", breakeven_version="1",
+)  # fmt: skip
+BUSY = Caveat(code=BUSY_MACHINE, message="other processes ran")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(folder / name))
+    return folder
+
+
+class FakeEngine:
+    """Answers by a function of the request, in order, and keeps the requests."""
+
+    def __init__(self, answer: object, machine: MachineKey = MACHINE) -> None:
+        self.requests: list[RunRequest] = []
+        self._answer = answer
+        self._machine = machine
+
+    def machines(self) -> Sequence[MachineKey]:
+        return (self._machine,)
+
+    def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
+        for request in requests:
+            self.requests.append(request)
+            answer: PlainRun | RunFailure = self._answer(request)  # type: ignore[operator]
+            yield EngineRun(request=request, answer=answer, output="", machine=self._machine)
+
+
+def request(**changes: object) -> RunRequest:
+    plain = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
+    return replace(plain, **changes)
+
+
+def measured(engine: FakeEngine, *requests: RunRequest, **options: bool) -> list[EngineRun]:
+    return list(KeptRuns(engine, **options).measure(requests))
+
+
+def quick(_: RunRequest) -> PlainRun:
+    return plain_run()
+
+
+def test_second_sweep_measures_nothing() -> None:
+    requests = [request(num_threads=n) for n in (1, 2, 3)]
+    first = measured(FakeEngine(quick), *requests)
+    engine = FakeEngine(quick)
+    second = measured(engine, *requests)
+    assert engine.requests == []
+    assert [(done.request, done.answer) for done in second] == [
+        (done.request, done.answer) for done in first
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_threads": 2},
+        {"budget_s": 0.7},
+        {"new_batch_size": 7, "loader_batch_size": 3},
+        {"on_cuda": True},
+        {"target": replace(SCRIPT, raw_arguments=(b"--lr", b"0.2"))},
+        {"target": replace(SCRIPT, raw_path=b"/home/me/other.py")},
+    ],
+)
+def test_another_configuration_is_measured(changes: dict[str, object]) -> None:
+    measured(FakeEngine(quick), request())
+    engine = FakeEngine(quick)
+    measured(engine, request(**changes))
+    assert len(engine.requests) == 1
+
+
+def test_time_limit_changes_no_measurement() -> None:
+    measured(FakeEngine(quick), request())
+    engine = FakeEngine(quick)
+    measured(engine, request(time_limit_s=5.0))
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("field", MACHINE.__struct_fields__)
+def test_another_machine_or_version_is_measured(field: str) -> None:
+    measured(FakeEngine(quick), request())
+    changed = 4 if field == "num_processors" else "another"
+    engine = FakeEngine(quick, replace(MACHINE, **{field: changed}))
+    measured(engine, request())
+    assert len(engine.requests) == 1
+
+
+def test_another_folder_or_environment_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(FakeEngine(quick), request())
+    for change in (
+        lambda: monkeypatch.chdir(tmp_path),
+        lambda: monkeypatch.setenv("OMP_PROC_BIND", "close"),
+    ):
+        change()
+        engine = FakeEngine(quick)
+        measured(engine, request())
+        assert len(engine.requests) == 1
+
+
+def test_changed_or_removed_source_is_measured(tmp_path: Path) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("width = 1")
+
+    def from_source(_: RunRequest) -> PlainRun:
+        digest = file_digest(str(source))
+        assert digest is not None
+        return replace(plain_run(), sources=(SourceFile(path=str(source), sha256=digest),))
+
+    measured(FakeEngine(from_source), request())
+    for text, is_measured in [("width = 1", False), ("width = 2", True), ("width = 2", False)]:
+        source.write_text(text)
+        engine = FakeEngine(from_source)
+        measured(engine, request())
+        assert bool(engine.requests) is is_measured, text
+    source.unlink()
+    engine = FakeEngine(quick)
+    measured(engine, request())
+    assert engine.requests
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\x00", None])
+def test_damaged_file_counts_as_absent(cache: Path, damage: bytes | None) -> None:
+    measured(FakeEngine(quick), request())
+    (file,) = (cache / "breakeven" / "runs").iterdir()
+    file.write_bytes(file.read_bytes()[:-20] if damage is None else damage)
+    engine = FakeEngine(quick)
+    (done,) = measured(engine, request())
+    assert len(engine.requests) == 1
+    assert isinstance(done.answer, PlainRun)
+
+
+def test_fresh_sweep_measures_all_once_and_is_kept() -> None:
+    measured(FakeEngine(quick), request())
+    engine = FakeEngine(lambda _: plain_run(2_000_000))
+    kept = KeptRuns(engine, is_fresh=True)
+    list(kept.measure([request()]))
+    list(kept.measure([request()]))
+    assert len(engine.requests) == 1
+    (done,) = measured(FakeEngine(quick), request())
+    assert isinstance(done.answer, PlainRun)
+    assert done.answer.measurement.median_ns == 2_000_000
+
+
+def test_answers_are_kept_one_by_one() -> None:
+    requests = [request(num_threads=n) for n in (1, 2, 3)]
+    answers = KeptRuns(FakeEngine(quick)).measure(requests)
+    next(answers)
+    next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    engine = FakeEngine(quick)
+    assert len(measured(engine, *requests)) == 3
+    assert engine.requests == requests[2:]
+
+
+def test_folder_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(blocked / name))
+    engine = FakeEngine(quick)
+    kept = KeptRuns(engine)
+    assert len(list(kept.measure([request()]))) == 1
+    assert len(list(kept.measure([request()]))) == 1
+    assert len(engine.requests) == 1
+
+
+def test_script_that_refuses_the_cpu_is_told_that_there_is_a_gpu() -> None:
+    engine = FakeEngine(lambda asked: plain_run() if asked.has_cuda else failure())
+    requests = [request(num_threads=n) for n in (1, 2, 3)]
+    done = measured(engine, *requests)
+    assert [run.request for run in done] == requests
+    assert all(isinstance(run.answer, PlainRun) for run in done)
+    # One refusal is enough to know.
+    assert [asked.has_cuda for asked in engine.requests] == [False, True, True, True]
+    again = FakeEngine(quick)
+    measured(again, *requests)
+    assert again.requests == []
+
+
+def test_failure_is_an_answer_and_is_not_kept() -> None:
+    engine = FakeEngine(lambda _: failure())
+    (done,) = measured(engine, request())
+    assert isinstance(done.answer, RunFailure)
+    assert [asked.has_cuda for asked in engine.requests] == [False, True]
+    measured(engine, request())
+    assert len(engine.requests) == 4
+
+
+def disturbed(step_ns: int) -> PlainRun:
+    run = plain_run(step_ns)
+    return replace(run, caveats=(BUSY,), measurement=Measurement(samples_ns=(step_ns,) * 9))
+
+
+def test_disturbed_run_is_repeated_and_kept_until_the_sweep_is_complete() -> None:
+    times = iter((3_000_000, 2_000_000))
+    engine = FakeEngine(lambda _: disturbed(next(times)))
+    kept = KeptRuns(engine)
+    (done,) = kept.measure([request()])
+    assert isinstance(done.answer, PlainRun)
+    assert done.answer.measurement.median_ns == 2_000_000
+    # Broken off here, nothing is measured again ...
+    resumed = FakeEngine(quick)
+    resumed_kept = KeptRuns(resumed)
+    (again,) = resumed_kept.measure([request()])
+    assert resumed.requests == []
+    assert again.answer == done.answer
+    # ... but a sweep that has come to its end leaves no doubtful figures.
+    resumed_kept.complete()
+    fresh = FakeEngine(quick)
+    measured(fresh, request())
+    assert len(fresh.requests) == 1
+
+
+def test_quiet_repetition_is_kept_for_good() -> None:
+    answers = iter((disturbed(3_000_000), plain_run(2_000_000)))
+    kept = KeptRuns(FakeEngine(lambda _: next(answers)))
+    list(kept.measure([request()]))
+    kept.complete()
+    engine = FakeEngine(quick)
+    measured(engine, request())
+    assert engine.requests == []
