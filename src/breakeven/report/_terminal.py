@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from breakeven.report._chart_build import axis_word
+from breakeven.report._check_text import crossover_sentence, verdict_sentence
 from breakeven.report._curve_table import curve_table
 from breakeven.report._result_table import (
     device_label,
     glyphs_for,
-    reference_cpu,
     result_table,
 )
-from breakeven.report._text import printable, ratio_with_interval, shorten
+from breakeven.report._text import printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
 from breakeven.verdict import (
@@ -26,7 +26,6 @@ from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
     Finding,
-    NoCrossover,
 )
 
 _MAX_FINDINGS = 8
@@ -47,7 +46,7 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
         console: Where to; its width, colours and encoding are honoured.
         hints: Lines at the end that say what to do next.
     """
-    _say(console, Text(_verdict_sentence(report), style=_CHOICE_STYLES[report.verdict.choice]))
+    _say(console, Text(verdict_sentence(report), style=_CHOICE_STYLES[report.verdict.choice]))
     if report.verdict.because:
         _say(console, Text(printable(report.verdict.because, 600)))
     for warning in _warnings(report):
@@ -86,31 +85,6 @@ def _say(console: Console, text: Text, indent: int = 0) -> None:
     # A path longer than the line is cut at the line's end, not dropped.
     text.overflow = "fold"
     console.print(Padding(text, (0, 0, 0, indent), expand=False) if indent else text)
-
-
-def _verdict_sentence(report: CheckReport) -> str:
-    verdict = report.verdict
-    ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
-    device, over = _label(report, verdict.device), _label(report, verdict.over)
-    match verdict.choice:
-        case Choice.CPU:
-            num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
-            rival = f"the {over}" if num_gpus == 1 else f"the best GPU, {over}"
-            where = "your CPU" if device == "this CPU" else f"the CPU ({device})"
-            return f"Train this on {where}: {ratio} faster than {rival}."
-        case Choice.GPU:
-            return f"A GPU pays off: {device}, {ratio} faster than {over}."
-        case Choice.TOO_CLOSE:
-            return f"Too close to call: {device} at {ratio} the speed of {over}. Measure."
-        case _:
-            assert_never(verdict.choice)
-
-
-def _label(report: CheckReport, device: str) -> str:
-    for result in report.results:
-        if result.device == device:
-            return device_label(result)
-    return printable(device)
 
 
 def _facts(report: CheckReport) -> Iterator[str]:
@@ -169,31 +143,11 @@ def _too_big_sentence(result: DeviceResult) -> str:
 
 
 def _crossover_sentence(report: CheckReport) -> Text:
-    crossover = report.crossover
-    match crossover:
-        case Crossover():
-            cpu = reference_cpu(report.results)
-            rival = "the CPU" if cpu is None else device_label(cpu)
-            winner = _label(report, crossover.device)
-            axis = printable(crossover.axis.replace("_", " "))
-            first, last = crossover.searched
-            interval = (
-                f"{crossover.low:,} or more"
-                if crossover.high is None
-                else f"{crossover.low:,}–{crossover.high:,}"
-            )
-            return Text.assemble(
-                "Crossover: from ",
-                (f"{axis} {crossover.value:,}", "bold"),
-                f" ({interval}) on, {winner} is faster than {rival} "
-                f"(searched {first:,} to {last:,}).",
-            )
-        case NoCrossover():
-            # What was not searched may well be there.
-            what = "Crossover not known: " if crossover.searched is None else "No crossover: "
-            return Text.assemble(what, printable(crossover.none_because, 600))
-        case _:
-            assert_never(crossover)
+    sentence = Text(crossover_sentence(report))
+    if isinstance(report.crossover, Crossover):
+        place = f"{axis_word(report.crossover.axis)} {report.crossover.value:,}"
+        sentence.highlight_words([place], "bold")
+    return sentence
 
 
 def _render_findings(findings: Sequence[Finding], console: Console) -> None:
