@@ -1,0 +1,58 @@
+"""Which systems there are, and what happens where one cannot be run."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+import pytest
+
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.systems import SYSTEMS, SystemEntry, find_systems, main_systems, run_system
+from breakeven.systems import script_path as path_of
+
+
+@pytest.mark.parametrize("entry", SYSTEMS, ids=lambda entry: entry.name)
+def test_an_entry_tells_what_its_class_tells(entry: SystemEntry) -> None:
+    module = importlib.import_module(f"breakeven.systems.{entry.module}")
+    system = getattr(module, entry.class_name)()
+    assert system.name == entry.name
+    assert system.title
+    assert system.published_in
+    for script in entry.scripts:
+        assert path_of(script).is_file()
+
+
+def test_the_six_are_run_by_all() -> None:
+    assert [entry.name for entry in main_systems()] == [
+        "neural-ode", "disc-mlp", "rnn-stream", "shi2016", "device-rules", "weight-update"
+    ]  # fmt: skip
+
+
+def test_names_are_found_once_in_their_order() -> None:
+    found = find_systems(["matvec", "disc-mlp", "matvec"])
+    assert [entry.name for entry in found] == ["matvec", "disc-mlp"]
+
+
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no system 'disk-mlp'") as raised:
+        find_systems(["disk-mlp"])
+    assert "did you mean disc-mlp?" in str(raised.value.hint)
+
+
+def test_a_missing_dependency_is_told_with_what_installs_it() -> None:
+    entry = replace(SYSTEMS[0], requires=("no_such_module",))
+    with pytest.raises(BreakevenError, match="needs no_such_module") as raised:
+        run_system(entry)
+    assert raised.value.hint == "python -m pip install no_such_module"
+
+
+def test_a_module_that_cannot_be_imported_is_a_reason_and_no_crash() -> None:
+    entry = replace(find_systems(["disc-mlp"])[0], module="_no_such_system")
+    with pytest.raises(BreakevenError, match="disc-mlp cannot be imported"):
+        run_system(entry)
+
+
+def test_an_unknown_host_is_told_before_anything_runs() -> None:
+    with pytest.raises(BreakevenError, match="no-such-cpu"):
+        run_system(find_systems(["disc-mlp"])[0], host="no-such-cpu")
