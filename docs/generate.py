@@ -95,6 +95,16 @@ def json_page() -> str:
     )
 
 
+def sweep_json_page() -> str:
+    """Return the keys of the JSON report of a sweep."""
+    return _schema_page(
+        "# JSON of a sweep\n",
+        "sweep TARGET --over NAME=VALUES",
+        "Times are in nanoseconds, as their keys say. `low` and `high` bound a 90 % interval. Every"
+        " key is always there; what is unknown is null.\n",
+    )
+
+
 def validation_json_page() -> str:
     """Return the keys of the JSON report of a validation."""
     return _schema_page(
@@ -103,6 +113,17 @@ def validation_json_page() -> str:
         "The unit of a number is in its key: `_ms` milliseconds, as in tables, `_fraction` a share"
         " or an error, 0.12 for 12 %. `low` and `high` bound a 90 % interval. Every key is always"
         " there; what is unknown is null.\n",
+    )
+
+
+def workloads_json_page() -> str:
+    """Return the keys of the JSON report of systems with published figures."""
+    return _schema_page(
+        "# JSON of the six systems\n",
+        "workloads NAME",
+        "The unit of a table's figures is the `kind` of their column, also of an estimate, whatever"
+        " its keys are called; elsewhere it is in the key. `low` and `high` bound a 90 % interval."
+        " Every key is always there; what is unknown is null.\n",
     )
 
 
@@ -131,7 +152,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "devices.md": devices_page,
     "json.md": json_page,
+    "sweep-json.md": sweep_json_page,
     "validation-json.md": validation_json_page,
+    "workloads-json.md": workloads_json_page,
 }
 
 

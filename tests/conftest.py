@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+# Tests run beside each other: scripts with a thread per core would wait for one another's, many
+# times longer than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Machines differ, and a busy one is slow at times: no test may fail for that.
 hypothesis.settings.register_profile("breakeven", deadline=None)

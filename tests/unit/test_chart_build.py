@@ -137,6 +137,13 @@ def test_nothing_to_draw() -> None:
     assert report_charts(msgspec.structs.replace(sweeps.batch_sizes(), axes=())) == ()
 
 
+def test_a_check_with_nothing_in_it_has_no_chart() -> None:
+    report = msgspec.structs.replace(made_up.cpu_wins(), results=())
+    empty = tuple(msgspec.structs.replace(curve, points=()) for curve in report.curves)
+    assert report_charts(msgspec.structs.replace(report, curves=empty)) == ()
+    assert report_charts(msgspec.structs.replace(report, curves=())) == ()
+
+
 def test_a_published_figure_outside_what_was_searched_widens_the_axis() -> None:
     report = sweeps.batch_sizes(sizes=(16, 32, 64))
     far = msgspec.structs.replace(

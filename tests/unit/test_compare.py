@@ -28,15 +28,22 @@ from breakeven.report import (
 )
 from breakeven.timing import Source
 from breakeven.verdict import (
+    Cell,
     Change,
     CheckReport,
     Choice,
     ClaimOutcome,
+    ColumnKind,
     ComparisonReport,
     Crossover,
     CrossoverShift,
     NoCrossover,
+    RowSource,
     SweepReport,
+    SystemsReport,
+    SystemTable,
+    TableColumn,
+    TableRow,
     compare_reports,
 )
 
@@ -224,6 +231,35 @@ def test_systems_are_compared_by_their_tables_and_claims() -> None:
     assert [(t.point.group, t.point.device) for t in slower] == [("rnn-stream", "T4")]
     (change,) = report.claims
     assert (change.before, change.after) == (ClaimOutcome.AGREES, ClaimOutcome.DISAGREES)
+
+
+def _of_table(
+    columns: tuple[tuple[str, ColumnKind], ...], *rows: tuple[Cell, ...]
+) -> SystemsReport:
+    table = SystemTable(
+        title="Times",
+        columns=tuple(TableColumn(name=name, kind=kind) for name, kind in columns),
+        rows=tuple(TableRow(source=RowSource.PREDICTED, cells=cells) for cells in rows),
+    )
+    return replace(systems.report(), systems=(systems.system(tables=(table,), claims=()),))
+
+
+def test_rows_of_a_table_are_told_apart_by_their_size() -> None:
+    columns = (("size", ColumnKind.BYTES), ("time", ColumnKind.TIME_NS))
+    copies = _of_table(columns, (4_000, systems.estimate(1)), (64_000, systems.estimate(2)))
+    report = compare_reports(copies, copies)
+    assert [time.point.device for time in report.times] == ["4,000 bytes", "64,000 bytes"]
+
+
+def test_a_count_beside_the_figures_may_change() -> None:
+    columns = (
+        ("device", ColumnKind.TEXT), ("time", ColumnKind.TIME_NS), ("launches", ColumnKind.COUNT)
+    )  # fmt: skip
+    before = _of_table(columns, ("T4", systems.estimate(1), 9_000))
+    after = _of_table(columns, ("T4", systems.estimate(9), 9_100))
+    report = compare_reports(before, after)
+    assert [(t.point.device, t.change) for t in report.times] == [("T4", Change.SLOWER)]
+    assert not report.only_before
 
 
 def test_a_time_of_zero_is_set_apart() -> None:

@@ -202,7 +202,7 @@ def test_copies_claim_is_open_or_fails_by_its_interval() -> None:
     def claim(ratio: float, factor: float) -> ClaimOutcome:
         slow, fast = time(ratio * 1e6, factor), time(1e6, 1.0)
         found = CopyTimes(
-            device="X", num_bytes=1_000_000_000, from_pageable=slow, from_pinned=slow,
+            device="T4", num_bytes=1_000_000_000, from_pageable=slow, from_pinned=slow,
             to_host=slow, inside=fast,
         )  # fmt: skip
         assert isinstance(found.pinned_ratio, Ratio)

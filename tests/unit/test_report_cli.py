@@ -78,6 +78,10 @@ DAMAGES: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
         lambda document: re.sub(rb'"axes": \[.*?\n  \]', b'"axes": []', document, flags=re.S),
         "axis",
     ),
+    (
+        lambda document: re.sub(rb'"results": \[.*?\n  \]', b'"results": []', document, flags=re.S),
+        "without a device",
+    ),
     (lambda document: document.replace(b'"width": 64', b'"length": 64', 1), "value of width"),
     (lambda document: document.replace(b'"cells": [', b'"cells": [null,'), "a row of 6 cells"),
     (lambda _: b'{"schema_version": 1, "rows": []}', "is no report of breakeven"),

@@ -20,6 +20,18 @@ def test_script_runs_to_its_end_on_pretended_gpus(tmp_path: Path) -> None:
     assert run_on_pretended_gpus(script, ["a", "-b"], num_devices=2) == "['a', '-b'] cuda:1\n"
 
 
+def test_files_of_the_current_folder_do_not_stand_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "torch.py").write_text("raise RuntimeError('not the torch that was meant')\n")
+    monkeypatch.chdir(folder)
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    script = _script(tmp_path, "import beside, torch\nprint(beside.NAME, torch.ones(1).sum())\n")
+    assert run_on_pretended_gpus(script).startswith("beside ")
+
+
 def test_failure_names_the_script_and_its_last_line(tmp_path: Path) -> None:
     script = _script(tmp_path, "print('so far')\nraise ValueError('bad \\udcff luck')\n")
     with pytest.raises(

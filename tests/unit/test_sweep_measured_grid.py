@@ -162,4 +162,4 @@ def test_sizes_that_would_take_too_long_are_told() -> None:
     (caveat,) = grid.caveats()
     assert caveat.code == "size-not-measured"
     assert "batch_size from 256 on" in caveat.message
-    assert "predicted from the others" in caveat.message
+    assert "predicted from the others up to 1024, and left out beyond" in caveat.message

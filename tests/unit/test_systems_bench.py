@@ -120,3 +120,9 @@ def test_of_a_long_command_the_end_is_told() -> None:
     spy = Spy()
     BenchProgress(spy, "mnist_mlp.py --batch-size 20 --update host").begin("measuring")
     assert spy.details == ["…tch-size 20 --update host: measuring"]
+
+
+def test_a_longer_time_limit_holds_for_long_runs_too() -> None:
+    with Bench(host="reference", time_limit_s=500.0) as bench:
+        assert bench.time_limit_s(400.0) == 500.0
+        assert bench.time_limit_s(600.0) == 600.0

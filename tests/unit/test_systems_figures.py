@@ -87,6 +87,9 @@ def test_the_disc_report_holds_the_curves_with_the_published_point() -> None:
     (point,) = sweep.published
     assert (point.axis, point.size, point.step_ns) == ("num_parameters", 700_000, None)
     assert len(report.claims) == 1
+    # A comparison of two runs finds a figure by the name of its column.
+    names = [column.name for column in report.tables[0].columns]
+    assert len(set(names)) == len(names)
 
 
 def test_the_stream_is_measured_on_one_thread_as_on_colab() -> None:

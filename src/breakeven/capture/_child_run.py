@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from breakeven.capture._cuda_names import SecondDeviceError
+from breakeven.capture._kept_memory import keep_freed_memory
 from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
 from breakeven.capture._plain_session import PlainSession
 from breakeven.capture._protocol import (
@@ -51,6 +52,8 @@ class ChildRun:
         # Whoever takes it ends the process: the training loop or the watchdog.
         self._ending = threading.Lock()
         self._main_thread = threading.get_ident()
+        if request.is_traced:
+            keep_freed_memory()
         kind = TracedSession if request.is_traced else PlainSession
         self._session = kind(request, self._finish, self._on_step)
 

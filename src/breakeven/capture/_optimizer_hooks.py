@@ -55,21 +55,8 @@ class OptimizerHooks(Patches):
         self.replace(torch.optim.Optimizer, "__init__", initialize)
         if self._recorder is not None:
             self.callback(register_optimizer_step_pre_hook(self._before).remove)
-            for owner in (torch.optim.Optimizer, torch.nn.Module):
-                self._release_untimed(owner, self._recorder)
         self.callback(register_optimizer_step_post_hook(self._after).remove)
         return self
-
-    def _release_untimed(self, owner: type[Any], recorder: StepRecorder) -> None:
-        """Keep the time in which ``zero_grad`` releases gradients out of the script's work."""
-        original = owner.zero_grad
-
-        @functools.wraps(original)
-        def zero_grad(*args: Any, **kwargs: Any) -> None:
-            with recorder.releasing():
-                original(*args, **kwargs)
-
-        self.replace(owner, "zero_grad", zero_grad)
 
     def is_round_known(self) -> bool:
         """Return whether all optimizers have stepped, so that a round of them can be told.

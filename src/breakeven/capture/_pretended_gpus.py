@@ -1,6 +1,6 @@
 """Run a block, or a script to its end, on GPUs that are not there.
 
-Started as ``python -m breakeven.capture._pretended_gpus NUM_DEVICES SCRIPT [ARGUMENT ...]``.
+Started as ``python -P -m breakeven.capture._pretended_gpus NUM_DEVICES SCRIPT [ARGUMENT ...]``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     """Run a script to its end, as ``python SCRIPT`` does."""
     num_devices, script = int(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.insert(0, str(Path(script).resolve().parent))
     with pretended_gpus(num_devices):
         runpy.run_path(script, run_name="__main__")
 

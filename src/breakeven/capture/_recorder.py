@@ -79,7 +79,6 @@ class StepRecorder(TorchDispatchMode):
         self.is_paused = False
         self._forward_lines: dict[int, tuple[Location | None, str]] = {}
         self._last_exit_ns = 0
-        self._is_releasing = False
 
     @property
     def is_moving(self) -> bool:
@@ -102,21 +101,6 @@ class StepRecorder(TorchDispatchMode):
             yield
         finally:
             self.is_paused = before
-            self._last_exit_ns = perf_counter_ns()
-
-    @contextmanager
-    def releasing(self) -> Iterator[None]:
-        """Time nothing inside, where only memory is released.
-
-        The CPU's allocator returns large blocks to the operating system, which can take longer
-        than the step on a GPU; CUDA's keeps them, in microseconds.
-        """
-        self._note_gap(perf_counter_ns())
-        self._is_releasing = True
-        try:
-            yield
-        finally:
-            self._is_releasing = False
             self._last_exit_ns = perf_counter_ns()
 
     def record(self, event: Event) -> None:
@@ -360,9 +344,7 @@ class StepRecorder(TorchDispatchMode):
 
     def _note_gap(self, entered_ns: int) -> None:
         gap_ns = entered_ns - self._last_exit_ns
-        if gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
-            return
-        if self.phase is Phase.DATA or self._is_releasing:
+        if self.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a hiccup: the user's Python does not run there

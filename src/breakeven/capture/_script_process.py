@@ -35,7 +35,8 @@ def run_on_pretended_gpus(
         ScriptError: It failed.
         BreakevenError: It did not end in time.
     """
-    command = ["-m", "breakeven.capture._pretended_gpus", str(num_devices)]
+    # -P: no file in the current folder takes the place of a module of Python's or torch's.
+    command = ["-P", "-m", "breakeven.capture._pretended_gpus", str(num_devices)]
     return _run([*command, str(script), *arguments], script, time_limit_s)
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Sizes whose steps are expected to take longer are not measured: the answer should come in
 # seconds, and a step that long has left the region where launches decide.
 LONGEST_STEP_NS = 1.0e9
 # The estimate is rough, and a machine that swaps is not only slow for us.
 _MEMORY_FRACTION = 0.5
+# Where Linux keeps the limit of a container, of which only one version of cgroups is in use.
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 def why_not_measured(
@@ -29,5 +35,13 @@ def why_not_measured(
 
 
 def _memory_bytes() -> int:
-    """Return this machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return this machine's memory, or the part of it that a container may use."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *(limit for limit in map(_limit_bytes, _CONTAINER_LIMITS) if limit)])
+
+
+def _limit_bytes(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return None

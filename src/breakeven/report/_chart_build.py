@@ -57,7 +57,7 @@ def report_charts(
     """
     match report:
         case CheckReport():
-            return (_curve_chart(report) if report.curves else _result_chart(report),)
+            return tuple(_check_charts(report))
         case SweepReport():
             return tuple(_sweep_charts(report))
         case SystemReport():
@@ -83,6 +83,13 @@ def value_text(value: AxisValue | float) -> str:
     if isinstance(value, str):
         return printable(value, 60)
     return f"{value:,}" if isinstance(value, int) else format_digits(value, 4)
+
+
+def _check_charts(report: CheckReport) -> Iterator[Chart]:
+    if any(curve.points for curve in report.curves):
+        yield _curve_chart(report)
+    elif report.results:
+        yield _result_chart(report)
 
 
 def _curve_chart(report: CheckReport) -> Chart:

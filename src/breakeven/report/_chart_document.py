@@ -59,7 +59,7 @@ def chart_document(report: AnyReport, suffix: str) -> bytes:
     charts = report_charts(report)
     if not charts:
         raise BreakevenError(
-            "there is no step time to draw", hint="the same with .html tells what went wrong"
+            "there is no step time to draw", hint="the same with .html shows everything else"
         )
     return chart_image(charts, _IMAGES[suffix.lower()], heading=_heading(report))
 

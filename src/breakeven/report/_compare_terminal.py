@@ -67,7 +67,11 @@ def render_comparison(
     _render_list(console, "Claims", _claim_lines(report))
     _render_list(console, "Only in A", _name_lines(report.only_before))
     _render_list(console, "Only in B", _name_lines(report.only_after))
-    _render_list(console, "Not to be compared: a time of 0", _name_lines(report.incomparable))
+    _render_list(
+        console,
+        "Not to be compared: a time of 0, or outside its interval",
+        _name_lines(report.incomparable),
+    )
 
 
 def _say(console: Console, text: Text, indent: int = 0) -> None:

@@ -67,8 +67,8 @@ def sweep_sections(report: SweepReport, *, level: int) -> tuple[PageSection, ...
                 charts=charts,
             )
         )
-    if report.published:
-        marks = {mark: None for chart in every for mark in chart.published}
+    marks = {mark: None for chart in every for mark in chart.published}
+    if marks:
         sections.append(
             PageSection(
                 title="Published figures",

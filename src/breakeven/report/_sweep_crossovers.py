@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from breakeven.report._chart_build import NUM_PARAMETERS, axis_word, value_text
+from breakeven.report._chart_build import axis_word, crossover_interval, value_text
 from breakeven.report._text import printable, shorten
 from breakeven.verdict import (
+    NUM_PARAMETERS,
     AxisValue,
     Crossover,
     DeviceKind,
@@ -101,7 +102,9 @@ def _sentence(crossover: SweepCrossover) -> Text:
     outcome = crossover.outcome
     match outcome:
         case Crossover():
-            return Text.assemble("from ", (_place(outcome), "bold"), f" on ({_interval(outcome)})")
+            return Text.assemble(
+                "from ", (_place(outcome), "bold"), f" on ({crossover_interval(outcome)})"
+            )
         case NoCrossover():
             # The name stands before the sentence already.
             reason = printable(outcome.none_because, 600)
@@ -167,7 +170,7 @@ def _cell(
         if crossover.device == device and crossover.held == held:
             outcome = crossover.outcome
             if isinstance(outcome, Crossover):
-                interval = f" ({_interval(outcome)})" if has_interval else ""
+                interval = f" ({crossover_interval(outcome)})" if has_interval else ""
                 return f"{outcome.value:,}{interval}"
             if outcome.faster is None:
                 return "not known"
@@ -219,7 +222,7 @@ def _thinned(settings: list[dict[str, AxisValue]], num_kept: int) -> list[dict[s
 
 
 def _from_on(outcome: Crossover) -> str:
-    return f"from {_place(outcome)} on ({_interval(outcome)})"
+    return f"from {_place(outcome)} on ({crossover_interval(outcome)})"
 
 
 def _word(axis: str) -> str:
@@ -235,12 +238,6 @@ def _place(outcome: Crossover) -> str:
         if counted
         else (f"{axis_word(outcome.axis)} {outcome.value:,}")
     )
-
-
-def _interval(outcome: Crossover) -> str:
-    if outcome.high is None:
-        return f"{outcome.low:,} or more"
-    return f"{outcome.low:,}–{outcome.high:,}"
 
 
 def _range(crossover: SweepCrossover) -> str:

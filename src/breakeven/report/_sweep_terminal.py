@@ -12,6 +12,7 @@ from rich.text import Text
 from breakeven.report._chart_build import axis_word, report_charts, settings_text, value_text
 from breakeven.report._chart_model import Chart, Scale
 from breakeven.report._chart_terminal import chart_text
+from breakeven.report._check_text import busy_warnings
 from breakeven.report._result_table import glyphs_for
 from breakeven.report._sweep_crossovers import (
     crossover_groups,
@@ -45,7 +46,8 @@ def render_sweep(report: SweepReport, console: Console, *, hints: Sequence[str] 
         hints: Lines at the end that say what to do next.
     """
     _say(console, Text(headline(report), style="bold"))
-    for warning in _warnings(report):
+    # What may turn the answer itself belongs beside it.
+    for warning in busy_warnings(c for held in (*report.points, report) for c in held.caveats):
         _say(console, Text(warning, style="yellow"))
     console.line()
     for fact in _facts(report):
@@ -108,16 +110,6 @@ def _axis_text(axis: SweepAxis) -> str:
     if len(texts) <= _MAX_VALUES:
         return f"{axis_word(axis.name)} {', '.join(texts)}"
     return f"{axis_word(axis.name)} {texts[0]} to {texts[-1]} ({len(texts):,} values)"
-
-
-def _warnings(report: SweepReport) -> Iterator[str]:
-    """Yield what may turn the answer itself, and so belongs beside it."""
-    caveats = [c for p in report.points for c in p.caveats] + list(report.caveats)
-    # Each names its own load: the first stands for all.
-    messages = [caveat.message for caveat in caveats if caveat.code == BUSY_MACHINE]
-    if messages:
-        times = f" (so in {len(messages):,} measurements)" if len(messages) > 1 else ""
-        yield (f"Careful: {printable(messages[0])}{times}. Run it again when the machine is quiet.")
 
 
 def _render_blocks(report: SweepReport, console: Console) -> None:

@@ -191,7 +191,8 @@ def _ensure_whole(report: Report) -> None:
     """
     match report:
         case CheckReport():
-            pass
+            if not report.results:
+                raise msgspec.ValidationError("a check without a device")
         case SweepReport():
             _ensure_whole_sweep(report)
         case SystemsReport():

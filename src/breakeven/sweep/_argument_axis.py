@@ -37,7 +37,7 @@ class ArgumentAxis:
         self._axis = axis
         self._step_at = step_at
         self._found: dict[AxisValue, Step] = {}
-        # Where the step was recorded as another one than that which is taken for it.
+        # Where the step that was recorded, if any, is not the one that is taken for it.
         self.differs_at: int | None = None
 
     def steps(self) -> dict[AxisValue, Step]:
@@ -74,14 +74,16 @@ class ArgumentAxis:
         """
         known = _recordable(self._step_at(values[0]), values)
         last = known[-1]
+        differs_at: int | None = None
         for _ in range(_MOST_TRIES):
             between = [value for value in known if values[0] < value < last]
             if not between:
                 return
             middle = _middle(between, values[0], last)
             if self._scale((values[0], middle, last), values):
+                self.differs_at = differs_at
                 return
-            self.differs_at = last
+            differs_at = last
             last = middle
 
     def _fill_whole(self, values: Sequence[int]) -> None:

@@ -25,10 +25,10 @@ _ROLES = {
     "num_devices": AxisRole.NUM_DEVICES,
 }
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
-_NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([+*])({_NUMBER}))?")
 # A number with zeros before it is a name, such as that of a file.
-_WHOLE = re.compile(r"[-+]?(?:0|[1-9]\d*)")
+_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _BRACE = re.compile(rf"\{{\{{|\}}\}}|\{{({_NAME})\}}|[{{}}]")
 
 _HINT = (
@@ -166,23 +166,24 @@ def _parse_values(values: str, text: str) -> tuple[AxisValue, ...]:
 
 
 def _parse_item(item: str, text: str) -> AxisValue:
-    if _WHOLE.fullmatch(item):
-        return int(item)
     try:
         number = float(item)
     except ValueError:
         return item
     if not math.isfinite(number):
         raise UsageError(f"{item!r} in {text!r} is no finite number", hint=_HINT)
-    return number if re.fullmatch(_NUMBER, item) and not re.match(r"[-+]?0\d", item) else item
+    if _WHOLE.fullmatch(item):
+        return int(item)
+    return number if re.fullmatch(_NUMBER, item) and not re.match(r"[-+]?0[0-9]", item) else item
 
 
 def _parse_range(found: re.Match[str], text: str) -> tuple[AxisValue, ...]:
-    start, end = Decimal(found[1]), Decimal(found[2])
-    is_linear = found[3] == "+"
-    step = Decimal(found[4] or 2)
-    if not all(math.isfinite(float(number)) for number in (start, end, step)):
+    numbers = (found[1], found[2], found[4] or "2")
+    # Asked of floats, since Decimal refuses exponents that it cannot hold.
+    if not all(math.isfinite(float(number)) for number in numbers):
         raise UsageError(f"{text!r} holds a number that is too large", hint=_HINT)
+    start, end, step = (_decimal(number) for number in numbers)
+    is_linear = found[3] == "+"
     if start > end:
         raise UsageError(
             f"{text!r} goes down from {found[1]} to {found[2]}",
@@ -201,6 +202,11 @@ def _parse_range(found: re.Match[str], text: str) -> tuple[AxisValue, ...]:
     if are_ends_whole and (not is_linear or step == step.to_integral_value()):
         return tuple(dict.fromkeys(round(value) for value in values))
     return tuple(float(value) for value in values)
+
+
+def _decimal(number: str) -> Decimal:
+    """Return a number as it is written; 0 where it is nearer to 0 than any float."""
+    return Decimal(number) if float(number) else Decimal(0)
 
 
 def _range_values(

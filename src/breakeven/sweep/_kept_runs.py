@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,17 +22,26 @@ from breakeven.timing import BUSY_MACHINE
 
 # Folders whose code decides what is measured.
 _MEASURING = ("capture", "measure", "timing")
-# Environment variables that change how fast torch runs.
+# Environment variables that change how fast torch runs, or which code the script finds.
 _ENVIRONMENT = (
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "GOMP_",
-    "TORCH_",
-    "PYTORCH_",
-    "CUDA_",
+    "ATEN_",
     "CUBLAS_",
+    "CUDA_",
+    "DNNL_",
+    "GLIBC_TUNABLES",
+    "GOMP_",
+    "KMP_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "MALLOC_",
+    "MKL_",
     "NVIDIA_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTHONPATH",
+    "PYTORCH_",
+    "TORCH_",
 )
 
 
@@ -48,6 +59,7 @@ class KeptRuns:
     def __init__(self, engine: Engine, *, is_fresh: bool = False) -> None:
         self._engine = engine
         self._is_fresh = is_fresh
+        self._started_s = time.time()
         # Once a script has refused to run without a GPU, it is always told that there is one;
         # None until a run has shown.
         self._has_cuda: bool | None = None
@@ -110,7 +122,11 @@ class KeptRuns:
             first = first_tries[again.request]
             if _has_failed(first) and not _has_failed(again):
                 self._note_refusal(again, has_cuda=True)
-            yield _better(first, again)
+            better = _better(first, again)
+            if better is first and isinstance(first.answer, PlainRun):
+                # The second try has replaced it.
+                self._keep(repeats[again.request], first.answer, first.machine)
+            yield better
 
     def _run(self, sent: Mapping[RunRequest, RunRequest]) -> Iterator[EngineRun]:
         """Make the runs that are sent for the requests, and keep each at once."""
@@ -137,6 +153,9 @@ class KeptRuns:
             self._has_cuda = has_cuda or bool(self._has_cuda)
 
     def _keep(self, request: RunRequest, run: PlainRun, machine: MachineKey) -> None:
+        # Files are read when the run ends: one that was edited meanwhile is not what was timed.
+        if any(_changed_s(source.path) > self._started_s for source in run.sources):
+            return
         key = _key(request, machine)
         write_run(key, run, {source.path: source.sha256 for source in run.sources})
         self._note_load(key, run)
@@ -162,6 +181,14 @@ def _better(first: EngineRun, again: EngineRun) -> EngineRun:
     return first if quieter(first.answer, again.answer) is first.answer else again
 
 
+def _changed_s(path: str) -> float:
+    """Return when a file changed last, in seconds since the epoch; never where there is none."""
+    try:
+        return Path(path).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _key(request: RunRequest, machine: MachineKey) -> RunKey:
     """Return everything that a run depends on; how long it may take at most is not of it."""
     variables = sorted(
@@ -169,6 +196,8 @@ def _key(request: RunRequest, machine: MachineKey) -> RunKey:
         for name, value in os.environ.items()
         if name.startswith(_ENVIRONMENT)
     )
+    # Another virtual environment may hold other versions of what the script imports.
+    variables.append(os.fsencode(sys.prefix))
     return RunKey(
         machine=machine,
         request=msgspec.json.encode(replace(request, time_limit_s=0.0), order="sorted").decode(),

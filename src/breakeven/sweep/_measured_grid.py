@@ -146,8 +146,11 @@ class MeasuredGrid:
             if left_out is None or self._curve_axis is None:
                 continue
             at = f" at {describe(curve.held)}" if curve.held else ""
-            is_told = curve.sizes.is_known(left_out.size)
-            then = "are predicted from the others" if is_told else "are left out"
+            larger = [size for size in curve.sizes.sizes if size >= left_out.size]
+            told = [size for size in larger if curve.sizes.is_known(size)]
+            then = "are predicted from the others" if told else "are left out"
+            if told and told != larger:
+                then += f" up to {told[-1]}, and left out beyond"
             found.append(
                 Caveat(
                     code="size-not-measured",

@@ -21,7 +21,18 @@ from breakeven.store import MachineKey, machine_key, machine_lock
 
 # Settings of torch and its libraries, which a script must find as it would without Ray: for one,
 # Ray sets OMP_NUM_THREADS for its tasks, as no shell does.
-_SETTINGS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_")
+_SETTINGS = (
+    "ATEN_",
+    "DNNL_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTORCH_",
+    "TORCH_",
+)
 
 _LOW_PRIORITY = Caveat(
     code="low-priority",

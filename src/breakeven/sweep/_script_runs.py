@@ -48,7 +48,6 @@ class ScriptRuns:
         self._progress = progress
         # A script that never uses a GPU is recorded as if it were moved to one.
         self._is_moved = False
-        self._num_traces = 0
 
     def target_at(self, settings: Mapping[str, AxisValue]) -> Target:
         """Return the script with its arguments at these settings."""
@@ -90,7 +89,6 @@ class ScriptRuns:
         Raises:
             BreakevenError: The script gave no step.
         """
-        self._num_traces += 1
         at = f" at {describe(settings)}" if settings else ""
         self._progress.begin(f"recording a step{at}")
         old, new = self._batch_change(settings, loader)

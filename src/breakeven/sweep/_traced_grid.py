@@ -86,8 +86,9 @@ class TracedGrid:
     def _note_difference(self, axis: SweepAxis, value: int) -> None:
         caveat = Caveat(
             code="step-differs",
-            message=f"the step recorded at {axis.name} {value} is another one than at smaller "
-            "ones (an epoch may end in it); the GPUs' times are those of the step at smaller ones",
+            message=f"no step like those at smaller ones was recorded at {axis.name} {value}: an "
+            "epoch may end in it, or the script fails there; the GPUs' times are those of the step "
+            "at smaller ones",
         )
         if caveat not in self.caveats:
             self.caveats.append(caveat)

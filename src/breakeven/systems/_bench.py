@@ -78,6 +78,14 @@ class Bench:
         """Return what feeds the GPUs."""
         return find_host(self._host_name, self.launcher)
 
+    def time_limit_s(self, least_s: float) -> float:
+        """Return the limit of a run that is known to need longer than others may.
+
+        Args:
+            least_s: What it is given in any case, in seconds.
+        """
+        return max(least_s, self._time_limit_s)
+
     @property
     def torch_version(self) -> str:
         """Return the torch that runs the scripts."""

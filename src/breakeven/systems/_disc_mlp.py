@@ -85,7 +85,15 @@ class DiscMlp:
 
 def depth_table(sweep: SweepReport) -> SystemTable:
     """Return parameters and times by depth: of one step, and of the 100 epochs of the post."""
-    names = ("depth", "parameters", "CPU, step", "100 epochs", f"{_LAPTOP_GPU}, step", "100 epochs")
+    names = (
+        "depth",
+        "parameters",
+        *(
+            f"{device}, {what}"
+            for device in ("CPU", _LAPTOP_GPU)
+            for what in ("step", "100 epochs")
+        ),
+    )
     kinds = (ColumnKind.COUNT, ColumnKind.COUNT, *(ColumnKind.TIME_NS,) * 4)
     published: tuple[Cell, ...] = (
         DISC_MLP_CROSSOVER_DEPTH, DISC_MLP_CROSSOVER_PARAMETERS, None, None, None, None

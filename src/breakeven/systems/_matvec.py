@@ -104,7 +104,9 @@ def _time_calls(bench: Bench) -> list[Calls]:
     threads = sorted({1, bench.host_summary().num_threads})
     with machine_lock():
         printed = run_script(
-            script_path(_SCRIPT), ("--threads", *map(str, threads)), time_limit_s=_TIME_LIMIT_S
+            script_path(_SCRIPT),
+            ("--threads", *map(str, threads)),
+            time_limit_s=bench.time_limit_s(_TIME_LIMIT_S),
         )
     return [msgspec.json.decode(line, type=Calls) for line in printed.splitlines()]
 

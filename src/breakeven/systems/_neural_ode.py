@@ -48,7 +48,7 @@ class NeuralOde:
         """Train a while, then measure the step on this CPU in several ways and predict GPUs."""
         with tempfile.TemporaryDirectory(prefix="breakeven-") as folder:
             weights = Path(folder) / "weights.pt"
-            losses = _train(weights)
+            losses = _train(bench, weights)
             cpu_runs = measure_cpu(bench, weights)
             gpu_runs = predict_gpus(bench, weights)
         return SystemReport(
@@ -64,11 +64,12 @@ class NeuralOde:
         )
 
 
-def _train(weights: Path) -> tuple[float, ...]:
+def _train(bench: Bench, weights: Path) -> tuple[float, ...]:
     """Train the network for a while, save it, and return the losses that were printed."""
     # One more, for the script prints its loss in every fiftieth and first iteration.
     options = ("--iterations", str(_TRAINED_ITERATIONS + 1), "--save", str(weights))
-    printed = run_script(script_path(_SCRIPT), options, time_limit_s=_TRAINING_LIMIT_S)
+    limit_s = bench.time_limit_s(_TRAINING_LIMIT_S)
+    printed = run_script(script_path(_SCRIPT), options, time_limit_s=limit_s)
     return tuple(map(float, _LOSS.findall(printed)))
 
 

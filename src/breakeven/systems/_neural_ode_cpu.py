@@ -62,7 +62,7 @@ def measure_cpu(bench: Bench, weights: Path) -> tuple[CpuRun, ...]:
     Raises:
         BreakevenError: A script gave no answer.
     """
-    return (*_eager(bench, weights), *_compiled(weights))
+    return (*_eager(bench, weights), *_compiled(weights, bench.time_limit_s(_COMPILE_LIMIT_S)))
 
 
 def _eager(bench: Bench, weights: Path) -> Iterator[CpuRun]:
@@ -78,11 +78,11 @@ def _eager(bench: Bench, weights: Path) -> Iterator[CpuRun]:
                 yield CpuRun(device=_cpu(run.num_threads), solver=solver, step=step)
 
 
-def _compiled(weights: Path) -> Iterator[CpuRun]:
+def _compiled(weights: Path, time_limit_s: float) -> Iterator[CpuRun]:
     for solver, script in SCRIPTS.items():
         step, failure = None, ""
         try:
-            step = _time_compiled(script_path(script), weights)
+            step = _time_compiled(script_path(script), weights, time_limit_s)
         except BreakevenError as error:  # without a C++ compiler, for instance
             failure = error.message
         yield CpuRun(
@@ -90,10 +90,10 @@ def _compiled(weights: Path) -> Iterator[CpuRun]:
         )
 
 
-def _time_compiled(script: Path, weights: Path) -> Estimate:
+def _time_compiled(script: Path, weights: Path, time_limit_s: float) -> Estimate:
     options = (str(_BUDGET_S), "1", str(script), "--load", str(weights), "--compile")
     with machine_lock():
-        printed = run_script(Path(compiled_timer.__file__), options, time_limit_s=_COMPILE_LIMIT_S)
+        printed = run_script(Path(compiled_timer.__file__), options, time_limit_s=time_limit_s)
     return msgspec.json.decode(printed.splitlines()[-1], type=Measurement).estimate
 
 

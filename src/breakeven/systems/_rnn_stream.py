@@ -30,7 +30,7 @@ _GPUS_HERE = ("T4", "K80", "RTX 4090", "A100 SXM4 80GB")
 _FACTOR = 1.5
 # Colab's two virtual processors are the two hyperthreads of one core.
 _COLAB_THREADS = 1
-# torch ends a run once its steps have taken that long; those of the large batch are slow.
+# A run ends once its steps have taken that long; those of the large batch are slow.
 _BUDGET_S = 2.0
 
 _COLUMNS = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 import msgspec
 
@@ -12,13 +13,16 @@ from breakeven.verdict._report import CheckReport
 from breakeven.verdict._sweep_report import AxisValue, SweepReport
 from breakeven.verdict._system_report import ColumnKind, SystemsReport, SystemTable, TableRow
 
+# Of columns on the left of a table, those that say what a row is about.
+_NAMING = (ColumnKind.TEXT, ColumnKind.COUNT, ColumnKind.BYTES)
+
 
 class PointName(msgspec.Struct, frozen=True, kw_only=True):
     """What tells one step time of a run from the others.
 
     Args:
         group: The system, where a run has several; else empty.
-        device: Name of the device; of a table, the words of its row.
+        device: Name of the device; of a table, what its row is about.
         settings: The value of every axis; of a table, its title and column.
     """
 
@@ -92,13 +96,13 @@ def _of_systems(report: SystemsReport) -> Iterator[NamedTime]:
 
 
 def _of_row(row: TableRow, table: SystemTable, group: str) -> Iterator[NamedTime]:
-    words = " ".join(_words(row, table))
+    about = " ".join(_about(row, table))
     for column, cell in zip(table.columns, row.cells, strict=False):
         if column.kind is ColumnKind.TIME_NS and isinstance(cell, Estimate):
             yield NamedTime(
                 name=PointName(
                     group=group,
-                    device=words,
+                    device=about,
                     settings={"table": table.title, "column": column.name},
                 ),
                 step_ns=cell.value_ns,
@@ -108,10 +112,10 @@ def _of_row(row: TableRow, table: SystemTable, group: str) -> Iterator[NamedTime
             )
 
 
-def _words(row: TableRow, table: SystemTable) -> Sequence[str]:
-    """Return what a row is about: its texts and counts, which no run changes."""
-    return [
-        str(cell)
-        for column, cell in zip(table.columns, row.cells, strict=False)
-        if column.kind in (ColumnKind.TEXT, ColumnKind.COUNT) and isinstance(cell, str | int)
-    ]
+def _about(row: TableRow, table: SystemTable) -> Iterator[str]:
+    """Yield what a row is about: texts and sizes left of its figures, which runs may change."""
+    columns = takewhile(lambda column: column.kind in _NAMING, table.columns)
+    for column, cell in zip(columns, row.cells, strict=False):
+        if isinstance(cell, str | int):
+            is_bytes = column.kind is ColumnKind.BYTES and isinstance(cell, int)
+            yield f"{cell:,} bytes" if is_bytes else str(cell)
