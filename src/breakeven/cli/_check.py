@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from breakeven.cli._options import add_comparison, add_target, add_time_limit
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,42 +35,9 @@ DEFAULT_TIME_LIMIT_S = 60.0
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check``."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="script.py, or path.py:function, or with -m a module's name",
-    )
-    parser.add_argument(
-        "--device",
-        dest="devices",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="GPU to compare with; may be repeated (default: a choice of six; "
-        "all: breakeven devices)",
-    )
-    parser.add_argument(
-        "--host",
-        metavar="here|NAME",
-        default="here",
-        help="machine that feeds the GPUs: here, reference (a typical server), or a CPU such as "
-        "'EPYC 7763' (default: here; all: breakeven devices --hosts)",
-    )
-    parser.add_argument(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="TARGET is a module, run as python -m does",
-    )
-    parser.add_argument(
-        "--time-limit",
-        dest="time_limit_s",
-        metavar="SECONDS",
-        type=_seconds,
-        default=DEFAULT_TIME_LIMIT_S,
-        help="give up on a run of the script after that long (default: 60)",
-    )
+    add_target(parser)
+    add_comparison(parser)
+    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="the script")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
@@ -145,13 +112,3 @@ def _render(report: CheckReport, args: argparse.Namespace) -> None:
     from breakeven.report import render
 
     render(report, CommandConsole(), hints=next_hints(report, args))
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds

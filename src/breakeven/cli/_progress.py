@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 from rich.console import Group
 from rich.live import Live
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 _REFRESHES_PER_S = 10
 
 
+class _Drawn(Protocol):
+    def renderable(self) -> Group: ...
+
+
+_Live = TypeVar("_Live", bound=_Drawn)
+_Plain = TypeVar("_Plain")
+
+
 @contextmanager
 def show_progress(stream: TextIO, *, is_quiet: bool) -> Iterator[Progress]:
     """Yield a progress that suits ``stream``, and clear what it shows at the end.
@@ -30,16 +38,29 @@ def show_progress(stream: TextIO, *, is_quiet: bool) -> Iterator[Progress]:
         stream: Usually stderr.
         is_quiet: Show nothing at all.
     """
-    live_progress = LiveProgress()
+    with draw(stream, LiveProgress(), PlainProgress(stream), is_quiet=is_quiet) as progress:
+        yield progress
+
+
+@contextmanager
+def draw(stream: TextIO, live: _Live, plain: _Plain, *, is_quiet: bool) -> Iterator[_Live | _Plain]:
+    """Yield the progress that suits ``stream``, and clear what it shows at the end.
+
+    Args:
+        stream: Usually stderr.
+        live: Is redrawn in place, at a terminal.
+        plain: Writes lines, elsewhere.
+        is_quiet: Show nothing at all.
+    """
     if is_quiet:  # nothing draws it
-        yield live_progress
+        yield live
         return
     console = CommandConsole(file=stream)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield PlainProgress(stream)
+        yield plain
         return
     with Live(
-        get_renderable=live_progress.renderable,
+        get_renderable=live.renderable,
         console=console,
         refresh_per_second=_REFRESHES_PER_S,
         transient=True,
@@ -47,7 +68,7 @@ def show_progress(stream: TextIO, *, is_quiet: bool) -> Iterator[Progress]:
         redirect_stdout=False,
         redirect_stderr=False,
     ):
-        yield live_progress
+        yield live
 
 
 class PlainProgress:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from breakeven.cli._options import add_comparison, add_target, add_time_limit
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -48,11 +48,7 @@ _CHART_SUFFIXES = (".html", ".png", ".svg")
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``sweep``."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="script.py, or path.py:function, or with -m a module's name",
-    )
+    add_target(parser)
     parser.add_argument(
         "--over",
         metavar="NAME=VALUES",
@@ -61,29 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="vary this; given again, every combination is a point of the grid, and curves "
         "are along the first",
     )
-    parser.add_argument(
-        "--device",
-        dest="devices",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="GPU to compare with; may be repeated (default: a choice of six; "
-        "all: breakeven devices)",
-    )
-    parser.add_argument(
-        "--host",
-        metavar="here|NAME",
-        default="here",
-        help="machine that feeds the GPUs: here, reference (a typical server), or a CPU such as "
-        "'EPYC 7763' (default: here; all: breakeven devices --hosts)",
-    )
-    parser.add_argument(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="TARGET is a module, run as python -m does",
-    )
+    add_comparison(parser)
     parser.add_argument(
         "--strategy",
         metavar="ddp|data_parallel",
@@ -92,14 +66,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="how several GPUs share the work: DistributedDataParallel or nn.DataParallel "
         "(default: ddp)",
     )
-    parser.add_argument(
-        "--time-limit",
-        dest="time_limit_s",
-        metavar="SECONDS",
-        type=_seconds,
-        default=DEFAULT_TIME_LIMIT_S,
-        help="give up on a run of the script after that long (default: 60)",
-    )
+    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="the script")
     parser.add_argument(
         "--fresh", action="store_true", help="measure again what was measured before"
     )
@@ -279,16 +246,6 @@ def _say_what_is_kept(args: argparse.Namespace) -> None:
     CommandConsole(stderr=True).print(
         f"What was measured is kept: {same} goes on from there.", soft_wrap=True, markup=False
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
 
 
 def _chart_file(text: str) -> Path:

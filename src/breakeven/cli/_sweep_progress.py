@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from breakeven.cli._console import CommandConsole
-from breakeven.cli._progress import LiveProgress, PlainProgress
+from breakeven.cli._progress import LiveProgress, PlainProgress, draw
 from breakeven.report import printable, settings_text
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_duration
@@ -23,7 +22,6 @@ from breakeven.verdict import AxisValue, DeviceKind, SweepPoint
 if TYPE_CHECKING:
     from breakeven.sweep import SweepProgress
 
-_REFRESHES_PER_S = 10
 _MAX_STAGES = 4
 _BAR_CHARACTERS = 24
 # What else stands on the screen: the stages, the bar, the table's header, the prompt.
@@ -42,24 +40,10 @@ def show_sweep_progress(stream: TextIO, *, is_quiet: bool) -> Iterator[SweepProg
         stream: Usually stderr.
         is_quiet: Show nothing at all.
     """
-    console = CommandConsole(file=stream)
-    live_progress = LiveSweepProgress(num_rows=max(console.height - _OTHER_ROWS, _LEAST_ROWS))
-    if is_quiet:  # nothing draws it
-        yield live_progress
-        return
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield PlainSweepProgress(stream)
-        return
-    with Live(
-        get_renderable=live_progress.renderable,
-        console=console,
-        refresh_per_second=_REFRESHES_PER_S,
-        transient=True,
-        # The user's answer and our errors have their own streams.
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ):
-        yield live_progress
+    num_rows = max(CommandConsole(file=stream).height - _OTHER_ROWS, _LEAST_ROWS)
+    live, plain = LiveSweepProgress(num_rows=num_rows), PlainSweepProgress(stream)
+    with draw(stream, live, plain, is_quiet=is_quiet) as progress:
+        yield progress
 
 
 class PlainSweepProgress:

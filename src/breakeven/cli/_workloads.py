@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from breakeven.cli._options import add_time_limit
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -50,14 +50,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "typical server), or a CPU such as 'EPYC 7763' (default: here; all: breakeven devices "
         "--hosts)",
     )
-    parser.add_argument(
-        "--time-limit",
-        dest="time_limit_s",
-        metavar="SECONDS",
-        type=float,
-        default=DEFAULT_TIME_LIMIT_S,
-        help="give up on a run of a script after that long (default: 120)",
-    )
+    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="a script")
     parser.add_argument(
         "--write-script",
         dest="folder",
@@ -105,8 +98,6 @@ def _ensure_sensible(args: argparse.Namespace, chosen: Sequence[SystemEntry]) ->
         raise UsageError("--write-script runs nothing, so there is no report for --json or -o")
     if args.force and args.output is None and args.folder is None:
         raise UsageError("--force is about -o FILE and --write-script DIR, which were not given")
-    if not 0 < args.time_limit_s < math.inf:
-        raise UsageError(f"--time-limit {args.time_limit_s:g} is not a number of seconds above 0")
 
 
 def _list_systems() -> None:

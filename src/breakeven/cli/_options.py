@@ -1,0 +1,70 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the script that a command runs."""
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="script.py, or path.py:function, or with -m a module's name",
+    )
+
+
+def add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add what is compared with, and how the script is started."""
+    parser.add_argument(
+        "--device",
+        dest="devices",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="GPU to compare with; may be repeated (default: a choice of six; "
+        "all: breakeven devices)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="here|NAME",
+        default="here",
+        help="machine that feeds the GPUs: here, reference (a typical server), or a CPU such as "
+        "'EPYC 7763' (default: here; all: breakeven devices --hosts)",
+    )
+    parser.add_argument(
+        "-m",
+        "--module",
+        dest="is_module",
+        action="store_true",
+        help="TARGET is a module, run as python -m does",
+    )
+
+
+def add_time_limit(parser: argparse.ArgumentParser, *, default_s: float, script: str) -> None:
+    """Add the limit of a run.
+
+    Args:
+        parser: Of the command.
+        default_s: Limit where none is given, in seconds.
+        script: What runs, for the help: "the script".
+    """
+    parser.add_argument(
+        "--time-limit",
+        dest="time_limit_s",
+        metavar="SECONDS",
+        type=_seconds,
+        default=default_s,
+        help=f"give up on a run of {script} after that long (default: {default_s:g})",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
