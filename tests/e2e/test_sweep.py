@@ -151,6 +151,17 @@ def test_points_at_which_the_script_fails_are_told_with_the_line() -> None:
     assert {point.settings["width"] for point in report.points} == {8, 16, 32}
 
 
+def test_first_point_that_cannot_be_timed_ends_no_sweep(tmp_path: Path) -> None:
+    # It is recorded first, and timed then.
+    arguments = ["--width={width}", "--once", "8", "--starts", str(tmp_path / "starts")]
+    report = sweep(KNOBS, "width=8,16,32", arguments=arguments)
+    (failure,) = report.failures
+    assert failure.settings == {"width": 8}
+    assert "for a second time" in failure.message
+    measured = {p.settings["width"] for p in cpu_points(report) if p.source is Source.MEASURED}
+    assert measured == {16, 32}
+
+
 def test_script_that_fails_everywhere_is_an_error() -> None:
     with pytest.raises(ScriptError, match="too much") as caught:
         sweep(KNOBS, "width=8,16", arguments=["--width", "{width}", "--fails-from", "1"])

@@ -84,9 +84,8 @@ class SweepStages:
 
     def predict(self) -> None:
         """Predict each step on each GPU, with what the host's own work takes in a plain run."""
-        base = self._base
-        self._plain = self._measure_base(base)
-        path = DevicePath(base.traced, self._plain)
+        self._base, self._plain = self._measure_base()
+        path = DevicePath(self._base.traced, self._plain)
         # Points that differ in nothing that is traced share their step.
         distinct = {id(step): step for step in self._steps.values()}
         prepared = {key: path.prepare(TracedRun(trace=step)) for key, step in distinct.items()}
@@ -152,24 +151,28 @@ class SweepStages:
         )
 
     @property
-    def _base(self) -> Base:
-        base = self._traced.base
-        assert base is not None, "there is a step, so one was recorded unchanged"
-        return base
-
-    @property
     def _nums_devices(self) -> tuple[int, ...]:
         axis = self._num_devices_axis
         return tuple(int(value) for value in axis.values) if axis else (1,)
 
-    def _measure_base(self, base: Base) -> PlainRun:
-        """Time the script as it is, with none of its threads or batches changed."""
-        self._progress.begin("measuring the step on this CPU")
-        request = self._runs.plain_request(base.settings, None, COARSE_BUDGET_S)
-        (done,) = self._kept.measure([request])
-        if isinstance(done.answer, RunFailure):
-            raise self._runs.error(base.settings, done.answer, done.output)
-        return done.answer
+    def _measure_base(self) -> tuple[Base, PlainRun]:
+        """Time the script as it is, with none of its threads or batches changed.
+
+        Raises:
+            BreakevenError: It cannot be timed at any of the points at which it was recorded; the
+                error is that of the first.
+        """
+        first_error: Exception | None = None
+        for base in self._traced.bases:
+            self._progress.begin("measuring the step on this CPU")
+            request = self._runs.plain_request(base.settings, None, COARSE_BUDGET_S)
+            (done,) = self._kept.measure([request])
+            if not isinstance(done.answer, RunFailure):
+                return base, done.answer
+            error = self._runs.error(base.settings, done.answer, done.output)
+            first_error = first_error or error
+        assert first_error is not None, "there is a step, so one was recorded unchanged"
+        raise first_error
 
     def _gpu_times(self, held: Settings, sizes: Sequence[int]) -> list[dict[int, Estimate]]:
         """Return the times of one GPU of each kind along a curve of the CPU."""
@@ -237,9 +240,8 @@ class SweepStages:
         return tuple(found)
 
     def _caveats(self) -> tuple[Caveat, ...]:
-        base = self._base
         caveats = [
-            *base.traced.trace.caveats,
+            *self._base.traced.trace.caveats,
             *self._traced.caveats,
             *self._measured.caveats(),
         ]

@@ -40,7 +40,7 @@ class TracedGrid:
         self._order = sorted(self._axes, key=lambda axis: axis.role is AxisRole.BATCH_SIZE)
         self._recorded: dict[Values, Step] = {}
         self._loaders: dict[Values, LoaderUse] = {}
-        self.base: Base | None = None
+        self.bases: list[Base] = []
         # What to know of the steps.
         self.caveats: list[Caveat] = []
 
@@ -130,7 +130,7 @@ class TracedGrid:
             else:
                 self._recorded[key] = traced.trace
                 if loader is None:
-                    self.base = self.base or Base(settings=settings, traced=traced)
+                    self.bases.append(Base(settings=settings, traced=traced))
                     if traced.loader is not None:
                         arguments = values_at(settings, self._arguments)
                         self._loaders[arguments] = traced.loader

@@ -12,9 +12,12 @@ parser.add_argument("--depth", type=int, default=2)
 parser.add_argument("--batch-size", type=int, default=16)
 parser.add_argument("--activation", default="relu")
 parser.add_argument("--fails-from", type=int, default=10**9)
+parser.add_argument("--once", type=int, help="a width that runs no second time")
 parser.add_argument("--starts", type=Path)
 args = parser.parse_args()
 
+if args.starts and args.width == args.once and args.starts.exists():
+    raise RuntimeError(f"a width of {args.width} is too much for a second time")
 if args.starts:
     kind = "traced" if torch.cuda.is_available() else "plain"
     with args.starts.open("a") as file:
