@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, RunFailure, RunRequest, find_target
+from breakeven.capture import FailureKind, RunFailure, RunRequest, file_digest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.sweep import _ray_node
 from breakeven.sweep._ray_connection import _carried_function
@@ -54,7 +54,7 @@ def task(tmp_path: Path) -> NodeTask:
     script.write_text("pass\n")
     request = RunRequest(target=find_target(str(script)), is_traced=False, time_limit_s=9.0)
     place = NodePlace(raw_folder=os.fsencode(tmp_path), settings={"OMP_NUM_THREADS": "7"})
-    digest = _ray_node.sha256_of(str(script))
+    digest = file_digest(str(script))
     assert digest is not None
     return NodeTask(request=request, place=place, target_sha256=digest)
 

@@ -8,8 +8,7 @@ import pytest
 from made_up_runs import SCRIPT, failure, plain_run
 from msgspec.structs import replace
 
-from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile
-from breakeven.capture._source_files import file_digest
+from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile, file_digest
 from breakeven.errors import Caveat
 from breakeven.store import MachineKey
 from breakeven.sweep import EngineRun

@@ -18,6 +18,7 @@ from breakeven.capture._protocol import TargetKind as TargetKind
 from breakeven.capture._protocol import TracedRun as TracedRun
 from breakeven.capture._script_process import run_on_pretended_gpus as run_on_pretended_gpus
 from breakeven.capture._script_process import run_script as run_script
+from breakeven.capture._source_files import file_digest as file_digest
 from breakeven.capture._target import find_target as find_target
 
 if TYPE_CHECKING:

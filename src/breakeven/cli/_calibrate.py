@@ -148,21 +148,17 @@ def _fit(args: argparse.Namespace) -> int:
         efficiencies_document,
         fit_efficiencies,
     )
-    from breakeven.cli._output import write_stdout
-    from breakeven.store import ensure_writable, write_document
+    from breakeven.store import ensure_writable
 
     ensure_writable(args.output, force=args.force)
     table = fit_efficiencies(args.tables)
-    write_document(args.output, efficiencies_document(table), force=args.force)
-    write_stdout(describe_efficiencies(table).encode())
-    return 0
+    return _write_fit(args, efficiencies_document(table), describe_efficiencies(table))
 
 
 def _fit_steps(args: argparse.Namespace) -> int:
     from breakeven.calibrate import describe_step_effects, step_effects_document
-    from breakeven.cli._output import write_stdout
     from breakeven.cli._progress import show_progress
-    from breakeven.store import ensure_writable, write_document
+    from breakeven.store import ensure_writable
     from breakeven.validate import calibrate_on_steps, read_table
 
     ensure_writable(args.output, force=args.force)
@@ -171,16 +167,13 @@ def _fit_steps(args: argparse.Namespace) -> int:
         effects = calibrate_on_steps(
             rows, command="breakeven calibrate --from-steps", progress=progress
         )
-    write_document(args.output, step_effects_document(effects), force=args.force)
-    write_stdout(describe_step_effects(effects).encode())
-    return 0
+    return _write_fit(args, step_effects_document(effects), describe_step_effects(effects))
 
 
 def _fit_shared_steps(args: argparse.Namespace) -> int:
     from breakeven.calibrate import describe_multi_gpu, multi_gpu_document
-    from breakeven.cli._output import write_stdout
     from breakeven.cli._progress import show_progress
-    from breakeven.store import ensure_writable, write_document
+    from breakeven.store import ensure_writable
     from breakeven.validate import calibrate_on_shared_steps, read_table
 
     ensure_writable(args.output, force=args.force)
@@ -189,8 +182,16 @@ def _fit_shared_steps(args: argparse.Namespace) -> int:
         table = calibrate_on_shared_steps(
             rows, command="breakeven calibrate --from-shared-steps", progress=progress
         )
-    write_document(args.output, multi_gpu_document(table), force=args.force)
-    write_stdout(describe_multi_gpu(table).encode())
+    return _write_fit(args, multi_gpu_document(table), describe_multi_gpu(table))
+
+
+def _write_fit(args: argparse.Namespace, document: bytes, description: str) -> int:
+    """Write what was fitted to its file, and say on stdout what it is."""
+    from breakeven.cli._output import write_stdout
+    from breakeven.store import write_document
+
+    write_document(args.output, document, force=args.force)
+    write_stdout(description.encode())
     return 0
 
 

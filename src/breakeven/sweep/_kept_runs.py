@@ -18,31 +18,11 @@ from breakeven.capture import PlainRun, RunFailure, RunRequest
 from breakeven.check import REFUSALS, is_worth_repeating, quieter
 from breakeven.store import MachineKey, RunKey, forget_runs, read_run, write_run
 from breakeven.sweep._engine import Engine, EngineRun
+from breakeven.sweep._settings import MACHINE_SETTINGS, TORCH_SETTINGS
 from breakeven.timing import BUSY_MACHINE
 
 # Folders whose code decides what is measured.
 _MEASURING = ("capture", "measure", "timing")
-# Environment variables that change how fast torch runs, or which code the script finds.
-_ENVIRONMENT = (
-    "ATEN_",
-    "CUBLAS_",
-    "CUDA_",
-    "DNNL_",
-    "GLIBC_TUNABLES",
-    "GOMP_",
-    "KMP_",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "MALLOC_",
-    "MKL_",
-    "NVIDIA_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "PYTHONPATH",
-    "PYTORCH_",
-    "TORCH_",
-)
 
 
 class KeptRuns:
@@ -194,7 +174,7 @@ def _key(request: RunRequest, machine: MachineKey) -> RunKey:
     variables = sorted(
         os.fsencode(f"{name}={value}")
         for name, value in os.environ.items()
-        if name.startswith(_ENVIRONMENT)
+        if name.startswith((*TORCH_SETTINGS, *MACHINE_SETTINGS))
     )
     # Another virtual environment may hold other versions of what the script imports.
     variables.append(os.fsencode(sys.prefix))

@@ -10,7 +10,14 @@ from typing import Any
 
 import msgspec
 
-from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest, TargetKind
+from breakeven.capture import (
+    FailureKind,
+    PlainRun,
+    RunFailure,
+    RunRequest,
+    TargetKind,
+    file_digest,
+)
 from breakeven.check import Progress, SilentProgress
 from breakeven.errors import BreakevenError
 from breakeven.store import MachineKey
@@ -23,7 +30,6 @@ from breakeven.sweep._ray_node import (
     NodeRefusal,
     NodeRun,
     NodeTask,
-    sha256_of,
 )
 
 # How often dead and new nodes are looked for.
@@ -253,7 +259,7 @@ def _suits(node: RayNode, request: RunRequest) -> bool:
 
 def _task(request: RunRequest) -> NodeTask:
     target = request.target
-    digest = None if target.kind is TargetKind.MODULE else sha256_of(target.path)
+    digest = None if target.kind is TargetKind.MODULE else file_digest(target.path)
     return NodeTask(request=request, place=NodePlace.here(), target_sha256=digest or "")
 
 
@@ -269,7 +275,7 @@ def _check_sources(answer: PlainRun | RunFailure, node: RayNode) -> None:
     if isinstance(answer, RunFailure):
         return
     for source in answer.sources:
-        if sha256_of(source.path) != source.sha256:
+        if file_digest(source.path) != source.sha256:
             raise BreakevenError(
                 f"{source.path} is not the same on the Ray node {node.name} as here",
                 hint="every node needs the same files at the same paths: use a shared folder",

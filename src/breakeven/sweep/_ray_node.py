@@ -6,7 +6,6 @@ refuses.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,24 +14,17 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from breakeven.capture import Launcher, PlainRun, RunFailure, RunRequest, TargetKind
+from breakeven.capture import (
+    Launcher,
+    PlainRun,
+    RunFailure,
+    RunRequest,
+    TargetKind,
+    file_digest,
+)
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.store import MachineKey, machine_key, machine_lock
-
-# Settings of torch and its libraries, which a script must find as it would without Ray: for one,
-# Ray sets OMP_NUM_THREADS for its tasks, as no shell does.
-_SETTINGS = (
-    "ATEN_",
-    "DNNL_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "PYTORCH_",
-    "TORCH_",
-)
+from breakeven.sweep._settings import TORCH_SETTINGS
 
 _LOW_PRIORITY = Caveat(
     code="low-priority",
@@ -153,15 +145,6 @@ def measure(data: bytes) -> bytes:
     return msgspec.json.encode(NodeRun(answer=answer, output=output))
 
 
-def sha256_of(path: str) -> str | None:
-    """Return the digest of a file in hexadecimal; None where it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
-
-
 class _RefusedError(Exception):
     """Carries a ``NodeRefusal`` out of the functions that find its cause."""
 
@@ -213,7 +196,7 @@ def _check_target(task: NodeTask) -> None:
     target = task.request.target
     if target.kind is TargetKind.MODULE:
         return
-    digest = sha256_of(target.path)
+    digest = file_digest(target.path)
     if digest is None:
         raise _RefusedError(f"has no file {target.path}", _SHARED)
     if digest != task.target_sha256:
@@ -242,7 +225,7 @@ def _apart_from_ray(place: NodePlace) -> Iterator[tuple[Caveat, ...]]:
 
 
 def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+    return {name: value for name, value in os.environ.items() if name.startswith(TORCH_SETTINGS)}
 
 
 def _set_niceness(niceness: int) -> bool:
