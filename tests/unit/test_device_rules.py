@@ -130,7 +130,7 @@ def test_long_loop_keeps_nothing() -> None:
         del loss
         assert recorder.devices.device_bytes == 2 * 512  # x and its gradient
     assert recorder.events == []
-    assert recorder._forward_lines == {}
+    assert recorder.origins.stacks == []
 
 
 def test_torch_is_as_before_also_after_an_exception() -> None:

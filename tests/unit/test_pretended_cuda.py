@@ -26,8 +26,14 @@ def test_item_is_one_sync_at_its_line() -> None:
 @pytest.mark.parametrize(
     ("read", "kind", "num_bytes"),
     [
-        (lambda x: float(x.sum()), "item", 4),
-        (lambda x: bool((x > 0).all()), "item", 1),
+        (lambda x: x.sum().item(), "item", 4),
+        (lambda x: float(x.sum()), "float", 4),
+        (lambda x: int(x.sum()), "int", 4),
+        (lambda x: bool((x > 0).all()), "bool", 1),
+        (lambda x: 1 if x.sum() < 3 else 2, "bool", 1),
+        (lambda x: max(x[0], x[1]), "bool", 1),
+        (lambda x: f"{x.sum():.3f}", "format", 4),
+        (lambda x: f"{x}", "print", 40),
         (lambda x: x.tolist(), "tolist", 40),
         (lambda x: x.cpu(), "cpu", 40),
         (lambda x: x.to("cpu"), "cpu", 40),
@@ -40,7 +46,8 @@ def test_item_is_one_sync_at_its_line() -> None:
         (lambda x: torch.cuda.synchronize(), "synchronize", 0),
     ],
     ids=[
-        "float", "bool", "tolist", "cpu", "to", "numpy", "repr", "nonzero", "mask",
+        "item", "float", "int", "bool", "if", "max", "format", "format-all", "tolist", "cpu", "to",
+        "numpy", "repr", "nonzero", "mask",
         "masked_select", "unique", "synchronize",
     ],
 )  # fmt: skip

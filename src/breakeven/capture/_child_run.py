@@ -62,6 +62,8 @@ class ChildRun:
         threading.Thread(target=self._watch_time, daemon=True).start()
         if self._request.num_threads:
             torch.set_num_threads(self._request.num_threads)
+        if self._request.flushes_denormals:
+            torch.set_flush_denormal(True)
         try:
             with self._session:
                 self._run_target(self._request.target)

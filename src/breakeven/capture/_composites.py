@@ -92,7 +92,7 @@ def _patch_ctc_loss(patches: Patches, recorder: StepRecorder) -> None:
             if not isinstance(value, torch.Tensor):
                 return value
             if _is_on_device(recorder, value):
-                recorder.record_sync("ctc_loss", value.numel() * value.element_size())
+                recorder.record_read("ctc_loss", value)
             with recorder.paused():
                 return value.tolist()
 

@@ -156,7 +156,7 @@ def patch_cuda_api(
         "reset_max_memory_allocated": None, "memory_stats": {}, "memory_summary": "",
         "ipc_collect": None, "manual_seed": None, "manual_seed_all": None, "seed": None,
         "seed_all": None, "initial_seed": 0, "set_per_process_memory_fraction": None,
-        "get_arch_list": ["sm_80"], "set_rng_state": None, "set_rng_state_all": None,
+        "get_arch_list": ["sm_80"],
         "utilization": 0, "mem_get_info": (_PROPERTIES["total_memory"],) * 2,
         "is_current_stream_capturing": False, "can_device_access_peer": False,
         "set_stream": None,
@@ -172,8 +172,12 @@ def patch_cuda_api(
     patches.replace(torch.cuda, "get_device_properties", properties)
     patches.replace(torch.cuda, "get_device_name", lambda device=None: properties(device).name)
     patches.replace(torch.cuda, "get_device_capability", capability)
-    patches.replace(torch.cuda, "get_rng_state", lambda device=0: torch.get_rng_state())
-    patches.replace(torch.cuda, "get_rng_state_all", lambda: [torch.get_rng_state()])
+    # Trainers that save checkpoints ask the module that defines them.
+    for module in (torch.cuda, torch.cuda.random):
+        patches.replace(module, "get_rng_state", lambda device=0: torch.get_rng_state())
+        patches.replace(module, "get_rng_state_all", lambda: [torch.get_rng_state()])
+        patches.replace(module, "set_rng_state", lambda *_, **__: None)
+        patches.replace(module, "set_rng_state_all", lambda *_, **__: None)
     patches.replace(torch.cuda, "Stream", stream)
     patches.replace(torch.cuda, "Event", _Event)
     patches.replace(torch.cuda, "stream", lambda _: nullcontext())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,28 @@ def bypass_data_parallel(patches: Patches) -> None:
     """Let it find no device, as on a machine without one: then it moves nothing."""
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     patches.replace(module, "_get_available_device_type", lambda: None)
+
+
+def keep_to_one_device(patches: Patches, on_split: Callable[[], None]) -> None:
+    """Let it take the first device alone, whatever devices the script lists.
+
+    A step is predicted on one GPU; that the script splits it over several has a rule of its own.
+
+    Args:
+        patches: Undo it.
+        on_split: Called when the script lists several devices.
+    """
+    original = torch.nn.DataParallel.__init__
+
+    @functools.wraps(original)
+    def initialize(
+        parallel: Any, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0
+    ) -> None:
+        if device_ids is not None and len(device_ids) > 1:
+            on_split()
+        original(parallel, module, device_ids=[0], output_device=0, dim=dim)
+
+    patches.replace(torch.nn.DataParallel, "__init__", initialize)
 
 
 def _scatter(

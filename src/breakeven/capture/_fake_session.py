@@ -105,11 +105,14 @@ class FakeSession(Patches):
 
 
 def _timed(event: Event) -> Event:
-    """Return the event with what it would take on the host instead of what its fake took."""
+    """Return the event with what it would take on the host instead of what its fake took.
+
+    The stacks of the user's lines are left behind: they are breakeven's own workloads' mostly.
+    """
     if not isinstance(event, Op):
-        return event
+        return replace(event, stack=-1)
     host_ns = round(len(event.inputs) * _HOST_TENSOR_NS) if event.is_on_host else 0
-    return replace(event, host_ns=host_ns)
+    return replace(event, host_ns=host_ns, stack=-1)
 
 
 def run_on_fakes(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from breakeven.capture._loader_facts import (
+    LoaderRecord,
+    batch_size_of,
+    describe_loader,
+    join_records,
+)
+from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._patching import Patches
 from breakeven.capture._protocol import LoaderUse
+from breakeven.trace import LoaderFacts
 
 
 class LoaderWatch(Patches):
@@ -39,7 +49,9 @@ class LoaderWatch(Patches):
         self._in_process = in_process
         self._around_fetch = around_fetch
         self._on_batch = on_batch
-        self._num_workers: dict[int, int] = {}
+        self._records: WeakKeyDictionary[DataLoader[Any], LoaderRecord] = WeakKeyDictionary()
+        # Of the loaders that a batch was taken from; they may be gone meanwhile.
+        self._used: list[LoaderRecord] = []
         # Since the last step boundary: (loader, time of the fetch).
         self._fetches: list[tuple[Any, int]] = []
 
@@ -56,19 +68,28 @@ class LoaderWatch(Patches):
                 args, kwargs = _with_enough_samples(dataset, batch_size, args, kwargs)
             original_init(loader, dataset, batch_size, *args, **kwargs)
             if watch._in_process:
-                watch._num_workers[id(loader)] = loader.num_workers
+                watch._records[loader] = LoaderRecord(
+                    location=locate(caller_of_constructor(sys._getframe(1), loader)),
+                    num_workers=int(loader.num_workers),
+                    persistent_workers=bool(loader.persistent_workers),
+                )
                 watch._keep_in_process(loader)
 
         def initialize_iterator(iterator: Any, loader: Any) -> None:
             original_iterator_init(iterator, loader)
             iterator._watched_loader = loader
+            if watch._in_process:
+                watch._record_of(loader).num_epochs += 1
 
         def fetch(iterator: Any) -> Any:
-            started_ns = perf_counter_ns()
+            started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
             with watch._around_fetch():
                 batch = original_next(iterator)
             duration_ns = perf_counter_ns() - started_ns
+            cpu_ns = thread_time_ns() - started_cpu_ns
             watch._fetches.append((iterator._watched_loader, duration_ns))
+            if watch._in_process:
+                watch._note_fetch(iterator._watched_loader, batch, duration_ns, cpu_ns)
             if watch._on_batch is not None:
                 watch._on_batch(batch, duration_ns)
             return batch
@@ -81,7 +102,42 @@ class LoaderWatch(Patches):
     def num_workers_of_last_fetch(self) -> int:
         """Return the worker processes that the script gave the loader of the last fetch."""
         loader = self._fetches[-1][0]
-        return self._num_workers.get(id(loader), int(loader.num_workers))
+        return self._num_workers_of(loader)
+
+    def facts(self, *, is_timed: bool) -> tuple[LoaderFacts, ...]:
+        """Return what is known of the loaders that batches were taken from, most used first.
+
+        Args:
+            is_timed: Whether fetches ran at full speed, so that their time says something.
+        """
+        return join_records(list(self._used), is_timed=is_timed)
+
+    def _record_of(self, loader: Any) -> LoaderRecord:
+        """Return the record of a loader; one that was made before has no line."""
+        record = self._records.get(loader)
+        if record is None:
+            record = LoaderRecord(
+                location=None,
+                num_workers=int(loader.num_workers),
+                persistent_workers=bool(loader.persistent_workers),
+            )
+            self._records[loader] = record
+        return record
+
+    def _note_fetch(self, loader: Any, batch: Any, wall_ns: int, cpu_ns: int) -> None:
+        record = self._record_of(loader)
+        record.wall_ns.append(wall_ns)
+        record.cpu_ns.append(cpu_ns)
+        if record.facts is None:
+            self._used.append(record)
+            with without_modes():
+                record.facts = describe_loader(loader, record)
+                record.batch_bytes = sum(
+                    tensor.numel() * tensor.element_size() for tensor in tensors_of(batch)
+                )
+
+    def _num_workers_of(self, loader: Any) -> int:
+        return self._record_of(loader).num_workers if self._in_process else int(loader.num_workers)
 
     def end_step(self) -> LoaderUse | None:
         """Return what the step that ends now took from the loader that it used most."""
@@ -91,7 +147,7 @@ class LoaderWatch(Patches):
         counts = Counter(id(loader) for loader, _ in fetches)
         most_used = counts.most_common(1)[0][0]
         loader = next(loader for loader, _ in fetches if id(loader) == most_used)
-        batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        batch_size = batch_size_of(loader)
         if not batch_size:
             return None
         is_sized = isinstance(loader.dataset, Sized)
@@ -99,7 +155,7 @@ class LoaderWatch(Patches):
             batch_size=batch_size,
             batches_per_step=counts[most_used],
             num_samples=len(loader.dataset) if is_sized else 0,
-            num_workers=self._num_workers.get(id(loader), int(loader.num_workers)),
+            num_workers=self._num_workers_of(loader),
             wait_ns=sum(duration for _, duration in fetches),
         )
 
@@ -130,3 +186,16 @@ def without_modes() -> Iterator[None]:
     """Run at full speed inside: nothing is recorded."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch, in whatever it is wrapped."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        return [tensor for value in batch.values() for tensor in tensors_of(value)]
+    if isinstance(batch, (list, tuple)):
+        return [tensor for value in batch for tensor in tensors_of(value)]
+    if hasattr(batch, "data") and isinstance(batch.data, dict):  # transformers.BatchEncoding
+        return tensors_of(batch.data)
+    return []

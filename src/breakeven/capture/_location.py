@@ -62,6 +62,17 @@ def locate(frame: FrameType | None) -> Location | None:
     return location_of(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
 
 
+def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameType | None:
+    """Return the frame that makes ``instance``, below the constructors of its own classes."""
+    while (
+        frame is not None
+        and frame.f_code.co_name == "__init__"
+        and any(frame.f_locals.get(name) is instance for name in frame.f_code.co_varnames[:1])
+    ):
+        frame = frame.f_back
+    return frame
+
+
 def location_of(file: str, line: int, function: str = "") -> Location:
     """Return a location whose parts can be shown and encoded, whatever the file is called."""
     return Location(file=as_text(file), line=line, function=function)

@@ -13,6 +13,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from breakeven.capture._model_calls import CalledModel, start_call
 from breakeven.capture._recorder import StepRecorder
 
 
@@ -25,6 +26,8 @@ class ModulePath(ExitStack):
         self._stack: list[str] = []
         # Of the running modules, which are TorchScript's.
         self._script_depths: list[int] = []
+        # The call of the outermost of them, if it has parameters.
+        self._call: CalledModel | None = None
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
     def __enter__(self) -> ModulePath:
@@ -47,12 +50,17 @@ class ModulePath(ExitStack):
             self._recorder.is_call_on_device = True
         if not self._stack and torch.is_grad_enabled():
             self._recorder.model_inputs += _num_samples(module, inputs)
+        if not self._stack and not self._recorder.is_paused:
+            self._call = start_call(module, inputs, self._recorder)
         self._stack.append(self._names[module])
         self._recorder.module_path = self._stack[-1]
 
     def _leave_module(self, module: nn.Module, *_: Any) -> None:
         if self._stack:
             self._stack.pop()
+        if self._call is not None and not self._stack:
+            self._call.end(self._recorder.events)
+            self._call = None
         if self._script_depths and self._script_depths[-1] == len(self._stack):
             self._script_depths.pop()
             self._recorder.is_call_on_device = bool(self._script_depths)

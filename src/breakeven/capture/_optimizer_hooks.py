@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,9 +15,10 @@ from torch.optim.optimizer import (
 )
 
 from breakeven.capture._device_map import HOST
+from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
-from breakeven.trace import Phase
+from breakeven.trace import Location, OptimizerFacts, Phase
 
 OnUpdate = Callable[[int], None]
 
@@ -40,7 +42,10 @@ class OptimizerHooks(Patches):
         self._numbers: dict[int, int] = {}
         # Keeps the optimizers alive, so that their ids are not given to others.
         self._seen: list[torch.optim.Optimizer] = []
-        self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        # The user's line that made each.
+        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Location | None] = (
+            weakref.WeakKeyDictionary()
+        )
         self._num_calls = 0
 
     def __enter__(self) -> OptimizerHooks:
@@ -50,7 +55,7 @@ class OptimizerHooks(Patches):
         @functools.wraps(original)
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            made.add(optimizer)
+            made[optimizer] = locate(caller_of_constructor(sys._getframe(1), optimizer))
 
         self.replace(torch.optim.Optimizer, "__init__", initialize)
         if self._recorder is not None:
@@ -76,6 +81,20 @@ class OptimizerHooks(Patches):
                     if id(parameter) not in known:
                         known.add(id(parameter))
                         yield parameter
+
+    def facts(self) -> tuple[OptimizerFacts, ...]:
+        """Return what is known of the optimizers seen so far, in order of their first update."""
+        return tuple(
+            OptimizerFacts(
+                name=type(optimizer).__name__,
+                location=self._made[optimizer],
+                num_tensors=sum(len(group["params"]) for group in optimizer.param_groups),
+                foreach=_switch(optimizer, "foreach"),
+                fused=_switch(optimizer, "fused"),
+                is_from_torch=type(optimizer).__module__.startswith("torch."),
+            )
+            for optimizer in list(self._seen)
+        )
 
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -108,7 +127,15 @@ class OptimizerHooks(Patches):
         if id(optimizer) not in self._numbers:
             self._numbers[id(optimizer)] = len(self._numbers)
             self._seen.append(optimizer)
+            # One that was made before has the line that updates it first.
+            self._made.setdefault(optimizer, locate(sys._getframe(1)))
         self._on_update(self._numbers[id(optimizer)])
+
+
+def _switch(optimizer: torch.optim.Optimizer, name: str) -> bool | None:
+    """Return an option that is on, off or left to torch; an optimizer of one's own has none."""
+    value = optimizer.defaults.get(name)
+    return value if isinstance(value, bool) else None
 
 
 def _keep_counters_on_host(optimizer: torch.optim.Optimizer, recorder: StepRecorder) -> None:

@@ -21,7 +21,7 @@ from breakeven.capture._autocast_policy import patch_autocast_policy
 from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
-from breakeven.capture._data_parallel import patch_data_parallel
+from breakeven.capture._data_parallel import keep_to_one_device, patch_data_parallel
 from breakeven.capture._device_map import HOST
 from breakeven.capture._lazy_parameters import (
     is_uninitialized,
@@ -35,6 +35,14 @@ from breakeven.capture._redirect import disable_compile, patch_generator
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
 from breakeven.capture._transfer import transfer
+
+# What a call does with the value that it reads, by the name of the outermost function of torch;
+# ``item`` for all others.
+_READINGS = {
+    "__bool__": "bool", "__contains__": "bool", "is_nonzero": "bool", "allclose": "bool",
+    "__float__": "float", "__complex__": "float", "__int__": "int", "__index__": "int",
+    "__getitem__": "int", "__setitem__": "int", "__format__": "format",
+}  # fmt: skip
 
 # Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
@@ -68,12 +76,17 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_serialization(self, recorder.devices, recorder.cuda)
         patch_legacy_types(self)
         patch_data_parallel(self)
+        if recorder.cuda.num_devices == 1:
+            keep_to_one_device(self, self._note_split)
         patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)
         self.enter_context(_CallOnDevice(recorder))
         self.enter_context(recorder)
         return self
+
+    def _note_split(self) -> None:
+        self._recorder.splits_batches = True
 
     def _patch_properties(self, recorder: StepRecorder) -> None:
         is_on_device, device_of = recorder.devices.is_on_device, recorder.devices.device_of
@@ -169,7 +182,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         def refuse_on_device(name: str) -> Callable[..., Any]:
             def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
                 if recorder.is_moving and devices.is_on_device(tensor):
-                    recorder.record_sync("cpu", tensor.numel() * tensor.element_size())
+                    recorder.record_read("numpy", tensor)
                 elif devices.is_on_device(tensor):
                     recorder.refuse_array(tensor)
                 # Under a function mode torch finds this function again, by its name.
@@ -181,7 +194,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         def wait_and_read(name: str, kind: str) -> Callable[..., Any]:
             def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
                 if devices.is_on_device(tensor):
-                    recorder.record_sync(kind, tensor.numel() * tensor.element_size())
+                    recorder.record_read(kind, tensor)
                 with recorder.paused():
                     return originals[name](tensor, *args, **kwargs)
 
@@ -256,7 +269,8 @@ class _CallOnDevice(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         recorder = self._recorder
-        before = recorder.is_call_on_device
+        before = recorder.is_call_on_device, recorder.reading
+        recorder.reading = _READINGS.get(getattr(func, "__name__", ""), "")
         device = None if kwargs.get("device") is not None else recorder.devices.first_device(args)
         if device is not None:
             recorder.is_call_on_device = True
@@ -264,7 +278,7 @@ class _CallOnDevice(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         finally:
-            recorder.is_call_on_device = before
+            recorder.is_call_on_device, recorder.reading = before
 
 
 def _split_device(

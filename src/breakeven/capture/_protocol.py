@@ -15,7 +15,7 @@ import msgspec
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.timing import Measurement
-from breakeven.trace import Location, StepTrace
+from breakeven.trace import Location, SourceText, StepTrace
 
 
 class TargetKind(StrEnum):
@@ -70,6 +70,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
         new_batch_size: Their batch size in this run.
         num_threads: torch's intra-op threads when the script starts; 0 for torch's own choice.
+        flushes_denormals: Let the processor treat subnormal numbers as zero.
     """
 
     target: Target
@@ -82,6 +83,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     loader_batch_size: int = 0
     new_batch_size: int = 0
     num_threads: int = 0
+    flushes_denormals: bool = False
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,10 +152,12 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
     Args:
         trace: The typical step.
         loader: The DataLoader that feeds it, if there is one.
+        sources: The user's own files that were run or imported, as text.
     """
 
     trace: StepTrace
     loader: LoaderUse | None = None
+    sources: tuple[SourceText, ...] = ()
 
 
 class FailureKind(StrEnum):

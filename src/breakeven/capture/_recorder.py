@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
-from breakeven.capture._location import locate, runs_user_code
+from breakeven.capture._model_calls import CalledModel
 from breakeven.capture._op_schema import (
     attributes_of,
     find_stray,
@@ -23,23 +23,12 @@ from breakeven.capture._op_schema import (
     result_device,
     sync_kind,
 )
-from breakeven.trace import (
-    Copy,
-    DeviceFault,
-    Event,
-    HostWork,
-    Location,
-    Op,
-    Phase,
-    Sync,
-)
+from breakeven.capture._origins import Origin, Origins
+from breakeven.trace import Copy, DeviceFault, Event, HostWork, Op, Phase, Sync
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 _SCRIPT_GAP_NS = 500_000
-
-# The Python function below which the autograd engine runs.
-_ENGINE = torch.autograd.graph._engine_run_backward.__code__
 
 # Namespaces of operators that compute nothing.
 _BOOKKEEPING = ("profiler.", "prim.")
@@ -72,12 +61,18 @@ class StepRecorder(TorchDispatchMode):
         self.module_path = ""
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
+        # `nn.DataParallel` was given several devices, of which it got one.
+        self.splits_batches = False
         # Set while a call with tensors of the device runs: what C++ creates then is on it too.
         self.is_call_on_device = False
         # The device of that call or of the last operator on one: what C++ creates is beside it.
         self.last_device = DEVICE
         self.is_paused = False
-        self._forward_lines: dict[int, tuple[Location | None, str]] = {}
+        self.origins = Origins()
+        # What the call that runs does with the values it reads: ``bool``, ``format``.
+        self.reading = ""
+        self.is_anomaly_checked = False
+        self.model_calls: list[CalledModel] = []
         self._last_exit_ns = 0
 
     @property
@@ -89,7 +84,9 @@ class StepRecorder(TorchDispatchMode):
         """Forget what was recorded, and begin a new step."""
         self.events = []
         self.model_inputs = []
-        self._forward_lines.clear()
+        self.model_calls = []
+        self.origins.start_step()
+        self.is_anomaly_checked = False
         self._last_exit_ns = perf_counter_ns()
         self.devices.start_peak()
 
@@ -109,19 +106,35 @@ class StepRecorder(TorchDispatchMode):
             self.events.append(event)
         self._last_exit_ns = perf_counter_ns()
 
-    def record_sync(self, kind: str, num_bytes: int = 0) -> None:
-        """Note that the host waits for the device here."""
-        location, _ = self.current_origin()
+    def record_sync(
+        self, kind: str, num_bytes: int = 0, tensor: torch.Tensor | None = None
+    ) -> None:
+        """Note that the host waits for the device here, to read ``tensor`` if one is given."""
+        origin = self.current_origin()
+        phase = self.current_phase()
+        is_check = kind == "item" and phase is Phase.BACKWARD and torch.is_anomaly_enabled()
         self.record(
-            Sync(kind=kind, num_bytes=num_bytes, phase=self.current_phase(), location=location)
+            Sync(
+                kind=kind,
+                num_bytes=num_bytes,
+                phase=phase,
+                location=origin.location,
+                storage=-1 if tensor is None else self.devices.number_of(tensor),
+                via="torch.autograd.anomaly_mode" if is_check else origin.via,
+                stack=origin.stack,
+            )
         )
+
+    def record_read(self, kind: str, tensor: torch.Tensor) -> None:
+        """Note that the host waits for all of ``tensor``."""
+        self.record_sync(kind, tensor.numel() * tensor.element_size(), tensor)
 
     def record_copy(
         self, tensor: torch.Tensor, source: str, destination: str, *, is_pinned: bool,
         non_blocking: bool,
     ) -> None:  # fmt: skip
         """Note a copy of ``tensor`` between host and device."""
-        location, _ = self.current_origin()
+        origin = self.current_origin()
         self.record(
             Copy(
                 source=source,
@@ -130,14 +143,43 @@ class StepRecorder(TorchDispatchMode):
                 is_pinned=is_pinned,
                 non_blocking=non_blocking,
                 phase=self.current_phase(),
-                location=location,
+                location=origin.location,
                 storage=self.devices.number_of(tensor),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                via=origin.via,
+                stack=origin.stack,
             )
         )
 
+    def record_host_work(
+        self, kind: str, duration_ns: int, num_workers: int = 0, phase: Phase | None = None
+    ) -> None:
+        """Note time that the host spends outside of operators."""
+        origin = self.current_origin()
+        self.record(
+            HostWork(
+                kind=kind,
+                duration_ns=duration_ns,
+                num_workers=num_workers,
+                phase=phase or self.current_phase(),
+                location=origin.location,
+                stack=origin.stack,
+            )
+        )
+
+    @contextmanager
+    def host_work(self, kind: str) -> Iterator[None]:
+        """Note the time of the block, in place of the operators in it."""
+        started_ns = perf_counter_ns()
+        if not self.is_paused:
+            self._note_gap(started_ns)
+        with self.paused():
+            yield
+        self.record_host_work(kind, perf_counter_ns() - started_ns)
+
     def record_fault(self, message: str) -> None:
         """Note that the user's line would raise on a machine with a GPU; once for each line."""
-        location, _ = self.current_origin()
+        location = self.current_origin().location
         key = (location.file, location.line) if location else ("", 0)
         self.faults.setdefault(key, DeviceFault(message=message, location=location))
 
@@ -151,10 +193,14 @@ class StepRecorder(TorchDispatchMode):
     def record_op(
         self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
         attributes: dict[str, Any], *, device: str, host_ns: int,
-        origin: tuple[Location | None, str] | None = None,
+        origin: Origin | None = None,
     ) -> None:  # fmt: skip
         """Note an operator; ``origin`` overrides the line and module that are running."""
-        location, module = origin or self.current_origin()
+        origin = origin or self.current_origin()
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            self.origins.reached.add(node._sequence_nr())
+            self.is_anomaly_checked = self.is_anomaly_checked or torch.is_anomaly_enabled()
         self.record(
             Op(
                 name=name,
@@ -163,9 +209,10 @@ class StepRecorder(TorchDispatchMode):
                 attributes=attributes,
                 phase=self.current_phase(),
                 device=device,
-                location=location,
-                module=module,
+                location=origin.location,
+                module=origin.module,
                 host_ns=host_ns,
+                stack=origin.stack,
             )
         )
 
@@ -192,25 +239,9 @@ class StepRecorder(TorchDispatchMode):
         """Leave the optimizer phase."""
         self.phase = None
 
-    def current_origin(self) -> tuple[Location | None, str]:
-        """Return the user's line and the module; in backward those of the forward operator.
-
-        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
-        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
-        """
-        node = torch._C._current_autograd_node()
-        frame = sys._getframe(2)
-        if node is not None and not runs_user_code(frame, below=_ENGINE):
-            origin = self._forward_lines.get(node._sequence_nr())
-            if origin is not None:
-                return origin
-            return locate(frame), ""
-        origin = (locate(frame), self.module_path)
-        # The node of a forward operator is made just before the operator is dispatched. Detached
-        # and grad-free operators make none and must not overwrite an earlier entry.
-        next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
-        self._forward_lines.setdefault(next_number - 1, origin)
-        return origin
+    def current_origin(self) -> Origin:
+        """Return the user's line and the module; in backward those of the forward operator."""
+        return self.origins.current(sys._getframe(1), self.module_path)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -314,7 +345,8 @@ class StepRecorder(TorchDispatchMode):
             self.record_op(name, inputs, outputs, attributes, device=device, host_ns=host_ns)
         if reads is not None:
             num_bytes = inputs[0].element_size() if reads == "item" else 8
-            self.record_sync(reads, num_bytes)
+            kind = self.reading if reads == "item" and self.reading else reads
+            self.record_sync(kind, num_bytes, inputs[1] if kind == "mask" else inputs[0])
 
     def _note_copy(
         self, args: Any, kwargs: Any, inputs: list[torch.Tensor], name: str, host_ns: int
@@ -332,7 +364,7 @@ class StepRecorder(TorchDispatchMode):
         host_side = destination if to == HOST else source
         is_pinned = self.devices.is_pinned(host_side)
         if to == HOST and not (is_pinned and non_blocking):
-            self.record_sync("copy_", source.numel() * source.element_size())
+            self.record_read("copy_", source)
         else:
             self.record_copy(source, came_from, to, is_pinned=is_pinned, non_blocking=non_blocking)
 
@@ -348,9 +380,4 @@ class StepRecorder(TorchDispatchMode):
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a hiccup: the user's Python does not run there
-        location, _ = self.current_origin()
-        self.record(
-            HostWork(
-                kind="script", duration_ns=gap_ns, phase=self.current_phase(), location=location
-            )
-        )
+        self.record_host_work("script", gap_ns)

@@ -7,8 +7,8 @@ import torch
 from breakeven.capture._cuda_names import CudaDevices
 from breakeven.capture._device_map import HOST, DeviceMap
 from breakeven.capture._op_schema import find_stray, may_mix
+from breakeven.capture._origins import Origin
 from breakeven.capture._recorder import StepRecorder
-from breakeven.trace import Location
 
 
 class RefusingRecorder(StepRecorder):
@@ -52,6 +52,6 @@ class RefusingRecorder(StepRecorder):
             "Tensor.cpu() to copy the tensor to host memory first."
         )
 
-    def current_origin(self) -> tuple[Location | None, str]:
+    def current_origin(self) -> Origin:
         """Return nothing: no event is kept that would have an origin."""
-        return None, ""
+        return Origin()

@@ -12,12 +12,14 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture._loader_watch import LoaderWatch
+from breakeven.capture._model_calls import CalledModel
 from breakeven.capture._protocol import LoaderUse, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import COMPILE_IGNORED
+from breakeven.capture._step_shapes import compare_shapes
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
-from breakeven.trace import NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
+from breakeven.trace import FIRST_STEP, NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
 
 _MAX_STEPS = 10
 # Longer than this, and three steps must do: one that sets up the optimizer's state, one that
@@ -27,20 +29,25 @@ _ENOUGH_NS = 500_000_000
 _TOO_LONG_NS = 5_000_000_000
 
 
-_FIRST_STEP = Caveat(
-    code="first-step",
-    message="only the first step could be recorded; it also sets up the optimizer's state",
+_ONE_DEVICE = Caveat(
+    code="one-device",
+    message="nn.DataParallel splits the batches over several GPUs; measured and predicted on one",
 )
 
 
 class _Segment(msgspec.Struct):
-    """What was recorded between two optimizer calls."""
+    """What was recorded between two optimizer calls; joined, of a whole step."""
 
     optimizer: int
     events: list[Event]
     peak_bytes: int
+    live_bytes: int
     loader: LoaderUse | None
     model_inputs: list[int]
+    # With the position of the list of events that the call's own positions are of.
+    model_calls: list[tuple[int, CalledModel]]
+    reached: set[int]
+    is_anomaly_checked: bool
 
 
 class StepTracer:
@@ -65,6 +72,10 @@ class StepTracer:
         """Return the optimizer calls so far."""
         return len(self._optimizers)
 
+    def round_ends(self) -> tuple[int, ...]:
+        """Return the positions of the optimizer calls that end a step."""
+        return tuple(find_round_ends(self._optimizers))
+
     def mark(self, optimizer: int) -> bool:
         """Note an optimizer call; return whether there are recorded steps enough."""
         self._first_ns = self._first_ns or perf_counter_ns()
@@ -75,10 +86,14 @@ class StepTracer:
                 events=self._recorder.events,
                 peak_bytes=self._recorder.devices.peak_device_bytes,
                 loader=self._loaders.end_step(),
+                live_bytes=self._recorder.devices.device_bytes,
                 model_inputs=self._recorder.model_inputs,
+                model_calls=[(0, call) for call in self._recorder.model_calls],
+                reached=self._recorder.origins.reached,
+                is_anomaly_checked=self._recorder.is_anomaly_checked,
             )
         )
-        num_steps = len(find_round_ends(self._optimizers))
+        num_steps = len(self.round_ends())
         self._recorder.start_step()
         if num_steps < 2:
             return False
@@ -112,13 +127,19 @@ class StepTracer:
         ]
         chosen = alike[-1]
         loader = chosen.loader
-        caveats = [] if len(steps) > 1 else [_FIRST_STEP]
+        caveats = [] if len(steps) > 1 else [FIRST_STEP]
         if self._recorder.is_moving:
             caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
+        if self._recorder.splits_batches:
+            caveats.append(_ONE_DEVICE)
+        typical_events, positions = _with_typical_host_work(alike)
+        numbers = _used_stacks(typical_events, chosen)
+        all_stacks = self._recorder.origins.stacks
         trace = StepTrace(
-            events=tuple(_with_typical_host_work(alike)),
+            events=tuple(_renumbered(event, numbers) for event in typical_events),
+            stacks=tuple(all_stacks[number] for number in numbers if number >= 0),
             batch_size=_batch_size(chosen),
             num_parameters=num_parameters,
             peak_memory_bytes=chosen.peak_bytes,
@@ -126,6 +147,16 @@ class StepTracer:
             faults=tuple(self._recorder.faults.values()),
             caveats=tuple(caveats),
             torch_version=str(torch.__version__),
+            facts=replace(
+                compare_shapes([step.events for step in steps], chosen.events),
+                num_steps=len(steps),
+                model_calls=tuple(
+                    call.as_fact(positions, offset, numbers, chosen.reached)
+                    for offset, call in chosen.model_calls
+                ),
+                is_anomaly_checked=chosen.is_anomaly_checked,
+                live_bytes=tuple(step.live_bytes for step in steps),
+            ),
         )
         return TracedRun(trace=trace, loader=loader)
 
@@ -140,16 +171,28 @@ class StepTracer:
                 continue
             parts = segments[start : end - offset + 1]
             start = end - offset + 1
-            steps.append(
-                _Segment(
-                    optimizer=parts[-1].optimizer,
-                    events=[event for part in parts for event in part.events],
-                    peak_bytes=max(part.peak_bytes for part in parts),
-                    loader=_join_loaders([part.loader for part in parts if part.loader]),
-                    model_inputs=[size for part in parts for size in part.model_inputs],
-                )
-            )
+            steps.append(_join(parts))
         return steps
+
+
+def _join(parts: list[_Segment]) -> _Segment:
+    """Return the segments of one step as one."""
+    events: list[Event] = []
+    model_calls: list[tuple[int, CalledModel]] = []
+    for part in parts:
+        model_calls += [(len(events), call) for _, call in part.model_calls]
+        events += part.events
+    return _Segment(
+        optimizer=parts[-1].optimizer,
+        events=events,
+        peak_bytes=max(part.peak_bytes for part in parts),
+        live_bytes=parts[-1].live_bytes,
+        loader=_join_loaders([part.loader for part in parts if part.loader]),
+        model_inputs=[size for part in parts for size in part.model_inputs],
+        model_calls=model_calls,
+        reached=set().union(*(part.reached for part in parts)),
+        is_anomaly_checked=any(part.is_anomaly_checked for part in parts),
+    )
 
 
 def _typical(signatures: list[int], lengths: list[int]) -> int:
@@ -178,17 +221,22 @@ def _signature(event: Event) -> Any:
     return type(event).__name__
 
 
-def _with_typical_host_work(alike: list[_Segment]) -> list[Event]:
+def _with_typical_host_work(alike: list[_Segment]) -> tuple[list[Event], list[int]]:
     """Return the last step's events, its host work replaced by what is typical of all of them.
 
     A pause of the operating system looks like work of the script once; work is there each time.
     Pauses only ever add, so the lower quartile of all steps counts, and none where that is 0.
+
+    Returns:
+        The events, and for each of the last step, and for its end, the position among them.
     """
     durations = [_host_work_ns(step.events) for step in alike]
     events: list[Event] = []
+    positions: list[int] = []
     noted: set[tuple[int, str]] = set()
     position = 0
     for event in alike[-1].events:
+        positions.append(len(events))
         if not isinstance(event, HostWork):
             position += 1
             events.append(event)
@@ -198,7 +246,19 @@ def _with_typical_host_work(alike: list[_Segment]) -> list[Event]:
         if typical_ns and key not in noted:
             events.append(replace(event, duration_ns=typical_ns))
         noted.add(key)
-    return events
+    return events, [*positions, len(events)]
+
+
+def _used_stacks(events: list[Event], step: _Segment) -> dict[int, int]:
+    """Return a new number for each stack that an event or a call of a model names; -1 stays."""
+    used = {event.stack for event in events} | {call.stack for _, call in step.model_calls}
+    numbers = {old: new for new, old in enumerate(sorted(used - {-1}))}
+    return {**numbers, -1: -1}
+
+
+def _renumbered(event: Event, numbers: dict[int, int]) -> Event:
+    number = numbers[event.stack]
+    return event if number == event.stack else replace(event, stack=number)
 
 
 def _host_work_ns(events: list[Event]) -> Counter[tuple[int, str]]:

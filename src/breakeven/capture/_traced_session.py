@@ -6,17 +6,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import torch
+from msgspec.structs import replace
 
+from breakeven.capture._call_watch import CallWatch
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture._loader_watch import LoaderWatch, without_modes
+from breakeven.capture._loader_watch import LoaderWatch, tensors_of, without_modes
+from breakeven.capture._machine_facts import with_machine_facts
 from breakeven.capture._module_path import ModulePath
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._pretended_cuda import pretended_cuda
 from breakeven.capture._protocol import RunRequest, TracedRun
 from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._source_files import source_texts
 from breakeven.capture._step_tracer import StepTracer
-from breakeven.trace import HostWork, Op, Phase
+from breakeven.trace import Op, Phase
 
 
 class TracedSession(ExitStack):
@@ -33,6 +36,7 @@ class TracedSession(ExitStack):
         on_step: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._request = request
         self._on_done = on_done
         self._on_step = on_step
         self._recorder = StepRecorder(DeviceMap(DEVICE if request.is_moved else HOST))
@@ -47,6 +51,7 @@ class TracedSession(ExitStack):
         self._loads_on_device: bool | None = False if request.is_moved else None
         self._fetch_start = 0
         self._optimizers = OptimizerHooks(self._mark, self._recorder)
+        self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(self._recorder, self._loaders)
 
     @property
@@ -60,6 +65,8 @@ class TracedSession(ExitStack):
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
         self.enter_context(pretended_cuda(self._recorder, self._note_compile))
+        # Above what stands in for torch.compile and autocast.
+        self.enter_context(self._calls)
         return self
 
     def mark_call(self) -> None:
@@ -68,11 +75,24 @@ class TracedSession(ExitStack):
 
     def result(self) -> TracedRun | None:
         """Return the typical step so far, or None when none was completed."""
-        num_parameters = sum(parameter.numel() for parameter in self._optimizers.parameters())
-        return self._tracer.result(num_parameters)
+        parameters = list(self._optimizers.parameters())
+        run = self._tracer.result(sum(parameter.numel() for parameter in parameters))
+        if run is None:
+            return None
+        with without_modes():
+            facts = with_machine_facts(run.trace.facts, parameters)
+        facts = replace(
+            facts,
+            loaders=self._loaders.facts(is_timed=not self._loads_on_device),
+            optimizers=self._optimizers.facts(),
+            calls=self._calls.calls(self._tracer.round_ends()),
+        )
+        trace = replace(run.trace, facts=facts)
+        return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
 
     def _mark(self, optimizer: int) -> None:
         is_enough = self._tracer.mark(optimizer)
+        self._calls.end_update()
         self._on_step(self._tracer.num_calls)
         if is_enough and self._optimizers.is_round_known():
             self._on_done()
@@ -101,25 +121,7 @@ class TracedSession(ExitStack):
             )
         if not self._loads_on_device:
             del events[self._fetch_start :]
-            self._recorder.record(
-                HostWork(
-                    kind="data",
-                    duration_ns=duration_ns,
-                    num_workers=self._loaders.num_workers_of_last_fetch(),
-                    location=self._recorder.current_origin()[0],
-                )
-            )
-            for tensor in _tensors_of(batch):
+            num_workers = self._loaders.num_workers_of_last_fetch()
+            self._recorder.record_host_work("data", duration_ns, num_workers, Phase.DATA)
+            for tensor in tensors_of(batch):
                 self._recorder.devices.place(tensor, HOST)
-
-
-def _tensors_of(batch: Any) -> list[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    if isinstance(batch, dict):
-        return [tensor for value in batch.values() for tensor in _tensors_of(value)]
-    if isinstance(batch, (list, tuple)):
-        return [tensor for value in batch for tensor in _tensors_of(value)]
-    if hasattr(batch, "data") and isinstance(batch.data, dict):  # transformers.BatchEncoding
-        return _tensors_of(batch.data)
-    return []

@@ -60,7 +60,6 @@ def _copy(
     with _disable_current_modes():
         copied = tensor.detach().clone()
     devices.place(copied, where)
-    num_bytes = tensor.numel() * tensor.element_size()
     if came_from == HOST:
         recorder.record_copy(
             tensor, HOST, where, is_pinned=devices.is_pinned(tensor), non_blocking=non_blocking
@@ -71,5 +70,5 @@ def _copy(
         # torch pins the memory it allocates for an asynchronous copy to the host.
         recorder.record_copy(tensor, came_from, HOST, is_pinned=True, non_blocking=True)
     else:
-        recorder.record_sync("cpu", num_bytes)
+        recorder.record_read("cpu", tensor)
     return copied

@@ -1,6 +1,8 @@
 """Samples, their statistics, and times with intervals."""
 
 from breakeven.timing._clock import Clock as Clock
+from breakeven.timing._cpu_facts import CpuFacts as CpuFacts
+from breakeven.timing._cpu_facts import CpuTrial as CpuTrial
 from breakeven.timing._estimate import Estimate as Estimate
 from breakeven.timing._estimate import Source as Source
 from breakeven.timing._measurement import BUSY_FRACTION as BUSY_FRACTION

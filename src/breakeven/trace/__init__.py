@@ -10,9 +10,16 @@ from breakeven.trace._events import Op as Op
 from breakeven.trace._events import Phase as Phase
 from breakeven.trace._events import Sync as Sync
 from breakeven.trace._events import TensorSpec as TensorSpec
+from breakeven.trace._run_facts import Call as Call
+from breakeven.trace._run_facts import LoaderFacts as LoaderFacts
+from breakeven.trace._run_facts import ModelCall as ModelCall
+from breakeven.trace._run_facts import OptimizerFacts as OptimizerFacts
+from breakeven.trace._run_facts import RunFacts as RunFacts
+from breakeven.trace._source_text import SourceText as SourceText
 from breakeven.trace._step_case import NumberFormat as NumberFormat
 from breakeven.trace._step_case import StepCase as StepCase
 from breakeven.trace._step_case import TimedPhase as TimedPhase
+from breakeven.trace._step_trace import FIRST_STEP as FIRST_STEP
 from breakeven.trace._step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
 from breakeven.trace._step_trace import DeviceFault as DeviceFault
 from breakeven.trace._step_trace import Settings as Settings

@@ -71,6 +71,9 @@ class ScaledTrace:
             faults=first.faults,
             caveats=first.caveats,
             torch_version=first.torch_version,
+            stacks=first.stacks,
+            # Host work may be merged, so positions of events no longer hold.
+            facts=msgspec.structs.replace(first.facts, model_calls=()),
         )
 
 
@@ -155,34 +158,17 @@ class _Line:
                 module=one.module,
                 thread=one.thread,
                 host_ns=self.duration_ns(one.host_ns, other.host_ns),
+                stack=one.stack,
             )
         if isinstance(one, Copy):
             assert isinstance(other, Copy)
-            return Copy(
-                source=one.source,
-                destination=one.destination,
-                num_bytes=self.size(one.num_bytes, other.num_bytes),
-                is_pinned=one.is_pinned,
-                non_blocking=one.non_blocking,
-                phase=one.phase,
-                location=one.location,
-                storage=one.storage,
-            )
+            return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
         if isinstance(one, Sync):
             assert isinstance(other, Sync)
-            return Sync(
-                kind=one.kind,
-                num_bytes=self.size(one.num_bytes, other.num_bytes),
-                phase=one.phase,
-                location=one.location,
-            )
+            return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
         assert isinstance(other, HostWork)
-        return HostWork(
-            kind=one.kind,
-            duration_ns=self.duration_ns(one.duration_ns, other.duration_ns),
-            num_workers=one.num_workers,
-            phase=one.phase,
-            location=one.location,
+        return msgspec.structs.replace(
+            one, duration_ns=self.duration_ns(one.duration_ns, other.duration_ns)
         )
 
 

@@ -85,6 +85,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
         module: Dotted path of the ``nn.Module`` that issued it; empty outside of modules.
         thread: 0 for the thread of the training loop.
         host_ns: How long it took on the CPU of the machine that traced it.
+        stack: Position in the trace's stacks of the lines that led there; -1 where unknown.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
     module: str = ""
     thread: int = 0
     host_ns: int = 0
+    stack: int = -1
 
     @property
     def is_on_host(self) -> bool:
@@ -116,6 +118,10 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
         phase: Part of the step.
         location: Line of the user's file.
         storage: Number of the memory block that is copied, as in `TensorSpec`.
+        dtype: Of the tensor that is copied.
+        via: Dotted name of the library module that the user's line called and that copies; empty
+            where the line does it itself.
+        stack: As in `Op`.
     """
 
     source: str
@@ -126,6 +132,9 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
     phase: Phase = Phase.FORWARD
     location: Location | None = None
     storage: int = -1
+    dtype: str = ""
+    via: str = ""
+    stack: int = -1
 
     @property
     def is_to_device(self) -> bool:
@@ -142,28 +151,36 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync"):
     """The host waits until the device has done all that was issued.
 
     Args:
-        kind: What made it wait: ``item``, ``nonzero``, ``print``, ``synchronize``, ...
+        kind: What made it wait: ``item``, ``bool``, ``nonzero``, ``print``, ``synchronize``, ...
         num_bytes: Bytes read back by the same call; 0 where none are.
         phase: Part of the step.
         location: Line of the user's file.
+        storage: Memory block that is read, as in `TensorSpec`; -1 where none is.
+        via: As in `Copy`: the library module that waits, such as ``torch.distributions.normal``.
+        stack: As in `Op`.
     """
 
     kind: str
     num_bytes: int = 0
     phase: Phase = Phase.FORWARD
     location: Location | None = None
+    storage: int = -1
+    via: str = ""
+    stack: int = -1
 
 
 class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     """Time that the host spends outside of torch's operators.
 
     Args:
-        kind: ``data`` (the data loader) or ``script`` (the user's own Python, NumPy, simulators).
+        kind: ``data`` (the data loader), ``script`` (the user's own Python, NumPy, simulators),
+            ``save`` (``torch.save``), ``gc`` (``gc.collect``) or ``log`` (a logger of histograms).
         duration_ns: Time on the CPU of the machine that traced it.
         num_workers: Processes that share the work besides the training process; with any, the
             work overlaps the step.
         phase: Part of the step.
         location: Line of the user's file.
+        stack: As in `Op`.
     """
 
     kind: str
@@ -171,6 +188,7 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     num_workers: int = 0
     phase: Phase = Phase.DATA
     location: Location | None = None
+    stack: int = -1
 
 
 Event = Op | Copy | Sync | HostWork

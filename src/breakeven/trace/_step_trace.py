@@ -6,6 +6,7 @@ import msgspec
 
 from breakeven.errors import Caveat
 from breakeven.trace._events import Copy, Event, Location, Op, Sync
+from breakeven.trace._run_facts import RunFacts
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,12 @@ NEVER_ON_DEVICE = Caveat(
 )
 
 
+FIRST_STEP = Caveat(
+    code="first-step",
+    message="only the first step could be recorded; it also sets up the optimizer's state",
+)
+
+
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One training step: one optimizer update, or one round of all of them.
 
@@ -51,6 +58,8 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         faults: Lines that would raise on a GPU.
         caveats: What the trace could not see.
         torch_version: Version that traced it.
+        stacks: The user's lines that led to events, outermost first; events name one by position.
+        facts: What is known of the run besides.
     """
 
     events: tuple[Event, ...]
@@ -61,6 +70,8 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[DeviceFault, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     torch_version: str = ""
+    stacks: tuple[tuple[Location, ...], ...] = ()
+    facts: RunFacts = RunFacts()
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -87,6 +98,10 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         """Return the bytes copied from device to host, those of syncs included."""
         copied = sum(copy.num_bytes for copy in self.copies if not copy.is_to_device)
         return copied + sum(sync.num_bytes for sync in self.syncs)
+
+    def stack_of(self, event: Event) -> tuple[Location, ...]:
+        """Return the user's lines that led to an event, outermost first; empty where unknown."""
+        return self.stacks[event.stack] if event.stack >= 0 else ()
 
     @property
     def uses_device(self) -> bool:

@@ -1,0 +1,140 @@
+"""Which of the user's lines led to an event, and which library did what it did there."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import torch
+
+from breakeven.capture._location import is_user_file, location_of, runs_user_code
+from breakeven.trace import Location
+
+# The Python function below which the autograd engine runs.
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+
+# Modules that every call passes through: they read a tensor because the user's line says so.
+_PASSED_THROUGH = frozenset({
+    "torch", "torch._compile", "torch._jit_internal", "torch._ops", "torch._tensor",
+    "torch._tensor_str", "torch._utils", "torch.accelerator", "torch.cuda", "torch.cuda.memory",
+    "torch.autograd", "torch.autograd.function", "torch.autograd.graph",
+    "torch.autograd.profiler", "torch.functional", "torch.nn.functional",
+    "torch.nn.modules.container", "torch.nn.modules.module", "torch.overrides",
+    "torch.utils._contextlib", "torch.utils._device", "torch.utils._python_dispatch",
+    "torch.utils.checkpoint",
+})  # fmt: skip
+# Of these every module: they show or convert what a line hands to them.
+_PASSED_THROUGH_PACKAGES = frozenset({"breakeven", "numpy", "tqdm", *sys.stdlib_module_names})
+
+# A recursive function has as many frames as it likes.
+_MAX_STACK = 64
+
+
+class Origin(NamedTuple):
+    """Where an event comes from.
+
+    Args:
+        location: The innermost line of the user; in the backward pass that of the forward op.
+        module: Dotted path of the ``nn.Module``.
+        stack: Number of the user's lines in `Origins.stacks`; -1 where there are none.
+        via: Dotted name of the library module that acts below that line; empty for the line.
+    """
+
+    location: Location | None = None
+    module: str = ""
+    stack: int = -1
+    via: str = ""
+
+
+class Origins:
+    """Finds the origin of what runs now, and keeps that of forward operators for their backward."""
+
+    def __init__(self) -> None:
+        # Each a tuple of the user's lines, outermost first.
+        self.stacks: list[tuple[Location, ...]] = []
+        # Autograd's numbers of the nodes that the backward passes of this step ran.
+        self.reached: set[int] = set()
+        self._forward: dict[int, Origin] = {}
+        self._numbers: dict[tuple[Location, ...], int] = {}
+        # By code and instruction of each frame of the user: quicker than lines.
+        self._numbers_by_frames: dict[tuple[int, ...], int] = {}
+        # Keeps them alive, so that their ids are not given to others.
+        self._codes: dict[int, CodeType] = {}
+        self._libraries: dict[str, str | None] = {}
+
+    def start_step(self) -> None:
+        """Forget the forward operators of the step before."""
+        self._forward.clear()
+        self.reached = set()
+
+    def current(self, frame: FrameType | None, module: str) -> Origin:
+        """Return the origin of what runs in ``frame``; in backward that of the forward operator.
+
+        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
+        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
+        """
+        node = torch._C._current_autograd_node()
+        if node is not None and not runs_user_code(frame, below=_ENGINE):
+            found = self._forward.get(node._sequence_nr())
+            return self._origin_of(frame, "") if found is None else found
+        origin = self._origin_of(frame, module)
+        # The node of a forward operator is made just before the operator is dispatched. Detached
+        # and grad-free operators make none and must not overwrite an earlier entry.
+        next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
+        self._forward.setdefault(next_number - 1, origin)
+        return origin
+
+    def _origin_of(self, frame: FrameType | None, module: str) -> Origin:
+        libraries = self._libraries
+        key: list[int] = []
+        via = ""
+        innermost = frame
+        while frame is not None and len(key) < 2 * _MAX_STACK:
+            code = frame.f_code
+            file = code.co_filename
+            library = libraries[file] if file in libraries else self._classify(frame)
+            if library is None:
+                key += (id(code), frame.f_lasti)
+            elif library and not key and not via:
+                via = library
+            frame = frame.f_back
+        number = self._numbers_by_frames.get(tuple(key))
+        if number is None:
+            number = self._number_of(innermost)
+            self._numbers_by_frames[tuple(key)] = number
+        location = self.stacks[number][-1] if number >= 0 else None
+        return Origin(location, module, number, via)
+
+    def _classify(self, frame: FrameType) -> str | None:
+        """Return None for a file of the user, else the name to report; empty for none."""
+        file = frame.f_code.co_filename
+        if is_user_file(file):
+            self._libraries[file] = None
+            return None
+        name = str(frame.f_globals.get("__name__", ""))
+        is_passed = (
+            name in _PASSED_THROUGH
+            or name.partition(".")[0] in _PASSED_THROUGH_PACKAGES
+            or name.startswith("torch._dynamo.")
+        )
+        # Generated code (`<string>`) shares its file's name with that of other modules.
+        self._libraries[file] = "" if is_passed or file.startswith("<") else name
+        return self._libraries[file]
+
+    def _number_of(self, frame: FrameType | None) -> int:
+        """Return the number of the user's lines that lead to ``frame``; -1 where there are none."""
+        lines: list[Location] = []
+        while frame is not None and len(lines) < _MAX_STACK:
+            code = frame.f_code
+            if self._libraries[code.co_filename] is None:
+                self._codes[id(code)] = code
+                lines.append(location_of(code.co_filename, frame.f_lineno, code.co_name))
+            frame = frame.f_back
+        if not lines:
+            return -1
+        stack = tuple(reversed(lines))
+        if stack not in self._numbers:
+            self._numbers[stack] = len(self.stacks)
+            self.stacks.append(stack)
+        return self._numbers[stack]
