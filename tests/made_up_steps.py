@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from breakeven.cost import Family, Kernel, KernelTimes, LaunchCosts, Lowering
+from breakeven.cost import Family, HostPart, Kernel, KernelTimes, LaunchCosts, Lowering
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
 from breakeven.trace import Location, Op, Phase, Settings, TensorSpec
@@ -38,6 +38,7 @@ GPU = made_up_device()
 def op(
     *kernel_ns: float,
     host_ns: float = 0,
+    python_ns: float = 0,
     name: str = "aten.mul.Tensor",
     is_memory_bound: bool = False,
     launches: int = 1,
@@ -48,13 +49,17 @@ def op(
     outputs: tuple[TensorSpec, ...] = (),
     device: str = "cuda:0",
 ) -> Op:
-    """Return an operator that takes the host ``host_ns`` to issue and runs these kernels."""
+    """Return an operator that takes the host ``host_ns`` to issue and runs these kernels.
+
+    Of the host's time ``python_ns`` are Python's, the rest is the dispatcher's.
+    """
     return Op(
         name=name,
         inputs=inputs,
         outputs=outputs,
         attributes={
             "host_ns": host_ns,
+            "python_ns": python_ns,
             "kernel_ns": list(kernel_ns),
             "is_memory_bound": is_memory_bound,
             "launches": launches,
@@ -85,6 +90,7 @@ class MadeUpCosts:
     sync_ns: float = 0.0
     graph_launch_ns: float = 0.0
     log_sigma: float = 0.0
+    shared_sigma_fraction: float = 1.0
     copy_fixed_ns: float = 0.0
     overlap_loss_fraction: float = 0.0
 
@@ -112,7 +118,9 @@ class MadeUpCosts:
         return KernelTimes(
             time_ns=per_device([kernel.flop for kernel in kernels]),
             log_sigma=per_device([kernel.read_bytes for kernel in kernels]),
-            shared_log_sigma=per_device([kernel.read_bytes for kernel in kernels]),
+            shared_log_sigma=per_device(
+                [self.shared_sigma_fraction * kernel.read_bytes for kernel in kernels]
+            ),
             is_memory_bound=per_device([k.variant == "memory" for k in kernels]).astype(bool),
         )
 
@@ -131,6 +139,13 @@ class MadeUpCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         return op.attributes["host_ns"]
+
+    def host_op_parts(
+        self, op: Op, lowering: Lowering, host: HostSpec
+    ) -> tuple[tuple[HostPart, float], ...]:
+        host_ns = self.host_op_ns(op, lowering, host)
+        python_ns = op.attributes.get("python_ns", 0.0)
+        return ((HostPart.PYTHON, python_ns), (HostPart.DISPATCH_POINTWISE, host_ns - python_ns))
 
     def dispatch_ns(self, host: HostSpec) -> float:
         return host.op_ns

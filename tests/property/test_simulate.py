@@ -20,47 +20,7 @@ from breakeven.simulate import (
 )
 from breakeven.trace import Copy, Event, HostWork, Op, StepTrace, Sync
 from made_up_steps import GPU, HOST, MadeUpCosts, made_up_device, op
-
-# Whole nanoseconds keep the arithmetic exact.
-_times = st.integers(0, 1000)
-_ops = st.builds(
-    lambda kernels, host_ns, is_memory_bound, launches: op(
-        *kernels, host_ns=host_ns, is_memory_bound=is_memory_bound, launches=launches
-    ),
-    st.lists(_times, max_size=3),
-    _times,
-    st.booleans(),
-    st.integers(1, 3),
-)
-_host_ops = st.builds(lambda host_ns: op(host_ns=host_ns, device="cpu"), _times)
-_copies = st.builds(
-    lambda num_bytes, is_queued: Copy(
-        source="cpu",
-        destination="cuda:0",
-        num_bytes=num_bytes,
-        is_pinned=is_queued,
-        non_blocking=is_queued,
-    ),
-    _times,
-    st.booleans(),
-)
-_work = st.builds(
-    lambda duration_ns, num_workers: HostWork(
-        kind="data", duration_ns=duration_ns, num_workers=num_workers
-    ),
-    _times,
-    st.integers(0, 3),
-)
-_syncs = st.just(Sync(kind="item", num_bytes=4))
-_events = st.lists(st.one_of(_ops, _ops, _host_ops, _copies, _work, _syncs), max_size=12)
-_costs = st.builds(
-    MadeUpCosts,
-    launch_ns=st.integers(0, 50),
-    latency_ns=st.integers(0, 50),
-    gap_ns=st.integers(0, 20),
-    sync_ns=st.integers(0, 50),
-    copy_fixed_ns=st.integers(0, 50),
-)
+from random_steps import COSTS, EVENTS, OPS, TIMES
 
 
 def step_ns(events: list[Event], costs: MadeUpCosts, queue_depth: int = 1024) -> float:
@@ -72,7 +32,7 @@ def tolerance(time_ns: float) -> float:
     return 1e-6 * time_ns + 1e-6
 
 
-@given(_events, _costs)
+@given(EVENTS, COSTS)
 def test_a_step_takes_at_least_each_timeline_and_at_most_both(
     events: list[Event], costs: MadeUpCosts
 ) -> None:
@@ -93,7 +53,7 @@ def _is_parallel(event: Event) -> bool:
     return isinstance(event, HostWork) and event.num_workers > 0
 
 
-@given(st.lists(_ops, min_size=1, max_size=8), st.integers(0, 50))
+@given(st.lists(OPS, min_size=1, max_size=8), st.integers(0, 50))
 def test_with_a_sync_after_each_kernel_nothing_overlaps(ops: list[Op], sync_ns: int) -> None:
     one_kernel = [
         op(*o.attributes["kernel_ns"][:1], host_ns=o.attributes["host_ns"], launches=1) for o in ops
@@ -104,7 +64,7 @@ def test_with_a_sync_after_each_kernel_nothing_overlaps(ops: list[Op], sync_ns: 
     assert step_ns(events, MadeUpCosts(sync_ns=sync_ns)) == total + sync_ns * len(ops)
 
 
-@given(_events, _costs, st.data())
+@given(EVENTS, COSTS, st.data())
 def test_more_work_never_makes_a_step_faster(
     events: list[Event], costs: MadeUpCosts, data: st.DataObject
 ) -> None:
@@ -112,7 +72,7 @@ def test_more_work_never_makes_a_step_faster(
     if not positions:
         return
     position = data.draw(st.sampled_from(positions))
-    more = data.draw(_times)
+    more = data.draw(TIMES)
     name = data.draw(st.sampled_from(["host_ns", "kernel_ns"]))
     slow = events[position]
     assert isinstance(slow, Op)
@@ -129,7 +89,7 @@ def test_more_work_never_makes_a_step_faster(
     assert after >= before - tolerance(before)
 
 
-@given(_events, _costs)
+@given(EVENTS, COSTS)
 def test_removing_syncs_never_makes_a_step_slower(events: list[Event], costs: MadeUpCosts) -> None:
     trace = StepTrace(events=tuple(events))
     program = build_program(trace, costs=costs)
@@ -141,7 +101,7 @@ def test_removing_syncs_never_makes_a_step_slower(events: list[Event], costs: Ma
     assert after <= before + tolerance(before)
 
 
-@given(_events, _costs, st.integers(1, 6), st.integers(1, 6))
+@given(EVENTS, COSTS, st.integers(1, 6), st.integers(1, 6))
 def test_a_longer_queue_never_makes_a_step_slower(
     events: list[Event], costs: MadeUpCosts, depth: int, more: int
 ) -> None:
@@ -151,7 +111,7 @@ def test_a_longer_queue_never_makes_a_step_slower(
     assert long <= short * (1 + 1e-3) + 1
 
 
-@given(_events, _costs, st.sampled_from([TYPICAL, FAST, SLOW]))
+@given(EVENTS, COSTS, st.sampled_from([TYPICAL, FAST, SLOW]))
 def test_running_together_changes_nothing(
     events: list[Event], costs: MadeUpCosts, scenario: Scenario
 ) -> None:
@@ -166,7 +126,7 @@ def test_running_together_changes_nothing(
     assert abs(together.timeline(1, 0, 1).step_ns - together.step_ns[1, 0, 1]) <= tolerance(alone)
 
 
-@given(_events, _costs)
+@given(EVENTS, COSTS)
 def test_spans_lie_within_their_timelines_in_order(events: list[Event], costs: MadeUpCosts) -> None:
     program = build_program(StepTrace(events=tuple(events)), costs=costs)
     timeline = simulate((program,), (GPU,), HOST).timeline()
@@ -179,7 +139,7 @@ def test_spans_lie_within_their_timelines_in_order(events: list[Event], costs: M
             assert other.start_ns >= one.end_ns - tolerance(one.end_ns)
 
 
-@given(_events, _costs)
+@given(EVENTS, COSTS)
 def test_a_prediction_lies_in_its_interval(events: list[Event], costs: MadeUpCosts) -> None:
     trace = StepTrace(events=tuple(events), batch_size=4)
     (prediction,) = predict_steps(trace, (GPU,), HOST, costs=costs)

@@ -175,6 +175,16 @@ def test_queue_counts_every_launch_of_a_kernel() -> None:
     assert step_ns(*kernels, work, queue_depth=2) > 400
 
 
+def test_a_queue_fills_over_the_end_of_a_step() -> None:
+    # Two kernels after the sync and two of the next step: the fourth launch returns when the
+    # second has started, 100 after the sync; then the script, and nothing is left to wait for.
+    work = HostWork(kind="script", duration_ns=350)
+    times = run(op(100), op(100), work, SYNC, op(100), op(100), queue_depth=2)
+
+    assert times.step_ns.item() == 450
+    assert times.timeline().step_ns == 450
+
+
 def test_captured_step_is_one_launch() -> None:
     events = (op(10, host_ns=100), op(20, host_ns=100))
     program = build_program(

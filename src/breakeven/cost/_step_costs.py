@@ -97,12 +97,15 @@ class StepCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
-        return sum(
-            (
-                time_ns * self._host_factor(part, host.is_measured)
-                for part, time_ns in host_op_parts(op, lowering, host)
-            ),
-            start=0.0,
+        return sum((time_ns for _, time_ns in self.host_op_parts(op, lowering, host)), start=0.0)
+
+    def host_op_parts(
+        self, op: Op, lowering: Lowering, host: HostSpec
+    ) -> tuple[tuple[HostPart, float], ...]:
+        """Return the same time by kind of work."""
+        return tuple(
+            (part, time_ns * self._host_factor(part, host.is_measured))
+            for part, time_ns in host_op_parts(op, lowering, host)
         )
 
     @property

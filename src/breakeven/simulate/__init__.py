@@ -1,9 +1,14 @@
 """A step on two timelines, host and device: how long it takes, and what it waits for."""
 
+from breakeven.simulate._attribution import Attribution as Attribution
+from breakeven.simulate._attribution import StepCause as StepCause
+from breakeven.simulate._attribution import TimePart as TimePart
 from breakeven.simulate._bound import Bound as Bound
 from breakeven.simulate._cost_model import CostModel as CostModel
 from breakeven.simulate._edit import Edit as Edit
 from breakeven.simulate._finding import Finding as Finding
+from breakeven.simulate._finding import Severity as Severity
+from breakeven.simulate._finding import Side as Side
 from breakeven.simulate._model_size import ModelSize as ModelSize
 from breakeven.simulate._model_size import model_size as model_size
 from breakeven.simulate._multi_gpu import MultiGpuPrediction as MultiGpuPrediction
@@ -32,7 +37,9 @@ from breakeven.simulate._scenario import SLOW as SLOW
 from breakeven.simulate._scenario import TYPICAL as TYPICAL
 from breakeven.simulate._scenario import Scenario as Scenario
 from breakeven.simulate._setup_note import setup_of as setup_of
-from breakeven.simulate._timelines import Span as Span
-from breakeven.simulate._timelines import Timeline as Timeline
+from breakeven.simulate._spans import Span as Span
+from breakeven.simulate._spans import Timeline as Timeline
 from breakeven.simulate._timelines import Timelines as Timelines
 from breakeven.simulate._timelines import simulate as simulate
+from breakeven.simulate._what_if import WhatIf as WhatIf
+from breakeven.simulate._what_if import WhatIfResult as WhatIfResult

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from breakeven.cost import Kernel, KernelTimes, LaunchCosts, Lowering
+    from breakeven.cost import HostPart, Kernel, KernelTimes, LaunchCosts, Lowering
     from breakeven.device import DeviceSpec, HostSpec
     from breakeven.trace import Op, Settings
 
@@ -37,6 +37,12 @@ class CostModel(Protocol):
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
+        ...
+
+    def host_op_parts(
+        self, op: Op, lowering: Lowering, host: HostSpec
+    ) -> tuple[tuple[HostPart, float], ...]:
+        """Return the same time by kind of work."""
         ...
 
     def dispatch_ns(self, host: HostSpec) -> float:

@@ -10,20 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from breakeven.cost import Kernel
+from breakeven.cost import Kernel, KernelTimes
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate._bound import Bound
 from breakeven.simulate._plan import Array, Plan, Point, PointKind
+from breakeven.simulate._prices import moved_ns, per_batch_ns, read_ns, recorded_bound, recorded_ns
 from breakeven.simulate._program import EventKind, Program
+from breakeven.simulate._rates import rates_of
 from breakeven.simulate._scenario import Scenario
-from breakeven.simulate._spread import spread_in_step
-from breakeven.trace import Copy, HostWork, Op, Phase, Sync
-
-# Pageable copies pass through a staging buffer at the pace of the host's memcpy, which varies
-# between machines by about a third in either direction (90 %).
-_COPY_LOG_SIGMA = 0.18
-# What a sync reads back within its fixed cost: one number of the widest dtype but complex128.
-_VALUE_BYTES = 8
+from breakeven.trace import Copy, HostWork, Op, Sync
 
 
 def build_plan(
@@ -31,20 +26,16 @@ def build_plan(
     devices: Sequence[DeviceSpec],
     host: HostSpec,
     scenarios: Sequence[Scenario],
-    *,
-    is_merged: bool = True,
 ) -> Plan:
-    """Return the priced points of the programs.
+    """Return the priced points of the programs; the host's work between two is the second's.
 
     Args:
         programs: Steps of equal kinds.
         devices: Devices.
         host: What issues the work.
         scenarios: Circumstances.
-        is_merged: The host's work between two points is added to the second; otherwise each event
-            gets a point of its own.
     """
-    return _Planner(programs, devices, host, scenarios, is_merged=is_merged).plan()
+    return _Planner(programs, devices, host, scenarios).plan()
 
 
 class _Planner:
@@ -54,52 +45,23 @@ class _Planner:
         devices: Sequence[DeviceSpec],
         host: HostSpec,
         scenarios: Sequence[Scenario],
-        *,
-        is_merged: bool,
     ) -> None:
         self._programs = programs
         self._devices = devices
         self._host = host
-        self._is_merged = is_merged
         self._costs = programs[0].costs
         self._shape = (len(programs), len(devices), len(scenarios))
-
-        deviation = np.array([scenario.deviation for scenario in scenarios])
-        self._deviation = deviation
-        self._scale = {
-            bound: np.array([scenario.scale(bound) for scenario in scenarios]) for bound in Bound
-        }
-        is_captured = np.array([scenario.is_captured for scenario in scenarios])
-        self._host_factor = np.exp(deviation * host.log_sigma)
-        self._copy_factor = np.exp(deviation * _COPY_LOG_SIGMA) * self._scale[Bound.TRANSFER]
-        self._issue_factor = self._host_factor * self._scale[Bound.LAUNCH] * ~is_captured
-
-        launches = [self._costs.launch_costs(device) for device in devices]
-        sigma = np.array([cost.log_sigma for cost in launches])
-        factor = np.exp(deviation * sigma[:, None])
-
-        def column(values: list[float]) -> Array:
-            return np.array(values)[:, None] * factor
-
-        self._launch = column([cost.launch_ns for cost in launches]) * (
-            self._scale[Bound.LAUNCH] * ~is_captured
-        )
-        self._copy_launch = (
-            column([cost.launch_ns for cost in launches]) * self._scale[Bound.TRANSFER]
-        )
-        self._latency = column([cost.latency_ns for cost in launches])
-        self._gap = column([cost.gap_ns for cost in launches])
-        graph = column([cost.graph_launch_ns for cost in launches])
-        self._sync = column([cost.sync_ns for cost in launches]) * self._scale[Bound.SYNC]
-        self._wait_sync = self._full(np.where(self._scale[Bound.SYNC] == 0, -np.inf, 0.0))
-        self._wait_copy = self._full(np.where(self._scale[Bound.TRANSFER] == 0, -np.inf, 0.0))
+        rates = rates_of(self._costs, devices, host, scenarios)
+        self._rates = rates
+        self._wait_sync = self._full(np.where(rates.scale[Bound.SYNC] == 0, -np.inf, 0.0))
+        self._wait_copy = self._full(np.where(rates.scale[Bound.TRANSFER] == 0, -np.inf, 0.0))
         self._zero = np.zeros(self._shape)
-        self._full_latency = self._full(self._latency)
-        self._full_gap = self._full(self._gap)
+        self._full_latency = self._full(rates.latency_ns)
+        self._full_gap = self._full(rates.gap_ns)
 
         self._points: list[Point] = []
         # A captured step costs the host one launch, whatever its size.
-        self._pending: Array = self._full(graph * is_captured).copy()
+        self._pending: Array = self._full(rates.graph_ns).copy()
         self._dispatch: dict[int, float] = {}
         self._time_rows: Array = np.zeros((0, 0, 0))
         self._kernel_rows: dict[tuple[int, Kernel], int] = {}
@@ -119,7 +81,8 @@ class _Planner:
                     self._sync_point(index)
                 case EventKind.LOADER_WAIT:
                     self._loader(index)
-        self._flush(len(self._programs[0].trace.events), is_end=True)
+        if self._pending.any():
+            self._add(len(self._programs[0].trace.events), PointKind.HOST)
         host = sum((point.host_ns for point in self._points), start=self._zero)
         for point in self._points:
             if point.more_launches_ns is not None:
@@ -134,10 +97,7 @@ class _Planner:
         return np.ascontiguousarray(np.broadcast_to(values, self._shape))
 
     def _price_kernels(self) -> None:
-        """Time the distinct kernels of each program; the last row, all zero, is the absent one.
-
-        How far a kernel deviates depends on the program that it is part of.
-        """
+        """Time the distinct kernels of each program; the last row, all zero, is the absent one."""
         counts = [Counter(program.kernels) for program in self._programs]
         keys = [(p, kernel) for p, own in enumerate(counts) for kernel in own]
         self._kernel_rows = {key: row for row, key in enumerate(keys)}
@@ -145,27 +105,17 @@ class _Planner:
         if not keys:
             return
         times = self._costs.kernel_times([kernel for _, kernel in keys], self._devices)
-        deviation, inverse = np.unique(self._deviation, return_inverse=True)
         first = 0
         for own in counts:
             rows = slice(first, first + len(own))
             first += len(own)
-            time_ns = times.time_ns[rows]
-            spread = spread_in_step(
-                time_ns, times.log_sigma[rows], times.shared_log_sigma[rows], tuple(own.values())
+            of_program = KernelTimes(
+                time_ns=times.time_ns[rows],
+                log_sigma=times.log_sigma[rows],
+                shared_log_sigma=times.shared_log_sigma[rows],
+                is_memory_bound=times.is_memory_bound[rows],
             )
-            factor = np.exp(spread[..., None] * deviation)[..., inverse]
-            scale = np.where(
-                times.is_memory_bound[rows, :, None],
-                self._scale[Bound.MEMORY],
-                self._scale[Bound.COMPUTE],
-            )
-            self._time_rows[rows] = time_ns[..., None] * factor * scale
-
-    def _flush(self, index: int, *, is_end: bool = False) -> None:
-        """Give the host's pending work a point of its own, where it may not be merged."""
-        if self._pending.any() and (is_end or not self._is_merged):
-            self._add(index, PointKind.HOST)
+            self._time_rows[rows] = self._rates.kernel_ns(of_program, tuple(own.values()))
 
     def _add(
         self,
@@ -204,12 +154,11 @@ class _Planner:
         lowerings = [program.lowerings[index] for program in self._programs]
         self._pending += (
             self._column([self._dispatch_ns(program, index) for program in self._programs])
-            * self._issue_factor
+            * self._rates.issue
         )
         kernels = [() if lowering is None else lowering.kernels for lowering in lowerings]
         for slot in range(max(map(len, kernels))):
             self._kernel(index, [own[slot] if slot < len(own) else None for own in kernels])
-        self._flush(index)
 
     def _dispatch_ns(self, program: Program, index: int) -> float:
         op, lowering = program.trace.events[index], program.lowerings[index]
@@ -238,14 +187,14 @@ class _Planner:
         more, tail, last = None, None, None
         if counts.max() > 1:
             beyond = np.maximum(counts - 1, 0)[:, None, None]
-            more = self._full(beyond * self._launch)
+            more = self._full(beyond * self._rates.launch_ns)
             last = time / np.maximum(counts, 1)[:, None, None]
             tail = (self._full_latency if latency is None else latency) + last
-            time = time + beyond * self._gap
+            time = time + beyond * self._rates.gap_ns
         self._add(
             index,
             PointKind.KERNEL,
-            launch_ns=np.minimum(counts, 1)[:, None, None] * self._launch,
+            launch_ns=np.minimum(counts, 1)[:, None, None] * self._rates.launch_ns,
             device_ns=time,
             latency_ns=latency,
             gap_ns=gap,
@@ -256,83 +205,58 @@ class _Planner:
         )
 
     def _host_work(self, index: int) -> None:
-        event = self._programs[0].trace.events[index]
-        is_optimizer = event.phase is Phase.OPTIMIZER and isinstance(event, Op)
-        bound = Bound.HOST_OPTIMIZER if is_optimizer else Bound.HOST_DATA
-        durations = [_recorded_ns(program, index) for program in self._programs]
-        self._pending += self._column(durations) * self._host_factor * self._scale[bound]
-        self._flush(index)
+        for p, program in enumerate(self._programs):
+            event = program.trace.events[index]
+            assert isinstance(event, Op | HostWork)
+            scale = self._rates.scale[recorded_bound(event)]
+            self._pending[p] += recorded_ns(event) * self._rates.host * scale
 
     def _copy(self, index: int, *, is_blocking: bool) -> None:
-        scale = self._scale[Bound.TRANSFER]
-        self._pending += self._host.op_ns * self._host_factor * scale
-        time = self._copy_times(index, is_blocking=is_blocking) * self._copy_factor
+        rates = self._rates
+        scale = rates.scale[Bound.TRANSFER]
+        self._pending += self._host.op_ns * rates.host * scale
+        time = self._on_devices(index) * rates.copy
         if is_blocking:
             self._add(index, PointKind.BLOCKING_COPY, device_ns=time, wait_ns=self._wait_copy)
         else:
             self._add(
                 index,
                 PointKind.QUEUED_COPY,
-                launch_ns=self._copy_launch,
+                launch_ns=rates.copy_launch_ns,
                 device_ns=time,
                 latency_ns=self._full_latency + self._wait_copy,
                 gap_ns=self._full_gap * scale,
                 launches=1,
             )
 
-    def _copy_times(self, index: int, *, is_blocking: bool) -> Array:
-        """Return the times of a copy on each device, for each program.
-
-        The fixed part of a copy's cost is the call and the host's wait for it. A queued copy has
-        neither: it is launched like a kernel and keeps the device busy while its bytes move.
-        """
-        times = np.zeros((*self._shape[:2], 1))
-        for p, program in enumerate(self._programs):
-            copy = program.trace.events[index]
-            assert isinstance(copy, Copy)
-            for d, device in enumerate(self._devices):
-                time = self._costs.copy_ns(copy.num_bytes, device=device, is_pinned=copy.is_pinned)
-                if not is_blocking:
-                    time -= self._costs.copy_ns(1, device=device, is_pinned=copy.is_pinned)
-                times[p, d, 0] = max(0.0, time)
-        return times
-
     def _sync_point(self, index: int) -> None:
-        # The sync's fixed cost already covers a read of one value; only more bytes take longer.
-        extra = np.zeros((*self._shape[:2], 1))
-        for p, program in enumerate(self._programs):
-            sync = program.trace.events[index]
-            assert isinstance(sync, Sync)
-            if sync.num_bytes > _VALUE_BYTES:
-                for d, device in enumerate(self._devices):
-                    one, all_bytes = (
-                        self._costs.copy_ns(size, device=device, is_pinned=False)
-                        for size in (_VALUE_BYTES, sync.num_bytes)
-                    )
-                    extra[p, d, 0] = max(0.0, all_bytes - one)
-        factor = np.exp(self._deviation * _COPY_LOG_SIGMA) * self._scale[Bound.SYNC]
         self._add(index, PointKind.SYNC, wait_ns=self._wait_sync)
         # The host pays this once the device is idle, so it counts into what follows the wait.
-        self._pending = self._full(self._sync + extra * factor).copy()
-        self._flush(index)
+        cost = self._rates.sync_ns + self._on_devices(index) * self._rates.read
+        self._pending = self._full(cost).copy()
+
+    def _on_devices(self, index: int) -> Array:
+        """Return the times of a copy, or of what a sync reads, shaped (P, D, 1)."""
+        times = np.zeros((*self._shape[:2], 1))
+        for p, program in enumerate(self._programs):
+            event = program.trace.events[index]
+            assert isinstance(event, Copy | Sync)
+            for d, device in enumerate(self._devices):
+                if isinstance(event, Copy):
+                    times[p, d, 0] = moved_ns(event, device, self._costs)
+                else:
+                    times[p, d, 0] = read_ns(event, device, self._costs)
+        return times
 
     def _loader(self, index: int) -> None:
         durations: list[float] = []
         for program in self._programs:
             work = program.trace.events[index]
             assert isinstance(work, HostWork)
-            durations.append(work.duration_ns / work.num_workers)
-        factor = self._host_factor * self._scale[Bound.HOST_DATA]
+            durations.append(per_batch_ns(work))
+        factor = self._rates.host * self._rates.scale[Bound.HOST_DATA]
         self._add(index, PointKind.LOADER, device_ns=self._full(self._column(durations) * factor))
 
     def _column(self, values: Sequence[float]) -> Array:
         """Return one value per program, shaped (P, 1, 1)."""
         return np.array(values, dtype=np.float64)[:, None, None]
-
-
-def _recorded_ns(program: Program, index: int) -> float:
-    event = program.trace.events[index]
-    if isinstance(event, Op):
-        return event.host_ns
-    assert isinstance(event, HostWork)
-    return event.duration_ns

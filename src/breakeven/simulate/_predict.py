@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -65,6 +66,7 @@ def predict_steps(
     host: HostSpec,
     *,
     costs: CostModel | None = None,
+    is_captured: bool = False,
 ) -> tuple[StepPrediction, ...]:
     """Return the step of each trace on each device.
 
@@ -73,6 +75,7 @@ def predict_steps(
         devices: Devices.
         host: What issues the work.
         costs: The cost model; that which ships by default.
+        is_captured: All launches are replayed from one CUDA graph.
 
     Returns:
         Predictions, the devices of the first trace first.
@@ -82,7 +85,8 @@ def predict_steps(
     if not traces or not devices:
         return ()
     programs = [build_program(trace, costs=costs) for trace in traces]
-    timelines = simulate(programs, devices, host, scenarios=_SCENARIOS)
+    scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
+    timelines = simulate(programs, devices, host, scenarios=scenarios)
     without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}
     host_ns = timelines.host_busy_ns
     predictions: list[StepPrediction] = []

@@ -73,7 +73,12 @@ class Program:
         return Program(trace=self.trace, lowerings=self.lowerings, costs=costs)
 
     def edited(self, edit: Edit) -> Program:
-        """Return the program of the edited step; only new operators are lowered."""
+        """Return the program of the edited step.
+
+        Only new operators are lowered; under other settings all are.
+        """
+        if edit.settings is not None and edit.settings != self.trace.settings:
+            return build_program(edit.apply(self.trace), costs=self.costs)
         events: list[Event] = []
         lowerings: list[Lowering | None] = []
         for index, event in enumerate(self.trace.events):
@@ -83,7 +88,7 @@ class Program:
                 lowerings.append(
                     self.lowerings[index]
                     if is_same
-                    else _lower(kept, self.trace.settings, self.costs)
+                    else lowered(kept, self.trace.settings, self.costs)
                 )
         return Program(trace=edit.apply(self.trace), lowerings=tuple(lowerings), costs=self.costs)
 
@@ -98,12 +103,13 @@ def build_program(trace: StepTrace, *, costs: CostModel | None = None) -> Progra
     costs = costs or shipped_costs()
     return Program(
         trace=trace,
-        lowerings=tuple(_lower(event, trace.settings, costs) for event in trace.events),
+        lowerings=tuple(lowered(event, trace.settings, costs) for event in trace.events),
         costs=costs,
     )
 
 
-def _lower(event: Event, settings: Settings, costs: CostModel) -> Lowering | None:
+def lowered(event: Event, settings: Settings, costs: CostModel) -> Lowering | None:
+    """Return the kernels of an event; None where it is no operator of the device."""
     if isinstance(event, Op) and not event.is_on_host:
         return costs.lower(event, settings)
     return None

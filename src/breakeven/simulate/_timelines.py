@@ -12,51 +12,13 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate._plan import Array, Plan, Point, PointKind
 from breakeven.simulate._planner import build_plan
 from breakeven.simulate._program import EventKind, Program
+from breakeven.simulate._replay import LAUNCH_QUEUE_DEPTH, MAX_STEPS, MIN_STEPS, SETTLED_FRACTION
 from breakeven.simulate._scenario import TYPICAL, Scenario
+from breakeven.simulate._spans import Timeline, timeline_of
+from breakeven.simulate._tape import record
 
-# Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
-# what is commonly observed. It matters only where more than that are issued without a wait.
-_LAUNCH_QUEUE_DEPTH = 1024
-
-_MIN_STEPS = 3
-_MAX_STEPS = 40
-_SETTLED_FRACTION = 1e-6
 # Arrays of one chunk of devices stay within some 100 MB.
 _MAX_ELEMENTS = 4_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """What one event does on one of the timelines.
-
-    Args:
-        event: Position of the event in the trace.
-        is_on_device: On which of the two.
-        start_ns: Since the start of the step on the host.
-        end_ns: End; on the host it includes waiting for the device.
-    """
-
-    event: int
-    is_on_device: bool
-    start_ns: float
-    end_ns: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """One step in steady state.
-
-    Args:
-        step_ns: From one step to the next.
-        host_busy_ns: The host's own work within it.
-        device_busy_ns: Kernels and copies within it.
-        spans: What happens when, in the order of the events.
-    """
-
-    step_ns: float
-    host_busy_ns: float
-    device_busy_ns: float
-    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,33 +47,8 @@ class Timelines:
 
     def timeline(self, program: int = 0, device: int = 0, scenario: int = 0) -> Timeline:
         """Return one configuration in detail; it is simulated again for that."""
-        plan = build_plan(
-            self.programs[program : program + 1],
-            self.devices[device : device + 1],
-            self.host,
-            self.scenarios[scenario : scenario + 1],
-            is_merged=False,
-        )
-        run = _Run(plan, self.queue_depth)
-        step_ns = _with_overlap_loss(run.settle(), plan, self.programs[program])
-        run.spans = []
-        start_ns = float(run.host.flat[0])
-        run.advance()
-        spans = tuple(
-            Span(
-                event=event,
-                is_on_device=is_on_device,
-                start_ns=start - start_ns,
-                end_ns=end - start_ns,
-            )
-            for event, is_on_device, start, end in run.spans
-        )
-        return Timeline(
-            step_ns=float(step_ns.flat[0]),
-            host_busy_ns=float(plan.host_ns.flat[0]),
-            device_busy_ns=float(plan.device_ns.flat[0]),
-            spans=spans,
-        )
+        tape = record(self.programs[program], self.devices[device], self.host)
+        return timeline_of(tape, self.scenarios[scenario], queue_depth=self.queue_depth)
 
 
 def simulate(
@@ -120,7 +57,7 @@ def simulate(
     host: HostSpec,
     *,
     scenarios: Sequence[Scenario] = (TYPICAL,),
-    queue_depth: int = _LAUNCH_QUEUE_DEPTH,
+    queue_depth: int = LAUNCH_QUEUE_DEPTH,
 ) -> Timelines:
     """Return the steady state of each program on each device under each scenario.
 
@@ -187,7 +124,6 @@ class _Run:
     host: Array = field(init=False)
     device: Array = field(init=False)
     loader: Array = field(init=False)
-    spans: list[tuple[int, bool, float, float]] | None = None
     _queue: deque[tuple[int, Array]] = field(init=False)
     _num_queued: int = field(init=False, default=0)
     _may_fill: bool = field(init=False)
@@ -205,42 +141,32 @@ class _Run:
         """Repeat the step until its period no longer changes, and return the period."""
         end = np.zeros_like(self.host)
         period = end
-        for num_steps in range(1, _MAX_STEPS + 1):
+        for num_steps in range(1, MAX_STEPS + 1):
             self.advance()
             before, before_period = end, period
             end = np.maximum(self.host, self.device)
             period = end - before
-            if num_steps >= _MIN_STEPS:
+            if num_steps >= MIN_STEPS:
                 change = np.abs(period - before_period)
-                if (change <= _SETTLED_FRACTION * period).all():
+                if (change <= SETTLED_FRACTION * period).all():
                     break
         return period
 
     def advance(self) -> None:
         """Let one step go by."""
         for point in self.plan.points:
-            host_before = float(self.host.flat[0]) if self.spans is not None else 0.0
-            started = self._pass(point)
-            if self.spans is not None:
-                host_after = float(self.host.flat[0])
-                if host_after > host_before:
-                    self.spans.append((point.event, False, host_before, host_after))
-                if started is not None:
-                    end = float(self.device.flat[0])
-                    self.spans.append((point.event, True, started, end))
+            self._pass(point)
 
-    def _pass(self, point: Point) -> float | None:
-        """Let one point go by; return when the device started on it, where it did."""
+    def _pass(self, point: Point) -> None:
+        """Let one point go by."""
         self.host += point.host_ns
         match point.kind:
             case PointKind.KERNEL | PointKind.QUEUED_COPY:
-                return self._launch(point)
+                self._launch(point)
             case PointKind.BLOCKING_COPY:
                 np.maximum(self.host, self.device + point.wait_ns, out=self.host)
-                started = float(self.host.flat[0])
                 self.host += point.device_ns
                 np.maximum(self.device, self.host + point.wait_ns, out=self.device)
-                return started
             case PointKind.SYNC:
                 np.maximum(self.host, self.device + point.wait_ns, out=self.host)
             case PointKind.LOADER:
@@ -248,14 +174,12 @@ class _Run:
                 np.maximum(self.host, self.loader, out=self.host)
             case PointKind.HOST:
                 pass
-        return None
 
-    def _launch(self, point: Point) -> float:
+    def _launch(self, point: Point) -> None:
         if self._may_fill:
             self._wait_for_room(point.launches)
         self.device += point.gap_ns
         np.maximum(self.device, self.host + point.latency_ns, out=self.device)
-        started = float(self.device.flat[0])
         if self._may_fill and point.launches == 1:
             self._queue.append((1, self.device.copy()))
         self.device += point.device_ns
@@ -267,7 +191,6 @@ class _Run:
             np.maximum(self.device, self.host + point.tail_ns, out=self.device)
             if self._may_fill:
                 self._queue.append((point.launches, self.device - point.last_ns))
-        return started
 
     def _wait_for_room(self, launches: int) -> None:
         """Make the host wait until the queue has room; an entry leaves it when it starts."""
