@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.doctor._copy_rules import BlockingCopy, CreatedOnHost
-from breakeven.doctor._device_rules import NeverOnDevice, RaisesOnDevice
-from breakeven.doctor._host_rules import LoadingInProcess, ScriptWork
-from breakeven.doctor._launch_rules import LaunchFloor
-from breakeven.doctor._optimizer_rules import ParameterLoop
+from breakeven.doctor._all_rules import all_rules
 from breakeven.doctor._rule import Case, Occurrence, Rule
-from breakeven.doctor._sync_rules import (
-    ExplicitSync,
-    HostReadsTensor,
-    HostReadsValue,
-    SizeFromValues,
-)
+from breakeven.doctor._source import Sources
 from breakeven.simulate import (
     CostModel,
     Finding,
+    Severity,
+    Side,
     Timeline,
+    WhatIf,
+    WhatIfResult,
     build_program,
     predict_steps,
-    simulate,
 )
-from breakeven.trace import StepTrace
+from breakeven.timing import CpuFacts
+from breakeven.trace import ScaledTrace, StepTrace
 
 _ROUNDING = 1e-9
-
-_RULES: tuple[Rule, ...] = (
-    RaisesOnDevice(),
-    NeverOnDevice(),
-    LaunchFloor(),
-    HostReadsValue(),
-    ExplicitSync(),
-    SizeFromValues(),
-    HostReadsTensor(),
-    BlockingCopy(),
-    CreatedOnHost(),
-    ParameterLoop(),
-    LoadingInProcess(),
-    ScriptWork(),
-)
+# Part of the step from which a gain is high, medium or low. A fifth is what people rent a larger
+# device for; under a hundredth no measurement on a shared machine shows it.
+_HIGH_FRACTION, _MEDIUM_FRACTION, _LOW_FRACTION = 0.2, 0.05, 0.01
 
 
-def all_rules() -> tuple[Rule, ...]:
-    """Return every rule; the docstring of its class is its page."""
-    return _RULES
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosed:
+    """A finding, and the change of the step that its figures are of.
+
+    Args:
+        finding: What every report shows.
+        occurrence: What the rule found.
+    """
+
+    finding: Finding
+    occurrence: Occurrence
 
 
 def diagnose(
-    trace: StepTrace, device: DeviceSpec, host: HostSpec, *, costs: CostModel | None = None
-) -> tuple[Finding, ...]:
+    trace: StepTrace,
+    device: DeviceSpec,
+    host: HostSpec,
+    *,
+    costs: CostModel | None = None,
+    sources: Sources | None = None,
+    scaled: ScaledTrace | None = None,
+    cpu: CpuFacts | None = None,
+) -> tuple[Diagnosed, ...]:
     """Return what slows the step down on ``device``, by what its fix would gain.
 
     Each gain is that of its fix alone, from simulating the step with and without it; gains of
@@ -61,43 +61,89 @@ def diagnose(
         device: The GPU on which gains are simulated.
         host: What issues the work.
         costs: The cost model; that which ships by default.
+        sources: The user's files, for what only the source shows.
+        scaled: The step at other batch sizes, where it was traced at two.
+        cpu: What was measured of the step on the CPU.
     """
     program = build_program(trace, costs=costs)
     (prediction,) = predict_steps(trace, (device,), host, costs=costs)
-    case = Case(trace=trace, program=program, prediction=prediction)
-    timeline = simulate((program,), (device,), host).timeline()
-
-    def gain_fraction(occurrence: Occurrence) -> float:
-        fixed = simulate(
-            (program.edited(occurrence.edit),), (device,), host, scenarios=(occurrence.scenario,)
-        )
-        return _fraction(timeline.step_ns - float(fixed.step_ns.flat[0]), timeline.step_ns)
-
-    findings = [
-        Finding(
-            code=rule.code,
-            cause=rule.cause,
-            title=occurrence.title,
-            file=occurrence.location.file if occurrence.location else None,
-            line=occurrence.location.line if occurrence.location else None,
-            share_fraction=_share(occurrence, timeline),
-            gain_fraction=gain_fraction(occurrence),
-            fix=occurrence.fix,
-        )
+    case = Case(
+        trace=trace,
+        program=program,
+        prediction=prediction,
+        device=device,
+        host=host,
+        sources=sources or Sources(),
+        scaled=scaled,
+        cpu=cpu,
+    )
+    what_if = WhatIf(program, device, host)
+    found = [
+        Diagnosed(finding=_finding(rule, occurrence, what_if), occurrence=occurrence)
         for rule in all_rules()
         for occurrence in rule.detect(case)
     ]
-    return tuple(sorted(findings, key=_rank))
+    return tuple(sorted(found, key=lambda one: _rank(one.finding)))
 
 
-def _rank(finding: Finding) -> tuple[bool, float]:
-    return (finding.code != RaisesOnDevice.code, -finding.gain_fraction)
+def _finding(rule: Rule, occurrence: Occurrence, what_if: WhatIf) -> Finding:
+    result = _simulated(occurrence, what_if)
+    gain = occurrence.gain
+    if result is not None:
+        fractions = (result.gain_fraction, result.gain_low_fraction, result.gain_high_fraction)
+    elif gain is not None:
+        fractions = (gain.fraction, gain.low_fraction, gain.high_fraction)
+    else:
+        fractions = (0.0, 0.0, 0.0)
+    value, low, high = (_clipped(fraction) for fraction in fractions)
+    location = occurrence.location
+    return Finding(
+        code=rule.code,
+        cause=rule.cause,
+        title=occurrence.title,
+        file=location.file if location else None,
+        line=location.line if location else None,
+        share_fraction=_share(occurrence, what_if.timeline),
+        gain_fraction=value,
+        gain_low_fraction=min(low, value),
+        gain_high_fraction=max(high, value),
+        severity=_severity(occurrence, value),
+        side=occurrence.side,
+        evidence=occurrence.evidence,
+        fix=occurrence.fix,
+        fixed_ns=None if result is None else result.fixed.value_ns,
+        fixed_low_ns=None if result is None else result.fixed.low_ns,
+        fixed_high_ns=None if result is None else result.fixed.high_ns,
+    )
+
+
+def _simulated(occurrence: Occurrence, what_if: WhatIf) -> WhatIfResult | None:
+    """Return the step after the fix; None where the rule gives no change to simulate."""
+    if occurrence.edit is None and occurrence.scenario == what_if.scenario:
+        return None
+    return what_if.fixed(occurrence.edit, occurrence.scenario)
+
+
+def _severity(occurrence: Occurrence, gain_fraction: float) -> Severity:
+    if occurrence.is_error:
+        return Severity.ERROR
+    if gain_fraction >= _HIGH_FRACTION:
+        return Severity.HIGH
+    if gain_fraction >= _MEDIUM_FRACTION:
+        return Severity.MEDIUM
+    return Severity.LOW if gain_fraction >= _LOW_FRACTION else Severity.INFO
+
+
+def _rank(finding: Finding) -> tuple[bool, bool, float]:
+    # Gains on the GPU and on the CPU are parts of different steps.
+    is_error = finding.severity is Severity.ERROR
+    return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
 
 
 def _share(occurrence: Occurrence, timeline: Timeline) -> float:
     """Return the part of the step that the occurrence takes on the busier of the timelines."""
     if occurrence.share_fraction is not None:
-        return occurrence.share_fraction
+        return _clipped(occurrence.share_fraction)
     events = frozenset(occurrence.events)
     spent = [
         sum(
@@ -107,12 +153,9 @@ def _share(occurrence: Occurrence, timeline: Timeline) -> float:
         )
         for is_on_device in (False, True)
     ]
-    return _fraction(max(spent), timeline.step_ns)
+    return _clipped(max(spent) / timeline.step_ns) if timeline.step_ns > 0 else 0.0
 
 
-def _fraction(part_ns: float, step_ns: float) -> float:
-    if step_ns <= 0:
-        return 0.0
-    fraction = part_ns / step_ns
+def _clipped(fraction: float) -> float:
     # Two simulations of one step differ in their last digits.
     return min(1.0, fraction) if fraction > _ROUNDING else 0.0

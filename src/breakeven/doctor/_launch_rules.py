@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from breakeven.doctor._rule import Case, Occurrence
+from breakeven.doctor._frozen_rules import FROZEN_RULES
+from breakeven.doctor._rule import Case, Occurrence, Rule
+from breakeven.doctor._solver_rules import SOLVER_RULES
 from breakeven.simulate import CAPTURED, Bound
-from breakeven.units import format_duration
+from breakeven.units import format_duration, format_percent
 
 # A device that idles less than this has nothing to gain that is worth a change of the script.
 _MIN_IDLE_FRACTION = 0.1
@@ -35,6 +37,14 @@ class LaunchFloor:
         ``torch.compile(mode="reduce-overhead")`` or a CUDA graph replays all launches as one; the
         gain shown is that of a graph. Or train on the CPU.
 
+        ```python
+        model = Net().to(device)
+        ```
+
+        ```python
+        model = torch.compile(Net().to(device), mode="reduce-overhead")
+        ```
+
     Known limits:
         A graph needs fixed shapes and no sync within the step; other findings say where those are.
         Waits stay in the simulated gain.
@@ -59,7 +69,12 @@ class LaunchFloor:
                 f"{format_duration(prediction.device_busy_ns)}",
                 # Whether the CPU is the better choice is the verdict's to say.
                 fix='a larger batch, or torch.compile(mode="reduce-overhead")',
+                evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
+                "step, and with launches free of charge it is shortest",
                 scenario=CAPTURED,
                 share_fraction=idle_fraction,
             ),
         )
+
+
+LAUNCH_RULES: tuple[Rule, ...] = (LaunchFloor(), *SOLVER_RULES, *FROZEN_RULES)

@@ -1,114 +1,220 @@
-"""Rules about the optimizer."""
+"""Rules about the optimizer and the gradients that it reads."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar, final
 
-import msgspec
+from msgspec.structs import replace
 
-from breakeven.doctor._rule import Case, Occurrence
-from breakeven.simulate import Edit
-from breakeven.trace import Event, Op, Phase, StepTrace
+from breakeven.doctor._embedding_rules import EMBEDDING_RULES
+from breakeven.doctor._events import op_at
+from breakeven.doctor._host_optimizer import HostOptimizer
+from breakeven.doctor._loop_flow import gradients_of, parameters_of
+from breakeven.doctor._operators import base_name
+from breakeven.doctor._parameter_loop import ParameterLoop
+from breakeven.doctor._rule import Case, Occurrence, Rule, by_line
+from breakeven.simulate import Edit, phase_times
+from breakeven.trace import Event, Location, Op, OptimizerFacts, Phase, TensorSpec
 
-# A loop over fewer parameters is as fast as one call for all of them.
-_MIN_TENSORS = 4
-_BATCHED = ("aten._foreach_", "aten._fused_", "aten._amp_foreach_")
+# An optimizer that takes less of the step than this is not worth a word.
+_MIN_OPTIMIZER_FRACTION = 0.05
+# Fused kernels: what torch calls them, and how many tensors per parameter they work on besides
+# the counter of steps.
+_FUSED = {
+    "Adam": ("aten._fused_adam_.default", 4, True),
+    "AdamW": ("aten._fused_adamw_.default", 4, True),
+    "SGD": ("aten._fused_sgd_.default", 3, False),
+}
+_ZEROING = frozenset({"zero_", "_foreach_zero_"})
+# Setting so few gradients to zero costs nothing.
+_MIN_GRADIENTS = 4
 
 
 @final
-class ParameterLoop:
-    """OPT001: parameters are updated one by one.
+class UnfusedOptimizer:
+    """OPT002: the optimizer could be one fused kernel.
 
     What it does:
-        Finds in-place operators that are repeated for one tensor after another in the optimizer
-        phase, or on one line elsewhere: an optimizer with ``foreach=False``, a hand-written update,
-        a moving average of the weights.
+        Tells of ``Adam``, ``AdamW`` and ``SGD`` without ``fused=True`` where the update takes a
+        twentieth of the step or more. Advice: it is never why a GPU does not pay.
 
     Why it costs time:
-        A launch per parameter and operation, where one per operation would do.
+        Without it each operation of the update is a pass over all parameters, with launches of its
+        own and a trip through memory.
 
     Evidence:
-        Updates became 2 to 7 times faster, which was 3 to 10 % of the step.
+        An update of 22 ms became one of 8 in a public report, 3 % of that step; it did not help in
+        another.
 
     Fix:
-        Leave ``foreach`` at its default or say ``fused=True``; for an update of your own use
-        ``torch._foreach_add_``, ``torch._foreach_lerp_``, or
-        ``torch.optim.swa_utils.get_ema_multi_avg_fn``.
+        Say ``fused=True``.
+
+        ```python
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        ```
+
+        ```python
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+        ```
 
     Known limits:
-        The gain shown assumes that each kind of operation becomes one call over all tensors.
+        Parameters and gradients have to be floats on the device. With gradient scaling the fused
+        update skips steps by itself.
     """
 
-    code: ClassVar[str] = "OPT001"
-    cause: ClassVar[str] = "OPT_LOOP"
+    code: ClassVar[str] = "OPT002"
+    cause: ClassVar[str] = "OPT_UNFUSED"
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
-        """Return one occurrence for each loop."""
-        loops: dict[tuple[object, ...], dict[str, list[int]]] = {}
-        for index, event in enumerate(case.trace.events):
-            if isinstance(event, Op) and _may_be_looped(event):
-                loop = loops.setdefault(_place(event), {})
-                loop.setdefault(event.name, []).append(index)
-        found: list[Occurrence] = []
-        for by_name in loops.values():
-            repeated = {n: own for n, own in by_name.items() if _is_loop(case.trace, own)}
-            if any(map(_is_in_place, repeated)):
-                found.append(_occurrence(case.trace, list(repeated.values())))
-        return tuple(found)
+        """Return one occurrence if all optimizers could be fused and take part of the step."""
+        optimizers = case.facts.optimizers
+        if not optimizers or not all(map(_could_be_fused, optimizers)):
+            return ()
+        events = _batched_updates(case)
+        if not events:
+            return ()
+        times = phase_times(case.program, case.device, case.host)
+        step_ns = case.prediction.estimate.value_ns
+        share = max(times.other_host_ns, times.other_device_ns) / step_ns if step_ns else 0.0
+        if share < _MIN_OPTIMIZER_FRACTION:
+            return ()
+        name = optimizers[0].name
+        return (
+            Occurrence(
+                title=f"{name} updates the parameters by {len(events)} operators on lists; fused "
+                "it is one kernel",
+                fix=f"{name}(..., fused=True)",
+                evidence=f"{name} was made without fused=True",
+                location=optimizers[0].location,
+                events=events,
+                edit=_fused(case, events, name),
+            ),
+        )
 
 
-def _may_be_looped(op: Op) -> bool:
-    if op.is_on_host or op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED):
-        return False
-    # A model's own in-place operators (ReLU, the batch counters of batch norms) update no weights.
-    return op.phase is Phase.OPTIMIZER or (not op.module and _is_in_place(op.name))
+@final
+class KeptGradients:
+    """OPT003: gradients are set to zero instead of being dropped.
+
+    What it does:
+        Finds ``zero_grad(set_to_none=False)`` and ``grad.zero_()`` in the step.
+
+    Why it costs time:
+        All gradients are written with zeros, and the backward pass reads them to add its own.
+        Dropped gradients are simply replaced.
+
+    Evidence:
+        torch changed its default to dropping them in version 2.0 for this reason.
+
+    Fix:
+        ``optimizer.zero_grad()``.
+
+        ```python
+        optimizer.zero_grad(set_to_none=False)
+        ```
+
+        ```python
+        optimizer.zero_grad()
+        ```
+
+    Known limits:
+        Code that reads ``p.grad`` of parameters without a gradient has to expect None. Parameters
+        that no loss reaches are no longer updated by momentum or decay.
+    """
+
+    code: ClassVar[str] = "OPT003"
+    cause: ClassVar[str] = "ZERO_GRAD"
+
+    def detect(self, case: Case) -> tuple[Occurrence, ...]:
+        """Return one occurrence for each line that keeps gradients."""
+        gradients = gradients_of(case.trace)
+        zeroing = [
+            index
+            for index, event in enumerate(case.trace.events)
+            if isinstance(event, Op)
+            and not event.is_on_host
+            and base_name(event) in _ZEROING
+            and {tensor.storage for tensor in event.inputs} & gradients
+        ]
+        return tuple(
+            _zeroing(case, location, own)
+            for location, own in by_line(case.trace, zeroing)
+            if len(_zeroed(case, own)) >= _MIN_GRADIENTS
+        )
 
 
-def _is_in_place(name: str) -> bool:
-    return name.split(".")[1].endswith("_")
+def _could_be_fused(optimizer: OptimizerFacts) -> bool:
+    is_loop = optimizer.foreach is False
+    return (
+        optimizer.is_from_torch and optimizer.name in _FUSED and not optimizer.fused and not is_loop
+    )
 
 
-def _place(op: Op) -> tuple[object, ...]:
-    """Return what the operators of one loop share: the phase of an optimizer, or a line."""
-    if op.phase is Phase.OPTIMIZER or op.location is None:
-        return (op.phase,)
-    return (op.phase, op.location.file, op.location.line)
+def _batched_updates(case: Case) -> tuple[int, ...]:
+    return tuple(
+        index
+        for index, event in enumerate(case.trace.events)
+        if isinstance(event, Op)
+        and event.phase is Phase.OPTIMIZER
+        and not event.is_on_host
+        and event.name.startswith("aten._foreach_")
+        and base_name(event) not in {*_ZEROING, "_foreach_norm"}
+    )
 
 
-def _is_loop(trace: StepTrace, events: list[int]) -> bool:
-    """Return whether each repetition works on a tensor of its own."""
-    storages: set[int] = set()
+def _fused(case: Case, events: tuple[int, ...], name: str) -> Edit | None:
+    """Return the step whose update is one operator over all parameters and their state."""
+    owned = parameters_of(case.trace)
+    parameters: dict[int, TensorSpec] = {}
     for index in events:
-        op = trace.events[index]
-        assert isinstance(op, Op)
-        storages.update(tensor.storage for tensor in op.inputs[:1])
-    return len(storages - {-1}) >= _MIN_TENSORS
-
-
-def _occurrence(trace: StepTrace, repeated: list[list[int]]) -> Occurrence:
-    events = tuple(sorted(index for own in repeated for index in own))
-    num_tensors = max(map(len, repeated))
+        inputs = op_at(case.trace, index).inputs
+        parameters |= {tensor.storage: tensor for tensor in inputs if tensor.storage in owned}
+    if not parameters:
+        return None
+    op_name, num_lists, has_steps = _FUSED[name]
+    tensors = tuple(parameters.values())
+    steps = tuple(replace(tensor, shape=(), dtype="float32") for tensor in tensors)
+    fused = replace(
+        op_at(case.trace, events[0]),
+        name=op_name,
+        inputs=tensors * num_lists + (steps if has_steps else ()),
+        outputs=(),
+        attributes={"momentum": 0.9} if name == "SGD" else {},
+    )
     replaced: dict[int, tuple[Event, ...]] = dict.fromkeys(events, ())
-    for own in repeated:
-        replaced[own[0]] = (_foreach(trace, own),)
-    lines = Counter(trace.events[index].location for index in events)
+    return Edit(replaced={**replaced, events[0]: (fused,)})
+
+
+def _zeroed(case: Case, events: tuple[int, ...]) -> set[int]:
+    ops = [event for event in (case.trace.events[i] for i in events) if isinstance(event, Op)]
+    return {tensor.storage for op in ops for tensor in op.inputs}
+
+
+def _zeroing(case: Case, location: Location | None, events: tuple[int, ...]) -> Occurrence:
+    kept = _zeroed(case, events)
+    # Autograd adds into a gradient that is there, and hands over its own where there is none.
+    added = [
+        index
+        for index, event in enumerate(case.trace.events)
+        if isinstance(event, Op)
+        and event.phase is Phase.BACKWARD
+        and base_name(event) == "add_"
+        and event.inputs[0].storage in kept
+    ]
     return Occurrence(
-        title=f"{len(events)} operators update some {num_tensors} tensors one by one",
-        fix="leave foreach at its default or say fused=True; torch._foreach_* in code of your own",
-        location=lines.most_common(1)[0][0],
-        events=events,
-        edit=Edit(replaced=replaced),
+        title=f"{len(kept)} gradients are set to zero, and added to, instead of dropped",
+        fix="optimizer.zero_grad(), which drops them: set_to_none=True is the default",
+        evidence=f"{len(events)} operators write zeros to gradients, {len(added)} add to them",
+        location=location,
+        events=(*events, *added),
+        edit=Edit(replaced=dict.fromkeys((*events, *added), ())),
     )
 
 
-def _foreach(trace: StepTrace, events: list[int]) -> Op:
-    """Return the one operator that does the work of all."""
-    ops = [op for op in (trace.events[index] for index in events) if isinstance(op, Op)]
-    base = ops[0].name.split(".")[1]
-    return msgspec.structs.replace(
-        ops[0],
-        name=f"aten._foreach_{base}.List",
-        inputs=tuple(tensor for op in ops for tensor in op.inputs),
-        outputs=tuple(tensor for op in ops for tensor in op.outputs),
-    )
+OPTIMIZER_RULES: tuple[Rule, ...] = (
+    ParameterLoop(),
+    UnfusedOptimizer(),
+    KeptGradients(),
+    *EMBEDDING_RULES,
+    HostOptimizer(),
+)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from breakeven.simulate import TYPICAL, Edit, Program, Scenario, StepPrediction
-from breakeven.trace import Location, StepTrace
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.doctor._source import Sources
+from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPrediction
+from breakeven.timing import CpuFacts
+from breakeven.trace import Location, RunFacts, ScaledTrace, StepTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +20,41 @@ class Case:
         trace: The step.
         program: Its kernels.
         prediction: What it takes on that device, and what limits it.
+        device: That device.
+        host: What issues the work.
+        sources: The user's files; none where they are not known.
+        scaled: The step at other batch sizes; None where it was traced at one only.
+        cpu: What was measured on this machine's CPU; None where nothing was.
     """
 
     trace: StepTrace
     program: Program
     prediction: StepPrediction
+    device: DeviceSpec
+    host: HostSpec
+    sources: Sources = field(default_factory=Sources)
+    scaled: ScaledTrace | None = None
+    cpu: CpuFacts | None = None
+
+    @property
+    def facts(self) -> RunFacts:
+        """Return what is known of the run besides the step."""
+        return self.trace.facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGain:
+    """What a fix saves where it is not simulated: measured on the CPU, or worked out by the rule.
+
+    Args:
+        fraction: Part of the step.
+        low_fraction: Lower end of its 90 % interval.
+        high_fraction: Upper end.
+    """
+
+    fraction: float
+    low_fraction: float
+    high_fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,24 +64,32 @@ class Occurrence:
     Args:
         title: One line for a person.
         fix: What to change.
+        evidence: What shows it, in words.
         location: The user's line, where there is one.
         events: Positions of the events that make it up; their time is the finding's share.
-        edit: The step after the fix; None where only circumstances change.
+        edit: The step after the fix; None where only circumstances change, or nothing is simulated.
         scenario: Circumstances after the fix.
+        gain: What the fix saves, where that is not simulated.
         share_fraction: Part of the step that it takes, where events do not tell.
+        side: Whose step the figures are of.
+        is_error: A line that raises, or that makes a figure of the user's wrong.
     """
 
     title: str
     fix: str
+    evidence: str = ""
     location: Location | None = None
     events: tuple[int, ...] = ()
-    edit: Edit = field(default_factory=Edit)
+    edit: Edit | None = None
     scenario: Scenario = TYPICAL
+    gain: KnownGain | None = None
     share_fraction: float | None = None
+    side: Side = Side.GPU
+    is_error: bool = False
 
 
 class Rule(Protocol):
-    """One reason why a GPU is slower than it could be. The docstring of a rule is its page."""
+    """One reason why a step is slower than it could be. The docstring of a rule is its page."""
 
     code: ClassVar[str]
     """Stable code, such as ``SYNC001``."""

@@ -1,16 +1,15 @@
-"""Rules about the host waiting for the device."""
+"""Rules about the host waiting for the device: values, tensors, sizes, and waits on purpose."""
 
 from __future__ import annotations
 
 from typing import ClassVar, final
 
-from breakeven.doctor._rule import Case, Occurrence, by_line, times_per_step
+from breakeven.doctor._rule import Case, Occurrence, Rule, by_line, times_per_step
+from breakeven.doctor._source import is_constant, keyword
+from breakeven.doctor._sync_owner import Wait, waits_of
 from breakeven.simulate import Edit
-from breakeven.trace import Sync
-
-_EXPLICIT = frozenset({"synchronize", "empty_cache"})
-_READS_OF_TENSORS = frozenset({"cpu", "tolist", "numpy", "copy_"})
-_SIZES = frozenset({"nonzero", "mask", "unique", "repeat_interleave", "bincount"})
+from breakeven.trace import HostWork, Sync
+from breakeven.units import format_bytes, format_duration
 
 
 @final
@@ -19,8 +18,8 @@ class HostReadsValue:
 
     What it does:
         Finds lines that turn one element of a device tensor into a Python number or text:
-        ``loss.item()``, ``float(loss)``, ``if loss > 1``, ``print(loss)``, a progress bar that
-        shows the loss, the check for errors of ``torch.linalg``.
+        ``loss.item()``, ``float(loss)``, ``print(loss)``, a progress bar that shows the loss, the
+        check for errors of ``torch.linalg``.
 
     Why it costs time:
         The host issues work ahead of the device. To know a value it must wait until the device has
@@ -28,16 +27,27 @@ class HostReadsValue:
         issued the next kernel.
 
     Evidence:
-        Training loops gained between 4 % and a factor of 2 when such reads were removed. At most
-        the smaller of host time and device time per step can be gained, since other waits may take
-        over; the gain shown comes from simulating the step without the read.
+        In public reports training loops gained between 4 % and a factor of 2 when such reads were
+        removed. At most the smaller of host time and device time per step can be gained, since
+        other waits may take over; the gain shown comes from simulating the step without the read.
 
     Fix:
-        Add up on the device (``total += loss.detach()``) and read every hundredth step.
+        Add up on the device and read every hundredth step.
+
+        ```python
+        running += loss.item()
+        ```
+
+        ```python
+        running += loss.detach()
+        if step % 100 == 0:
+            print(running.item() / 100)
+        ```
 
     Known limits:
-        The wait that ``GradScaler`` needs to skip a step is reported too, and has to stay. A read
-        that happens only every n-th step counts fully if the traced step is such a step.
+        Not reported are waits that have to stay: of ``GradScaler``, of an optimizer or another
+        library for reasons of its own, and of a value that a simulator is given. A read that
+        happens only every n-th step counts fully if the traced step is such a step.
     """
 
     code: ClassVar[str] = "SYNC001"
@@ -45,35 +55,64 @@ class HostReadsValue:
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
         """Return one occurrence for each line that reads."""
-        kinds = {sync.kind for sync in case.trace.syncs}
-        return _waits(
-            case,
-            # Every other wait is for a value: a number, a truth, an error flag of linalg.
-            kinds - _EXPLICIT - _READS_OF_TENSORS - _SIZES,
-            title="the host reads a value from the GPU {often}",
-            fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
+        found = waits_of(case, Wait.VALUE)
+        checks = [index for index in found if _kind(case, index) == "linalg"]
+        reads = [index for index in found if index not in checks]
+        return (
+            *_shown_by_lightning(case),
+            *occurrences(
+                case,
+                reads,
+                title="the host reads a value from the GPU {often}",
+                fix="keep the value on the GPU (total += loss.detach()) and read it every n-th "
+                "step",
+            ),
+            *occurrences(
+                case,
+                checks,
+                title="torch.linalg reads back {often} whether there was an error",
+                fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
+            ),
         )
 
 
 @final
 class ExplicitSync:
-    """SYNC002: the script waits for the device explicitly in every step.
+    """SYNC002: the script waits for the device, or collects garbage, in every step.
 
     What it does:
-        Finds ``torch.cuda.synchronize()`` and ``torch.cuda.empty_cache()`` within the step.
+        Finds ``torch.cuda.synchronize()``, ``torch.cuda.empty_cache()`` and ``gc.collect()``
+        within the step.
 
     Why it costs time:
-        Both wait until the device is idle. ``empty_cache`` also gives memory back that the next
-        step asks for again.
+        The first two wait until the device is idle. ``empty_cache`` also gives memory back that the
+        next step asks for again. A collection looks at every object of torch and of the script
+        while nothing is issued.
 
     Evidence:
-        Loops gained 10 to 30 % when the calls were removed.
+        In public reports loops gained 10 to 30 % when the calls were removed; one collection takes
+        35 to 100 ms once torch is imported.
 
     Fix:
-        Remove them. They are needed around a clock only; measure with events there.
+        Remove them: the allocator reuses memory by itself, and memory that runs out is not helped
+        by them. They are needed around a clock only.
+
+        ```python
+        for batch in loader:
+            train_step(batch)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            gc.collect()
+        ```
+
+        ```python
+        for batch in loader:
+            train_step(batch)
+        ```
 
     Known limits:
         What allocating the memory again costs after ``empty_cache`` is not part of the gain shown.
+        A wait beside the reading of a clock is taken as meant.
     """
 
     code: ClassVar[str] = "SYNC002"
@@ -81,11 +120,24 @@ class ExplicitSync:
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
         """Return one occurrence for each line that waits."""
-        return _waits(
-            case,
-            _EXPLICIT,
-            title="the script waits for the GPU explicitly {often}",
-            fix="remove torch.cuda.synchronize() and empty_cache() from the loop",
+        collections = [
+            index
+            for index, event in enumerate(case.trace.events)
+            if isinstance(event, HostWork) and event.kind == "gc"
+        ]
+        return (
+            *occurrences(
+                case,
+                waits_of(case, Wait.EXPLICIT),
+                title="the script waits for the GPU explicitly {often}",
+                fix="remove torch.cuda.synchronize() and empty_cache() from the loop",
+            ),
+            *occurrences(
+                case,
+                collections,
+                title="the script collects garbage {often}",
+                fix="remove gc.collect() from the loop, or call it once per epoch",
+            ),
         )
 
 
@@ -94,19 +146,29 @@ class SizeFromValues:
     """SYNC003: the size of a result depends on values.
 
     What it does:
-        Finds ``nonzero``, ``x[mask]``, ``masked_select``, ``unique``, ``torch.where(mask)`` and
-        other operators whose result is as large as the data says.
+        Finds ``nonzero``, ``x[mask]``, ``masked_select``, ``unique``, ``torch.where(mask)``,
+        ``repeat_interleave`` by a tensor, ``one_hot`` without a number of classes, and other
+        operators whose result is as large as the data says. The backward pass of ``x[mask]``
+        counts again and is part of the same finding.
 
     Why it costs time:
         To allocate the result the host must know its size, so it waits for the device to count.
 
     Evidence:
-        Losses with boolean masks gained 5 to 20 % of the step, some 3 ms, when rewritten; one
-        large training code removed 104 of 142 waits per iteration in this way.
+        In public reports losses with boolean masks gained 5 to 20 % of the step, some 3 ms, when
+        rewritten; one large training code removed 104 of 142 waits per iteration in this way.
 
     Fix:
-        Keep sizes fixed: ``torch.where(mask, x, 0)``, weights of 0, ``ignore_index``, a top-k of
-        fixed size.
+        Keep sizes fixed: ``torch.where``, weights of 0, ``ignore_index``, a top-k of fixed size,
+        ``one_hot(x, num_classes)``, ``repeat_interleave(..., output_size=n)``.
+
+        ```python
+        loss = F.cross_entropy(logits[mask], labels[mask])
+        ```
+
+        ```python
+        loss = F.cross_entropy(logits, torch.where(mask, labels, -100), ignore_index=-100)
+        ```
 
     Known limits:
         The gain shown is that of the wait alone; the rewritten operators may do more or less work.
@@ -117,9 +179,9 @@ class SizeFromValues:
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
         """Return one occurrence for each line that waits."""
-        return _waits(
+        return occurrences(
             case,
-            _SIZES,
+            waits_of(case, Wait.SIZE),
             title="the size of a result depends on values, so the host waits for the GPU {often}",
             fix="keep sizes fixed: torch.where, weights of 0, ignore_index instead of a mask",
         )
@@ -130,8 +192,8 @@ class HostReadsTensor:
     """SYNC004: the host reads whole tensors from the device in every step.
 
     What it does:
-        Finds ``.cpu()``, ``.tolist()`` and copies into host tensors within the step, as metrics
-        and logging make them.
+        Finds ``.cpu()``, ``.numpy()``, ``.tolist()`` and copies into host tensors within the step,
+        as metrics make them, and the reads of metrics libraries.
 
     Why it costs time:
         The host waits until the device has computed the tensor, and then for the copy.
@@ -141,10 +203,18 @@ class HostReadsTensor:
         public reports.
 
     Fix:
-        Count on the device and read once per epoch; log every n-th step.
+        Count on the device and read once per epoch.
+
+        ```python
+        hits += (logits.argmax(1).cpu().numpy() == labels.cpu().numpy()).sum()
+        ```
+
+        ```python
+        hits += (logits.argmax(1) == labels).sum()  # a tensor; hits.item() after the epoch
+        ```
 
     Known limits:
-        Where the tensor is needed on the host to go on (SciPy in the loss), the read has to stay.
+        What the metrics compute on the host afterwards is not part of the gain shown.
     """
 
     code: ClassVar[str] = "SYNC004"
@@ -152,30 +222,95 @@ class HostReadsTensor:
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
         """Return one occurrence for each line that reads."""
-        return _waits(
+        return occurrences(
             case,
-            _READS_OF_TENSORS,
+            waits_of(case, Wait.TENSOR),
             title="the host reads a tensor from the GPU {often}",
             fix="compute metrics on the GPU and read them once per epoch",
         )
 
 
-def _waits(
-    case: Case, kinds: frozenset[str] | set[str], *, title: str, fix: str
-) -> tuple[Occurrence, ...]:
-    """Return one occurrence for each line with a sync of these kinds."""
-    found = [
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Sync) and event.kind in kinds
-    ]
+def occurrences(case: Case, found: list[int], *, title: str, fix: str) -> tuple[Occurrence, ...]:
+    """Return one occurrence for each line, whose fix is that these events are gone.
+
+    Args:
+        case: The step.
+        found: Positions of syncs and of work of the host.
+        title: One line, with ``{often}`` where it says how often.
+        fix: What to change.
+    """
     return tuple(
         Occurrence(
             title=title.format(often=times_per_step(len(events))),
             fix=fix,
+            evidence=seen(case, events),
             location=location,
             events=events,
             edit=Edit(replaced=dict.fromkeys(events, ())),
         )
         for location, events in by_line(case.trace, found)
     )
+
+
+def seen(case: Case, events: tuple[int, ...]) -> str:
+    """Return in words what the step shows: kinds of waits, bytes, and who reads."""
+    members = [case.trace.events[index] for index in events]
+    syncs = [event for event in members if isinstance(event, Sync)]
+    others = [event for event in members if isinstance(event, HostWork)]
+    kinds = ", ".join(dict.fromkeys(sync.kind for sync in syncs))
+    num_bytes = sum(sync.num_bytes for sync in syncs)
+    via = ", ".join(dict.fromkeys(sync.via for sync in syncs if sync.via))
+    parts: list[str] = []
+    if syncs:
+        parts.append(f"{len(syncs)} wait{'s' * (len(syncs) > 1)} in the recorded step ({kinds})")
+    if num_bytes:
+        parts.append(f"{format_bytes(num_bytes)} read back")
+    if via:
+        parts.append(f"within {via}")
+    if others:
+        total_ns = sum(work.duration_ns for work in others)
+        parts.append(f"{format_duration(total_ns, 2)} of the host in the recorded step")
+    return ", ".join(parts)
+
+
+def _shown_by_lightning(case: Case) -> tuple[Occurrence, ...]:
+    """Return one occurrence for each line that has Lightning's progress bar show a value.
+
+    Lightning reads the values in the order in which they are logged, from its own loop.
+    """
+    reads = waits_of(case, Wait.LOGGED)
+    lines = [
+        source.location(call)
+        for source in case.sources
+        for call in source.calls("self.log", "self.log_dict")
+        if is_constant(keyword(call, "prog_bar"), True)
+    ]
+    found: list[Occurrence] = []
+    for position, location in enumerate(lines):
+        events = tuple(reads[position :: len(lines)])
+        if events:
+            found.append(
+                Occurrence(
+                    title="the progress bar of Lightning reads a value from the GPU "
+                    f"{times_per_step(len(events))}",
+                    fix="prog_bar=False, or TQDMProgressBar(refresh_rate=50)",
+                    evidence=seen(case, events),
+                    location=location,
+                    events=events,
+                    edit=Edit(replaced=dict.fromkeys(events, ())),
+                )
+            )
+    return tuple(found)
+
+
+def _kind(case: Case, index: int) -> str:
+    event = case.trace.events[index]
+    return event.kind if isinstance(event, Sync) else ""
+
+
+SYNC_RULES: tuple[Rule, ...] = (
+    HostReadsValue(),
+    ExplicitSync(),
+    SizeFromValues(),
+    HostReadsTensor(),
+)

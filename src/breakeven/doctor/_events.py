@@ -1,0 +1,29 @@
+"""Events of a step by their position, as the rules ask for them."""
+
+from __future__ import annotations
+
+from breakeven.trace import Copy, Event, Op, StepTrace
+
+
+def op_at(trace: StepTrace, index: int) -> Op:
+    """Return the operator at a position that is known to hold one."""
+    event = trace.events[index]
+    assert isinstance(event, Op)
+    return event
+
+
+def copy_at(trace: StepTrace, index: int) -> Copy:
+    """Return the copy at a position that is known to hold one."""
+    event = trace.events[index]
+    assert isinstance(event, Copy)
+    return event
+
+
+def line_of(event: Event) -> tuple[str, int] | None:
+    """Return file and line of an event, for comparing."""
+    return (event.location.file, event.location.line) if event.location else None
+
+
+def host_ns(event: Event) -> int:
+    """Return the host time of an operator, in nanoseconds; 0 for any other event."""
+    return event.host_ns if isinstance(event, Op) else 0

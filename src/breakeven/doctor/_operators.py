@@ -1,0 +1,36 @@
+"""Operators by name, as the rules ask for them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from breakeven.trace import Op
+
+CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
+CONVOLUTION_BACKWARD: Final = "convolution_backward"
+BATCH_NORMS: Final = frozenset(
+    ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
+     "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+)  # fmt: skip
+
+
+def base_name(op: Op) -> str:
+    """Return the name without namespace and overload: ``add_`` of ``aten.add_.Tensor``."""
+    return op.name.split(".")[1] if "." in op.name else op.name
+
+
+def bare_name(op: Op) -> str:
+    """Return it without the underscore of the in-place form, too: ``add``."""
+    name = base_name(op)
+    return name.removesuffix("_") or name
+
+
+def is_in_place(op: Op) -> bool:
+    """Return whether the operator writes into its first argument: ``aten.add_.Tensor``."""
+    return base_name(op).endswith("_")
+
+
+def is_convolution(op: Op) -> bool:
+    """Return whether ``op`` is a convolution or its gradient."""
+    name = bare_name(op)
+    return name in CONVOLUTIONS or name == CONVOLUTION_BACKWARD
