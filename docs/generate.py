@@ -1,8 +1,9 @@
 """Write the pages of the documentation that follow from the code.
 
-``python docs/generate.py`` writes the pages of ``PAGES``; with ``--check`` it
-writes nothing and exits with 1 when a page on disk is out of date. The pages are kept in the
-repository, so that they can be read, and their changes reviewed, without building anything.
+``python docs/generate.py`` writes the pages of ``pages()`` and removes those of rules that are
+gone; with ``--check`` it changes nothing and exits with 1 when a page on disk is out of date. The
+pages are kept in the repository, so that they can be read, and their changes reviewed, without
+building anything.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from unittest import mock
 # argparse breaks lines at the width of the terminal: the pages must not depend on it.
 HELP_COLUMNS = 80
 DOCS = Path(__file__).resolve().parent
+RULES_FOLDER = "rules"
 NOTICE = "<!-- Written by docs/generate.py; do not edit by hand. -->\n"
 
 Schema = Mapping[str, Any]
@@ -95,6 +97,38 @@ def json_page() -> str:
     )
 
 
+def explain_json_page() -> str:
+    """Return the keys of the JSON report of an explanation."""
+    return _schema_page(
+        "# JSON of an explanation\n",
+        "explain TARGET",
+        "The unit of a number is in its key: `_ns` nanoseconds, `_bytes` bytes, `_fraction` a share"
+        " between 0 and 1. `low` and `high` bound a 90 % interval. Every key is always there; what"
+        " is unknown is null. `recording` is null but in a file written with `-o`, which"
+        " `breakeven explain FILE` reads.\n",
+    )
+
+
+def rule_pages() -> Mapping[str, str]:
+    """Return the page of each rule, and one that lists them, by file name."""
+    from breakeven.report import all_rule_pages
+
+    rules = all_rule_pages()
+    lines = [
+        NOTICE,
+        "# Rules\n",
+        "What [`check` and `explain`](../reading-the-report.md#findings) find, by code. A code is "
+        "stable; several rules may detect the same cause. `breakeven rules CODE` shows the same "
+        "pages in the terminal.\n",
+        "| Code | Cause | What it finds |",
+        "| --- | --- | --- |",
+        *(_table_row([f"[{r.code}]({r.code}.md)", f"`{r.cause}`", r.title]) for r in rules),
+        "",
+    ]
+    pages = {f"{RULES_FOLDER}/{rule.code}.md": f"{NOTICE}\n{rule.markdown}" for rule in rules}
+    return {f"{RULES_FOLDER}/index.md": "\n".join(lines), **pages}
+
+
 def sweep_json_page() -> str:
     """Return the keys of the JSON report of a sweep."""
     return _schema_page(
@@ -151,6 +185,7 @@ def _schema_page(title: str, usage: str, units: str) -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "devices.md": devices_page,
+    "explain-json.md": explain_json_page,
     "json.md": json_page,
     "sweep-json.md": sweep_json_page,
     "validation-json.md": validation_json_page,
@@ -158,9 +193,17 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def outdated_pages() -> tuple[str, ...]:
-    """Return the names of the pages whose text on disk is not what the code gives."""
-    return tuple(name for name, page in PAGES.items() if _text_on_disk(name) != page())
+def pages() -> Mapping[str, str]:
+    """Return the text of every page that follows from the code, by file name."""
+    return {**{name: page() for name, page in PAGES.items()}, **rule_pages()}
+
+
+def outdated_pages() -> Mapping[str, str | None]:
+    """Return the pages that differ on disk: the text they should have, or None for none."""
+    wanted = pages()
+    on_disk = (page.relative_to(DOCS).as_posix() for page in (DOCS / RULES_FOLDER).glob("*.md"))
+    differing = {name: text for name, text in wanted.items() if _text_on_disk(name) != text}
+    return {**differing, **{name: None for name in on_disk if name not in wanted}}
 
 
 def main(argv: list[str]) -> int:
@@ -173,9 +216,14 @@ def main(argv: list[str]) -> int:
         for name in outdated:
             sys.stderr.write(f"docs/{name} is out of date: run python docs/generate.py\n")
         return 1 if outdated else 0
-    for name in outdated:
-        (DOCS / name).write_text(PAGES[name](), "utf-8")
-        sys.stderr.write(f"wrote docs/{name}\n")
+    for name, text in outdated.items():
+        path = DOCS / name
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+        sys.stderr.write(f"{'removed' if text is None else 'wrote'} docs/{name}\n")
     return 0
 
 

@@ -150,17 +150,20 @@ def test_a_script_that_asks_at_the_terminal(run_check: RunCheck) -> None:
 # Several GPUs.
 
 
-@pytest.mark.parametrize(
-    ("name", "snippet"),
-    [("data_parallel.py", "nn.DataParallel"), ("second_device.py", 'to("cuda:1")')],
-)
-def test_several_gpus(run_check: RunCheck, tmp_path: Path, name: str, snippet: str) -> None:
-    script = SCRIPTS / name
+def test_a_second_gpu(run_check: RunCheck) -> None:
+    script = SCRIPTS / "second_device.py"
     run = run_check(script)
     assert_refused(run, hint="one GPU|one device|single|cuda:0|device_ids")
-    lines = script.read_text().splitlines()
-    first = next(number for number, line in enumerate(lines, start=1) if snippet in line)
-    assert run.names_line(script, first)
+    assert run.names_line(script, line_of(script, "second = nn.Linear"))
+
+
+def test_data_parallel_is_answered_for_one_gpu(run_check: RunCheck) -> None:
+    script = SCRIPTS / "data_parallel.py"
+    run = run_check(script)
+    assert run.returncode == 0, run.stderr
+    assert "one-device" in {caveat["code"] for caveat in run.document["caveats"]}
+    (finding,) = (each for each in run.document["findings"] if each["cause"] == "DATAPARALLEL")
+    assert finding["line"] == line_of(script, "nn.DataParallel")
 
 
 @pytest.mark.slow

@@ -155,3 +155,46 @@ def test_an_lstm_that_is_moved_is_one_call_of_cudnn(launcher: Launcher) -> None:
     assert [op.name for op in trace.ops].count("aten._cudnn_rnn.default") == 1
     assert _names_on_host(trace) == set()
     assert trace.batch_size == 5
+
+
+def _lines_with(name: str, text: str) -> list[int]:
+    source = (SCRIPTS / name).read_text().splitlines()
+    return [number for number, line in enumerate(source, 1) if text in line]
+
+
+def test_lightning_loop_is_known_by_the_lines_of_its_module(launcher: Launcher) -> None:
+    trace = _trace(launcher, "lightning_loop.py")
+    (call,) = trace.facts.model_calls
+    (optimizer,) = trace.facts.optimizers
+    (loader,) = trace.facts.loaders
+    assert call.is_used_in_backward
+    assert call.location.function == "training_step"
+    assert [place.function for place in trace.stacks[call.stack]] == ["<module>", "training_step"]
+    assert [optimizer.location.line] == _lines_with("lightning_loop.py", "torch.optim")
+    assert [loader.location.line] == _lines_with("lightning_loop.py", "DataLoader(")
+    assert {copy.via.partition(".")[0] for copy in trace.copies} == {"lightning"}
+    assert not trace.facts.is_anomaly_checked
+
+
+def test_trainer_of_a_library_is_told_from_the_script_that_calls_it(launcher: Launcher) -> None:
+    trace = _trace(launcher, "hf_trainer_loop.py")
+    (line,) = _lines_with("hf_trainer_loop.py", ".train()")
+    assert trace.syncs
+    for sync in trace.syncs:
+        assert sync.via.startswith("transformers.")
+        assert sync.location.line == line
+    (loader,) = trace.facts.loaders
+    assert (loader.batch_size, loader.location.line) == (8, line)
+    assert loader.dataset_location.function == loader.dataset == "RandomSentences"
+    (call,) = trace.facts.model_calls
+    assert call.num_samples == 8
+
+
+def test_text_of_the_scripts_own_files_comes_with_the_trace(launcher: Launcher) -> None:
+    target = find_target(str(SCRIPTS / "validation.py"))
+    run = launcher.run(RunRequest(target=target, is_traced=True, time_limit_s=_LIMIT_S))
+    assert isinstance(run, TracedRun), run
+    texts = {source.path: source.text for source in run.sources}
+    assert texts[target.label] == (SCRIPTS / "validation.py").read_text()
+    named = {place.file for stack in run.trace.stacks for place in stack}
+    assert named <= texts.keys()

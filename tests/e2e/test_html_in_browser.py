@@ -13,6 +13,7 @@ import pytest
 from headless_browser import CHROMIUM, Browser
 
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
+import made_up_explanations as explanations
 import made_up_reports as made_up
 import made_up_sweeps as sweeps
 import made_up_systems as systems
@@ -33,6 +34,7 @@ REPORTS: dict[str, Callable[[], Any]] = {
     "hostile": sweeps.hostile,
     "large": sweeps.large,
     "systems": systems.report,
+    "explain": explanations.launch_bound,
 }
 
 
@@ -88,12 +90,12 @@ def test_the_script_runs_without_a_complaint_or_a_request(
     assert browser.messages == []
     assert len(browser.requests) == 1
     assert browser.requests[0].startswith("file://")
-    assert browser.evaluate("document.title").startswith(("Does", "When", "Systems"))
+    assert browser.evaluate("document.title").startswith(("Does", "When", "Systems", "Where"))
     # Nothing sticks out to the side of the window.
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", ["check", "hostile", "large", "systems"])
+@pytest.mark.parametrize("name", ["check", "hostile", "large", "systems", "explain"])
 def test_the_page_fits_a_phone(name: str, load: Callable[..., Browser]) -> None:
     browser = load(name, width=360, height=700)
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from breakeven.check._batch_sizes import BatchSizes as BatchSizes
 from breakeven.check._check_target import check_target as check_target
+from breakeven.check._comparison import compare as compare
 from breakeven.check._comparison import measured_result as measured_result
 from breakeven.check._comparison import select_devices as select_devices
+from breakeven.check._comparison import step_summary as step_summary
 from breakeven.check._device_path import DevicePath as DevicePath
 from breakeven.check._failures import script_error as script_error
 from breakeven.check._limits import LONGEST_STEP_NS as LONGEST_STEP_NS

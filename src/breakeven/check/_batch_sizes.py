@@ -70,6 +70,8 @@ class BatchSizes:
         self.caveats: list[Caveat] = []
         self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
         self._peak_bytes = {loader.batch_size: plain.peak_memory_bytes}
+        # The step at every size, once the search has recorded it at a second one.
+        self.scaled: ScaledTrace | None = None
         # The size at which the search ended, since this machine has no time or memory for it.
         self._left_out: _LeftOut | None = None
 
@@ -84,16 +86,9 @@ class BatchSizes:
             best: The GPU whose crossover is looked for.
             host: What issues the work.
         """
-        base = self._loader.batch_size
-        is_short = self._plain.measurement.median_ns < LONGEST_STEP_NS
-        other = base * 2 if is_short or base == 1 else base // 2
-        try:
-            second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
-            scaled = ScaledTrace(self._path.prepare(self._traced), self._path.prepare(second))
-        except ScriptError as error:
-            return _none(f"The script fails at batch size {other}: {error.message}"), ()
-        except ScalingError as error:
-            return _none(f"The step is another one at batch size {other}: {error.message}"), ()
+        scaled = self.record_other_size()
+        if isinstance(scaled, NoCrossover):
+            return scaled, ()
         self._measure_towards_crossover(scaled, best, host)
         sizes, gpus = self._gpu_curves(scaled, devices, best, host)
         self._note_left_out(sizes)
@@ -107,6 +102,20 @@ class BatchSizes:
         if len(cpu.points) < 2:
             return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
         return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
+
+    def record_other_size(self) -> ScaledTrace | NoCrossover:
+        """Record the step at a second batch size; return it at every size, or why that fails."""
+        base = self._loader.batch_size
+        is_short = self._plain.measurement.median_ns < LONGEST_STEP_NS
+        other = base * 2 if is_short or base == 1 else base // 2
+        try:
+            second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
+            self.scaled = ScaledTrace(self._path.prepare(self._traced), self._path.prepare(second))
+        except ScriptError as error:
+            return _none(f"The script fails at batch size {other}: {error.message}")
+        except ScalingError as error:
+            return _none(f"The step is another one at batch size {other}: {error.message}")
+        return self.scaled
 
     def _measure_towards_crossover(
         self, scaled: ScaledTrace, best: DeviceSpec, host: HostSpec

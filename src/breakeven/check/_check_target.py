@@ -12,6 +12,7 @@ from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec
 from breakeven.errors import Caveat
+from breakeven.trace import ScaledTrace
 from breakeven.verdict import CheckReport, Crossover, Curve, DeviceKind, NoCrossover
 
 
@@ -58,7 +59,7 @@ def check_target(
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
         comparison = compare(traced, plain, specs, host_spec, measured)
-        crossover, curves, caveats = _search_crossover(runs, comparison, specs)
+        crossover, curves, caveats, scaled = _search_crossover(runs, comparison, specs)
         progress.end()
     return comparison.report(
         target=found.label,
@@ -66,16 +67,17 @@ def check_target(
         curves=curves,
         caveats=caveats,
         torch_version=ready.torch_version,
+        scaled=scaled,
     )
 
 
 def _search_crossover(
     runs: Runs, comparison: Comparison, devices: Sequence[DeviceSpec]
-) -> tuple[Crossover | NoCrossover, tuple[Curve, ...], tuple[Caveat, ...]]:
+) -> tuple[Crossover | NoCrossover, tuple[Curve, ...], tuple[Caveat, ...], ScaledTrace | None]:
     loader = comparison.traced.loader
     if loader is None:
-        return no_loader(), (), ()
+        return no_loader(), (), (), None
     sizes = BatchSizes(runs, comparison.traced, comparison.plain, comparison.path, loader)
     cpu_name = comparison.results[0].device
     answer = sizes.search(cpu_name, devices, comparison.best.device, comparison.host)
-    return *answer, tuple(sizes.caveats)
+    return *answer, tuple(sizes.caveats), sizes.scaled

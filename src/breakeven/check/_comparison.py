@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
 from breakeven.device import DeviceSpec, HostSpec, default_devices, find_device
-from breakeven.doctor import diagnose
+from breakeven.doctor import Sources, diagnose
 from breakeven.errors import Caveat
 from breakeven.simulate import StepPrediction, predict_steps
-from breakeven.timing import Source
-from breakeven.trace import StepTrace
+from breakeven.timing import CpuFacts, Source
+from breakeven.trace import ScaledTrace, StepTrace
 from breakeven.verdict import (
     SCHEMA_VERSION,
     CheckReport,
@@ -23,10 +23,12 @@ from breakeven.verdict import (
     DeviceResult,
     HostSummary,
     NoCrossover,
+    Recording,
     StepSummary,
     Verdict,
     decide,
     device_result,
+    record,
 )
 
 
@@ -54,38 +56,79 @@ class Comparison:
 
     def report(
         self, *, target: str, crossover: Crossover | NoCrossover, curves: tuple[Curve, ...],
-        torch_version: str, caveats: tuple[Caveat, ...] = (),
+        torch_version: str, caveats: tuple[Caveat, ...] = (), scaled: ScaledTrace | None = None,
     ) -> CheckReport:  # fmt: skip
-        """Return the report; ``caveats`` are what the search for the crossover met."""
-        trace = self.trace
-        all_caveats = (*trace.caveats, *self.plain.caveats, *caveats)
+        """Return the report.
+
+        Args:
+            target: As the user wrote it.
+            crossover: From which batch size on a GPU wins.
+            curves: Along the batch size.
+            torch_version: torch that ran the script.
+            caveats: What the search for the crossover met.
+            scaled: The step at other batch sizes, where it was recorded at two.
+        """
+        diagnosed = diagnose(
+            self.trace,
+            self.best.device,
+            self.host,
+            sources=Sources.of(self.traced.sources),
+            scaled=scaled,
+        )
         return CheckReport(
             schema_version=SCHEMA_VERSION,
             target=target,
-            host=HostSummary(
-                name=self.host.name,
-                num_threads=self.plain.num_threads,
-                source=self.host.source,
-                torch_version=torch_version,
-                python_version=platform.python_version(),
-            ),
-            step=StepSummary(
-                num_ops=len(trace.ops),
-                num_kernels=self.best.num_kernels,
-                num_syncs=len(trace.syncs),
-                h2d_bytes=trace.h2d_bytes,
-                d2h_bytes=trace.d2h_bytes,
-                batch_size=trace.batch_size,
-                num_parameters=trace.num_parameters,
-                host_ns=self.best.host_ns,
-            ),
+            host=self.host_summary(torch_version),
+            step=step_summary(self.trace, self.best),
             results=self.results,
             verdict=self.verdict,
             crossover=crossover,
-            findings=diagnose(trace, self.best.device, self.host),
-            caveats=tuple({caveat.message: caveat for caveat in all_caveats}.values()),
+            findings=tuple(one.finding for one in diagnosed),
+            caveats=self.caveats(caveats),
             curves=curves,
+            recording=self.recording(scaled=scaled),
         )
+
+    def host_summary(self, torch_version: str) -> HostSummary:
+        """Return the machine that feeds the devices."""
+        return HostSummary(
+            name=self.host.name,
+            num_threads=self.plain.num_threads,
+            source=self.host.source,
+            torch_version=torch_version,
+            python_version=platform.python_version(),
+        )
+
+    def caveats(self, more: tuple[Caveat, ...] = ()) -> tuple[Caveat, ...]:
+        """Return what holds for all figures, each once."""
+        all_caveats = (*self.trace.caveats, *self.plain.caveats, *more)
+        return tuple({caveat.message: caveat for caveat in all_caveats}.values())
+
+    def recording(
+        self, *, scaled: ScaledTrace | None = None, cpu: CpuFacts | None = None
+    ) -> Recording:
+        """Return what it takes to explain the step again."""
+        return record(
+            self.trace,
+            self.host,
+            other_size=scaled.second if scaled else None,
+            sources=self.traced.sources,
+            cpu=cpu,
+        )
+
+
+def step_summary(trace: StepTrace, prediction: StepPrediction) -> StepSummary:
+    """Return the step in numbers, as one device runs it."""
+    return StepSummary(
+        num_ops=len(trace.ops),
+        num_kernels=prediction.num_kernels,
+        num_syncs=len(trace.syncs),
+        h2d_bytes=trace.h2d_bytes,
+        d2h_bytes=trace.d2h_bytes,
+        batch_size=trace.batch_size,
+        num_parameters=trace.num_parameters,
+        host_ns=prediction.host_ns,
+    )
 
 
 def compare(

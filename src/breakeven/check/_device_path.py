@@ -35,7 +35,7 @@ class DevicePath:
         return replace(
             traced.trace,
             events=tuple(
-                replace(event, duration_ns=round(event.duration_ns * ratios[event.kind]))
+                replace(event, duration_ns=round(event.duration_ns * ratios.get(event.kind, 1.0)))
                 if isinstance(event, HostWork)
                 else event
                 for event in traced.trace.events

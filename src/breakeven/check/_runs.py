@@ -108,6 +108,22 @@ class Runs:
         answer = self._run(replace(self._request, on_cuda=True, has_cuda=False))
         return answer if isinstance(answer, PlainRun) else None
 
+    def measure_under(
+        self, *, num_threads: int = 0, flushes_denormals: bool = False
+    ) -> PlainRun | None:
+        """Time the step on this CPU under other settings; None where the script fails then.
+
+        Args:
+            num_threads: torch's intra-op threads; 0 for its own choice.
+            flushes_denormals: Let the processor treat subnormal numbers as zero.
+        """
+        setting = "without subnormal numbers" if flushes_denormals else f"on {num_threads} threads"
+        self._begin(f"measuring the step on this CPU {setting}")
+        answer = self._run(
+            replace(self._request, num_threads=num_threads, flushes_denormals=flushes_denormals)
+        )
+        return answer if isinstance(answer, PlainRun) else None
+
     def measure_at(
         self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
     ) -> PlainRun | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli._options import add_comparison, add_target, add_time_limit
+from breakeven.cli._options import add_comparison, add_target, add_time_limit, is_stored_run
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,14 +76,13 @@ def run(args: argparse.Namespace) -> int:
             time_limit_s=args.time_limit_s,
             progress=progress,
         )
-    document = to_json(report)
     try:
         if output is not None:
-            write_document(output, document, force=args.force)
+            write_document(output, to_json(report, with_recording=True), force=args.force)
     finally:
         # The answer took the user's time: a full disk must not lose it.
         if args.json:
-            write_stdout(document)
+            write_stdout(to_json(report))
         else:
             _render(report, args)
     return 0
@@ -93,6 +93,8 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
     from breakeven.verdict import Choice
 
     hints: list[str] = []
+    if report.findings:
+        hints.append(f"Where the time goes, and what each fix gains: {_explain_command(args)}")
     if report.verdict.choice is Choice.TOO_CLOSE:
         hints.append(
             f"To settle it, run the same command on a machine with the {report.verdict.device}: "
@@ -105,6 +107,15 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
     else:
         hints.append("Every number as JSON: --json, or -o report.json")
     return tuple(hints)
+
+
+def _explain_command(args: argparse.Namespace) -> str:
+    """Return the command that explains the same step, without a run where it was stored."""
+    if args.output is not None and is_stored_run(args.output):
+        return shlex.join(("breakeven", "explain", str(args.output)))
+    module = ("-m",) if args.is_module else ()
+    arguments = ("--", *args.script_arguments) if args.script_arguments else ()
+    return shlex.join(("breakeven", "explain", *module, args.target, *arguments))
 
 
 def _render(report: CheckReport, args: argparse.Namespace) -> None:

@@ -38,9 +38,14 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.cli._output import write_stdout
     from breakeven.report import comparison_to_json, render_comparison
     from breakeven.store import read_document, report_command
-    from breakeven.verdict import compare_reports
+    from breakeven.verdict import ExplainReport, compare_reports
 
     before, after = read_document(args.before), read_document(args.after)
+    if isinstance(before, ExplainReport) or isinstance(after, ExplainReport):
+        raise BreakevenError(
+            "explanations are not compared: they say what one step is spent on",
+            hint="compare runs of breakeven check, whose findings and times are the same",
+        )
     if type(before) is not type(after):
         raise BreakevenError(
             f"{args.before} is of breakeven {report_command(before)} and {args.after} of breakeven "

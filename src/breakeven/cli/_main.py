@@ -19,7 +19,9 @@ from breakeven.cli import (
     _check,
     _compare,
     _devices,
+    _explain,
     _report,
+    _rules,
     _sweep,
     _validate,
     _workloads,
@@ -37,13 +39,15 @@ _COMMANDS = {
     "calibrate": _calibrate,
     "compare": _compare,
     "devices": _devices,
+    "explain": _explain,
     "report": _report,
+    "rules": _rules,
     "sweep": _sweep,
     "validate": _validate,
     "workloads": _workloads,
 }
 # Those whose target is a script, which may have arguments of its own.
-_SCRIPT_COMMANDS = ("check", "sweep")
+_SCRIPT_COMMANDS = ("check", "explain", "sweep")
 
 
 def build_parser() -> argparse.ArgumentParser:

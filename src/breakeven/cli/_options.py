@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the script that a command runs."""
+def add_target(parser: argparse.ArgumentParser, *, more: str = "") -> None:
+    """Add the script that a command runs.
+
+    Args:
+        parser: Of the command.
+        more: What else it takes, for the help.
+    """
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="script.py, or path.py:function, or with -m a module's name",
+        help="script.py, or path.py:function, or with -m a module's name" + more,
     )
 
 
@@ -58,6 +64,11 @@ def add_time_limit(parser: argparse.ArgumentParser, *, default_s: float, script:
         default=default_s,
         help=f"give up on a run of {script} after that long (default: {default_s:g})",
     )
+
+
+def is_stored_run(target: str | Path) -> bool:
+    """Return whether ``explain`` reads a target as a stored run, by its suffix."""
+    return Path(target).suffix.lower() == ".json"
 
 
 def _seconds(text: str) -> float:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
-    from breakeven.verdict import CheckReport, SweepReport, SystemsReport
+    from breakeven.verdict import CheckReport, ExplainReport, SweepReport, SystemsReport
 
 SUMMARY = "show a stored run again, or write it as a page or a chart"
 DESCRIPTION = """\
-Show a run that `breakeven check`, `sweep` or `workloads` stored with -o, as it
-was shown then. With -o, write it to a file instead: .html is one page that needs
-no network, with all figures, curves to explore by pointer or keyboard, and fit to
-print; .png and .svg are its charts alone and need matplotlib.
+Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
+-o, as it was shown then. With -o, write it to a file instead: .html is one page
+that needs no network, with all figures, curves to explore by pointer or keyboard,
+and fit to print; .png and .svg are its charts alone and need matplotlib.
 
 Exit codes: 0 done, 2 wrong command line, 3 the run cannot be read or written."""
 USAGE = "report RUN.json [-o FILE.html|.png|.svg] [--force]"
@@ -68,15 +68,19 @@ def _write(args: argparse.Namespace) -> None:
     write_document(args.output, document, force=args.force)
 
 
-def _render(report: CheckReport | SweepReport | SystemsReport) -> None:
+def _render(report: CheckReport | ExplainReport | SweepReport | SystemsReport) -> None:
     from breakeven.cli._console import CommandConsole
-    from breakeven.verdict import CheckReport, SweepReport
+    from breakeven.verdict import CheckReport, ExplainReport, SweepReport
 
     hints = ("As a page with all figures: add -o report.html",)
     if isinstance(report, CheckReport):
         from breakeven.report import render
 
         render(report, CommandConsole(), hints=hints)
+    elif isinstance(report, ExplainReport):
+        from breakeven.report import render_explanation
+
+        render_explanation(report, CommandConsole(), hints=hints)
     elif isinstance(report, SweepReport):
         from breakeven.report import render_sweep
 

@@ -6,6 +6,7 @@ from breakeven.errors import BreakevenError, UsageError
 from breakeven.report._chart_build import report_charts
 from breakeven.report._chart_image import chart_image, ensure_can_draw
 from breakeven.report._html_check import check_page
+from breakeven.report._html_explain import explain_page
 from breakeven.report._html_page import render_page
 from breakeven.report._html_sweep import sweep_page
 from breakeven.report._html_systems import systems_page
@@ -13,12 +14,13 @@ from breakeven.report._text import printable
 from breakeven.verdict import (
     SYSTEMS_SCHEMA_VERSION,
     CheckReport,
+    ExplainReport,
     SweepReport,
     SystemReport,
     SystemsReport,
 )
 
-AnyReport = CheckReport | SweepReport | SystemReport | SystemsReport
+AnyReport = CheckReport | ExplainReport | SweepReport | SystemReport | SystemsReport
 _IMAGES = {".png": "png", ".svg": "svg"}
 _PAGES = (".html", ".htm")
 
@@ -50,12 +52,17 @@ def chart_document(report: AnyReport, suffix: str) -> bytes:
         suffix: ``.png``, ``.svg`` or ``.html``, in any case.
 
     Raises:
-        UsageError: Nothing is written with such a suffix.
+        UsageError: Nothing, or nothing of this report, is written with such a suffix.
         BreakevenError: matplotlib is needed and not installed, or there is nothing to draw.
     """
-    ensure_can_chart(suffix)
     if suffix.lower() in _PAGES:
         return _page(report)
+    if isinstance(report, ExplainReport):
+        raise UsageError(
+            "an explanation is no chart: it is written as a page",
+            hint="name a file that ends in .html",
+        )
+    ensure_can_chart(suffix)
     charts = report_charts(report)
     if not charts:
         raise BreakevenError(
@@ -68,6 +75,8 @@ def _page(report: AnyReport) -> bytes:
     match report:
         case CheckReport():
             page = check_page(report)
+        case ExplainReport():
+            page = explain_page(report)
         case SweepReport():
             page = sweep_page(report)
         case SystemReport():
@@ -78,7 +87,7 @@ def _page(report: AnyReport) -> bytes:
     return render_page(page)
 
 
-def _heading(report: AnyReport) -> str:
+def _heading(report: CheckReport | SweepReport | SystemReport | SystemsReport) -> str:
     match report:
         case CheckReport() | SweepReport():
             return report.target

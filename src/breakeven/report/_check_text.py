@@ -19,17 +19,23 @@ from breakeven.verdict import (
     DeviceResult,
     HostSummary,
     NoCrossover,
+    StepSummary,
+    Verdict,
 )
 
 
-def verdict_sentence(report: CheckReport) -> str:
-    """Return where to train, and by how much that is faster."""
-    verdict = report.verdict
+def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
+    """Return where to train, and by how much that is faster.
+
+    Args:
+        verdict: What was decided.
+        results: Of all devices that were compared.
+    """
     ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
-    device, over = _label(report, verdict.device), _label(report, verdict.over)
+    device, over = _label(results, verdict.device), _label(results, verdict.over)
     match verdict.choice:
         case Choice.CPU:
-            num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
+            num_gpus = sum(result.kind is DeviceKind.GPU for result in results)
             rival = f"the {over}" if num_gpus == 1 else f"the best GPU, {over}"
             where = "your CPU" if device == "this CPU" else f"the CPU ({device})"
             return f"Train this on {where}: {ratio} faster than {rival}."
@@ -47,7 +53,7 @@ def crossover_sentence(report: CheckReport) -> str:
     rival = "the CPU" if cpu is None else device_label(cpu)
     match report.crossover:
         case Crossover() as crossover:
-            return _found_sentence(crossover, _label(report, crossover.device), rival)
+            return _found_sentence(crossover, _label(report.results, crossover.device), rival)
         case NoCrossover() as none:
             # What was not searched may well be there.
             what = "Crossover not known" if none.searched is None else "No crossover"
@@ -63,10 +69,9 @@ def _found_sentence(crossover: Crossover, winner: str, rival: str) -> str:
     )
 
 
-def step_facts(report: CheckReport) -> Iterator[tuple[str, str]]:
+def step_facts(target: str, step: StepSummary) -> Iterator[tuple[str, str]]:
     """Yield what was traced, by name."""
-    step = report.step
-    yield "target", printable(report.target)
+    yield "target", printable(target)
     if step.batch_size is not None:
         yield "batch size", f"{step.batch_size:,}"
     yield "parameters", format_count(step.num_parameters)
@@ -133,8 +138,8 @@ def result_name(result: DeviceResult) -> str:
     return label if label == printable(result.device) else f"{label} ({printable(result.device)})"
 
 
-def _label(report: CheckReport, device: str) -> str:
-    for result in report.results:
+def _label(results: Sequence[DeviceResult], device: str) -> str:
+    for result in results:
         if result.device == device:
             return device_label(result)
     return printable(device)

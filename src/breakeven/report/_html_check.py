@@ -28,12 +28,12 @@ def check_page(report: CheckReport) -> Page:
     return Page(
         title=f"Does a GPU pay off for {printable(report.target, 120)}?",
         answers=(
-            verdict_sentence(report),
+            verdict_sentence(report.verdict, report.results),
             *([printable(report.verdict.because, 600)] if report.verdict.because else []),
             crossover_sentence(report),
         ),
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
-        facts=(*step_facts(report), *host_facts(report.host)),
+        facts=(*step_facts(report.target, report.step), *host_facts(report.host)),
         sections=(
             PageSection(
                 title="Step time",

@@ -7,7 +7,23 @@ from dataclasses import dataclass
 
 from breakeven.errors import Caveat
 from breakeven.report._chart_svg import SvgChart
+from breakeven.report._explain_svg import SvgTimeline
 from breakeven.report._text import printable, shorten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageBar:
+    """A bar beside the name of a row; the table has the same figure as text.
+
+    Args:
+        start: Where it begins, 0 to 1.
+        length: How long it is, 0 to 1.
+        css_class: Its colour.
+    """
+
+    start: float
+    length: float
+    css_class: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +37,7 @@ class PageTable:
         rows: Cells as text; the first cell names the row.
         marks: A word for each row that the style sheet knows; empty for none.
         note: What a reader must know; may be empty.
+        bars: One for each row, or none at all.
     """
 
     caption: str
@@ -29,6 +46,7 @@ class PageTable:
     rows: tuple[tuple[str, ...], ...]
     marks: tuple[str, ...] = ()
     note: str = ""
+    bars: tuple[PageBar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +60,7 @@ class PageSection:
         items: A list.
         tables: Tables.
         charts: Charts.
+        timeline: Both timelines of a step.
     """
 
     title: str
@@ -50,6 +69,7 @@ class PageSection:
     items: tuple[str, ...] = ()
     tables: tuple[PageTable, ...] = ()
     charts: tuple[SvgChart, ...] = ()
+    timeline: SvgTimeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,22 @@ import msgspec
 from breakeven.verdict import SCHEMA_VERSION, CheckReport
 
 SCHEMA_ID = f"urn:breakeven:schema:check:{SCHEMA_VERSION}"
+_REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 
 
-def to_json(report: CheckReport) -> bytes:
+def to_json(report: CheckReport, *, with_recording: bool = False) -> bytes:
     """Return ``report`` as one indented JSON document in UTF-8, ending in a newline.
+
+    Args:
+        report: The report.
+        with_recording: Keep the recorded step, which is large: for files that are explained later.
 
     Raises:
         msgspec.ValidationError: The report breaks its own schema (a share above 1, a time that
             is not a number), so the document could never be read back.
     """
+    if not with_recording:
+        report = msgspec.structs.replace(report, recording=None)
     document = encode_document(report)
     msgspec.json.decode(document, type=CheckReport)
     return document
@@ -53,6 +60,7 @@ def described_schema(
     """
     described = msgspec.json.schema(document)
     definitions: dict[str, Any] = described["$defs"]
+    _hide_recording(definitions, document.__name__)
     for definition in definitions.values():
         _describe_fields(definition)
     definitions[document.__name__]["properties"]["schema_version"] = {"const": version}
@@ -76,6 +84,26 @@ def encode_document(value: object) -> bytes:
     except UnicodeEncodeError:
         encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
     return msgspec.json.format(encoded, indent=2) + b"\n"
+
+
+def _hide_recording(definitions: dict[str, Any], document: str) -> None:
+    """Leave open what a recorded step looks like, which is for breakeven alone to read.
+
+    Definitions that only the recording refers to go with it.
+    """
+    properties = definitions[document]["properties"]
+    if "recording" not in properties:
+        return
+    properties["recording"] = {"anyOf": [{"type": "object"}, {"type": "null"}], "default": None}
+    reachable: dict[str, None] = {}
+    waiting = [document]
+    while waiting:
+        name = waiting.pop()
+        reachable[name] = None
+        found = _REFERENCE.findall(msgspec.json.encode(definitions[name]).decode())
+        waiting += [other for other in found if other not in reachable]
+    for name in definitions.keys() - reachable.keys():
+        del definitions[name]
 
 
 def _describe_fields(definition: dict[str, Any]) -> None:

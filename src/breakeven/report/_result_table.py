@@ -21,6 +21,11 @@ _SHORTEST_AXIS = 10.0
 _PLOT_MIN_CHARACTERS = 13
 _PLOT_MAX_CHARACTERS = 28
 _GAP = 2
+CHOICE_STYLES = {
+    Choice.CPU: "bold cyan",
+    Choice.GPU: "bold green",
+    Choice.TOO_CLOSE: "bold yellow",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

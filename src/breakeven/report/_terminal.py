@@ -12,16 +12,16 @@ from breakeven.report._chart_build import axis_word
 from breakeven.report._check_text import crossover_sentence, verdict_sentence
 from breakeven.report._curve_table import curve_table
 from breakeven.report._result_table import (
+    CHOICE_STYLES,
     device_label,
     glyphs_for,
     result_table,
 )
-from breakeven.report._text import printable, shorten
+from breakeven.report._text import plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
 from breakeven.verdict import (
     CheckReport,
-    Choice,
     Crossover,
     DeviceKind,
     DeviceResult,
@@ -31,11 +31,6 @@ from breakeven.verdict import (
 _MAX_FINDINGS = 8
 # A fix that saves less than this part of the step is not worth the reader's time.
 _LEAST_GAIN = 0.005
-_CHOICE_STYLES = {
-    Choice.CPU: "bold cyan",
-    Choice.GPU: "bold green",
-    Choice.TOO_CLOSE: "bold yellow",
-}
 
 
 def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) -> None:
@@ -46,7 +41,13 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
         console: Where to; its width, colours and encoding are honoured.
         hints: Lines at the end that say what to do next.
     """
-    _say(console, Text(verdict_sentence(report), style=_CHOICE_STYLES[report.verdict.choice]))
+    _say(
+        console,
+        Text(
+            verdict_sentence(report.verdict, report.results),
+            style=CHOICE_STYLES[report.verdict.choice],
+        ),
+    )
     if report.verdict.because:
         _say(console, Text(printable(report.verdict.because, 600)))
     for warning in _warnings(report):
@@ -104,9 +105,9 @@ def _facts(report: CheckReport) -> Iterator[str]:
     )
     yield "step: " + " · ".join(
         [
-            _plural(step.num_ops, "op"),
-            _plural(step.num_kernels, "kernel"),
-            _plural(step.num_syncs, "sync"),
+            plural(step.num_ops, "op"),
+            plural(step.num_kernels, "kernel"),
+            plural(step.num_syncs, "sync"),
             *([f"copies {copies}"] if copies else []),
             f"host {format_duration(step.host_ns, 2)}",
         ]
@@ -114,16 +115,12 @@ def _facts(report: CheckReport) -> Iterator[str]:
     yield "host: " + " · ".join(
         [
             printable(host.name, 80),
-            _plural(host.num_threads, "thread"),
+            plural(host.num_threads, "thread"),
             f"torch {printable(host.torch_version)}",
             # What was assumed beside stands after a semicolon, and in the JSON report.
             printable(host.source.partition(";")[0], 120),
         ]
     )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _legend(report: CheckReport, console: Console) -> Text:
@@ -132,7 +129,7 @@ def _legend(report: CheckReport, console: Console) -> Text:
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
     if samples:
         least = f"{min(samples):,} to " if min(samples) < max(samples) else ""
-        marks.insert(0, f"{glyphs.measured} measured ({least}{_plural(max(samples), 'step')})")
+        marks.insert(0, f"{glyphs.measured} measured ({least}{plural(max(samples), 'step')})")
     return Text("   ".join(marks), style="dim")
 
 
@@ -160,7 +157,7 @@ def _render_findings(findings: Sequence[Finding], console: Console) -> None:
         _render_finding(finding, console)
     num_hidden = len(findings) - len(shown)
     if num_hidden > 0:
-        _say(console, Text(f"and {_plural(num_hidden, 'more finding')}, listed by --json"), 2)
+        _say(console, Text(f"and {plural(num_hidden, 'more finding')}, listed by --json"), 2)
 
 
 def _is_worth_a_line(finding: Finding) -> bool:

@@ -24,7 +24,9 @@ def printable(text: str, max_characters: int | None = 300) -> str:
         text: Any text.
         max_characters: Where to cut; ``None`` for nowhere.
     """
-    line = "".join(_printable_character(character) for character in text)
+    line = text
+    if not text.isprintable():
+        line = "".join(_printable_character(character) for character in text)
     if max_characters is None:
         return line
     return shorten(line, max_characters)
@@ -62,6 +64,11 @@ def ratio_with_interval(value: float, low: float, high: float) -> str:
 def ratio_alone(value: float) -> str:
     """Return a ratio for a table cell: ``14×``, ``0.43×``, ``1.04×``."""
     return f"{format_digits(value, 3 if 0 < abs(value - 1) < _NEAR_ONE else 2)}×"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 kernel`` or ``1,200 kernels``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class _Formatter(Protocol):

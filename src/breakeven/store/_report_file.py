@@ -11,19 +11,21 @@ import msgspec
 
 from breakeven.errors import BreakevenError, StoredDataError
 from breakeven.verdict import (
+    EXPLAIN_SCHEMA_VERSION,
     SCHEMA_VERSION,
     SWEEP_SCHEMA_VERSION,
     SYSTEMS_SCHEMA_VERSION,
     CheckReport,
+    ExplainReport,
     SweepReport,
     SystemReport,
     SystemsReport,
 )
 
-Report = CheckReport | SweepReport | SystemsReport
+Report = CheckReport | ExplainReport | SweepReport | SystemsReport
 _T = TypeVar("_T")
 
-_WRITERS = "reports are written by: breakeven check, sweep or workloads with -o FILE"
+_WRITERS = "reports are written by: breakeven check, explain, sweep or workloads with -o FILE"
 _RERUN = "write it again, with -o FILE --force"
 
 
@@ -38,6 +40,8 @@ class _Kind:
 
 
 _KINDS = (
+    # Before check, since an explanation has a verdict too.
+    _Kind(command="explain", key="attribution", version=EXPLAIN_SCHEMA_VERSION, type=ExplainReport),
     _Kind(command="check", key="verdict", version=SCHEMA_VERSION, type=CheckReport),
     _Kind(command="sweep", key="axes", version=SWEEP_SCHEMA_VERSION, type=SweepReport),
     _Kind(command="workloads", key="systems", version=SYSTEMS_SCHEMA_VERSION, type=SystemsReport),
@@ -46,6 +50,7 @@ _KINDS = (
 
 class _Header(msgspec.Struct):
     schema_version: int
+    attribution: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     axes: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     systems: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -193,6 +198,11 @@ def _ensure_whole(report: Report) -> None:
         case CheckReport():
             if not report.results:
                 raise msgspec.ValidationError("a check without a device")
+        case ExplainReport():
+            if not report.results:
+                raise msgspec.ValidationError("an explanation without a device")
+            if sum(part.time_ns for part in report.attribution.parts) != report.attribution.step_ns:
+                raise msgspec.ValidationError("parts of the step that do not add up to it")
         case SweepReport():
             _ensure_whole_sweep(report)
         case SystemsReport():

@@ -24,6 +24,15 @@ from breakeven.verdict._comparison_times import PointName as PointName
 from breakeven.verdict._crossover import find_crossover as find_crossover
 from breakeven.verdict._decide import decide as decide
 from breakeven.verdict._decide import device_result as device_result
+from breakeven.verdict._explain_report import DEVICE_TRACK as DEVICE_TRACK
+from breakeven.verdict._explain_report import EXPLAIN_SCHEMA_VERSION as EXPLAIN_SCHEMA_VERSION
+from breakeven.verdict._explain_report import HOST_TRACK as HOST_TRACK
+from breakeven.verdict._explain_report import ExplainReport as ExplainReport
+from breakeven.verdict._explain_report import PlanStep as PlanStep
+from breakeven.verdict._explain_report import TimelineSpan as TimelineSpan
+from breakeven.verdict._recording import RECORDING_VERSION as RECORDING_VERSION
+from breakeven.verdict._recording import Recording as Recording
+from breakeven.verdict._recording import record as record
 from breakeven.verdict._report import SCHEMA_VERSION as SCHEMA_VERSION
 from breakeven.verdict._report import CheckReport as CheckReport
 from breakeven.verdict._report import Choice as Choice

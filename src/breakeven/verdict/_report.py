@@ -15,6 +15,7 @@ from msgspec import Meta
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
+from breakeven.verdict._recording import Recording
 
 SCHEMA_VERSION = 1
 
@@ -227,6 +228,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         findings: What costs time on a GPU, lines that would raise first, then by gain.
         caveats: Reasons to trust all figures less; those of one device are in its result.
         curves: Step times along the batch size; empty where it was not varied.
+        recording: The step itself, in stored runs only: `explain` reads it.
     """
 
     schema_version: int
@@ -239,3 +241,4 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     curves: tuple[Curve, ...] = ()
+    recording: Recording | None = None

@@ -1,0 +1,64 @@
+"""The step on this CPU under other settings, measured beside the step as it is."""
+
+from __future__ import annotations
+
+import os
+
+from breakeven.capture import PlainRun
+from breakeven.check import LONGEST_STEP_NS, Runs
+from breakeven.device import HostSpec
+from breakeven.measure import OtherLoad, has_bf16_hardware
+from breakeven.timing import CpuFacts, CpuTrial
+from breakeven.trace import RunFacts
+
+# From this part of subnormal values on it is worth to measure the step without them.
+_SUBNORMAL_FRACTION = 0.001
+
+
+def try_cpu_settings(
+    runs: Runs, plain: PlainRun, facts: RunFacts, host: HostSpec
+) -> CpuFacts | None:
+    """Return the step under other settings of the CPU; None where it is too slow to try.
+
+    Args:
+        runs: Runs the script.
+        plain: The step as it is.
+        facts: What is known of the script's run.
+        host: The machine of the runs; costs of another one say nothing about this CPU.
+    """
+    if plain.measurement.median_ns > LONGEST_STEP_NS:
+        return None
+    load = OtherLoad()
+    num_cores = _num_cores()
+    trials: list[CpuTrial] = []
+    for num_threads in _thread_counts(plain.num_threads, num_cores):
+        run = runs.measure_under(num_threads=num_threads)
+        if run is not None and run.num_threads == num_threads:
+            trials.append(
+                CpuTrial(setting=f"threads={num_threads}", estimate=run.measurement.estimate)
+            )
+    if facts.subnormal_fraction > _SUBNORMAL_FRACTION:
+        run = runs.measure_under(flushes_denormals=True)
+        if run is not None:
+            trials.append(CpuTrial(setting="flush-denormal", estimate=run.measurement.estimate))
+    return CpuFacts(
+        name=plain.processor,
+        estimate=plain.measurement.estimate,
+        num_threads=plain.num_threads,
+        num_cores=num_cores,
+        trials=tuple(trials),
+        has_bf16=has_bf16_hardware(),
+        dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
+        load_fraction=load.fraction(),
+    )
+
+
+def _thread_counts(used: int, num_cores: int) -> list[int]:
+    """Return other numbers of threads to try: one, half of the processors, all of them."""
+    return sorted({1, max(1, num_cores // 2), num_cores} - {used})
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,115 @@
+"""From a script to an explanation: run it, record it, take its step apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from breakeven.calibrate import check_host_name, find_host
+from breakeven.capture import Launcher, PlainRun, TracedRun, find_target
+from breakeven.check import (
+    BatchSizes,
+    DevicePath,
+    Progress,
+    Runs,
+    SilentProgress,
+    compare,
+    measured_result,
+    select_devices,
+)
+from breakeven.errors import Caveat
+from breakeven.explain._cpu_trials import try_cpu_settings
+from breakeven.explain._explanation import Question, chosen_rules, explain
+from breakeven.trace import ScaledTrace
+from breakeven.verdict import DeviceKind, ExplainReport, NoCrossover
+
+
+def explain_target(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    devices: Sequence[str] = (),
+    host: str = "here",
+    time_limit_s: float = 60.0,
+    rules: Sequence[str] = (),
+    tries_cpu: bool = True,
+    budget_s: float = 1.0,
+    progress: Progress | None = None,
+    launcher: Launcher | None = None,
+) -> ExplainReport:
+    """Explain what holds the training step of ``target`` back on a GPU, and on this CPU.
+
+    The target runs in child processes that end by themselves after enough steps; its side effects
+    up to then do happen.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: Names of GPUs; the step is taken apart on the first. By default a choice of six,
+            and the step of the one that the verdict is about.
+        host: ``here``, or the name of another host that would feed the GPUs.
+        time_limit_s: Limit of each run, in seconds.
+        rules: Codes or causes of the rules whose findings are wanted; all by default.
+        tries_cpu: Measure the step under other settings of this CPU too, which takes some
+            seconds; without it, findings that need that are not looked for.
+        budget_s: Seconds of plain steps that are enough when they are short.
+        progress: Is told what happens.
+        launcher: Makes the processes, where several targets are explained after one another; each
+            call has its own by default, which takes some seconds to import torch.
+
+    Raises:
+        BreakevenError: The target gave no answer, or a device, host or rule is unknown.
+    """
+    progress = progress or SilentProgress()
+    specs = select_devices(devices)
+    check_host_name(host)
+    wanted = chosen_rules(rules)
+    found = find_target(target, arguments, is_module=is_module)
+    with ExitStack() as stack:
+        if launcher is None:
+            launcher = stack.enter_context(Launcher())
+        progress.begin("starting torch")
+        ready = launcher.ready()
+        host_spec = find_host(host, launcher)
+        runs = Runs(launcher, found, time_limit_s, progress, budget_s=budget_s)
+        traced = runs.trace()
+        plain = runs.measure()
+        measured = [measured_result(plain, DeviceKind.CPU)]
+        on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
+        if on_cuda is not None:
+            measured.append(measured_result(on_cuda, DeviceKind.GPU))
+        scaled, unscaled = _record_other_size(runs, traced, plain)
+        cpu = try_cpu_settings(runs, plain, traced.trace.facts, host_spec) if tries_cpu else None
+        progress.begin("simulating the step with and without each fix")
+        comparison = compare(traced, plain, specs, host_spec, measured)
+        report = explain(
+            Question(
+                target=found.label,
+                recording=comparison.recording(scaled=scaled, cpu=cpu),
+                host=comparison.host_summary(ready.torch_version),
+                measured=tuple(measured),
+                devices=specs,
+                # Of several by default, the one that the verdict is about.
+                explained=None if devices else comparison.best.device,
+                rules=wanted,
+                caveats=comparison.caveats(unscaled),
+            )
+        )
+        progress.end()
+    return report
+
+
+def _record_other_size(
+    runs: Runs, traced: TracedRun, plain: PlainRun
+) -> tuple[ScaledTrace | None, tuple[Caveat, ...]]:
+    """Return the step at other batch sizes, where a DataLoader sets its size, or why not."""
+    if traced.loader is None:
+        return None, ()
+    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), traced.loader)
+    scaled = sizes.record_other_size()
+    if isinstance(scaled, NoCrossover):
+        message = f"The step could not be simulated at other batch sizes. {scaled.none_because}"
+        return None, (Caveat(code="one-batch-size", message=message),)
+    return scaled, ()

@@ -1,0 +1,163 @@
+"""One fix after another: the step on every device after each, and where to train then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.doctor import Diagnosed
+from breakeven.simulate import Edit, Severity, Side, predict_steps
+from breakeven.timing import Source
+from breakeven.trace import HostWork, StepTrace
+from breakeven.verdict import DeviceKind, DeviceResult, PlanStep, decide, device_result
+
+# Fixes that a person would still do one after the other.
+_MAX_FIXES = 8
+
+
+def cumulative_plan(
+    trace: StepTrace,
+    diagnosed: Sequence[Diagnosed],
+    *,
+    measured: Sequence[DeviceResult],
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    again: Callable[[StepTrace], Sequence[Diagnosed]],
+) -> tuple[PlanStep, ...]:
+    """Return the step as it is, and after one more fix each.
+
+    Where a fix changes events that one before it has changed, the rules are asked again about the
+    step as it is by then; a finding that is gone is no part of the plan. The CPU's own time is the
+    measured one, less the work of the host that a fix removes, since that is the same work there;
+    what else a fix changes on the CPU is not known.
+
+    Args:
+        trace: The step.
+        diagnosed: Findings in the order in which they are fixed; those without a simulated gain
+            are left out.
+        measured: Results of the devices that were there, the CPU first.
+        devices: GPUs to predict.
+        host: What issues the work.
+        again: Returns the findings of a changed step.
+    """
+    fixes = [one for one in diagnosed if _is_part(one)][:_MAX_FIXES]
+    mended = _Mended(trace)
+    steps = [_step(None, trace, measured, devices, host, is_captured=False)]
+    for one in fixes:
+        if not mended.mend(one, again):
+            continue
+        left = _measured_after(measured, mended.removed_ns)
+        steps.append(_step(one, mended.trace, left, devices, host, is_captured=mended.is_captured))
+    return tuple(steps)
+
+
+class _Mended:
+    """A step to which one fix after another is applied."""
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._base = trace
+        self._edit = Edit()
+        self._removed_before_ns = 0
+        # Findings of the present base, by where they are; None while it is the step as it was.
+        self._found: dict[tuple[object, ...], Diagnosed] | None = None
+        self.is_captured = False
+
+    @property
+    def trace(self) -> StepTrace:
+        """Return the step with all fixes so far."""
+        return self._edit.apply(self._base)
+
+    @property
+    def removed_ns(self) -> int:
+        """Return the host's own work that is gone; that of loader workers runs beside the step."""
+        return self._removed_before_ns + sum(
+            event.duration_ns
+            for index, event in enumerate(self._base.events)
+            if isinstance(event, HostWork)
+            and not event.num_workers
+            and not self._edit.event(index, event)
+        )
+
+    def mend(self, one: Diagnosed, again: Callable[[StepTrace], Sequence[Diagnosed]]) -> bool:
+        """Apply a fix; return whether there was anything left of its finding."""
+        found = one if self._found is None else self._found.get(_place(one))
+        if found is None:
+            return False
+        if self._overlaps(found.occurrence.edit):
+            self._removed_before_ns = self.removed_ns
+            self._base, self._edit = self.trace, Edit()
+            self._found = {_place(other): other for other in again(self._base)}
+            found = self._found.get(_place(one))
+            if found is None or not _is_part(found):
+                return False
+        self.is_captured = self.is_captured or found.occurrence.scenario.is_captured
+        if found.occurrence.edit is not None:
+            self._edit = self._edit.then(found.occurrence.edit)
+        return True
+
+    def _overlaps(self, edit: Edit | None) -> bool:
+        if edit is None:
+            return False
+        both_set = edit.settings is not None and self._edit.settings is not None
+        return both_set or not self._edit.replaced.keys().isdisjoint(edit.replaced)
+
+
+def _place(one: Diagnosed) -> tuple[object, ...]:
+    return one.finding.code, one.finding.file, one.finding.line
+
+
+def _is_part(one: Diagnosed) -> bool:
+    finding = one.finding
+    is_worth_it = finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
+    return finding.side is Side.GPU and is_worth_it and finding.fixed_ns is not None
+
+
+def _step(
+    one: Diagnosed | None,
+    trace: StepTrace,
+    measured: Sequence[DeviceResult],
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    *,
+    is_captured: bool,
+) -> PlanStep:
+    predictions = predict_steps(trace, devices, host, is_captured=is_captured)
+    results = (*measured, *map(device_result, predictions))
+    finding = one.finding if one else None
+    return PlanStep(
+        code=finding.code if finding else "",
+        title=finding.title if finding else "the step as it is",
+        file=finding.file if finding else None,
+        line=finding.line if finding else None,
+        side=Side.GPU,
+        results=results,
+        verdict=decide(results, predictions=predictions),
+    )
+
+
+def _measured_after(measured: Sequence[DeviceResult], removed_ns: int) -> tuple[DeviceResult, ...]:
+    """Return the measured results without the host's work that fixes remove.
+
+    A GPU that is here was measured with everything in the script; after a change it is predicted
+    like all others, so its result is left out.
+    """
+    return tuple(
+        _shorter(result, removed_ns) if removed_ns else result
+        for result in measured
+        if result.kind is DeviceKind.CPU
+    )
+
+
+def _shorter(result: DeviceResult, removed_ns: float) -> DeviceResult:
+    # Work of the host that was recorded may be longer than it was in the measured run.
+    factor = max(0.01, 1.0 - removed_ns / result.step_ns)
+    return replace(
+        result,
+        source=Source.PREDICTED,
+        step_ns=result.step_ns * factor,
+        low_ns=result.low_ns * factor,
+        high_ns=result.high_ns * factor,
+        num_samples=0,
+    )
