@@ -19,7 +19,7 @@ from breakeven.explain import explain_target
 from corpus_markers import SCORED_CAUSES, CorpusScript, Fault, read_corpus
 
 # All scripts are run within the first test.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 _MIN_RECALL = 0.9
 _MIN_PRECISION = 0.9
@@ -119,6 +119,7 @@ def test_faults_are_found_at_their_lines(outcomes: tuple[Outcome, ...]) -> None:
     num_missed = sum(len(o.missed) for o in outcomes)
     assert num_faults > 0
     recall = 1 - num_missed / num_faults
+    print(f"recall {recall:.1%} of {num_faults} faults")
     assert recall >= _MIN_RECALL, f"recall {recall:.1%} of {num_faults}\n{_table(outcomes)}"
 
 
@@ -127,6 +128,7 @@ def test_what_is_found_is_true(outcomes: tuple[Outcome, ...]) -> None:
     num_false = sum(len(o.false_places) for o in outcomes)
     assert num_true > 0
     precision = num_true / (num_true + num_false)
+    print(f"precision {precision:.1%} of {num_true + num_false} findings\n{_table(outcomes)}")
     assert precision >= _MIN_PRECISION, (
         f"precision {precision:.1%} of {num_true + num_false}\n{_table(outcomes)}"
     )

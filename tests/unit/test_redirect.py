@@ -192,3 +192,10 @@ def test_use_of_compile_is_told() -> None:
         assert used == []
         torch.compile(nn.Linear(2, 2))
     assert used == [1]
+
+
+def test_lazy_modules_are_moved_before_they_have_memory() -> None:
+    with redirect_cuda_to_cpu(has_cuda=True):
+        model = nn.Sequential(nn.LazyLinear(3), nn.ReLU()).to("cuda")
+        assert model(torch.ones(2, 5)).shape == (2, 3)
+    assert nn.LazyLinear(3).to("cpu")(torch.ones(2, 5)).shape == (2, 3)

@@ -227,6 +227,19 @@ def test_loader_is_known_as_the_script_asked_for_it() -> None:
     assert loader.fetch_ns > 0
 
 
+class Shard(DataLoader):
+    """A trainer's copy of a loader."""
+
+
+def test_a_trainers_copy_of_a_loader_has_the_workers_that_were_asked_for() -> None:
+    def make() -> DataLoader:
+        own = DataLoader(Rooted(12), batch_size=4, num_workers=2, persistent_workers=True)
+        return Shard(own.dataset, batch_size=own.batch_size, num_workers=own.num_workers)
+
+    (loader,) = _epochs(make, 2).facts.loaders
+    assert (loader.num_workers, loader.persistent_workers) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("dataset", "is_indexed"),
     [

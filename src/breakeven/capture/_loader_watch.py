@@ -68,10 +68,13 @@ class LoaderWatch(Patches):
                 args, kwargs = _with_enough_samples(dataset, batch_size, args, kwargs)
             original_init(loader, dataset, batch_size, *args, **kwargs)
             if watch._in_process:
+                wrapped = watch._wrapped_by(loader)
                 watch._records[loader] = LoaderRecord(
                     location=locate(caller_of_constructor(sys._getframe(1), loader)),
-                    num_workers=int(loader.num_workers),
-                    persistent_workers=bool(loader.persistent_workers),
+                    num_workers=wrapped.num_workers if wrapped else int(loader.num_workers),
+                    persistent_workers=(
+                        wrapped.persistent_workers if wrapped else bool(loader.persistent_workers)
+                    ),
                 )
                 watch._keep_in_process(loader)
 
@@ -111,6 +114,16 @@ class LoaderWatch(Patches):
             is_timed: Whether fetches ran at full speed, so that their time says something.
         """
         return join_records(list(self._used), is_timed=is_timed)
+
+    def _wrapped_by(self, loader: Any) -> LoaderRecord | None:
+        """Return what the script asked of the loader that this one is a library's copy of.
+
+        A trainer copies a loader's settings, of which the workers are gone by then.
+        """
+        if type(loader) is DataLoader or loader.num_workers:
+            return None
+        alike = (own for other, own in self._records.items() if other.dataset is loader.dataset)
+        return next((own for own in alike if own.num_workers), None)
 
     def _record_of(self, loader: Any) -> LoaderRecord:
         """Return the record of a loader; one that was made before has no line."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils._device
+from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import is_cuda
@@ -58,6 +59,9 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         for name in NEW_METHODS:
             self.replace(torch.Tensor, name, _on_cpu(getattr(torch.Tensor, name)))
         self.replace(torch.Tensor, "to", _to_on_cpu(torch.Tensor.to))
+        # Lazy modules allow some methods before they have memory, and know them by identity.
+        allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to]
+        self.replace(UninitializedTensorMixin, "_allowed_methods", allowed)
         self.replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "record_stream", lambda *_: None)

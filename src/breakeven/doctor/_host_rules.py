@@ -126,8 +126,12 @@ def _working_line(case: Case, index: int) -> tuple[bool, Location | None]:
     source = case.sources.find(after)
     if after is None or source is None:
         return True, after
-    earlier = (events[number].location for number in range(index - 1, -1, -1))
-    before = next((place for place in earlier if place is not None and place != after), None)
+    earlier = range(index - 1, -1, -1)
+    last = next((n for n in earlier if events[n].location not in (None, after)), None)
+    before = None
+    if last is not None:
+        before, after = _parting(case.trace, last, index) or (events[last].location, after)
+        source = case.sources.find(after) or source
     first = after.line
     if before is not None and before.file == after.file and before.function == after.function:
         first = before.line
@@ -147,6 +151,17 @@ def _working_line(case: Case, index: int) -> tuple[bool, Location | None]:
     if not lines:
         return False, after
     return True, Location(file=after.file, line=lines[0], function=after.function)
+
+
+def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Location] | None:
+    """Return the lines of one function from which two events were reached; None for none."""
+    stacks = trace.stack_of(trace.events[before]), trace.stack_of(trace.events[after])
+    for one, other in zip(*stacks, strict=False):
+        if one.file != other.file or one.function != other.function:
+            return None
+        if one.line != other.line:
+            return one, other
+    return None
 
 
 def _shared_loop(source: Source, one: int, other: int) -> ast.stmt | None:

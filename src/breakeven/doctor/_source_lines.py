@@ -122,14 +122,27 @@ def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
 
 def _is_made_for(source: Source, call: ast.Call, attribute: str) -> bool:
     """Return whether the call is part of what is assigned to ``self.attribute`` or a variable."""
+    inside: ast.AST = call
     for parent in source.parents(call):
         if isinstance(parent, ast.Assign):
             return any(
-                dotted_name(target).rpartition(".")[2] == attribute for target in parent.targets
+                dotted_name(name).rpartition(".")[2] == attribute
+                for target in parent.targets
+                for name in _names_of(target, parent.value, inside)
             )
+        if not isinstance(parent, ast.Tuple):
+            inside = parent
         if isinstance(parent, ast.stmt):
             return False
     return False
+
+
+def _names_of(target: ast.expr, value: ast.expr, inside: ast.AST) -> tuple[ast.expr, ...]:
+    """Return what a part of the value is assigned to: ``self.a, self.b = one, other``."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return (target,)
+    pairs = zip(target.elts, value.elts, strict=False)
+    return tuple(name for name, part in pairs if part is inside)
 
 
 def _index_of(source: Source, call: ast.Call) -> int | None:
