@@ -16,6 +16,8 @@ from breakeven.trace import Location, SourceText, StepTrace
 
 # No file that a person writes is larger; generated ones and their trees cost seconds.
 _MAX_SOURCE_BYTES = 1_000_000
+# Of files that no event of the step leads to; what they hold matters to few rules.
+_MAX_OTHER_BYTES = 2_000_000
 
 
 def user_sources(target: Target) -> tuple[SourceFile, ...]:
@@ -35,13 +37,19 @@ def user_sources(target: Target) -> tuple[SourceFile, ...]:
 def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
     """Return the text of the user's files that ``target`` ran or imported until now.
 
-    Cells of a notebook are among them where the trace names them. Files that are too large to be
-    code are left out.
+    Those that the trace names come first, cells of a notebook among them, then the others as far
+    as there is room. Files that are too large to be code are left out.
     """
-    texts = {as_text(name): _text_of(name) for name in sorted(_names_of_code(target))}
+    texts: dict[str, str] = {}
     for location in _locations(trace):
         if location.file not in texts:
             texts[location.file] = _text_of(location.file)
+    room = _MAX_OTHER_BYTES
+    for name in sorted(_names_of_code(target)):
+        path = as_text(name)
+        if path not in texts and room > 0:
+            texts[path] = _text_of(name)
+            room -= len(texts[path])
     return tuple(SourceText(path=path, text=text) for path, text in texts.items() if text)
 
 

@@ -41,6 +41,7 @@ class Source:
         self.path = text.path
         self.lines = text.text.splitlines()
         self.tree = _parse(text.text)
+        self._nodes_by_kinds: dict[tuple[type[ast.AST], ...], tuple[ast.AST, ...]] = {}
 
     def location(self, node: ast.AST) -> Location:
         """Return the line at which ``node`` begins."""
@@ -68,17 +69,19 @@ class Source:
     def function_around(self, line: int) -> Function | None:
         """Return the innermost function that holds ``line``; None at the level of the module."""
         found: Function | None = None
-        for node in ast.walk(self.tree):
+        for node in self.nodes(*_FUNCTIONS):
             if isinstance(node, _FUNCTIONS) and spans(node, line):
                 found = node if found is None or _size(node) <= _size(found) else found
         return found
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         """Yield all nodes of these kinds, in the order of the file."""
-        found = [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
-        yield from sorted(
-            found, key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
-        )
+        # Rules ask for few kinds, many times.
+        found = self._nodes_by_kinds.get(kinds)
+        if found is None:
+            found = tuple(node for node in self._nodes if isinstance(node, kinds))
+            self._nodes_by_kinds[kinds] = found
+        yield from found
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """Yield the calls whose dotted name ends with one of ``names``: ``DataLoader``."""
@@ -111,13 +114,16 @@ class Source:
 
     def _enclosing(self, line: int) -> list[ast.AST]:
         function = self.function_around(line)
-        inside = function if function is not None else self.tree
         found = [
             node
-            for node in ast.walk(inside)
-            if isinstance(node, _LOOPS) and _body_holds(node, line)
+            for node in self.nodes(*_LOOPS)
+            if _body_holds(node, line) and (function is None or function in self.parents(node))
         ]
         return sorted(found, key=_size)
+
+    @cached_property
+    def _nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(sorted(ast.walk(self.tree), key=_position))
 
     @cached_property
     def _calls(self) -> tuple[ast.Call, ...]:
@@ -208,6 +214,10 @@ def _body_holds(node: ast.AST, line: int) -> bool:
     if isinstance(node, LOOP_STATEMENTS):
         return any(spans(part, line) for part in (*node.body, *node.orelse))
     return spans(node, line)
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def _size(node: ast.AST) -> int:
