@@ -16,6 +16,7 @@ from breakeven.capture._device_map import DeviceMap
 from breakeven.capture._pretended_cuda import pretended_cuda
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture._weight_layout import channels_last_weights
 
 OWNERS: dict[str, Any] = {
     "torch": torch,
@@ -199,3 +200,18 @@ def test_lazy_modules_are_moved_before_they_have_memory() -> None:
         model = nn.Sequential(nn.LazyLinear(3), nn.ReLU()).to("cuda")
         assert model(torch.ones(2, 5)).shape == (2, 3)
     assert nn.LazyLinear(3).to("cpu")(torch.ones(2, 5)).shape == (2, 3)
+
+
+def test_weights_are_put_into_channels_last_memory_when_an_optimizer_gets_them() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 2))
+    images = torch.rand(2, 3, 8, 8)
+    expected = model(images)
+    before = torch.optim.Optimizer.__init__
+    with channels_last_weights():
+        torch.optim.SGD(model.parameters(), lr=0.1)
+    weight = model[0].weight
+
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[0](images).is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(model(images), expected, atol=1e-5)
+    assert torch.optim.Optimizer.__init__ is before

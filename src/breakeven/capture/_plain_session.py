@@ -17,6 +17,7 @@ from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.capture._source_files import user_sources
+from breakeven.capture._weight_layout import channels_last_weights
 from breakeven.errors import Caveat
 from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
@@ -76,6 +77,8 @@ class PlainSession(ExitStack):
             )
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
+        if self._request.channels_last:
+            self.enter_context(channels_last_weights())
         return self
 
     def mark_call(self) -> None:

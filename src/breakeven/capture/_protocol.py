@@ -71,6 +71,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         new_batch_size: Their batch size in this run.
         num_threads: torch's intra-op threads when the script starts; 0 for torch's own choice.
         flushes_denormals: Let the processor treat subnormal numbers as zero.
+        channels_last: Put the weights of convolutions into channels-last memory in a plain run.
     """
 
     target: Target
@@ -84,6 +85,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     new_batch_size: int = 0
     num_threads: int = 0
     flushes_denormals: bool = False
+    channels_last: bool = False
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):

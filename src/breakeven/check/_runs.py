@@ -109,18 +109,28 @@ class Runs:
         return answer if isinstance(answer, PlainRun) else None
 
     def measure_under(
-        self, *, num_threads: int = 0, flushes_denormals: bool = False
+        self, *, num_threads: int = 0, flushes_denormals: bool = False, channels_last: bool = False
     ) -> PlainRun | None:
         """Time the step on this CPU under other settings; None where the script fails then.
 
         Args:
             num_threads: torch's intra-op threads; 0 for its own choice.
             flushes_denormals: Let the processor treat subnormal numbers as zero.
+            channels_last: Put the weights of convolutions into channels-last memory.
         """
-        setting = "without subnormal numbers" if flushes_denormals else f"on {num_threads} threads"
+        setting = f"on {num_threads} threads"
+        if flushes_denormals:
+            setting = "without subnormal numbers"
+        elif channels_last:
+            setting = "with channels last"
         self._begin(f"measuring the step on this CPU {setting}")
         answer = self._run(
-            replace(self._request, num_threads=num_threads, flushes_denormals=flushes_denormals)
+            replace(
+                self._request,
+                num_threads=num_threads,
+                flushes_denormals=flushes_denormals,
+                channels_last=channels_last,
+            )
         )
         return answer if isinstance(answer, PlainRun) else None
 

@@ -107,7 +107,8 @@ class CpuLayout:
         ```
 
     Known limits:
-        Measured on this machine; other processors differ.
+        Measured on this machine; other processors differ. The weights alone are converted for
+        that: convolutions hand their layout on, but the first of them converts its batch.
     """
 
     code: ClassVar[str] = "CPU004"

@@ -9,21 +9,21 @@ from breakeven.check import LONGEST_STEP_NS, Runs
 from breakeven.device import HostSpec
 from breakeven.measure import OtherLoad, has_bf16_hardware
 from breakeven.timing import CpuFacts, CpuTrial
-from breakeven.trace import RunFacts
+from breakeven.trace import Op, StepTrace
 
 # From this part of subnormal values on it is worth to measure the step without them.
 _SUBNORMAL_FRACTION = 0.001
 
 
 def try_cpu_settings(
-    runs: Runs, plain: PlainRun, facts: RunFacts, host: HostSpec
+    runs: Runs, plain: PlainRun, trace: StepTrace, host: HostSpec
 ) -> CpuFacts | None:
     """Return the step under other settings of the CPU; None where it is too slow to try.
 
     Args:
         runs: Runs the script.
         plain: The step as it is.
-        facts: What is known of the script's run.
+        trace: The recorded step.
         host: The machine of the runs; costs of another one say nothing about this CPU.
     """
     if plain.measurement.median_ns > LONGEST_STEP_NS:
@@ -37,10 +37,14 @@ def try_cpu_settings(
             trials.append(
                 CpuTrial(setting=f"threads={num_threads}", estimate=run.measurement.estimate)
             )
-    if facts.subnormal_fraction > _SUBNORMAL_FRACTION:
+    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
         run = runs.measure_under(flushes_denormals=True)
         if run is not None:
             trials.append(CpuTrial(setting="flush-denormal", estimate=run.measurement.estimate))
+    if any(_is_channels_first(op) for op in trace.ops):
+        run = runs.measure_under(channels_last=True)
+        if run is not None:
+            trials.append(CpuTrial(setting="channels_last", estimate=run.measurement.estimate))
     return CpuFacts(
         name=plain.processor,
         estimate=plain.measurement.estimate,
@@ -56,6 +60,14 @@ def try_cpu_settings(
 def _thread_counts(used: int, num_cores: int) -> list[int]:
     """Return other numbers of threads to try: one, half of the processors, all of them."""
     return sorted({1, max(1, num_cores // 2), num_cores} - {used})
+
+
+def _is_channels_first(op: Op) -> bool:
+    """Return whether a two-dimensional convolution reads weights that are not channels last."""
+    if not op.name.startswith("aten.convolution.") or len(op.inputs) < 2:
+        return False
+    weight = op.inputs[1]
+    return len(weight.shape) == 4 and weight.layout != "channels_last"
 
 
 def _num_cores() -> int:

@@ -81,7 +81,7 @@ def explain_target(
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
         scaled, unscaled = _record_other_size(runs, traced, plain)
-        cpu = try_cpu_settings(runs, plain, traced.trace.facts, host_spec) if tries_cpu else None
+        cpu = try_cpu_settings(runs, plain, traced.trace, host_spec) if tries_cpu else None
         progress.begin("simulating the step with and without each fix")
         comparison = compare(traced, plain, specs, host_spec, measured)
         report = explain(
