@@ -6,6 +6,7 @@ run by the fixture ``run_check``.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -228,6 +229,13 @@ def test_a_talkative_script_fills_no_memory(run_check: RunCheck) -> None:
     assert talkative.peak_rss_bytes - quiet.peak_rss_bytes < 50e6
 
 
+def assert_stored(path: Path, run: CheckRun) -> None:
+    """Assert that a file holds the answer, and the recorded step besides."""
+    stored = json.loads(path.read_text())
+    assert stored["recording"]["trace"]["events"]
+    assert {**stored, "recording": None} == run.document
+
+
 @pytest.mark.slow
 def test_a_script_that_changes_the_directory(run_check: RunCheck, work_folder: Path) -> None:
     # Both paths are relative to where the command was given.
@@ -235,7 +243,7 @@ def test_a_script_that_changes_the_directory(run_check: RunCheck, work_folder: P
         shutil.copy(SCRIPTS / name, work_folder)
     run = run_check("changes_directory.py", "-o", "report.json", new_files=("report.json",))
     assert run.returncode == 0, run.stderr
-    assert (work_folder / "report.json").read_text() == run.stdout
+    assert_stored(work_folder / "report.json", run)
 
 
 @pytest.mark.slow
@@ -327,7 +335,7 @@ def test_an_output_that_exists_is_replaced_with_force(
     (work_folder / "report.json").write_text("obsolete")
     run = run_check(SCRIPTS / "leaves_marker.py", "-o", "report.json", "--force")
     assert run.returncode == 0, run.stderr
-    assert (work_folder / "report.json").read_text() == run.stdout
+    assert_stored(work_folder / "report.json", run)
 
 
 def test_an_unknown_device(run_check: RunCheck, marker: Path) -> None:
