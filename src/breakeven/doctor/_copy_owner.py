@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from breakeven.doctor._events import line_of
@@ -48,12 +48,16 @@ class Made(Enum):
     DATA = auto()
 
 
-def uploads(case: Case) -> dict[int, Upload]:
+def uploads(case: Case) -> Mapping[int, Upload]:
     """Return what each copy to the device is of, by position.
 
     None are told of a script without a GPU, which is recorded as if it had been moved: it has no
     copy that could be better. Nor of the first step of all, which comes after moving the model.
     """
+    return case.once(_uploads)
+
+
+def _uploads(case: Case) -> dict[int, Upload]:
     if any(caveat.code in _WITHOUT_COPIES for caveat in case.trace.caveats):
         return {}
     made = made_on_host(case.trace)

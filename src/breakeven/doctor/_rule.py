@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor._source import Sources
@@ -11,8 +12,10 @@ from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPredi
 from breakeven.timing import CpuFacts
 from breakeven.trace import Location, RunFacts, ScaledTrace, StepTrace
 
+_Result = TypeVar("_Result")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
     """A step on the device on which it is examined.
 
@@ -35,6 +38,13 @@ class Case:
     sources: Sources = field(default_factory=Sources)
     scaled: ScaledTrace | None = None
     cpu: CpuFacts | None = None
+    _known: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False)
+
+    def once(self, work: Callable[[Case], _Result]) -> _Result:
+        """Return what ``work`` finds out about this case; several rules ask for the same."""
+        if work not in self._known:
+            self._known[work] = work(self)
+        return self._known[work]
 
     @property
     def facts(self) -> RunFacts:

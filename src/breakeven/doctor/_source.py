@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,9 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _LOOPS = (*LOOP_STATEMENTS, *COMPREHENSIONS)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+# Up to Python 3.11.8 two threads that parse at once can fail with "recursion depth mismatch".
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Source:
@@ -203,7 +207,8 @@ def spans(node: ast.AST, line: int) -> bool:
 def _parse(text: str) -> ast.Module:
     for candidate in (text, _MAGIC.sub(r"\1pass", text)):
         try:
-            return ast.parse(candidate)
+            with _ONE_AT_A_TIME:
+                return ast.parse(candidate)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     # What Python itself could not run tells nothing; the trace still does.

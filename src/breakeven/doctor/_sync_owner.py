@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Mapping
 from enum import Enum, auto
 from functools import lru_cache
 
@@ -68,8 +69,12 @@ class Wait(Enum):
 _LOOPED = (Wait.NORMS, Wait.LOG)
 
 
-def waits(case: Case) -> dict[int, Wait]:
+def waits(case: Case) -> Mapping[int, Wait]:
     """Return why the host waits at each sync, by position."""
+    return case.once(_waits)
+
+
+def _waits(case: Case) -> dict[int, Wait]:
     origins = Origins(case.trace)
     trips = round_trips(case, origins)
     back = _lines_of_gradients(case)
