@@ -2,6 +2,7 @@
 
 from breakeven.trace._batch_scaling import ScaledTrace as ScaledTrace
 from breakeven.trace._batch_scaling import ScalingError as ScalingError
+from breakeven.trace._configuration import Configuration as Configuration
 from breakeven.trace._events import Copy as Copy
 from breakeven.trace._events import Event as Event
 from breakeven.trace._events import HostWork as HostWork

@@ -72,3 +72,10 @@ from breakeven.verdict._system_report import SystemsReport as SystemsReport
 from breakeven.verdict._system_report import SystemTable as SystemTable
 from breakeven.verdict._system_report import TableColumn as TableColumn
 from breakeven.verdict._system_report import TableRow as TableRow
+from breakeven.verdict._tune_report import TUNE_SCHEMA_VERSION as TUNE_SCHEMA_VERSION
+from breakeven.verdict._tune_report import CodeChange as CodeChange
+from breakeven.verdict._tune_report import Machine as Machine
+from breakeven.verdict._tune_report import Numerics as Numerics
+from breakeven.verdict._tune_report import Outcome as Outcome
+from breakeven.verdict._tune_report import Trial as Trial
+from breakeven.verdict._tune_report import TuneReport as TuneReport

@@ -1,0 +1,1 @@
+"""The device that is fastest, for Lightning, transformers and Stable-Baselines3."""

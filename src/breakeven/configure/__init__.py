@@ -1,0 +1,1 @@
+"""Settings put into effect around a script that does not know of them, and undone."""

@@ -1,0 +1,1 @@
+"""Which of the devices that are here runs a model fastest, measured in a moment."""

@@ -1,0 +1,64 @@
+"""How a step is run, where that differs from what the script itself asks for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Configuration(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Settings put into effect around an unmodified script; the defaults change nothing.
+
+    What the script sets by itself wins: an optimizer built with ``fused=False`` stays as it is.
+
+    Args:
+        num_threads: torch's intra-op threads; 0 for the script's own.
+        num_interop_threads: torch's inter-op threads; 0 for the script's own.
+        flushes_denormals: The processor treats subnormal numbers as zero.
+        channels_last: Weights of two-dimensional convolutions lie in channels-last memory.
+        optimizer: Implementation of torch's optimizers that have it.
+        autocast: Number format of an autocast region around each call of the model.
+        compile_mode: Mode of ``torch.compile`` for the model; empty for none.
+        cpp_wrapper: Compiled code calls its kernels from C++ instead of Python.
+        gathers_batches: A data set of tensors hands out whole batches instead of single samples.
+        num_workers: Processes of each DataLoader; -1 for the script's own.
+        prefetch_factor: Batches that each of them loads ahead; 0 for the script's own.
+        pins_memory: DataLoaders pin their batches, and copies of them to CUDA do not block.
+        keeps_data_on_device: A data set of tensors is copied to the CUDA device once.
+        allows_tf32: Matrix products and convolutions of float32 may use TF32 on CUDA.
+        benchmarks_cudnn: cuDNN tries its algorithms and keeps the fastest.
+        loader_batch_size: Batch size of the DataLoaders that get another one; 0 for none.
+        new_batch_size: The batch size that these get; it changes the training itself.
+    """
+
+    num_threads: int = 0
+    num_interop_threads: int = 0
+    flushes_denormals: bool = False
+    channels_last: bool = False
+    optimizer: Literal["", "foreach", "fused"] = ""
+    autocast: Literal["", "bfloat16", "float16"] = ""
+    compile_mode: Literal[
+        "", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+    ] = ""
+    cpp_wrapper: bool = False
+    gathers_batches: bool = False
+    num_workers: int = -1
+    prefetch_factor: int = 0
+    pins_memory: bool = False
+    keeps_data_on_device: bool = False
+    allows_tf32: bool = False
+    benchmarks_cudnn: bool = False
+    loader_batch_size: int = 0
+    new_batch_size: int = 0
+
+    @property
+    def changes(self) -> dict[str, bool | int | str]:
+        """Return the settings that differ from the script's own, by name."""
+        return {
+            name: value
+            for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
+            if (value := getattr(self, name)) != default
+        }
