@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from breakeven.capture import (
     RunFailure,
     RunRequest,
     TracedRun,
+    alternate,
     find_target,
 )
 
@@ -68,6 +70,51 @@ def test_one_script_is_timed_then_recorded(launcher: Launcher, prepare: Prepare)
     assert isinstance(traced, TracedRun)
     assert traced.trace.uses_device
     assert traced.trace.num_parameters == 5
+
+
+def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare) -> None:
+    # Each says when a step of it begins and ends, so that steps of two runs cannot overlap.
+    request = prepare(
+        """
+        import os, sys, time, torch
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight])
+        times = open(sys.argv[1], "a", buffering=1)
+        while True:
+            times.write(f"{time.perf_counter_ns()} {os.getpid()}\\n")
+            weight.sum().backward()
+            time.sleep(0.004)
+            times.write(f"{time.perf_counter_ns()} {os.getpid()}\\n")
+            optimizer.step()
+        """,
+        "times.txt",
+    )
+    folder = Path(request.target.path).parent
+    request = replace(
+        request,
+        target=replace(request.target, raw_arguments=(os.fsencode(folder / "times.txt"),)),
+        budget_s=0.3,
+    )
+    with Launcher() as second:
+        (first, _), (other, _) = alternate(
+            (launcher.run_in_turns(request), second.run_in_turns(request))
+        )
+    assert isinstance(first, PlainRun)
+    assert isinstance(other, PlainRun)
+    events = sorted(
+        (int(time_ns), process)
+        for time_ns, process in map(str.split, (folder / "times.txt").read_text().splitlines())
+    )
+    processes = [process for _, process in events]
+    # The time of the other's turns is in no step: all steps together fit into the whole time.
+    span_ns = events[-1][0] - events[0][0]
+    sampled_ns = [sum(run.measurement.samples_ns) for run in (first, other)]
+    assert sum(sampled_ns) <= span_ns
+    num_turns = 1 + sum(before != after for before, after in pairwise(processes))
+    assert num_turns >= 8
+    # Within a turn both marks of each step are of one process.
+    begins, ends = processes[0::2], processes[1::2]
+    assert begins[: len(ends)] == ends
 
 
 def test_run_leaves_nothing_for_the_next(launcher: Launcher, prepare: Prepare) -> None:

@@ -10,6 +10,7 @@ import pytest
 from check_process import SCRIPTS
 
 from breakeven.capture import Launcher, PlainRun, RunRequest, find_target
+from breakeven.trace import Configuration
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,11 @@ def run(launcher: Launcher, script: Path, *, threads: int = 0) -> PlainRun:
     target = find_target(str(script))
     answer = launcher.run(
         RunRequest(
-            target=target, is_traced=False, time_limit_s=60, budget_s=0.05, num_threads=threads
+            target=target,
+            is_traced=False,
+            time_limit_s=60,
+            budget_s=0.05,
+            configuration=Configuration(num_threads=threads),
         )
     )
     assert isinstance(answer, PlainRun), answer

@@ -59,3 +59,15 @@ def test_system_that_does_not_tell_counts_as_quiet(tmp_path: Path, tell: Tell) -
     counting = OtherLoad()
     (tmp_path / "stat").write_text("")
     assert counting.fraction() == 0.0
+
+
+def test_a_pause_is_not_counted(tell: Tell) -> None:
+    tell()
+    load = OtherLoad()
+    tell(own=1.0, idle=1.0)
+    load.pause()
+    tell(own=1.0, others=8.0, idle=2.0)
+    load.resume()
+    tell(own=2.0, others=9.0, idle=2.0)
+    # 2 s before the pause and 2 s after it, 1 s of which went to others.
+    assert load.fraction() == pytest.approx(0.25, abs=0.01)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 
 class Base:

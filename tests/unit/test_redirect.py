@@ -16,7 +16,8 @@ from breakeven.capture._device_map import DeviceMap
 from breakeven.capture._pretended_cuda import pretended_cuda
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import redirect_cuda_to_cpu
-from breakeven.capture._weight_layout import channels_last_weights
+from breakeven.configure import configured
+from breakeven.trace import Configuration
 
 OWNERS: dict[str, Any] = {
     "torch": torch,
@@ -207,8 +208,9 @@ def test_weights_are_put_into_channels_last_memory_when_an_optimizer_gets_them()
     images = torch.rand(2, 3, 8, 8)
     expected = model(images)
     before = torch.optim.Optimizer.__init__
-    with channels_last_weights():
+    with configured(Configuration(channels_last=True)) as settings:
         torch.optim.SGD(model.parameters(), lr=0.1)
+    assert settings.effects() == {"channels_last": 1}
     weight = model[0].weight
 
     assert weight.is_contiguous(memory_format=torch.channels_last)

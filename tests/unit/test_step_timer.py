@@ -58,6 +58,25 @@ def test_steps_far_longer_than_the_budget_stop_at_two() -> None:
     assert len(timer.samples_ns()) == 2
 
 
+def test_steps_after_a_first_one_that_compiles_get_the_whole_budget() -> None:
+    # The first sample takes 20 s, and those after it 10 ms.
+    readings = [0, *range(20 * SECOND_NS, 30 * SECOND_NS, SECOND_NS // 100)]
+    timer = StepTimer(ScriptedClock(readings), budget_s=0.5)
+    assert calls_until_enough(timer, itertools.repeat(0)) == 52
+    measurement = timer.measurement()
+    assert measurement is not None
+    assert measurement.num_warmup >= 1
+    assert measurement.median_ns == SECOND_NS // 100
+
+
+def test_end_of_the_first_step_is_the_end_of_the_first_round() -> None:
+    timer = StepTimer(ScriptedClock([100, 130, 200, 230]), budget_s=1.0)
+    assert timer.first_end_ns == 0
+    for optimizer in [0, 1] * 2:
+        timer.mark(optimizer)
+    assert timer.first_end_ns == 130
+
+
 def test_budget_spent_with_fewer_than_five_samples_is_not_enough() -> None:
     # Four samples of 0.3 s are 1.2 s; the fifth comes before twice the budget.
     timer = StepTimer(steps_of(3 * SECOND_NS // 10), budget_s=1.0)

@@ -13,6 +13,7 @@ from breakeven.capture import RunRequest
 from breakeven.capture._protocol import Ready
 from breakeven.store import machine_lock
 from breakeven.sweep import LocalEngine
+from breakeven.trace import Configuration
 
 _HOLDER = """
 import sys
@@ -46,7 +47,13 @@ def start_holder() -> subprocess.Popen[str]:
 
 def test_local_engine_answers_in_order_with_this_machine() -> None:
     requests = [
-        RunRequest(target=SCRIPT, is_traced=False, time_limit_s=1.0, num_threads=n) for n in (1, 2)
+        RunRequest(
+            target=SCRIPT,
+            is_traced=False,
+            time_limit_s=1.0,
+            configuration=Configuration(num_threads=n),
+        )
+        for n in (1, 2)
     ]
     launcher = ReadyLauncher([plain_run(), failure()], num_steps=[7])
     progress = ProgressLog()

@@ -14,6 +14,7 @@ from breakeven.store import MachineKey
 from breakeven.sweep import EngineRun
 from breakeven.sweep._kept_runs import KeptRuns
 from breakeven.timing import BUSY_MACHINE, Measurement
+from breakeven.trace import Configuration
 
 MACHINE = MachineKey(
     hostname="here", processor="Made-up CPU", num_processors=2, python_version="3.11",
@@ -62,7 +63,7 @@ def quick(_: RunRequest) -> PlainRun:
 
 
 def test_second_sweep_measures_nothing() -> None:
-    requests = [request(num_threads=n) for n in (1, 2, 3)]
+    requests = [request(configuration=Configuration(num_threads=n)) for n in (1, 2, 3)]
     first = measured(FakeEngine(quick), *requests)
     engine = FakeEngine(quick)
     second = measured(engine, *requests)
@@ -75,7 +76,7 @@ def test_second_sweep_measures_nothing() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_threads": 2},
+        {"configuration": Configuration(num_threads=2)},
         {"budget_s": 0.7},
         {"new_batch_size": 7, "loader_batch_size": 3},
         {"on_cuda": True},
@@ -188,7 +189,7 @@ def test_fresh_sweep_measures_all_once_and_is_kept() -> None:
 
 
 def test_answers_are_kept_one_by_one() -> None:
-    requests = [request(num_threads=n) for n in (1, 2, 3)]
+    requests = [request(configuration=Configuration(num_threads=n)) for n in (1, 2, 3)]
     answers = KeptRuns(FakeEngine(quick)).measure(requests)
     next(answers)
     next(answers)
@@ -213,7 +214,7 @@ def test_folder_that_cannot_be_written_is_no_error(
 
 def test_script_that_refuses_the_cpu_is_told_that_there_is_a_gpu() -> None:
     engine = FakeEngine(lambda asked: plain_run() if asked.has_cuda else failure())
-    requests = [request(num_threads=n) for n in (1, 2, 3)]
+    requests = [request(configuration=Configuration(num_threads=n)) for n in (1, 2, 3)]
     done = measured(engine, *requests)
     assert [run.request for run in done] == requests
     assert all(isinstance(run.answer, PlainRun) for run in done)

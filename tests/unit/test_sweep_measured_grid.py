@@ -95,10 +95,10 @@ def test_sizes_near_a_crossing_get_a_larger_budget() -> None:
 
 def test_each_number_of_threads_has_a_curve_of_its_own() -> None:
     grid, engine, _ = measure(
-        lambda request: plain_run(1_000 * request.num_threads * width(request)),
+        lambda request: plain_run(1_000 * request.configuration.num_threads * width(request)),
         "n=1..8", "threads=1,2", arguments=("{n}",),
     )  # fmt: skip
-    assert {request.num_threads for request in engine.requests} == {1, 2}
+    assert {request.configuration.num_threads for request in engine.requests} == {1, 2}
     times = [grid.time_at({"n": 4, "threads": threads}) for threads in (1, 2)]
     assert [time and time.value_ns for time in times] == [4_000, 8_000]
 

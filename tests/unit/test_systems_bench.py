@@ -13,7 +13,7 @@ from breakeven.check import SilentProgress
 from breakeven.errors import BreakevenError
 from breakeven.systems import Bench
 from breakeven.systems._bench_progress import BenchProgress
-from breakeven.trace import HostWork
+from breakeven.trace import Configuration, HostWork
 from breakeven.verdict import AxisRole, PublishedPoint, SweepAxis
 
 
@@ -48,7 +48,8 @@ def test_threads_and_budget_reach_the_run() -> None:
     bench, launcher = bench_with(plain_run())
     bench.measure("disc_mlp.py", num_threads=1, budget_s=3.0)
     (request,) = launcher.requests
-    assert (request.num_threads, request.budget_s, request.is_traced) == (1, 3.0, False)
+    assert request.configuration == Configuration(num_threads=1)
+    assert (request.budget_s, request.is_traced) == (3.0, False)
     assert request.target.label == "disc_mlp.py"
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from breakeven.capture._end_request import EndRequest as EndRequest
+from breakeven.capture._end_request import become_script as become_script
+from breakeven.capture._end_request import settings_text as settings_text
 from breakeven.capture._launcher import Launcher as Launcher
+from breakeven.capture._protocol import Answer as Answer
 from breakeven.capture._protocol import FailureKind as FailureKind
 from breakeven.capture._protocol import HostRun as HostRun
 from breakeven.capture._protocol import LoaderUse as LoaderUse
+from breakeven.capture._protocol import NumbersRun as NumbersRun
 from breakeven.capture._protocol import PlainRun as PlainRun
 from breakeven.capture._protocol import RunFailure as RunFailure
 from breakeven.capture._protocol import RunRequest as RunRequest
@@ -20,6 +25,7 @@ from breakeven.capture._script_process import run_on_pretended_gpus as run_on_pr
 from breakeven.capture._script_process import run_script as run_script
 from breakeven.capture._source_files import file_digest as file_digest
 from breakeven.capture._target import find_target as find_target
+from breakeven.capture._turns import alternate as alternate
 
 if TYPE_CHECKING:
     from breakeven.capture._fake_session import FakeSession as FakeSession

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 _KEY = "AutocastCPU"
 _FLOAT32 = (

@@ -18,8 +18,8 @@ import torch
 import torch.utils.checkpoint
 
 from breakeven.capture._location import caller_of_constructor, is_user_file, locate
-from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import Patches
 from breakeven.trace import Call, Location
 
 # Functions by the modules that offer them, all under one name; the last part of it is theirs.

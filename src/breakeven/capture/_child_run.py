@@ -12,15 +12,15 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 import msgspec
 import torch
 
 from breakeven.capture._cuda_names import SecondDeviceError
-from breakeven.capture._kept_memory import keep_freed_memory
 from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
+from breakeven.capture._numbers_session import NumbersSession
 from breakeven.capture._plain_session import PlainSession
 from breakeven.capture._protocol import (
     FailureKind,
@@ -32,7 +32,10 @@ from breakeven.capture._protocol import (
     TargetKind,
 )
 from breakeven.capture._traced_session import TracedSession
+from breakeven.capture._turns import Turns
+from breakeven.configure import keep_freed_memory
 from breakeven.trace import Location
+from breakeven.units import NS_PER_S
 
 _PROGRESS_EVERY_S = 0.2
 
@@ -43,9 +46,10 @@ class ChildRun:
     Args:
         request: What to run, and how.
         answer_fd: File descriptor for messages to the parent.
+        turn_fd: File descriptor for the turns of a run that takes turns.
     """
 
-    def __init__(self, request: RunRequest, answer_fd: int) -> None:
+    def __init__(self, request: RunRequest, answer_fd: int, turn_fd: int) -> None:
         self._request = request
         self._answer_fd = answer_fd
         self._last_progress_s = monotonic()
@@ -54,16 +58,14 @@ class ChildRun:
         self._main_thread = threading.get_ident()
         if request.is_traced:
             keep_freed_memory()
-        kind = TracedSession if request.is_traced else PlainSession
-        self._session = kind(request, self._finish, self._on_step)
+        self._turns = Turns(turn_fd, answer_fd) if request.takes_turns else None
+        self._session = self._make_session()
 
     def run(self) -> NoReturn:
         """Run the target to its end or to the answer, whatever comes first."""
         threading.Thread(target=self._watch_time, daemon=True).start()
-        if self._request.num_threads:
-            torch.set_num_threads(self._request.num_threads)
-        if self._request.flushes_denormals:
-            torch.set_flush_denormal(True)
+        if self._request.is_traced and self._request.configuration.num_threads:
+            torch.set_num_threads(self._request.configuration.num_threads)
         try:
             with self._session:
                 self._run_target(self._request.target)
@@ -84,7 +86,10 @@ class ChildRun:
         # As Python does for a script that is a link: modules are beside the file itself.
         sys.path.insert(0, str(Path(target.path).resolve().parent))
         if target.kind is TargetKind.SCRIPT:
-            runpy.run_path(target.path, run_name="__main__")
+            if self._request.raw_changed_text:
+                _run_text(self._request.raw_changed_text, target.path)
+            else:
+                runpy.run_path(target.path, run_name="__main__")
             return
         function = _load_function(target)
         function()
@@ -126,8 +131,20 @@ class ChildRun:
         finally:
             os._exit(0)
 
+    def _make_session(self) -> PlainSession | TracedSession | NumbersSession:
+        if self._request.is_traced:
+            return TracedSession(self._request, self._finish, self._on_step)
+        if self._request.num_recorded_steps:
+            return NumbersSession(self._request, self._finish, self._on_step)
+        return PlainSession(self._request, self._finish, self._on_step, self._turns)
+
     def _watch_time(self) -> None:
-        threading.Event().wait(self._request.time_limit_s)
+        begun_s = monotonic()
+        left_s = self._request.time_limit_s
+        while left_s > 0:
+            threading.Event().wait(left_s)
+            paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
+            left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
         frame = sys._current_frames().get(self._main_thread)
         stood_at = user_frame(frame)
         location = locate(stood_at)
@@ -139,7 +156,9 @@ class ChildRun:
                 source=_source_line(location),
                 num_steps=self._session.num_steps,
                 stack=_stack_of_frame(frame),
-            )
+            ),
+            # Fewer steps are fewer samples, but they are not the recording that was asked for.
+            has_failed=self._request.num_recorded_steps > 0,
         )
 
     def _no_step(self) -> RunFailure:
@@ -168,6 +187,15 @@ class ChildRun:
         line = msgspec.json.encode(message) + b"\n"
         while line:
             line = line[os.write(self._answer_fd, line) :]
+
+
+def _run_text(text: bytes, path: str) -> None:
+    """Run a text as the script at ``path``, whose file is left alone."""
+    code = compile(text, path, "exec", dont_inherit=True)
+    main = ModuleType("__main__")
+    main.__file__ = path
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
 
 
 def _load_function(target: Target) -> Callable[[], Any]:

@@ -16,8 +16,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch.utils._python_dispatch import _disable_current_modes
 
 from breakeven.capture._device_map import HOST
-from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import Patches
 
 # cuDNN's numbers. Source: torch/backends/cudnn/rnn.py, get_cudnn_mode.
 _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}

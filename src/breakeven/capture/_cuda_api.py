@@ -12,7 +12,7 @@ import torch
 import torch.utils._device
 
 from breakeven.capture._cuda_names import CudaDevices
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 # What the pretended device says of itself: an A100, whose features a script may ask for. None of
 # these figures enters a prediction.

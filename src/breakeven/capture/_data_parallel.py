@@ -11,7 +11,7 @@ import torch
 import torch.cuda.nccl
 from torch.nn.parallel import _functions
 
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 
 def patch_data_parallel(patches: Patches) -> None:

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import Patches
 
 # Of longer tensors, such as tables of positions, nothing reads the values.
 _MAX_KNOWN_VALUES = 1024

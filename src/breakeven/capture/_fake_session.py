@@ -22,8 +22,8 @@ from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._fake_construction import patch_construction
 from breakeven.capture._module_path import ModulePath
 from breakeven.capture._optimizer_hooks import OptimizerHooks
-from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import Patches
 from breakeven.trace import Event, HostWork, Op
 
 # What an operator on the optimizer's counters, which stay on the host, takes for each of them.

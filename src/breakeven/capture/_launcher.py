@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import select
 import signal
@@ -10,18 +11,22 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import monotonic
 from typing import IO, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from breakeven.capture._protocol import (
+    Answer,
     Ended,
     FailureKind,
     HostRequest,
     HostRun,
     Message,
+    NumbersRun,
+    Paused,
     PlainRun,
     Ready,
     Request,
@@ -50,6 +55,7 @@ class Launcher:
     def __init__(self) -> None:
         request_read, self._request_fd = os.pipe()
         self._answer_fd, answer_write = os.pipe()
+        turn_read, self._turn_fd = os.pipe()
         # A script that is stopped in mid-step leaves its temporary files behind.
         self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
         environment = {
@@ -57,6 +63,9 @@ class Launcher:
             "PYTHONUNBUFFERED": "1",
             "TQDM_DISABLE": "1",
             "TMPDIR": self._scratch.name,
+            # What is compiled once is there for every later run, as it is under plain Python.
+            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+            or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
         }
         self._server = subprocess.Popen(
             [
@@ -65,16 +74,18 @@ class Launcher:
                 "breakeven.capture._server",
                 str(request_read),
                 str(answer_write),
+                str(turn_read),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(request_read, answer_write),
+            pass_fds=(request_read, answer_write, turn_read),
             env=environment,
             start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
         )
         os.close(request_read)
         os.close(answer_write)
+        os.close(turn_read)
         self._buffer = b""
         self._child = 0
         self._output = _Tail(self._server.stdout)
@@ -115,8 +126,29 @@ class Launcher:
             on_step: Called now and then with the number of steps done.
         """
         answer = self._ask(request, request.time_limit_s, on_step)
-        assert not isinstance(answer, HostRun)
+        assert not isinstance(answer, HostRun | NumbersRun)
         return answer
+
+    def record_numbers(self, request: RunRequest) -> NumbersRun | RunFailure:
+        """Run once, and have the losses and gradients of the first steps written to a file.
+
+        Args:
+            request: What to run, how many steps, and the file.
+        """
+        assert request.num_recorded_steps > 0
+        answer = self._ask(request, request.time_limit_s, lambda _: None)
+        assert isinstance(answer, NumbersRun | RunFailure)
+        return answer
+
+    def run_in_turns(self, request: RunRequest) -> Generator[None, None, Answer]:
+        """Run once, one turn for each ``next``; the answer is what the generator returns.
+
+        Another launcher's run goes on in between. See `alternate`.
+
+        Args:
+            request: What to run.
+        """
+        return self._turns(replace(request, takes_turns=True), request.time_limit_s, lambda _: None)
 
     def measure_host(self, num_rounds: int) -> HostRun:
         """Measure what this host spends to issue an operator.
@@ -135,21 +167,34 @@ class Launcher:
             )
         return answer
 
-    def _ask(
+    def _ask(self, request: Request, limit_s: float, on_step: Callable[[int], None]) -> Answer:
+        turns = self._turns(request, limit_s, on_step)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                return end.value
+
+    def _turns(
         self, request: Request, limit_s: float, on_step: Callable[[int], None]
-    ) -> PlainRun | TracedRun | HostRun | RunFailure:
+    ) -> Generator[None, None, Answer]:
         self.ready()
         self._output.clear()
         os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
         deadline_s = monotonic() + limit_s + _GRACE_S
-        answer: PlainRun | TracedRun | HostRun | RunFailure | None = None
+        answer: Answer | None = None
         while True:
             message = self._receive(deadline_s)
             if isinstance(message, Started):
                 self._child = message.process
             elif isinstance(message, StepCount):
                 on_step(message.num_steps)
-            elif isinstance(message, PlainRun | TracedRun | HostRun | RunFailure):
+            elif isinstance(message, Paused):
+                paused_s = monotonic()
+                yield
+                deadline_s += monotonic() - paused_s
+                os.write(self._turn_fd, b".")
+            elif isinstance(message, Answer):
                 answer = message
             elif isinstance(message, Ended):
                 self._child = 0
@@ -164,6 +209,7 @@ class Launcher:
         self._end_child()
         if self._request_fd >= 0:
             os.close(self._request_fd)
+            os.close(self._turn_fd)
             self._request_fd = -1
         # Without its requests the server ends, after the run that it may just have started.
         try:

@@ -9,7 +9,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[repor
 
 from breakeven.capture._device_map import DeviceMap
 from breakeven.capture._loader_watch import without_modes
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 _WANTED = "_wanted_device"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 _DTYPES = {
     "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16, "FloatTensor": torch.float32,

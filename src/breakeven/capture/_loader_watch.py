@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sized
@@ -22,8 +23,8 @@ from breakeven.capture._loader_facts import (
     join_records,
 )
 from breakeven.capture._location import caller_of_constructor, locate
-from breakeven.capture._patching import Patches
 from breakeven.capture._protocol import LoaderUse
+from breakeven.configure import Patches
 from breakeven.trace import LoaderFacts
 
 
@@ -62,6 +63,7 @@ class LoaderWatch(Patches):
         original_iterator_init = _BaseDataLoaderIter.__init__
         original_next = _BaseDataLoaderIter.__next__
 
+        @functools.wraps(original_init)
         def initialize(loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **kwargs: Any):
             if watch._old_batch_size and batch_size == watch._old_batch_size:
                 batch_size = watch._new_batch_size

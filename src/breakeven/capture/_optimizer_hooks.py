@@ -16,8 +16,8 @@ from torch.optim.optimizer import (
 
 from breakeven.capture._device_map import HOST
 from breakeven.capture._location import caller_of_constructor, locate
-from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import Patches
 from breakeven.trace import Location, OptimizerFacts, Phase
 
 OnUpdate = Callable[[int], None]

@@ -17,9 +17,18 @@ from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.capture._source_files import user_sources
-from breakeven.capture._weight_layout import channels_last_weights
+from breakeven.capture._turns import OwnTime, Turns
+from breakeven.capture._warning_watch import WarningWatch
+from breakeven.configure import configured
 from breakeven.errors import Caveat
-from breakeven.measure import CudaClock, HostClock, OtherLoad, StepTimer, cpu_name
+from breakeven.measure import (
+    CudaClock,
+    HostClock,
+    OtherLoad,
+    PageFaults,
+    StepTimer,
+    cpu_name,
+)
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
 from breakeven.units import format_percent
 
@@ -42,11 +51,12 @@ class PlainSession(ExitStack):
         request: Which loaders get another batch size, and how long to take samples.
         on_done: Called from the training loop when there are samples enough.
         on_step: Called after each step with the number of steps.
+        turns: Of a run that takes turns with another one.
     """
 
     def __init__(
         self, request: RunRequest, on_done: Callable[[], None],
-        on_step: Callable[[int], None] = lambda _: None,
+        on_step: Callable[[int], None] = lambda _: None, turns: Turns | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._request = request
@@ -57,9 +67,17 @@ class PlainSession(ExitStack):
         self._optimizers = OptimizerHooks(self._mark)
         self._is_compiled = False
         self._load: OtherLoad | None = None
+        self._turns = turns
         clock = CudaClock() if request.on_cuda else HostClock()
+        self._clock = OwnTime(clock, turns) if turns else clock
+        self._started_ns = self._clock.now_ns()
         steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
-        self._timer = StepTimer(clock, request.budget_s, steps_per_sample)
+        self._timer = StepTimer(self._clock, request.budget_s, steps_per_sample)
+        self._warnings = WarningWatch()
+        self._page_faults = PageFaults()
+        self._settings = configured(
+            request.configuration, device="cuda" if request.on_cuda else "cpu"
+        )
         self._loaders = LoaderWatch(
             old_batch_size=request.loader_batch_size, new_batch_size=request.new_batch_size
         )
@@ -72,13 +90,22 @@ class PlainSession(ExitStack):
     def __enter__(self) -> PlainSession:
         super().__enter__()
         if not self._uses_cuda:
+            # A model that is to be compiled is compiled in the script's own way where it has one.
+            keeps_compile = self._request.keeps_compile or self._request.configuration.compile_mode
             self.enter_context(
-                redirect_cuda_to_cpu(has_cuda=self._request.has_cuda, on_compile=self._note_compile)
+                redirect_cuda_to_cpu(
+                    has_cuda=self._request.has_cuda,
+                    on_compile=self._note_compile,
+                    keeps_compile=bool(keeps_compile),
+                )
             )
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
-        if self._request.channels_last:
-            self.enter_context(channels_last_weights())
+        self.enter_context(self._warnings)
+        self.enter_context(self._settings)
+        if self._turns is not None:
+            self._turns.wait()
+        self._started_ns = self._clock.now_ns()
         return self
 
     def mark_call(self) -> None:
@@ -91,14 +118,16 @@ class PlainSession(ExitStack):
         if measurement is None:
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
-        load = self._load.fraction() if self._load else 0.0
-        if load > BUSY_FRACTION and not _uses_workers(self._uses):
+        is_load_known = self._load is not None and not _uses_workers(self._uses)
+        load = self._load.fraction() if self._load and is_load_known else 0.0
+        if load > BUSY_FRACTION:
             caveats.append(_busy(load))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
         num_threads = torch.get_num_threads()
-        if self._request.num_threads not in (0, num_threads):
-            caveats.append(_own_threads(self._request.num_threads, num_threads))
+        asked_threads = self._request.configuration.num_threads
+        if asked_threads not in (0, num_threads):
+            caveats.append(_own_threads(asked_threads, num_threads))
         return PlainRun(
             measurement=measurement,
             processor=torch.cuda.get_device_name() if self._uses_cuda else cpu_name(),
@@ -110,17 +139,25 @@ class PlainSession(ExitStack):
             loader=_typical_use(self._uses),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
+            startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
+            warnings=self._warnings.texts,
+            load_fraction=load,
+            page_faults_per_step=self._page_faults.per_step(self._timer.num_calls),
+            effects=self._settings.effects(),
         )
 
     def _mark(self, optimizer: int) -> None:
         self._load = self._load or OtherLoad()
         is_enough = self._timer.mark(optimizer)
+        self._page_faults.mark(self._timer.num_calls)
         use = self._loaders.end_step()
         if use is not None:
             self._uses.append(use)
         self._on_step(self._timer.num_calls)
         if is_enough and self._optimizers.is_round_known():
             self._on_done()
+        elif self._turns is not None:
+            self._turns.end_step(self._load)
 
     def _note_compile(self) -> None:
         self._is_compiled = True

@@ -29,12 +29,12 @@ from breakeven.capture._lazy_parameters import (
     place_later,
 )
 from breakeven.capture._legacy_types import patch_legacy_types
-from breakeven.capture._patching import Patches
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import disable_compile, patch_generator
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
 from breakeven.capture._transfer import transfer
+from breakeven.configure import Patches
 
 # What a call does with the value that it reads, by the name of the outermost function of torch;
 # ``item`` for all others.

@@ -1,8 +1,8 @@
 """What the parent asks of a run in a child process, and what the child answers.
 
 Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
-says ``Started``, the child says ``StepCount`` any number of times and then ``PlainRun``,
-``TracedRun`` or ``RunFailure``, and the server says ``Ended``.
+says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times and then
+``PlainRun``, ``TracedRun``, ``NumbersRun`` or ``RunFailure``, and the server says ``Ended``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.timing import Measurement
-from breakeven.trace import Location, SourceText, StepTrace
+from breakeven.trace import Configuration, Location, SourceText, StepTrace
 
 
 class TargetKind(StrEnum):
@@ -69,9 +69,20 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         on_cuda: Leave the CUDA device of this machine to the script; otherwise it is hidden.
         loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
         new_batch_size: Their batch size in this run.
-        num_threads: torch's intra-op threads when the script starts; 0 for torch's own choice.
-        flushes_denormals: Let the processor treat subnormal numbers as zero.
-        channels_last: Put the weights of convolutions into channels-last memory in a plain run.
+        configuration: Settings in effect around the script; a traced run ignores all but the
+            threads.
+        keeps_compile: Let the script's own ``torch.compile`` do its work in a plain run, in which
+            its CUDA calls are not run by the CPU then. Otherwise it is ignored, and so it is with
+            ``has_cuda``.
+        takes_turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
+        raw_changed_text: Run this text in place of the script's own, under the script's name; empty
+            for its own.
+        num_recorded_steps: Record the losses and gradients of so many steps of a plain run, with
+            all that is unseeded seeded alike, instead of timing it; 0 to time it. Of steps that
+            take longer than ``budget_s`` in all, at least two.
+        raw_numbers_path: The file that they are written to.
+        weight_noise_roundoffs: Move the weights by so many roundoffs in such a run, before the
+            first step and after each.
     """
 
     target: Target
@@ -83,9 +94,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     on_cuda: bool = False
     loader_batch_size: int = 0
     new_batch_size: int = 0
-    num_threads: int = 0
-    flushes_denormals: bool = False
-    channels_last: bool = False
+    configuration: Configuration = Configuration()
+    keeps_compile: bool = False
+    takes_turns: bool = False
+    raw_changed_text: bytes = b""
+    num_recorded_steps: int = 0
+    raw_numbers_path: bytes = b""
+    weight_noise_roundoffs: float = 0.0
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +139,10 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
     num_steps: int
 
 
+class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
+    """The run waits for its turn."""
+
+
 class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """Timed steps of an unchanged script.
 
@@ -136,6 +155,13 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         loader: The DataLoader that feeds it, if there is one.
         caveats: What to know of the measurement.
         sources: The user's own files that were run or imported until the end of the run.
+        startup_ns: From the beginning of the script to the end of its first step.
+        warnings: The first few different warnings of Python during the run.
+        load_fraction: Share of the machine that other processes used meanwhile, 0 to 1; 0 where
+            workers of a loader run, which are other processes too.
+        page_faults_per_step: Pages of memory that a step got from the system.
+        effects: How often each setting of the configuration took hold, by its name: 2 for an
+            optimizer setting that two optimizers got, 0 for one that found nothing to change.
     """
 
     measurement: Measurement
@@ -146,6 +172,11 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     loader: LoaderUse | None = None
     caveats: tuple[Caveat, ...] = ()
     sources: tuple[SourceFile, ...] = ()
+    startup_ns: int = 0
+    warnings: tuple[str, ...] = ()
+    load_fraction: float = 0.0
+    page_faults_per_step: float = 0.0
+    effects: dict[str, int] = {}
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
@@ -160,6 +191,16 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
     trace: StepTrace
     loader: LoaderUse | None = None
     sources: tuple[SourceText, ...] = ()
+
+
+class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
+    """Losses and gradients are recorded, and lie in the file that the request names.
+
+    Args:
+        num_steps: How many steps; fewer than were asked for where the script ends before.
+    """
+
+    num_steps: int
 
 
 class FailureKind(StrEnum):
@@ -253,4 +294,5 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     has_cuda: bool
 
 
-Message = Ready | Started | StepCount | PlainRun | TracedRun | HostRun | RunFailure | Ended
+Answer = PlainRun | TracedRun | NumbersRun | HostRun | RunFailure
+Message = Ready | Started | StepCount | Paused | Answer | Ended

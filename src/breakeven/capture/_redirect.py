@@ -14,9 +14,9 @@ from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import is_cuda
 from breakeven.capture._data_parallel import bypass_data_parallel
 from breakeven.capture._legacy_types import patch_legacy_types
-from breakeven.capture._patching import Patches
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
+from breakeven.configure import Patches
 from breakeven.errors import Caveat
 
 # Everything that takes ``device=``. Each is wrapped in Python, some 0.3 µs a call; a
@@ -42,17 +42,24 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
     Args:
         has_cuda: What ``torch.cuda.is_available()`` says.
         on_compile: Called when the script asks for ``torch.compile``.
+        keeps_compile: Let ``torch.compile`` do its work; otherwise it does nothing. It does not
+            bear the replaced functions, so that nothing is redirected then; with ``has_cuda``
+            everything is, and the compilation ignored.
     """
 
     def __init__(
-        self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None
-    ) -> None:
+        self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None,
+        keeps_compile: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._is_idle = keeps_compile and not has_cuda
         self._has_cuda = has_cuda
         self._on_compile = on_compile
 
     def __enter__(self) -> redirect_cuda_to_cpu:
         super().__enter__()
+        if self._is_idle:
+            return self
         patch_cuda_api(self, is_available=self._has_cuda)
         for name in FACTORIES:
             self.replace(torch, name, _on_cpu(getattr(torch, name)))

@@ -11,7 +11,7 @@ import torch.serialization
 
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DeviceMap
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 
 def patch_serialization(

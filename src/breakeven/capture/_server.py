@@ -1,8 +1,9 @@
 """The process that imports torch once and forks a fresh child for every run.
 
 Started as ``python -m breakeven.capture._server``; reads requests from the file descriptor in
-``sys.argv[1]`` and hands ``sys.argv[2]`` to the children for their answers. It never runs code of
-the user, so every child starts from the same clean state without paying for the import again.
+``sys.argv[1]``, and hands to the children ``sys.argv[2]`` for their answers and ``sys.argv[3]`` for
+the turns of those that take turns with another run. It never runs code of the user, so every child
+starts from the same clean state without paying for the import again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _POLL_S = 0.02
 
 def main() -> None:
     """Serve requests until the parent closes its end."""
-    request_fd, answer_fd = int(sys.argv[1]), int(sys.argv[2])
+    request_fd, answer_fd, turn_fd = map(int, sys.argv[1:4])
     # Ctrl-C is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _send(
@@ -54,18 +55,19 @@ def main() -> None:
             request = msgspec.json.decode(line, type=Request)
             child = os.fork()
             if child == 0:
-                _become_child(request, request_fd, answer_fd)
+                _become_child(request, request_fd, answer_fd, turn_fd)
             _send(answer_fd, Started(process=child))
             status = _wait(child, requests.fileno())
             _send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status)))
     _end()
 
 
-def _become_child(request: Request, request_fd: int, answer_fd: int) -> None:
+def _become_child(request: Request, request_fd: int, answer_fd: int, turn_fd: int) -> None:
     os.setsid()  # the script and all that it starts can be ended as one group
     os.close(request_fd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.set_inheritable(answer_fd, False)
+    os.set_inheritable(turn_fd, False)
     sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open for the life of the process
     if isinstance(request, HostRequest):
         load = OtherLoad()
@@ -74,7 +76,7 @@ def _become_child(request: Request, request_fd: int, answer_fd: int) -> None:
         os._exit(0)
     if not request.on_cuda:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    ChildRun(request, answer_fd).run()
+    ChildRun(request, answer_fd, turn_fd).run()
 
 
 def _wait(child: int, parent_fd: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.jit._builtins
 
-from breakeven.capture._patching import Patches
+from breakeven.configure import Patches
 
 
 def patch_torchscript(patches: Patches) -> None:

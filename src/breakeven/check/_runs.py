@@ -18,6 +18,7 @@ from breakeven.capture import (
 from breakeven.check._failures import script_error
 from breakeven.check._progress import Progress
 from breakeven.timing import BUSY_MACHINE
+from breakeven.trace import Configuration
 
 # A script that insists on a GPU says so by one of these before it trains.
 REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
@@ -36,6 +37,7 @@ class Runs:
         progress: Is told the stages and steps.
         num_threads: torch's intra-op threads; 0 for its own default.
         budget_s: How long to take samples of the step as it is.
+        keeps_compile: Let the script's own ``torch.compile`` do its work when the step is timed.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Runs:
         *,
         num_threads: int = 0,
         budget_s: float = 1.0,
+        keeps_compile: bool = False,
     ) -> None:
         self._launcher = launcher
         self._progress = progress
@@ -55,10 +58,16 @@ class Runs:
             target=target,
             is_traced=False,
             time_limit_s=time_limit_s,
-            num_threads=num_threads,
+            configuration=Configuration(num_threads=num_threads),
             budget_s=budget_s,
+            keeps_compile=keeps_compile,
         )
         self._last_s: float | None = None
+
+    @property
+    def request(self) -> RunRequest:
+        """Return how the target is run on this CPU, with what its runs have taught so far."""
+        return replace(self._request, is_moved=False)
 
     def trace(self, *, loader_batch_size: int = 0, new_batch_size: int = 0) -> TracedRun:
         """Record a step, with another batch size of the DataLoader where one is given.
@@ -108,30 +117,11 @@ class Runs:
         answer = self._run(replace(self._request, on_cuda=True, has_cuda=False))
         return answer if isinstance(answer, PlainRun) else None
 
-    def measure_under(
-        self, *, num_threads: int = 0, flushes_denormals: bool = False, channels_last: bool = False
-    ) -> PlainRun | None:
-        """Time the step on this CPU under other settings; None where the script fails then.
-
-        Args:
-            num_threads: torch's intra-op threads; 0 for its own choice.
-            flushes_denormals: Let the processor treat subnormal numbers as zero.
-            channels_last: Put the weights of convolutions into channels-last memory.
-        """
-        setting = f"on {num_threads} threads"
-        if flushes_denormals:
-            setting = "without subnormal numbers"
-        elif channels_last:
-            setting = "with channels last"
-        self._begin(f"measuring the step on this CPU {setting}")
-        answer = self._run(
-            replace(
-                self._request,
-                num_threads=num_threads,
-                flushes_denormals=flushes_denormals,
-                channels_last=channels_last,
-            )
-        )
+    def measure_under(self, configuration: Configuration) -> PlainRun | None:
+        """Time the step on this CPU under other settings; None where the script fails then."""
+        changes = (f"{name}={value}" for name, value in configuration.changes.items())
+        self._begin(f"measuring the step on this CPU with {', '.join(changes)}")
+        answer = self._run(replace(self._request, configuration=configuration))
         return answer if isinstance(answer, PlainRun) else None
 
     def measure_at(

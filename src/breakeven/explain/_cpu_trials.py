@@ -9,7 +9,7 @@ from breakeven.check import LONGEST_STEP_NS, Runs
 from breakeven.device import HostSpec
 from breakeven.measure import OtherLoad, has_bf16_hardware
 from breakeven.timing import CpuFacts, CpuTrial
-from breakeven.trace import Op, StepTrace
+from breakeven.trace import Configuration, Op, StepTrace
 
 # From this part of subnormal values on it is worth to measure the step without them.
 _SUBNORMAL_FRACTION = 0.001
@@ -32,17 +32,17 @@ def try_cpu_settings(
     num_cores = _num_cores()
     trials: list[CpuTrial] = []
     for num_threads in _thread_counts(plain.num_threads, num_cores):
-        run = runs.measure_under(num_threads=num_threads)
+        run = runs.measure_under(Configuration(num_threads=num_threads))
         if run is not None and run.num_threads == num_threads:
             trials.append(
                 CpuTrial(setting=f"threads={num_threads}", estimate=run.measurement.estimate)
             )
     if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
-        run = runs.measure_under(flushes_denormals=True)
+        run = runs.measure_under(Configuration(flushes_denormals=True))
         if run is not None:
             trials.append(CpuTrial(setting="flush-denormal", estimate=run.measurement.estimate))
     if any(_is_channels_first(op) for op in trace.ops):
-        run = runs.measure_under(channels_last=True)
+        run = runs.measure_under(Configuration(channels_last=True))
         if run is not None:
             trials.append(CpuTrial(setting="channels_last", estimate=run.measurement.estimate))
     return CpuFacts(

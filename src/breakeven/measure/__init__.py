@@ -1,10 +1,34 @@
 """Measure on the devices that are here."""
 
-from breakeven.measure._clock import CudaClock as CudaClock
-from breakeven.measure._clock import HostClock as HostClock
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from breakeven.measure._cpu_flags import has_bf16_hardware as has_bf16_hardware
 from breakeven.measure._load import OtherLoad as OtherLoad
-from breakeven.measure._measure_host import cpu_name as cpu_name
-from breakeven.measure._measure_host import measure_host as measure_host
-from breakeven.measure._measure_step import measure_step as measure_step
-from breakeven.measure._step_timer import StepTimer as StepTimer
+from breakeven.measure._page_faults import PageFaults as PageFaults
+
+if TYPE_CHECKING:
+    from breakeven.measure._clock import CudaClock as CudaClock
+    from breakeven.measure._clock import HostClock as HostClock
+    from breakeven.measure._measure_host import cpu_name as cpu_name
+    from breakeven.measure._measure_host import measure_host as measure_host
+    from breakeven.measure._measure_step import measure_step as measure_step
+    from breakeven.measure._step_timer import StepTimer as StepTimer
+
+# Loaded on first use: a process that only asks others to measure needs no torch.
+_HOMES = {
+    "CudaClock": "_clock",
+    "HostClock": "_clock",
+    "StepTimer": "_step_timer",
+    "cpu_name": "_measure_host",
+    "measure_host": "_measure_host",
+    "measure_step": "_measure_step",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -16,15 +16,31 @@ class OtherLoad:
 
     def __init__(self) -> None:
         self._start = _times_s()
+        # Of the time before a pause: all processors busy, busy for this process, and in all.
+        self._counted_s = (0.0, 0.0, 0.0)
+
+    def pause(self) -> None:
+        """Count nothing from now on."""
+        self._counted_s = self._counted()
+        self._start = None
+
+    def resume(self) -> None:
+        """Count again."""
+        self._start = _times_s()
 
     def fraction(self) -> float:
         """Return the share of all processors' time, 0 to 1, that went to other processes."""
-        if self._start is None or (end := _times_s()) is None:
-            return 0.0
-        busy_s, own_s, total_s = (
-            after - before for before, after in zip(self._start, end, strict=True)
-        )
+        busy_s, own_s, total_s = self._counted()
         return min(1.0, max(0.0, (busy_s - own_s) / total_s)) if total_s > 0 else 0.0
+
+    def _counted(self) -> tuple[float, float, float]:
+        if self._start is None or (end := _times_s()) is None:
+            return self._counted_s
+        busy_s, own_s, total_s = (
+            counted + after - before
+            for counted, before, after in zip(self._counted_s, self._start, end, strict=True)
+        )
+        return busy_s, own_s, total_s
 
 
 def _times_s() -> tuple[float, float, float] | None:

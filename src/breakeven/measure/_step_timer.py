@@ -18,7 +18,8 @@ class StepTimer:
     Args:
         clock: Host clock that can wait for the device.
         budget_s: Seconds of steps that are enough when they are short. Slow steps get more time,
-            until there are two of them.
+            until there are two of them. A first step that is longer than that counts for nothing:
+            it compiles, or loads data, and says little about those that follow.
         calls_per_mark: Calls of one optimizer between two readings of the clock. On a GPU waiting
             for the device at each step would hide the overlap of host and device, so several
             steps make one sample there.
@@ -31,6 +32,15 @@ class StepTimer:
         self._optimizers: list[int] = []
         self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
+        self._is_first_known = False
+        # Since when the budget is being spent; the first mark until it is known to be late.
+        self._begun_ns: int | None = None
+
+    @property
+    def first_end_ns(self) -> int:
+        """Return when the first step ended, by the clock; 0 before it has."""
+        ends = find_round_ends(self._optimizers)
+        return self._marks_ns[ends[0]] if ends else 0
 
     @property
     def num_calls(self) -> int:
@@ -78,10 +88,18 @@ class StepTimer:
         )
 
     def _is_enough(self) -> bool:
-        elapsed_ns = self._marks_ns[-1] - self._marks_ns[0]
+        if self._begun_ns is None:
+            self._begun_ns = self._marks_ns[0]
+        elapsed_ns = self._marks_ns[-1] - self._begun_ns
         if elapsed_ns < self._budget_ns and len(self._marks_ns) < _MAX_SAMPLES:
             return False
-        num_samples = len(self.samples_ns())
-        if elapsed_ns >= 2 * self._budget_ns:
-            return num_samples >= 2
-        return num_samples >= _MIN_SAMPLES
+        samples_ns = self.samples_ns()
+        if not self._is_first_known and samples_ns:
+            self._is_first_known = True
+            if samples_ns[0] > self._budget_ns:
+                self._begun_ns = self._marks_ns[-1]
+                return False
+        are_slow = bool(samples_ns) and samples_ns[-1] > self._budget_ns
+        if are_slow or elapsed_ns >= 2 * self._budget_ns:
+            return len(samples_ns) >= 2
+        return len(samples_ns) >= _MIN_SAMPLES

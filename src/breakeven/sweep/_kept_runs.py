@@ -22,7 +22,7 @@ from breakeven.sweep._settings import MACHINE_SETTINGS, TORCH_SETTINGS
 from breakeven.timing import BUSY_MACHINE
 
 # Folders whose code decides what is measured.
-_MEASURING = ("capture", "measure", "timing")
+_MEASURING = ("capture", "configure", "measure", "timing")
 
 
 class KeptRuns:

@@ -20,6 +20,7 @@ from breakeven.check import Progress, script_error
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.sweep._axes import fill_arguments
 from breakeven.sweep._grid import axis_of, describe
+from breakeven.trace import Configuration
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
 
@@ -74,7 +75,7 @@ class ScriptRuns:
             budget_s=budget_s,
             loader_batch_size=old,
             new_batch_size=new,
-            num_threads=int(threads),
+            configuration=Configuration(num_threads=int(threads)),
         )
 
     def trace(

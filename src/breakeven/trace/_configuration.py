@@ -19,6 +19,10 @@ class Configuration(
         num_interop_threads: torch's inter-op threads; 0 for the script's own.
         flushes_denormals: The processor treats subnormal numbers as zero.
         channels_last: Weights of two-dimensional convolutions lie in channels-last memory.
+        keeps_freed_memory: The process keeps memory that is freed instead of returning it to the
+            system.
+        skips_profiler_ranges: Optimizers and loaders announce themselves to no profiler, while none
+            runs.
         optimizer: Implementation of torch's optimizers that have it.
         autocast: Number format of an autocast region around each call of the model.
         compile_mode: Mode of ``torch.compile`` for the model; empty for none.
@@ -38,6 +42,8 @@ class Configuration(
     num_interop_threads: int = 0
     flushes_denormals: bool = False
     channels_last: bool = False
+    keeps_freed_memory: bool = False
+    skips_profiler_ranges: bool = False
     optimizer: Literal["", "foreach", "fused"] = ""
     autocast: Literal["", "bfloat16", "float16"] = ""
     compile_mode: Literal[

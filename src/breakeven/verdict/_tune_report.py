@@ -117,6 +117,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         schema_version: Of this document.
         target: As the user wrote it.
+        arguments: ``sys.argv[1:]`` of the script while it was tuned.
         device: ``cpu`` or ``gpu``: where the step ran.
         machine: On which machine, with which versions.
         num_steps: Steps that the run is taken to have, against which start-up is counted.
@@ -137,6 +138,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = TUNE_SCHEMA_VERSION
     target: str
+    arguments: tuple[str, ...] = ()
     device: str
     machine: Machine
     num_steps: int

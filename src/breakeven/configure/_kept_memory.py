@@ -11,18 +11,22 @@ _M_MMAP_MAX = -4
 _NEVER = -1
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory() -> bool:
     """Let freed memory be used again instead of being returned to the operating system.
 
     Returning the memory of large tensors, and getting new pages, can take longer than the step on a
     GPU, whose allocator keeps what it has. In a recording it looks like work of the script between
-    two operators. It cannot be undone, so it is for a process that ends with its recording; where
+    two operators. It cannot be undone, so it is for a process that ends with its run; where
     the C library is another than glibc, nothing changes.
+
+    Returns:
+        Whether anything changes.
     """
     if not sys.platform.startswith("linux"):
-        return
+        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
-        return
+        return False
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    return True
