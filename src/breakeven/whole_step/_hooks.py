@@ -1,0 +1,50 @@
+"""Hooks that a compiled step would pass by are refused; those that watch steps are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,  # pyright: ignore[reportPrivateUsage]
+)
+
+from breakeven.errors import UsageError
+
+# Private names, the same from torch 2.6 to 2.13: there is no public way to ask for hooks.
+_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+
+def refuse_hooks(modules: Iterable[nn.Module], optimizer: Optimizer) -> None:
+    """Raise where the model or the optimizer has hooks.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for module in modules:
+        own = module.__dict__
+        for name in _MODULE_HOOKS:
+            if own[name]:
+                raise UsageError(
+                    f"a {type(module).__name__} of the model has hooks, which a compiled step "
+                    "would run once and never again",
+                    hint="Remove them, or keep the loop as it is.",
+                )
+    for name in _OPTIMIZER_HOOKS:
+        if getattr(optimizer, name, None):
+            raise UsageError(
+                "the optimizer has step hooks, and a compiled step never calls optimizer.step()",
+                hint="Remove them, and call what they do after each step.",
+            )
+
+
+def call_step_hooks(optimizer: Optimizer, num_steps: int) -> None:
+    """Tell those who watch the steps of all optimizers of so many steps, after they are done."""
+    # A scheduler warns where it is stepped before its optimizer.
+    optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
+    if _global_optimizer_post_hooks:
+        for _ in range(num_steps):
+            for hook in tuple(_global_optimizer_post_hooks.values()):
+                hook(optimizer, (), {})
