@@ -6,6 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from breakeven.adapters import accelerator as accelerator
+    from breakeven.adapters import device_callback as device_callback
+    from breakeven.adapters import training_arguments as training_arguments
     from breakeven.capture import Recording as Recording
     from breakeven.capture import record_steps as record_steps
     from breakeven.check import check_step as check_step
@@ -15,10 +18,13 @@ if TYPE_CHECKING:
     from breakeven.device import load_catalogue as load_catalogue
     from breakeven.errors import BreakevenError as BreakevenError
     from breakeven.measure import measure_step as measure_step
+    from breakeven.placement import auto as auto
+    from breakeven.placement import on_fastest as on_fastest
     from breakeven.simulate import predict_steps as predict_steps
     from breakeven.store import read_report as read_report
     from breakeven.trace import StepTrace as StepTrace
     from breakeven.verdict import CheckReport as CheckReport
+    from breakeven.whole_step import fast_step as fast_step
 
 __version__ = "0.1.0"
 
@@ -29,14 +35,20 @@ _HOMES = {
     "DeviceSpec": "device",
     "Recording": "capture",
     "StepTrace": "trace",
+    "accelerator": "adapters",
+    "auto": "placement",
     "check_step": "check",
     "check_target": "check",
+    "device_callback": "adapters",
+    "fast_step": "whole_step",
     "find_device": "device",
     "load_catalogue": "device",
     "measure_step": "measure",
+    "on_fastest": "placement",
     "predict_steps": "simulate",
     "read_report": "store",
     "record_steps": "capture",
+    "training_arguments": "adapters",
 }
 
 __all__ = [*sorted(_HOMES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

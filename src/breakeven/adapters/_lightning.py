@@ -1,0 +1,109 @@
+"""The accelerator for Lightning's Trainer. Lightning itself is not imported: the model tells."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from breakeven.placement import LossFunction, OptimizerFactory, auto
+
+_ACCELERATORS: dict[str, Literal["cpu", "gpu", "mps"]] = {"cuda": "gpu", "mps": "mps"}
+
+
+def accelerator(
+    model: nn.Module,
+    sample_batch: Any,
+    *,
+    optimizer: torch.optim.Optimizer | OptimizerFactory | None = None,
+    loss_fn: LossFunction | None = None,
+    num_steps: int | None = None,
+    budget_s: float = 1.0,
+) -> Literal["cpu", "gpu", "mps"]:
+    """Return the accelerator that trains a model fastest: ``Trainer(accelerator=...)``.
+
+    Of a ``LightningModule``, copies run ``training_step`` on the batch, with the first optimizer
+    of ``configure_optimizers``; what they log goes nowhere. A ``training_step`` that needs its
+    trainer, as manual optimization does, cannot be measured: pass ``loss_fn`` then, and
+    ``forward`` is measured with it, as it is for any other model.
+
+    Args:
+        model: A ``LightningModule``, or any module.
+        sample_batch: One batch of the training data loader.
+        optimizer: As in `breakeven.auto`; of a ``LightningModule``, its own by default.
+        loss_fn: As in `breakeven.auto`.
+        num_steps: As in `breakeven.auto`.
+        budget_s: As in `breakeven.auto`.
+    """
+    is_lightning = hasattr(model, "training_step") and hasattr(model, "configure_optimizers")
+    if is_lightning and optimizer is None:
+        optimizer = _own_optimizer(model)
+    if is_lightning and loss_fn is None:
+        model, sample_batch = _TrainingStep(model), (sample_batch,)
+    with warnings.catch_warnings():
+        # A copy has no trainer to log to, which is as it should be.
+        warnings.filterwarnings("ignore", message=r"You are trying to `self\.log\(\)`")
+        device = auto(
+            model,
+            sample_batch,
+            optimizer=optimizer,
+            loss_fn=loss_fn,
+            num_steps=num_steps,
+            budget_s=budget_s,
+        )
+    return _ACCELERATORS.get(device.type, "cpu")
+
+
+class _TrainingStep(nn.Module):
+    """A module whose forward is the training step of another one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Any) -> Any:
+        step: Any = self.module.training_step
+        has_index = len(inspect.signature(step).parameters) > 1
+        return step(batch, 0) if has_index else step(batch)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the module by its own method: Lightning notes its device there."""
+        self.module.to(*args, **kwargs)
+        return self
+
+
+def _own_optimizer(model: nn.Module) -> torch.optim.Optimizer | None:
+    """Return the first optimizer that a LightningModule configures; None where it has none."""
+    # On a shallow copy: what the method assigns to `self` does not reach the user's module, and
+    # the parameters are the same.
+    twin: Any = copy.copy(model)
+    try:
+        configured = twin.configure_optimizers()
+    except Exception as error:
+        warnings.warn(
+            f"breakeven measures without the optimizer: configure_optimizers failed ({error})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+    return _first_optimizer(configured)
+
+
+def _first_optimizer(configured: Any) -> torch.optim.Optimizer | None:
+    """Return the optimizer of what ``configure_optimizers`` may return.
+
+    Source: LightningModule.configure_optimizers: one, a list, a pair of lists of optimizers and
+    schedulers, a dict with "optimizer", or several of these dicts.
+    """
+    if isinstance(configured, torch.optim.Optimizer):
+        return configured
+    if isinstance(configured, Mapping):
+        return _first_optimizer(configured.get("optimizer"))
+    if isinstance(configured, tuple | list) and configured:
+        return _first_optimizer(configured[0])
+    return None
