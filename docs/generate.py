@@ -139,6 +139,18 @@ def sweep_json_page() -> str:
     )
 
 
+def tune_json_page() -> str:
+    """Return the keys of the JSON report of a tuning."""
+    return _schema_page(
+        "# JSON of a tuning\n",
+        "tune TARGET",
+        "Times are in nanoseconds, as their keys say. `low` and `high` bound a 95 % interval. Every"
+        " key is always there, and what is unknown is null, but for `configuration`: it holds only"
+        " what differs from the script's own settings.\n",
+        saved="the settings themselves are written to `breakeven.toml`",
+    )
+
+
 def validation_json_page() -> str:
     """Return the keys of the JSON report of a validation."""
     return _schema_page(
@@ -161,7 +173,9 @@ def workloads_json_page() -> str:
     )
 
 
-def _schema_page(title: str, usage: str, units: str) -> str:
+def _schema_page(
+    title: str, usage: str, units: str, *, saved: str = "`-o FILE` writes the same"
+) -> str:
     """Return the keys of a command's document, from its schema."""
     file = f"schema/{usage.split()[0]}.schema.json"
     schema = json.loads((DOCS / file).read_text("utf-8"))
@@ -172,7 +186,7 @@ def _schema_page(title: str, usage: str, units: str) -> str:
     lines = [
         NOTICE,
         title,
-        f"`breakeven {usage} --json` prints one document, and `-o FILE` writes the same; the "
+        f"`breakeven {usage} --json` prints one document, and {saved}; the "
         f"[JSON schema]({file}) describes it. This is `schema_version` {version}:"
         " a key that goes away or changes its meaning raises it, a new key does not.\n",
         units,
@@ -188,6 +202,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "explain-json.md": explain_json_page,
     "json.md": json_page,
     "sweep-json.md": sweep_json_page,
+    "tune-json.md": tune_json_page,
     "validation-json.md": validation_json_page,
     "workloads-json.md": workloads_json_page,
 }

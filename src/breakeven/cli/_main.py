@@ -22,7 +22,9 @@ from breakeven.cli import (
     _explain,
     _report,
     _rules,
+    _run,
     _sweep,
+    _tune,
     _validate,
     _workloads,
 )
@@ -42,12 +44,14 @@ _COMMANDS = {
     "explain": _explain,
     "report": _report,
     "rules": _rules,
+    "run": _run,
     "sweep": _sweep,
+    "tune": _tune,
     "validate": _validate,
     "workloads": _workloads,
 }
 # Those whose target is a script, which may have arguments of its own.
-_SCRIPT_COMMANDS = ("check", "explain", "sweep")
+_SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -36,6 +36,9 @@ from breakeven.report._systems_terminal import render_claims as render_claims
 from breakeven.report._systems_terminal import render_system as render_system
 from breakeven.report._terminal import render as render
 from breakeven.report._text import printable as printable
+from breakeven.report._tune_json import tune_schema as tune_schema
+from breakeven.report._tune_json import tune_to_json as tune_to_json
+from breakeven.report._tune_terminal import render_tuning as render_tuning
 from breakeven.report._validation_json import validation_schema as validation_schema
 from breakeven.report._validation_json import validation_to_json as validation_to_json
 from breakeven.report._validation_markdown import plot_name as plot_name

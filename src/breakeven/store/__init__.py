@@ -14,5 +14,11 @@ from breakeven.store._report_file import read_document as read_document
 from breakeven.store._report_file import read_report as read_report
 from breakeven.store._report_file import report_command as report_command
 from breakeven.store._report_file import write_document as write_document
+from breakeven.store._this_machine import this_machine as this_machine
 from breakeven.store._trace_file import read_traces as read_traces
 from breakeven.store._trace_file import write_traces as write_traces
+from breakeven.store._tuned_file import TUNED_FILE_NAME as TUNED_FILE_NAME
+from breakeven.store._tuned_file import Tuned as Tuned
+from breakeven.store._tuned_file import read_tuned as read_tuned
+from breakeven.store._tuned_file import tuned_of as tuned_of
+from breakeven.store._tuned_file import write_tuned as write_tuned

@@ -10,4 +10,6 @@ from breakeven.timing._measurement import BUSY_MACHINE as BUSY_MACHINE
 from breakeven.timing._measurement import CONFIDENCE as CONFIDENCE
 from breakeven.timing._measurement import Measurement as Measurement
 from breakeven.timing._rounds import find_round_ends as find_round_ends
+from breakeven.timing._speedup import Speedup as Speedup
+from breakeven.timing._speedup import compare_pairs as compare_pairs
 from breakeven.timing._warmup import find_warmup as find_warmup

@@ -1,0 +1,38 @@
+"""The JSON document of a tuning, and the schema that describes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from breakeven.report._json import described_schema, encode_document
+from breakeven.verdict import TUNE_SCHEMA_VERSION, TuneReport
+
+TUNE_SCHEMA_ID = f"urn:breakeven:schema:tune:{TUNE_SCHEMA_VERSION}"
+
+
+def tune_to_json(report: TuneReport) -> bytes:
+    """Return ``report`` as one indented JSON document in UTF-8, ending in a newline.
+
+    Raises:
+        msgspec.ValidationError: The report breaks its own schema (a time that is not a number),
+            so the document could never be read back.
+    """
+    document = encode_document(report)
+    msgspec.json.decode(document, type=TuneReport)
+    return document
+
+
+def tune_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``tune_to_json`` gives."""
+    return described_schema(
+        TuneReport,
+        schema_id=TUNE_SCHEMA_ID,
+        version=TUNE_SCHEMA_VERSION,
+        title="Report of breakeven tune",
+        description=(
+            "What `breakeven tune --json` prints. Times are in nanoseconds; low and high bound a "
+            "95 % interval of the ratio of two step times."
+        ),
+    )

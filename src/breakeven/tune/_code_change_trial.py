@@ -1,0 +1,236 @@
+"""Try the script with its step as one compiled call, which takes a change of its lines."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from statistics import fmean
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from breakeven.capture import RunFailure, RunRequest, TargetKind
+from breakeven.timing import Speedup, compare_pairs
+from breakeven.trace import Configuration
+from breakeven.tune._budget import Budget
+from breakeven.tune._search_result import pays_off_after
+from breakeven.tune._source_patch import NoPatch, SourcePatch, propose_fast_step
+from breakeven.tune._step_candidates import Compile, longest_paid_s
+from breakeven.tune._step_facts import StepFacts
+from breakeven.tune._trial_runs import RunResult, failure_outcome
+from breakeven.units import NS_PER_S, format_count, format_duration, format_ratio
+from breakeven.verdict import CodeChange, Numerics, Outcome, Trial
+
+_NAME = "fast-step"
+_TITLE = "forward, backward and update as one compiled call"
+_NUM_PAIRS = 4
+_FIRST_PAIR_S = 2.0
+# A change is given up when even the upper end of its one-sided 80 % interval is not worthwhile.
+_GIVING_UP_CONFIDENCE = 0.60
+_LEAST_SPEEDUP = 1.02
+
+
+class ChangedRuns(Protocol):
+    """Makes the runs that the comparison needs; see ``ScriptRuns``."""
+
+    def measure_changed(
+        self,
+        text: bytes,
+        configuration: Configuration,
+        *,
+        is_changed_first: bool,
+        extra_s: float = 0.0,
+        longest_s: float = inf,
+    ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
+        """Time the steps of the script as it is, and of a changed text of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CodeChangeTrial:
+    """What came of it.
+
+    Args:
+        trial: For the report.
+        change: The lines to change; None where they are not faster, or none could be found.
+    """
+
+    trial: Trial
+    change: CodeChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Runs of the script as it is, and of the changed one, side by side."""
+
+    stock: list[RunResult] = field(default_factory=list)
+    changed: list[RunResult] = field(default_factory=list)
+
+    def speedup(self, confidence: float = 0.95) -> Speedup:
+        """Return how much faster the changed script is."""
+        both = (*self.stock, *self.changed)
+        return compare_pairs(
+            [run.step_ns for run in self.stock],
+            [run.step_ns for run in self.changed],
+            confidence,
+            load_fraction=fmean(run.load_fraction for run in both),
+        )
+
+    def next_s(self, extra_s: float) -> float:
+        """Return how long one more pair takes; what the first compiles stays."""
+        if not self.changed:
+            return _FIRST_PAIR_S + extra_s
+        return self.stock[-1].wall_s + min(run.wall_s for run in self.changed)
+
+
+def try_code_change(
+    request: RunRequest,
+    facts: StepFacts,
+    runs: ChangedRuns,
+    configuration: Configuration,
+    *,
+    budget: Budget,
+    num_steps: int,
+    is_exact_only: bool,
+) -> CodeChangeTrial:
+    """Measure the script with ``breakeven.fast_step`` in its loop, where that can be written.
+
+    The first call of a fast step holds its loss and update against those of the stock optimizer,
+    and fails where they differ; so a wrong change is one that fails.
+
+    Args:
+        request: How the script is run.
+        facts: Of its step.
+        runs: Makes the runs.
+        configuration: Under what the script runs, changed or not.
+        budget: Time that is left.
+        num_steps: Steps of the run.
+        is_exact_only: Whether not one bit may change.
+    """
+    reason = _why_not(request, facts, num_steps, is_exact_only=is_exact_only)
+    if reason is not None:
+        return _no(Outcome.NOT_APPLICABLE, reason)
+    extra_s = Compile().expected_cost_s(facts)
+    if extra_s > longest_paid_s(facts, num_steps):
+        return _no(
+            Outcome.NOT_WORTH_IT,
+            f"compiling takes some {format_duration(NS_PER_S * extra_s, 1)}, and all "
+            f"{format_count(num_steps)} steps take "
+            f"{format_duration(num_steps * facts.step_ns, 2)}",
+        )
+    patch = _propose(request)
+    if isinstance(patch, NoPatch):
+        return _no(Outcome.NOT_APPLICABLE, patch.reason)
+    measured = _measure(patch.text.encode(), runs, configuration, budget, extra_s)
+    if not isinstance(measured, _Pairs):
+        return _no(*measured)
+    return _judged(patch, measured, num_steps)
+
+
+def _why_not(
+    request: RunRequest, facts: StepFacts, num_steps: int, *, is_exact_only: bool
+) -> str | None:
+    if is_exact_only:
+        return "may change bits of the numbers"
+    if request.target.kind is not TargetKind.SCRIPT:
+        return "only the loop of a script can be changed"
+    if not facts.is_on_cuda and not facts.has_compiler:
+        return "there is no C++ compiler (set CXX, or install g++)"
+    if facts.is_compiled:
+        return "the script calls torch.compile itself"
+    return None
+
+
+def _propose(request: RunRequest) -> SourcePatch | NoPatch:
+    path = Path(request.target.path)
+    try:
+        source = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
+    # `patch` refuses absolute names.
+    shown = os.path.relpath(path)
+    return propose_fast_step(source, file=shown)
+
+
+def _measure(
+    text: bytes,
+    runs: ChangedRuns,
+    configuration: Configuration,
+    budget: Budget,
+    extra_s: float,
+) -> _Pairs | tuple[Outcome, str]:
+    pairs = _Pairs()
+    while len(pairs.changed) < _NUM_PAIRS:
+        needed_s = pairs.next_s(extra_s)
+        if not budget.fits(needed_s):
+            return (
+                Outcome.OUT_OF_BUDGET,
+                f"one more pair of runs would take {needed_s:.0f} s, and {budget.left_s:.0f} s of "
+                f"{budget.total_s:.0f} s are left",
+            )
+        stock, changed = runs.measure_changed(
+            text,
+            configuration,
+            is_changed_first=len(pairs.stock) % 2 == 1,
+            extra_s=extra_s,
+            longest_s=budget.left_s,
+        )
+        for result in (stock, changed):
+            if isinstance(result, RunFailure):
+                return failure_outcome(result)
+        assert isinstance(stock, RunResult)
+        assert isinstance(changed, RunResult)
+        pairs.stock.append(stock)
+        pairs.changed.append(changed)
+        if pairs.speedup(_GIVING_UP_CONFIDENCE).high < _LEAST_SPEEDUP:
+            break
+    return pairs
+
+
+def _judged(patch: SourcePatch, pairs: _Pairs, num_steps: int) -> CodeChangeTrial:
+    speedup, stock, changed = pairs.speedup(), pairs.stock, pairs.changed
+    # The first run compiles; the later ones find what it left.
+    startup_ns = max(0.0, changed[0].startup_ns - stock[0].startup_ns)
+    step_ns = min(run.step_ns for run in changed)
+    after = pays_off_after(startup_ns, step_ns * speedup.value, speedup.value)
+    is_faster = speedup.low >= _LEAST_SPEEDUP
+    is_paid = is_faster and after is not None and after <= num_steps
+    text = (
+        f"{format_ratio(speedup.value)} as fast ({format_ratio(speedup.low)} to "
+        f"{format_ratio(speedup.high)}) on top of the configuration"
+    )
+    if is_paid:
+        outcome, reason = Outcome.KEPT, f"{text}; the lines to change are shown, not changed"
+    elif is_faster:
+        outcome = Outcome.NOT_WORTH_IT
+        reason = (
+            f"{text}, but pays off after {format_count(after or 0)} steps; this run has "
+            f"{format_count(num_steps)}"
+        )
+    else:
+        outcome, reason = Outcome.NOT_FASTER, f"{text}: not shown to be faster"
+    trial = replace(
+        _no(outcome, reason).trial,
+        step_ns=step_ns,
+        speedup=speedup.value,
+        low=speedup.low,
+        high=speedup.high,
+        num_runs=speedup.num_pairs,
+        startup_ns=startup_ns,
+        pays_off_after_steps=after,
+    )
+    return CodeChangeTrial(trial, patch.change if is_paid else None)
+
+
+def _no(outcome: Outcome, reason: str) -> CodeChangeTrial:
+    return CodeChangeTrial(
+        Trial(
+            candidate=_NAME,
+            title=_TITLE,
+            numerics=Numerics.REORDERED,
+            outcome=outcome,
+            reason=reason,
+        )
+    )

@@ -1,0 +1,176 @@
+"""Hold the losses and gradients under a configuration against those of the script as it is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+from msgspec.structs import replace
+
+from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
+from breakeven.trace import Configuration
+from breakeven.verdict import (
+    DifferenceKind,
+    Numerics,
+    RecordedNumbers,
+    compare_numbers,
+    weight_noise_roundoffs,
+)
+
+# The first step checks forward and backward, the second the update, the others what builds up:
+# momentum, schedules, a second batch.
+_NUM_STEPS = 5
+# A check takes as long for each candidate.
+_BUDGET_S = 5.0
+
+# What may turn out to be rounding that the training has multiplied.
+_OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
+
+
+class Gate:
+    """Lets a configuration pass only if it changes the numbers by no more than it may.
+
+    The script as it is runs at most four times, when the first check needs it: twice to see
+    whether it repeats itself, and once for each class of numerics with its weights moved a little,
+    to see how fast rounding grows in it; that only where a check fails otherwise.
+
+    Use as a context manager: leaving it removes its files.
+
+    Args:
+        launcher: Makes the processes.
+        request: A plain run of the script as it is.
+        num_steps: How many steps are compared.
+        budget_s: Fewer of them where they take longer than this in all, but at least two.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        request: RunRequest,
+        *,
+        num_steps: int = _NUM_STEPS,
+        budget_s: float = _BUDGET_S,
+    ) -> None:
+        if num_steps < 1:
+            raise ValueError(f"{num_steps} steps cannot be compared")
+        self._launcher = launcher
+        self._request = replace(
+            request,
+            is_traced=False,
+            configuration=Configuration(),
+            num_recorded_steps=num_steps,
+            budget_s=budget_s,
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="breakeven-numbers-")
+        self._perturbed: dict[float, RecordedNumbers | RunFailure] = {}
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._folder.cleanup()
+
+    def check(
+        self, configuration: Configuration, numerics: Numerics, *, is_exact_only: bool = False
+    ) -> str | None:
+        """Return why a configuration must not be used; None where its numbers are right.
+
+        Args:
+            configuration: To be checked.
+            numerics: What it may do to the numbers.
+            is_exact_only: It may not change one bit, whatever its class.
+        """
+        if is_exact_only:
+            numerics = Numerics.EXACT
+        baseline, repeat = self._baseline, self._repeat
+        for own in (baseline, repeat):
+            if isinstance(own, RunFailure):
+                return f"cannot be checked: the script as it is {_why(own)}"
+        assert isinstance(baseline, RecordedNumbers)
+        assert isinstance(repeat, RecordedNumbers)
+        candidate = self._record(configuration)
+        if isinstance(candidate, RunFailure):
+            return f"while its numbers were recorded, it {_why(candidate)}"
+        found = compare_numbers(baseline, candidate, numerics=numerics, repeat=repeat)
+        if found and numerics is not Numerics.EXACT and found.kind in _OF_ROUNDING:
+            perturbed = self._moved(weight_noise_roundoffs(numerics))
+            if isinstance(perturbed, RecordedNumbers):
+                found = compare_numbers(
+                    baseline, candidate, numerics=numerics, repeat=repeat, perturbed=perturbed
+                )
+        return found.sentence if found else None
+
+    @cached_property
+    def _baseline(self) -> RecordedNumbers | RunFailure:
+        recorded = self._record(Configuration())
+        if isinstance(recorded, RecordedNumbers):
+            # The others do as many steps, however long these take them.
+            self._request = replace(
+                self._request,
+                num_recorded_steps=len(recorded.steps),
+                budget_s=self._request.time_limit_s,
+            )
+        return recorded
+
+    @cached_property
+    def _repeat(self) -> RecordedNumbers | RunFailure:
+        if isinstance(self._baseline, RunFailure):
+            return self._baseline
+        return self._record(Configuration())
+
+    def _moved(self, roundoffs: float) -> RecordedNumbers | RunFailure:
+        """Return what becomes of the script when its weights are moved."""
+        if roundoffs not in self._perturbed:
+            self._perturbed[roundoffs] = self._record(Configuration(), roundoffs)
+        return self._perturbed[roundoffs]
+
+    def _record(
+        self, configuration: Configuration, weight_noise_roundoffs: float = 0.0
+    ) -> RecordedNumbers | RunFailure:
+        path = Path(self._folder.name) / "numbers"
+        path.unlink(missing_ok=True)
+        answer = self._launcher.record_numbers(
+            replace(
+                self._request,
+                configuration=configuration,
+                raw_numbers_path=os.fsencode(path),
+                weight_noise_roundoffs=weight_noise_roundoffs,
+            )
+        )
+        if isinstance(answer, RunFailure):
+            return answer
+        return msgspec.msgpack.decode(path.read_bytes(), type=RecordedNumbers)
+
+
+def _why(failure: RunFailure) -> str:
+    """Return what ended a run, in a few words."""
+    after = f" after {failure.num_steps} steps" if failure.num_steps != 1 else " after 1 step"
+    match failure.kind:
+        case FailureKind.TIME_LIMIT:
+            return f"did not end within {failure.message}{after}"
+        case FailureKind.NO_STEP:
+            return "ended without a training step"
+        case FailureKind.EXIT:
+            return f"ended with status {failure.message}{after}"
+        case FailureKind.KILLED:
+            return f"was ended by signal {failure.message}{after}"
+        case FailureKind.SECOND_DEVICE:
+            return f"uses a second GPU, {failure.message}"
+        case FailureKind.EXCEPTION:
+            said = failure.message.strip().splitlines()
+            return f"raised {': '.join((failure.exception, *said[:1]))}{after}"
+        case FailureKind.INTERNAL:
+            return f"could not be watched: {failure.message.strip().splitlines()[-1]}"

@@ -1,0 +1,151 @@
+"""Run a script to its end under the configuration that was found for it, or that is found now."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from breakeven.capture import EndRequest, TargetKind, become_script, find_target
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.store import TUNED_FILE_NAME, Tuned, read_tuned, this_machine
+from breakeven.verdict import Machine, Numerics
+
+# The caveat of a script that was measured with its CUDA calls run by the CPU.
+_NEEDS_CUDA = "needs-cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTarget:
+    """What is to be run.
+
+    Args:
+        text: The script, or the module's name, as the user wrote it.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: It is a module, run as ``python -m`` does.
+    """
+
+    text: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    def command(self, *program: str, options: Sequence[str] = ()) -> str:
+        """Return a command line about the target, for a person to copy."""
+        words = [*program, *(["-m"] if self.is_module else []), self.text, *options]
+        if self.arguments:
+            dashes = [] if program == ("python",) else ["--"]
+            words += [*dashes, *self.arguments]
+        return shlex.join(words)
+
+
+def check_runnable(target: RunTarget) -> None:
+    """Check that the target is there, and has an end.
+
+    Raises:
+        ScriptError: There is no such file or module.
+        UsageError: It is a function, which breakeven would call again and again.
+    """
+    found = find_target(target.text, target.arguments, is_module=target.is_module)
+    if found.kind is TargetKind.FUNCTION:
+        raise UsageError(
+            f"{target.text} is a function, and has no end to be run to",
+            hint=f"name the script alone: breakeven run {found.path}",
+        )
+
+
+def stored_configuration(
+    target: RunTarget,
+    config: Path | None,
+    *,
+    is_exact_only: bool,
+    machine: Callable[[str], Machine] | None = None,
+) -> Tuned | None:
+    """Return what a file says for the target, checked to hold for this machine.
+
+    Args:
+        target: What is to be run.
+        config: The file; None for the one in the current folder, if it is for this target.
+        is_exact_only: Take only what leaves every bit of the training as it is.
+        machine: Returns this machine, given where the step runs.
+
+    Returns:
+        None where no file was named, and there is none for this target.
+
+    Raises:
+        StoredDataError: The file cannot be read back.
+        BreakevenError: It is for another target, machine, or other versions.
+    """
+    path = config or Path(TUNED_FILE_NAME)
+    if config is None and not os.path.lexists(path):
+        return None
+    tuned = read_tuned(path)
+    if not _is_for(tuned.target, target, folder=path.resolve().parent):
+        if config is None:
+            return None
+        raise BreakevenError(
+            f"{path} is for {tuned.target}, not for {target.text}",
+            hint=f"make one for it: {target.command('breakeven', 'tune')}",
+        )
+    again = f"{target.command('breakeven', 'tune', options=['--force'])}"
+    changes = machine_changes(tuned.machine, (machine or _machine_here)(tuned.device))
+    if changes:
+        raise BreakevenError(
+            f"{path} no longer holds: {'; '.join(changes)}",
+            hint=f"tune it again: {again}, or run it as it is: {target.command('python')}",
+        )
+    if is_exact_only and tuned.evidence.numerics is not Numerics.EXACT:
+        raise BreakevenError(
+            f"{path} does not leave the numbers bit for bit as they are: its class is "
+            f"{tuned.evidence.numerics}",
+            hint=f"drop --exact, or tune it again: {again} --exact",
+        )
+    return tuned
+
+
+def machine_changes(then: Machine, now: Machine) -> tuple[str, ...]:
+    """Return what differs between the machine of a configuration and this one, for a person."""
+    return tuple(
+        f"{name} was {getattr(then, name) or 'none'}, and is {getattr(now, name) or 'none'} here"
+        for name in Machine.__struct_fields__
+        if getattr(then, name) != getattr(now, name)
+    )
+
+
+def run_to_end(target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: bool) -> NoReturn:
+    """Become the script: this process goes on as the script's, under the configuration.
+
+    Args:
+        target: What is to be run.
+        tuned: Under which configuration.
+        num_steps: Steps that the run will have; 0 where that is not known.
+        is_quiet: Write nothing of breakeven's own.
+    """
+    request = EndRequest(
+        is_module=target.is_module,
+        device=tuned.device,
+        has_cuda=any(caveat.code == _NEEDS_CUDA for caveat in tuned.evidence.caveats),
+        configuration=tuned.configuration,
+        num_steps=num_steps,
+        is_quiet=is_quiet,
+    )
+    become_script(request, target.text, target.arguments)
+
+
+def _is_for(stored: str, target: RunTarget, *, folder: Path) -> bool:
+    if stored == os.fsencode(target.text).decode(errors="backslashreplace"):
+        return True
+    if target.is_module or "\0" in stored:
+        return False
+    return (folder / stored).resolve() == Path(target.text).resolve()
+
+
+def _machine_here(device: str) -> Machine:
+    gpu = ""
+    if device == "gpu":
+        import torch  # slow, and only needed to ask for the GPU's name
+
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return this_machine(gpu=gpu)

@@ -1,0 +1,57 @@
+"""When enough runs were made to say whether a rival is faster."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from breakeven.timing import BUSY_FRACTION, Speedup
+from breakeven.tune._paired_runs import Rival
+
+# Less than this is not worth a setting that somebody must know of; the confirmation asks for it.
+WORTHWHILE = 1.02
+# What a rival must be faster by to be taken along to the confirmation: several small gains may
+# add up to a worthwhile one.
+_FASTER = 1.005
+# One pair says nothing that one hiccup of the machine would not say as well.
+_FEWEST_PAIRS = 2
+# More pairs narrow the interval slowly, and each costs two runs.
+MOST_PAIRS = 6
+# On a loaded machine the interval is wider.
+_MOST_PAIRS_LOADED = 8
+# A rival is given up when the upper end of its one-sided 80 % interval is not worthwhile: to give
+# up a good one costs speed, never correctness, and most rivals are not faster.
+_GIVING_UP_CONFIDENCE = 0.60
+
+
+class Decision(Enum):
+    """What is known of a rival."""
+
+    FASTER = "faster"
+    NOT_FASTER = "not faster"
+    UNDECIDED = "undecided"
+
+
+def searched_speedup(rival: Rival) -> Speedup:
+    """Return the speedup with an interval that may be looked at after each pair."""
+    return rival.speedup(num_looks=_MOST_PAIRS_LOADED)
+
+
+def is_hopeless(rival: Rival) -> bool:
+    """Return whether a rival does not look worthwhile any more."""
+    return rival.speedup(_GIVING_UP_CONFIDENCE).high < WORTHWHILE
+
+
+def decide(rival: Rival) -> Decision:
+    """Return whether the runs so far show that a rival is faster than its base, or is not.
+
+    Faster needs an interval above 1 that holds for all looks together. Not faster is what does
+    not look worthwhile any more, and what stays undecided after the last pair.
+    """
+    speedup = searched_speedup(rival)
+    if rival.num_pairs >= _FEWEST_PAIRS and speedup.low > _FASTER:
+        return Decision.FASTER
+    if is_hopeless(rival):
+        return Decision.NOT_FASTER
+    is_loaded = rival.load_fraction >= BUSY_FRACTION
+    most = _MOST_PAIRS_LOADED if is_loaded else MOST_PAIRS
+    return Decision.NOT_FASTER if rival.num_pairs >= most else Decision.UNDECIDED

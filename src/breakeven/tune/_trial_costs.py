@@ -1,0 +1,73 @@
+"""How long trials take, and which of them the budget has time for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from breakeven.tune._budget import Budget
+from breakeven.tune._candidate import Candidate
+from breakeven.tune._paired_runs import Rival
+
+if TYPE_CHECKING:
+    from breakeven.tune._step_facts import StepFacts
+
+# Pairs that the confirmation takes at least; their time is kept back.
+CONFIRMING_PAIRS = 2
+# Runs that a candidate needs at least to be decided, and the numerics gate; the first time that
+# runs the script as it is twice besides.
+_LEAST_TRIAL_RUNS = 4
+_GATE_RUNS = 1
+_FIRST_GATE_RUNS = 3
+
+
+class TrialCosts:
+    """Seconds that trials take, from runs made so far; the confirmation's are always kept back.
+
+    Args:
+        facts: Of the step, for what candidates are predicted to cost.
+        budget: Time for everything.
+        baseline_s: What a run of the script as it is takes.
+    """
+
+    def __init__(self, facts: StepFacts, budget: Budget, baseline_s: float) -> None:
+        self._facts = facts
+        self._budget = budget
+        self._baseline_s = baseline_s
+        self._gate_runs = _FIRST_GATE_RUNS
+        self.base_s = baseline_s  # what a run of the configuration takes that is kept so far
+
+    def gain_per_s(self, candidate: Candidate) -> float:
+        """Return what a second spent on a candidate promises, so that none eats all the time."""
+        return candidate.expected_gain(self._facts) / self.trial_s(candidate)
+
+    def trial_s(self, candidate: Candidate) -> float:
+        """Return about how long it takes to decide a candidate and to check its numbers."""
+        num_runs = _LEAST_TRIAL_RUNS + self._gate_runs
+        return candidate.expected_cost_s(self._facts) + num_runs * self.base_s
+
+    def reserve_s(self, run_s: float) -> float:
+        """Return what the confirmation needs of a configuration whose runs take ``run_s``."""
+        return CONFIRMING_PAIRS * (self._baseline_s + run_s)
+
+    def longest_s(self) -> float:
+        """Return the seconds after which a run would use up what the confirmation needs."""
+        return self._budget.left_s - self.reserve_s(self.base_s)
+
+    def has_time_to_pair(self, rival: Rival) -> bool:
+        """Return whether one more pair fits; the first was seen to fit when it was planned."""
+        if not rival.own_runs:
+            return True
+        return self._budget.fits(rival.pair_s + self.reserve_s(rival.own_s))
+
+    def has_time_to_recheck(self) -> bool:
+        """Return whether one more pair of kept configurations fits."""
+        return self._budget.fits(2 * self.base_s + self.reserve_s(self.base_s))
+
+    def has_time_to_gate(self, rival: Rival) -> bool:
+        """Return whether the numerics gate fits; it compiles anew what is compiled."""
+        gate_s = rival.own_runs[0].wall_s + (self._gate_runs - 1) * self.base_s
+        return self._budget.fits(gate_s + self.reserve_s(rival.own_s))
+
+    def note_gate(self) -> None:
+        """Note that the gate knows the numbers of the script as it is from now on."""
+        self._gate_runs = _GATE_RUNS
