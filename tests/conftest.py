@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 # Tests run beside each other: scripts with a thread per core would wait for one another's, many
 # times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would be started the
+# programs of which tests ask what Ctrl-C does to them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines differ, and a busy one is slow at times: no test may fail for that.
 hypothesis.settings.register_profile("breakeven", deadline=None)

@@ -1,0 +1,167 @@
+"""Candidates and runs made up for the tests of a search: a world with known speeds and noise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import exp, inf
+from typing import Any
+
+from msgspec.structs import replace
+
+from breakeven.capture import FailureKind, RunFailure
+from breakeven.trace import Configuration
+from breakeven.tune._budget import Budget
+from breakeven.tune._trial_runs import RunResult
+from breakeven.verdict import Numerics
+
+STEP_NS = 300_000.0
+RUN_S = 0.6
+# Nothing made up here looks at the facts of a step.
+FACTS: Any = None
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A candidate that changes one setting."""
+
+    name: str
+    changes: dict[str, Any]
+    gain: float = 0.1
+    cost_s: float = 0.0
+    numerics: Numerics = Numerics.REORDERED
+    family: str = ""
+    needs: str = ""
+    title: str = "made up"
+    undo: str = "nothing to undo"
+
+    def why_not(self, facts: object, current: Configuration) -> str | None:
+        if self.needs and self.needs not in current.changes:
+            return f"{self.needs} is not set"
+        return None
+
+    def apply(self, current: Configuration) -> Configuration:
+        return replace(current, **self.changes)
+
+    def expected_gain(self, facts: object) -> float:
+        return self.gain
+
+    def expected_cost_s(self, facts: object) -> float:
+        return self.cost_s
+
+
+def made_up(name: str, family: str = "", **settings: Any) -> MadeUp:
+    """Return a candidate; what is no setting of a configuration is said of the candidate."""
+    own = {key: settings.pop(key) for key in tuple(settings) if key in MadeUp.__annotations__}
+    return MadeUp(name, settings, family=family or name, **own)
+
+
+THREADS_1 = made_up("threads=1", "threads", num_threads=1, gain=0.3)
+THREADS_2 = made_up("threads=2", "threads", num_threads=2, gain=0.2)
+FUSED = made_up("fused-optimizer", optimizer="fused", gain=0.5)
+CHANNELS = made_up("channels-last", channels_last=True, gain=0.15)
+DENORMAL = made_up("flush-denormal", flushes_denormals=True, gain=0.05)
+GATHER = made_up("gather-batches", gathers_batches=True, gain=0.4, numerics=Numerics.EXACT)
+BF16 = made_up("bf16", autocast="bfloat16", gain=0.25, numerics=Numerics.LOWER_PRECISION)
+COMPILE = made_up("compile", compile_mode="default", gain=0.35, cost_s=12.0)
+CPP = made_up("cpp-wrapper", cpp_wrapper=True, gain=0.9, needs="compile_mode")
+ALL = (GATHER, FUSED, THREADS_1, THREADS_2, DENORMAL, CHANNELS, BF16, COMPILE, CPP)
+
+Speeds = Callable[[Configuration], float | RunFailure | str]
+
+
+def speeds(**factors: float) -> Speeds:
+    """Return a world in which each setting, by name, makes steps so many times faster."""
+
+    def speed(configuration: Configuration) -> float:
+        result = 1.0
+        for name in configuration.changes:
+            result *= factors.get(name, 1.0)
+        return result
+
+    return speed
+
+
+def failed(
+    kind: FailureKind = FailureKind.EXCEPTION,
+    message: str = "made up",
+    exception: str = "RuntimeError",
+) -> RunFailure:
+    return RunFailure(kind=kind, message=message, exception=exception)
+
+
+@dataclass
+class MadeUpRuns:
+    """Runs in a world of its own time.
+
+    Args:
+        speed: How many times faster than the baseline a configuration is, or how it fails.
+        noise: Standard deviation of the logarithm of a run's median.
+        drift: By how much everything slows down from run to run.
+        wrong: Settings under which the numbers are wrong.
+        startup_s: Later start under a setting, by its name, the first time.
+        extras: More fields of the result under a setting.
+        hiccups: Numbers of runs that something held up, and by which factor.
+    """
+
+    speed: Speeds
+    noise: float = 0.01
+    drift: float = 0.0
+    seed: int = 0
+    wrong: tuple[str, ...] = ()
+    startup_s: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hiccups: dict[int, float] = field(default_factory=dict)
+    load_fraction: float = 0.0
+    now_s: float = 0.0
+    asked: list[Configuration] = field(default_factory=list)
+    gated: list[tuple[Configuration, Numerics]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def budget(self, total_s: float = 300.0) -> Budget:
+        return Budget(total_s, lambda: self.now_s)
+
+    def can_take_turns(self, configuration: Configuration) -> bool:
+        return False
+
+    def measure_in_turns(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("these runs take no turns")
+
+    def measure(
+        self, configuration: Configuration, *, extra_s: float = 0.0, longest_s: float = inf
+    ) -> RunResult | RunFailure:
+        is_first = configuration not in self.asked
+        self.asked.append(configuration)
+        speed = self.speed(configuration)
+        late_s = sum(self.startup_s.get(name, 0.0) for name in configuration.changes)
+        late_s *= 1.0 if is_first else 0.1
+        if isinstance(speed, RunFailure):
+            hangs_s = max(10.0, min(longest_s, 10.0 + 3.0 * extra_s))
+            self.now_s += hangs_s if speed.kind is FailureKind.TIME_LIMIT else RUN_S
+            return speed
+        assert not isinstance(speed, str)
+        self.now_s += RUN_S + late_s
+        step_ns = STEP_NS / speed * exp(self._random.gauss(0.0, self.noise))
+        step_ns *= exp(self.drift * len(self.asked)) * self.hiccups.get(len(self.asked), 1.0)
+        values: dict[str, Any] = {
+            "step_ns": step_ns,
+            "low_ns": step_ns,
+            "high_ns": step_ns,
+            "startup_ns": (0.1 + late_s) * 1e9,
+            "wall_s": RUN_S + late_s,
+            "load_fraction": self.load_fraction,
+            "peak_memory_bytes": 400_000_000,
+        }
+        for name in configuration.changes:
+            values |= self.extras.get(name, {})
+        return RunResult(**values)
+
+    def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
+        self.now_s += RUN_S
+        self.gated.append((configuration, numerics))
+        if any(name in configuration.changes for name in self.wrong):
+            return "at step 2 the gradient of layers.0.weight differs by 3.1 %"
+        return None

@@ -1,0 +1,98 @@
+"""A base and its rivals side by side, where runs can take turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from breakeven.capture import FailureKind, RunFailure
+from breakeven.trace import Configuration
+from breakeven.tune._paired_runs import BaseFailedError, PairedRuns, Rival
+from breakeven.tune._trial_runs import RunResult
+from breakeven.verdict import Numerics
+
+_ONE_THREAD = Configuration(num_threads=1)
+_FUSED = Configuration(optimizer="fused")
+_WORKERS = Configuration(num_workers=2)
+_FAILURE = RunFailure(kind=FailureKind.EXCEPTION, message="made up")
+
+
+def _result(step_ns: float) -> RunResult:
+    return RunResult(step_ns=step_ns, low_ns=step_ns, high_ns=step_ns, startup_ns=0, wall_s=1)
+
+
+@dataclass
+class _Turns:
+    """Runs that take turns, unless loader processes take part.
+
+    Args:
+        failing: Runs that fail, counted from 0.
+    """
+
+    failing: tuple[int, ...] = ()
+    asked: list[tuple[Configuration, Configuration, bool]] = field(default_factory=list)
+    alone: list[Configuration] = field(default_factory=list)
+    num_runs: int = 0
+
+    def can_take_turns(self, configuration: Configuration) -> bool:
+        return configuration.num_workers <= 0
+
+    def measure_in_turns(
+        self, base: Configuration, rival: Configuration, *, is_rival_first: bool, **_: float
+    ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
+        self.asked.append((base, rival, is_rival_first))
+        return self._next(100.0), self._next(50.0)
+
+    def measure(self, configuration: Configuration, **_: float) -> RunResult | RunFailure:
+        self.alone.append(configuration)
+        return self._next(100.0)
+
+    def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
+        raise AssertionError("nothing here is checked")
+
+    def _next(self, step_ns: float) -> RunResult | RunFailure:
+        self.num_runs += 1
+        return _FAILURE if self.num_runs - 1 in self.failing else _result(step_ns)
+
+
+def test_each_rival_has_a_base_of_its_own_beside_it() -> None:
+    runs = _Turns()
+    rivals = [Rival(configuration=_ONE_THREAD), Rival(configuration=_FUSED)]
+    pairs = PairedRuns(runs, Configuration())
+    assert pairs.round(rivals) is None
+    pairs.round(rivals)
+    # Who has the first turn changes from round to round.
+    assert runs.asked == [
+        (Configuration(), _ONE_THREAD, False),
+        (Configuration(), _FUSED, False),
+        (Configuration(), _ONE_THREAD, True),
+        (Configuration(), _FUSED, True),
+    ]
+    assert [rival.num_pairs for rival in rivals] == [2, 2]
+    assert rivals[0].speedup().value == pytest.approx(2.0)
+
+
+def test_loader_processes_do_not_take_turns() -> None:
+    runs = _Turns()
+    PairedRuns(runs, Configuration()).round([Rival(configuration=_WORKERS)])
+    PairedRuns(runs, _WORKERS).round([Rival(configuration=_FUSED)])
+    assert runs.asked == []
+    assert runs.alone == [Configuration(), _WORKERS, _WORKERS, _FUSED]
+
+
+def test_a_rival_that_fails_keeps_the_pairs_that_it_has() -> None:
+    rival = Rival(configuration=_FUSED)
+    pairs = PairedRuns(_Turns(failing=(3,)), Configuration())
+    pairs.round([rival])
+    pairs.round([rival])
+    assert rival.failure == _FAILURE
+    assert rival.num_pairs == 1
+
+
+def test_a_base_that_fails_once_is_run_again() -> None:
+    rival = Rival(configuration=_FUSED)
+    PairedRuns(_Turns(failing=(0,)), Configuration()).round([rival])
+    assert rival.num_pairs == 1
+    with pytest.raises(BaseFailedError):
+        PairedRuns(_Turns(failing=(0, 2)), Configuration()).round([rival])

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from math import exp, inf, log, sqrt
+
+import pytest
+
+from breakeven.timing import Speedup, compare_pairs
+from breakeven.timing._speedup import LEAST_SPREAD, _student_quantile
+
+
+@pytest.mark.parametrize(
+    ("degrees", "tail", "expected"),
+    [
+        # From the table of a textbook.
+        (1, 0.025, 12.706),
+        (2, 0.025, 4.303),
+        (3, 0.005, 5.841),
+        (4, 0.025, 2.776),
+        (7, 0.1, 1.415),
+        (9, 0.005, 3.250),
+        (30, 0.025, 2.042),
+    ],
+)
+def test_quantiles_are_those_of_students_distribution(
+    degrees: int, tail: float, expected: float
+) -> None:
+    assert _student_quantile(degrees, tail) == pytest.approx(expected, abs=6e-4)
+
+
+def test_interval_worked_by_hand() -> None:
+    candidate = (100.0, 100.0, 100.0)
+    baseline = tuple(100.0 * exp(ratio) for ratio in (0.55, 0.6, 0.65))
+    found = compare_pairs(baseline, candidate)
+    # Mean 0.6, standard deviation 0.05, two degrees of freedom.
+    half = 4.30265 * 0.05 / sqrt(3)
+    assert log(found.value) == pytest.approx(0.6)
+    assert log(found.low) == pytest.approx(0.6 - half, abs=1e-5)
+    # The noisy machine's spread, 0.18, bounds it from above: 1.96 * 0.18 < 4.30 * 0.15.
+    wide = compare_pairs(
+        [100.0 * exp(ratio) for ratio in (0.45, 0.6, 0.75)], candidate, confidence=0.95
+    )
+    assert log(wide.high) == pytest.approx(0.6 + 1.95996 * 0.18 / sqrt(3), abs=1e-5)
+    assert found.num_pairs == 3
+
+
+def test_a_few_pairs_that_agree_perfectly_are_not_believed() -> None:
+    found = compare_pairs([120.0] * 4, [100.0] * 4)
+    half = 3.18245 * LEAST_SPREAD / 2
+    assert log(found.value / found.low) == pytest.approx(half, abs=1e-5)
+
+
+def test_one_pair_says_little_and_none_nothing() -> None:
+    one = compare_pairs([120.0], [100.0])
+    assert one.low < 1.0 < 1.6 < one.high
+    assert compare_pairs([], []) == Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
+
+
+def test_steady_drift_cancels_between_a_pair_and_the_next() -> None:
+    # A B B A, each run 4 % slower than the one before, nothing else between A and B.
+    a1, b1, b2, a2 = (100.0 * 1.04**run for run in range(4))
+    assert compare_pairs([a1, a2], [b1, b2]).value == pytest.approx(1.0)
+    # Of three pairs a third of one run's drift is left.
+    a3, b3 = 100.0 * 1.04**4, 100.0 * 1.04**5
+    assert compare_pairs([a1, a2, a3], [b1, b2, b3]).value == pytest.approx(1.04 ** (-1 / 3))
+
+
+@pytest.mark.parametrize("held_up", range(5))
+@pytest.mark.parametrize("is_candidate", [True, False])
+def test_one_hiccup_among_several_pairs_changes_nothing(held_up: int, is_candidate: bool) -> None:
+    ratios = (1.30, 1.31, 1.29, 1.305, 1.30)
+    baseline, candidate = [100.0 * ratio for ratio in ratios], [100.0] * 5
+    quiet = compare_pairs(baseline, candidate)
+    (candidate if is_candidate else baseline)[held_up] *= 2.5
+    found = compare_pairs(baseline, candidate)
+    assert found.value == pytest.approx(quiet.value, rel=0.01)
+    assert found.low > 1.2
+    assert found.num_pairs == 5
+
+
+def test_hiccup_among_two_or_three_pairs_makes_the_interval_wide() -> None:
+    for count in (2, 3):
+        found = compare_pairs([300.0] + [100.0] * (count - 1), [100.0] * count)
+        assert found.low < 1.0 < found.high
+
+
+def test_more_looks_a_higher_confidence_and_a_loaded_machine_widen_the_interval() -> None:
+    baseline, candidate = [120.0, 121.0, 119.0, 120.5], [100.0] * 4
+    plain = compare_pairs(baseline, candidate)
+    others = (
+        compare_pairs(baseline, candidate, num_looks=5),
+        compare_pairs(baseline, candidate, confidence=0.99),
+        compare_pairs(baseline, candidate, load_fraction=0.3),
+    )
+    for other in others:
+        assert other.value == plain.value
+        assert other.low < plain.low < plain.high < other.high
+
+
+def test_runs_that_are_no_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 runs cannot be paired with 2"):
+        compare_pairs([1.0, 1.0, 1.0], [1.0, 1.0])
