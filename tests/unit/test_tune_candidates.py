@@ -289,6 +289,14 @@ def test_families_hold_the_alternatives_of_one_choice() -> None:
     assert families["autocast"] == {"autocast=bfloat16", "autocast=float16"}
 
 
+def test_every_candidate_is_in_the_documentation(pytestconfig: pytest.Config) -> None:
+    text = (pytestconfig.rootpath / "docs" / "tune.md").read_text()
+    for each in all_candidates(mlp(), tries_batch_size=True):
+        setting, _, value = each.name.partition("=")
+        forms = {each.name, f"{setting}=N", f"{setting}=MODE"} if value else {each.name}
+        assert any(f"`{form}`" in text for form in forms), each.name
+
+
 def test_class_of_numerics_is_what_the_setting_may_do() -> None:
     numerics = {each.name: each.numerics for each in all_candidates(mlp(), tries_batch_size=True)}
     of_class = {kind: {name for name in numerics if numerics[name] is kind} for kind in Numerics}
