@@ -379,10 +379,11 @@ def test_what_cannot_be_done_is_refused(
         fast_step(made, nn.MSELoss(), create(made.parameters()), **options)(*batches(1)[0])
 
 
-def test_watchers_of_all_optimizers_see_every_step() -> None:
+@pytest.mark.parametrize("checks_numbers", [False, True])
+def test_watchers_of_all_optimizers_see_every_step_and_no_other(checks_numbers: bool) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    _, _, step, _, _ = make_pair(OPTIMIZERS["adam"], checks_numbers=False)
+    _, _, step, _, _ = make_pair(OPTIMIZERS["adam"], checks_numbers=checks_numbers)
     seen: list[Any] = []
     handle = register_optimizer_step_post_hook(lambda *args: seen.append(args[0]))
     try:

@@ -1,7 +1,7 @@
 """A function of tensors as one compiled call without guards.
 
 The only file that uses what torch does not document as public: ``make_fx`` and inductor's
-``compile``, ``config.patch`` and decomposition table, all of them there from torch 2.6 to 2.13.
+``compile``, ``config.patch`` and decomposition table, as torch 2.13 has them.
 ``torch.compile`` would do as well, but its guards and the wrapper around its graph took longer than
 a small step itself.
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from torch import nn
 from torch.optim import Optimizer
@@ -12,7 +13,7 @@ from torch.optim.optimizer import (
 
 from breakeven.errors import UsageError
 
-# Private names, the same from torch 2.6 to 2.13: there is no public way to ask for hooks.
+# Private names of torch 2.13: there is no public way to ask for hooks.
 _MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
@@ -38,6 +39,17 @@ def refuse_hooks(modules: Iterable[nn.Module], optimizer: Optimizer) -> None:
                 "the optimizer has step hooks, and a compiled step never calls optimizer.step()",
                 hint="Remove them, and call what they do after each step.",
             )
+
+
+@contextmanager
+def unwatched_steps() -> Iterator[None]:
+    """Inside, nobody is told of steps, such as those that are done to be timed, and undone."""
+    watching = dict(_global_optimizer_post_hooks)
+    _global_optimizer_post_hooks.clear()
+    try:
+        yield
+    finally:
+        _global_optimizer_post_hooks.update(watching)
 
 
 def call_step_hooks(optimizer: Optimizer, num_steps: int) -> None:
