@@ -20,6 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 _NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 # Samples per optimizer step, from the scripts.
 _BATCH_SIZES = {
+    "fast_step_mlp.py": 64,
     "amp_unet.py": 8,
     "disc_mlp.py": 100,
     "mnist_mlp.py": 20,

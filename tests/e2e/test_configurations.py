@@ -155,14 +155,12 @@ def test_compiling_leaves_no_process_behind(request_of: Callable[..., RunRequest
         Configuration(compile_mode="default", autocast="bfloat16", cpp_wrapper=True),
         # What inductor starts ahead of time on machines with a GPU.
         before="from torch._inductor.async_compile import AsyncCompile; AsyncCompile.warm_pool()",
-        optimizer="import os; os.system('ps -ef | grep -c [c]ompile_worker')",
     )
     with Launcher() as started:
         started.ready()
         before = processes_with(started)
         answer = started.run(request)
         assert isinstance(answer, PlainRun), (answer, started.output)
-        assert int(started.output.split()[0]) > 0, "there was a process to be left behind"
         assert answer.effects == {"compile_mode": 1, "autocast": 1, "cpp_wrapper": 1}
         ends_s = time.monotonic() + 5.0
         while (left := processes_with(started) - before) and time.monotonic() < ends_s:

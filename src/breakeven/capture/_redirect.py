@@ -18,6 +18,7 @@ from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
 from breakeven.configure import Patches
 from breakeven.errors import Caveat
+from breakeven.whole_step import FastStep
 
 # Everything that takes ``device=``. Each is wrapped in Python, some 0.3 µs a call; a
 # TorchFunctionMode would see them all, but costs more than a small operator for every call.
@@ -133,7 +134,7 @@ def patch_generator(patches: Patches) -> None:
 
 
 def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) -> None:
-    """Let ``torch.compile`` return what it is given: breakeven compares the eager step."""
+    """Let ``torch.compile`` and ``fast_step`` compile nothing: the eager step is compared."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         if on_use is not None:
@@ -144,5 +145,11 @@ def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) 
         if on_use is not None:
             on_use()
 
+    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
+        if on_use is not None:
+            on_use()
+        return step.do_stock(batch, indices)
+
+    patches.replace(FastStep, "compile", do_stock)
     patches.replace(torch, "compile", compile_nothing)
     patches.replace(torch.nn.Module, "compile", compile_module)

@@ -169,13 +169,13 @@ class FastStep:
         """Do a step, or the steps of one call; return the loss or the losses."""
         self._look_around()
         if self._bound is None:
-            return self._do_stock(batch, indices)
+            return self.do_stock(batch, indices)
         key = (batch.key, None if indices is None else indices.shape)
         step = self._steps.get(key)
         if step is None:
             if self._is_rare(key):
-                return self._do_stock(batch, indices)
-            return self._compile(key, batch, indices)
+                return self.do_stock(batch, indices)
+            return self.compile(key, batch, indices)
         losses = step(self._bound, batch, indices)
         call_step_hooks(self._optimizer, step.num_steps)
         return losses
@@ -231,7 +231,7 @@ class FastStep:
         self._num_seen[key] = self._num_seen.get(key, 0) + 1
         return self._num_seen[key] <= NUM_RARE
 
-    def _do_stock(self, batch: Batch, indices: Tensor | None) -> Tensor:
+    def do_stock(self, batch: Batch, indices: Tensor | None) -> Tensor:
         """Do the steps as the loop did them before."""
         stock = StockStep(self._recipe, self._optimizer)
         losses = stock.run(batch, indices)
@@ -240,8 +240,8 @@ class FastStep:
             self._bind()
         return losses
 
-    def _compile(self, key: Any, batch: Batch, indices: Tensor | None) -> Tensor:
-        """Compile, check on copies, and do the steps."""
+    def compile(self, key: Any, batch: Batch, indices: Tensor | None) -> Tensor:
+        """Compile, check on copies, and do the steps; replaced where nothing may be compiled."""
         bound = self._bound
         assert bound is not None
         recipe = self._recipe
