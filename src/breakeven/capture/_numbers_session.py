@@ -65,12 +65,12 @@ class NumbersSession(ExitStack):
     def __enter__(self) -> NumbersSession:
         super().__enter__()
         request = self._request
-        is_compiling = request.keeps_compile or bool(request.configuration.compile_mode)
         self.enter_context(repeatable_random_numbers())
-        # As in a plain run: torch.compile does not bear the replaced functions.
-        if not request.on_cuda and (request.has_cuda or not is_compiling):
-            self.enter_context(redirect_cuda_to_cpu(has_cuda=request.has_cuda))
-        if is_compiling:
+        if not request.on_cuda:
+            self.enter_context(
+                redirect_cuda_to_cpu(has_cuda=request.has_cuda, keeps_compile=request.compiles)
+            )
+        if request.compiles:
             import torch._inductor.config as inductor  # slow, and only of use for compiled code
 
             # Its own generator draws other numbers than the operators that it replaces.

@@ -90,13 +90,11 @@ class PlainSession(ExitStack):
     def __enter__(self) -> PlainSession:
         super().__enter__()
         if not self._uses_cuda:
-            # A model that is to be compiled is compiled in the script's own way where it has one.
-            keeps_compile = self._request.keeps_compile or self._request.configuration.compile_mode
             self.enter_context(
                 redirect_cuda_to_cpu(
                     has_cuda=self._request.has_cuda,
                     on_compile=self._note_compile,
-                    keeps_compile=bool(keeps_compile),
+                    keeps_compile=self._request.compiles,
                 )
             )
         self.enter_context(self._loaders)
@@ -118,8 +116,7 @@ class PlainSession(ExitStack):
         if measurement is None:
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
-        is_load_known = self._load is not None and not _uses_workers(self._uses)
-        load = self._load.fraction() if self._load and is_load_known else 0.0
+        load = self._load.fraction() if self._load and not _uses_workers(self._uses) else 0.0
         if load > BUSY_FRACTION:
             caveats.append(_busy(load))
         if self._request.has_cuda:

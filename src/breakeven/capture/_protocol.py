@@ -102,6 +102,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     raw_numbers_path: bytes = b""
     weight_noise_roundoffs: float = 0.0
 
+    @property
+    def compiles(self) -> bool:
+        """Return whether the run may compile what the script or the configuration asks for."""
+        return self.keeps_compile or bool(self.configuration.compile_mode)
+
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the user's own code.

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from breakeven.capture import RunFailure, RunRequest, TargetKind
-from breakeven.timing import Speedup, compare_pairs
 from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
+from breakeven.tune._paired_runs import Rival
 from breakeven.tune._search_result import pays_off_after
 from breakeven.tune._source_patch import NoPatch, SourcePatch, propose_fast_step
 from breakeven.tune._step_candidates import Compile, longest_paid_s
 from breakeven.tune._step_facts import StepFacts
-from breakeven.tune._trial_runs import RunResult, failure_outcome
+from breakeven.tune._stopping_rule import WORTHWHILE, is_hopeless
+from breakeven.tune._trial_runs import ScriptRuns, failure_outcome
 from breakeven.units import NS_PER_S, format_count, format_duration, format_ratio
 from breakeven.verdict import CodeChange, Numerics, Outcome, Trial
 
@@ -27,25 +25,6 @@ _NAME = "fast-step"
 _TITLE = "forward, backward and update as one compiled call"
 _NUM_PAIRS = 4
 _FIRST_PAIR_S = 2.0
-# A change is given up when even the upper end of its one-sided 80 % interval is not worthwhile.
-_GIVING_UP_CONFIDENCE = 0.60
-_LEAST_SPEEDUP = 1.02
-
-
-class ChangedRuns(Protocol):
-    """Makes the runs that the comparison needs; see ``ScriptRuns``."""
-
-    def measure_changed(
-        self,
-        text: bytes,
-        configuration: Configuration,
-        *,
-        is_changed_first: bool,
-        extra_s: float = 0.0,
-        longest_s: float = inf,
-    ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
-        """Time the steps of the script as it is, and of a changed text of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +40,10 @@ class CodeChangeTrial:
     change: CodeChange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Runs of the script as it is, and of the changed one, side by side."""
-
-    stock: list[RunResult] = field(default_factory=list)
-    changed: list[RunResult] = field(default_factory=list)
-
-    def speedup(self, confidence: float = 0.95) -> Speedup:
-        """Return how much faster the changed script is."""
-        both = (*self.stock, *self.changed)
-        return compare_pairs(
-            [run.step_ns for run in self.stock],
-            [run.step_ns for run in self.changed],
-            confidence,
-            load_fraction=fmean(run.load_fraction for run in both),
-        )
-
-    def next_s(self, extra_s: float) -> float:
-        """Return how long one more pair takes; what the first compiles stays."""
-        if not self.changed:
-            return _FIRST_PAIR_S + extra_s
-        return self.stock[-1].wall_s + min(run.wall_s for run in self.changed)
-
-
 def try_code_change(
     request: RunRequest,
     facts: StepFacts,
-    runs: ChangedRuns,
+    runs: ScriptRuns,
     configuration: Configuration,
     *,
     budget: Budget,
@@ -124,7 +79,7 @@ def try_code_change(
     if isinstance(patch, NoPatch):
         return _no(Outcome.NOT_APPLICABLE, patch.reason)
     measured = _measure(patch.text.encode(), runs, configuration, budget, extra_s)
-    if not isinstance(measured, _Pairs):
+    if not isinstance(measured, Rival):
         return _no(*measured)
     return _judged(patch, measured, num_steps)
 
@@ -156,46 +111,41 @@ def _propose(request: RunRequest) -> SourcePatch | NoPatch:
 
 def _measure(
     text: bytes,
-    runs: ChangedRuns,
+    runs: ScriptRuns,
     configuration: Configuration,
     budget: Budget,
     extra_s: float,
-) -> _Pairs | tuple[Outcome, str]:
-    pairs = _Pairs()
-    while len(pairs.changed) < _NUM_PAIRS:
-        needed_s = pairs.next_s(extra_s)
+) -> Rival | tuple[Outcome, str]:
+    changed = Rival(configuration=configuration, extra_s=extra_s)
+    while changed.num_pairs < _NUM_PAIRS and not (changed.num_pairs and is_hopeless(changed)):
+        needed_s = changed.pair_s if changed.num_pairs else _FIRST_PAIR_S + extra_s
         if not budget.fits(needed_s):
             return (
                 Outcome.OUT_OF_BUDGET,
                 f"one more pair of runs would take {needed_s:.0f} s, and {budget.left_s:.0f} s of "
                 f"{budget.total_s:.0f} s are left",
             )
-        stock, changed = runs.measure_changed(
+        results = runs.measure_changed(
             text,
             configuration,
-            is_changed_first=len(pairs.stock) % 2 == 1,
+            is_changed_first=changed.num_pairs % 2 == 1,
             extra_s=extra_s,
             longest_s=budget.left_s,
         )
-        for result in (stock, changed):
+        for result, known in zip(results, (changed.base_runs, changed.own_runs), strict=True):
             if isinstance(result, RunFailure):
                 return failure_outcome(result)
-        assert isinstance(stock, RunResult)
-        assert isinstance(changed, RunResult)
-        pairs.stock.append(stock)
-        pairs.changed.append(changed)
-        if pairs.speedup(_GIVING_UP_CONFIDENCE).high < _LEAST_SPEEDUP:
-            break
-    return pairs
+            known.append(result)
+    return changed
 
 
-def _judged(patch: SourcePatch, pairs: _Pairs, num_steps: int) -> CodeChangeTrial:
-    speedup, stock, changed = pairs.speedup(), pairs.stock, pairs.changed
+def _judged(patch: SourcePatch, rival: Rival, num_steps: int) -> CodeChangeTrial:
+    speedup, stock, changed = rival.speedup(), rival.base_runs, rival.own_runs
     # The first run compiles; the later ones find what it left.
     startup_ns = max(0.0, changed[0].startup_ns - stock[0].startup_ns)
     step_ns = min(run.step_ns for run in changed)
     after = pays_off_after(startup_ns, step_ns * speedup.value, speedup.value)
-    is_faster = speedup.low >= _LEAST_SPEEDUP
+    is_faster = speedup.low >= WORTHWHILE
     is_paid = is_faster and after is not None and after <= num_steps
     text = (
         f"{format_ratio(speedup.value)} as fast ({format_ratio(speedup.low)} to "
