@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from breakeven.errors import BreakevenError
-from breakeven.timing import Speedup, compare_pairs
+from breakeven.timing import Speedup, compare_pairs, compare_runs
 from breakeven.units import format_duration
 from breakeven.verdict import Outcome, TuneReport
 
@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Return the speed-up that was measured here; 1 where nothing was kept."""
         if not self.baseline_ns:
             return Speedup(value=1.0, low=1.0, high=1.0, num_pairs=0)
-        return compare_pairs(self.baseline_ns, self.tuned_ns)
+        return compare_pairs(list(map(compare_runs, self.baseline_ns, self.tuned_ns)))
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):

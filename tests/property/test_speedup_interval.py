@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, log, nextafter
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from breakeven.timing import compare_pairs
+from breakeven.timing import Speedup, compare_pairs, compare_runs
 
 Pairs = tuple[list[float], list[float]]
 _times = st.floats(1e3, 1e9)
@@ -19,6 +20,14 @@ _pairs = st.lists(st.tuples(_times, _times), min_size=1, max_size=10)
 # Per run: what the clock speed of a machine that warms up may lose.
 _DRIFT = 0.003
 _REPETITIONS = 800
+
+
+def compare(
+    baseline_ns: Sequence[float], candidate_ns: Sequence[float], *args: Any, **options: Any
+) -> Speedup:
+    """Compare runs of which one followed the other."""
+    pairs = [compare_runs(*pair) for pair in zip(baseline_ns, candidate_ns, strict=True)]
+    return compare_pairs(pairs, *args, **options)
 
 
 def simulate(random: Random, ratio: float, noise: float, num_pairs: int) -> Pairs:
@@ -39,7 +48,7 @@ def accepts(pairs: Pairs, looks: Sequence[int], above: float) -> bool:
     """Return whether one of several looks finds the interval above a bound."""
     baseline, candidate = pairs
     return any(
-        compare_pairs(baseline[:count], candidate[:count], num_looks=len(looks)).low > above
+        compare(baseline[:count], candidate[:count], num_looks=len(looks)).low > above
         for count in looks
     )
 
@@ -51,7 +60,7 @@ def test_interval_holds_the_truth(noise: float, num_pairs: int) -> None:
     ratio = 1.07
     held = 0
     for _ in range(_REPETITIONS):
-        found = compare_pairs(*simulate(random, ratio, noise, num_pairs))
+        found = compare(*simulate(random, ratio, noise, num_pairs))
         held += found.low <= ratio <= found.high
     assert held / _REPETITIONS >= 0.93
 
@@ -91,8 +100,8 @@ def test_value_lies_in_its_interval_and_swapping_sides_inverts_it(
     pairs: list[tuple[float, float]], confidence: float, num_looks: int, load: float
 ) -> None:
     baseline, candidate = zip(*pairs, strict=True)
-    found = compare_pairs(baseline, candidate, confidence, num_looks=num_looks, load_fraction=load)
-    other = compare_pairs(candidate, baseline, confidence, num_looks=num_looks, load_fraction=load)
+    found = compare(baseline, candidate, confidence, num_looks=num_looks, load_fraction=load)
+    other = compare(candidate, baseline, confidence, num_looks=num_looks, load_fraction=load)
     assert found.low <= found.value <= found.high
     # Of pairs that contradict each other, 0 and infinity.
     assert found.low == pytest.approx(1 / other.high, rel=1e-6)

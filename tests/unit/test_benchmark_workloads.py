@@ -17,7 +17,7 @@ import pytest
 
 from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest, find_target
 from breakeven.errors import BreakevenError
-from breakeven.timing import Measurement, compare_pairs
+from breakeven.timing import Measurement, compare_pairs, compare_runs
 from breakeven.trace import Configuration
 from breakeven.verdict import TuneReport
 
@@ -192,7 +192,7 @@ def test_pairs_are_interleaved_in_alternating_order() -> None:
     assert after.tuned_ns == (1e6,) * 3
     # What is measured here counts, not what the command said.
     assert after.confirmed.value == pytest.approx(3.0)
-    assert after.confirmed == compare_pairs((3e6,) * 3, (1e6,) * 3)
+    assert after.confirmed == compare_pairs([compare_runs(3e6, 1e6)] * 3)
 
 
 def test_where_nothing_is_kept_nothing_is_run_and_nothing_is_gained() -> None:

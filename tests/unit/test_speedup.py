@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from math import exp, inf, log, sqrt
+from typing import Any
 
 import pytest
 
-from breakeven.timing import Speedup, compare_pairs
+from breakeven.timing import RunRatio, Speedup, compare_pairs, compare_runs, compare_turns
 from breakeven.timing._speedup import LEAST_SPREAD, _student_quantile
+
+
+def compare(
+    baseline_ns: Sequence[float], candidate_ns: Sequence[float], *args: Any, **options: Any
+) -> Speedup:
+    """Compare runs of which one followed the other."""
+    pairs = [compare_runs(*pair) for pair in zip(baseline_ns, candidate_ns, strict=True)]
+    return compare_pairs(pairs, *args, **options)
 
 
 @pytest.mark.parametrize(
@@ -30,38 +40,36 @@ def test_quantiles_are_those_of_students_distribution(
 def test_interval_worked_by_hand() -> None:
     candidate = (100.0, 100.0, 100.0)
     baseline = tuple(100.0 * exp(ratio) for ratio in (0.55, 0.6, 0.65))
-    found = compare_pairs(baseline, candidate)
+    found = compare(baseline, candidate)
     # Mean 0.6, standard deviation 0.05, two degrees of freedom.
     half = 4.30265 * 0.05 / sqrt(3)
     assert log(found.value) == pytest.approx(0.6)
     assert log(found.low) == pytest.approx(0.6 - half, abs=1e-5)
     # The noisy machine's spread, 0.18, bounds it from above: 1.96 * 0.18 < 4.30 * 0.15.
-    wide = compare_pairs(
-        [100.0 * exp(ratio) for ratio in (0.45, 0.6, 0.75)], candidate, confidence=0.95
-    )
+    wide = compare([100.0 * exp(ratio) for ratio in (0.45, 0.6, 0.75)], candidate, confidence=0.95)
     assert log(wide.high) == pytest.approx(0.6 + 1.95996 * 0.18 / sqrt(3), abs=1e-5)
     assert found.num_pairs == 3
 
 
 def test_a_few_pairs_that_agree_perfectly_are_not_believed() -> None:
-    found = compare_pairs([120.0] * 4, [100.0] * 4)
+    found = compare([120.0] * 4, [100.0] * 4)
     half = 3.18245 * LEAST_SPREAD / 2
     assert log(found.value / found.low) == pytest.approx(half, abs=1e-5)
 
 
 def test_one_pair_says_little_and_none_nothing() -> None:
-    one = compare_pairs([120.0], [100.0])
+    one = compare([120.0], [100.0])
     assert one.low < 1.0 < 1.6 < one.high
-    assert compare_pairs([], []) == Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
+    assert compare([], []) == Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
 
 
 def test_steady_drift_cancels_between_a_pair_and_the_next() -> None:
     # A B B A, each run 4 % slower than the one before, nothing else between A and B.
     a1, b1, b2, a2 = (100.0 * 1.04**run for run in range(4))
-    assert compare_pairs([a1, a2], [b1, b2]).value == pytest.approx(1.0)
+    assert compare([a1, a2], [b1, b2]).value == pytest.approx(1.0)
     # Of three pairs a third of one run's drift is left.
     a3, b3 = 100.0 * 1.04**4, 100.0 * 1.04**5
-    assert compare_pairs([a1, a2, a3], [b1, b2, b3]).value == pytest.approx(1.04 ** (-1 / 3))
+    assert compare([a1, a2, a3], [b1, b2, b3]).value == pytest.approx(1.04 ** (-1 / 3))
 
 
 @pytest.mark.parametrize("held_up", range(5))
@@ -69,9 +77,9 @@ def test_steady_drift_cancels_between_a_pair_and_the_next() -> None:
 def test_one_hiccup_among_several_pairs_changes_nothing(held_up: int, is_candidate: bool) -> None:
     ratios = (1.30, 1.31, 1.29, 1.305, 1.30)
     baseline, candidate = [100.0 * ratio for ratio in ratios], [100.0] * 5
-    quiet = compare_pairs(baseline, candidate)
+    quiet = compare(baseline, candidate)
     (candidate if is_candidate else baseline)[held_up] *= 2.5
-    found = compare_pairs(baseline, candidate)
+    found = compare(baseline, candidate)
     assert found.value == pytest.approx(quiet.value, rel=0.01)
     assert found.low > 1.2
     assert found.num_pairs == 5
@@ -79,23 +87,71 @@ def test_one_hiccup_among_several_pairs_changes_nothing(held_up: int, is_candida
 
 def test_hiccup_among_two_or_three_pairs_makes_the_interval_wide() -> None:
     for count in (2, 3):
-        found = compare_pairs([300.0] + [100.0] * (count - 1), [100.0] * count)
+        found = compare([300.0] + [100.0] * (count - 1), [100.0] * count)
         assert found.low < 1.0 < found.high
 
 
 def test_more_looks_a_higher_confidence_and_a_loaded_machine_widen_the_interval() -> None:
     baseline, candidate = [120.0, 121.0, 119.0, 120.5], [100.0] * 4
-    plain = compare_pairs(baseline, candidate)
+    plain = compare(baseline, candidate)
     others = (
-        compare_pairs(baseline, candidate, num_looks=5),
-        compare_pairs(baseline, candidate, confidence=0.99),
-        compare_pairs(baseline, candidate, load_fraction=0.3),
+        compare(baseline, candidate, num_looks=5),
+        compare(baseline, candidate, confidence=0.99),
+        compare(baseline, candidate, load_fraction=0.3),
     )
     for other in others:
         assert other.value == plain.value
         assert other.low < plain.low < plain.high < other.high
 
 
-def test_runs_that_are_no_pairs_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 runs cannot be paired with 2"):
-        compare_pairs([1.0, 1.0, 1.0], [1.0, 1.0])
+def turns(step_ns: float, num_turns: int, slow: Container[int] = ()) -> dict[int, float]:
+    """Return turns of a machine that slows down from each to the next, and some held up."""
+    return {
+        turn: step_ns * 1.01**turn * (30.0 if turn in slow else 1.0) for turn in range(num_turns)
+    }
+
+
+def test_turns_cancel_what_both_met_and_trim_what_held_up_one() -> None:
+    found = compare_turns(turns(120.0, 40, slow=range(5, 12)), turns(100.0, 40, slow={20, 30}))
+    assert found is not None
+    assert found.log_ratio == pytest.approx(log(1.2))
+    assert found.error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_error_of_turns_is_that_of_a_winsorized_sample() -> None:
+    ratios = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.9)
+    found = compare_turns(
+        {turn: 100.0 * exp(ratio) for turn, ratio in enumerate(ratios)},
+        dict.fromkeys(range(8), 100.0),
+    )
+    assert found is not None
+    assert found.log_ratio == pytest.approx((0.02 + 0.03 + 0.04 + 0.05) / 4)
+    # Three at 0.02, 0.03, 0.04, three at 0.05: the sum of squares is 0.0014 to four digits.
+    squares = 3 * 0.015**2 + 0.005**2 + 0.005**2 + 3 * 0.015**2
+    assert found.error == pytest.approx(sqrt(squares / 7) * sqrt(8) / 4)
+
+
+def test_few_turns_in_common_say_nothing() -> None:
+    assert compare_turns(turns(120.0, 40), {turn + 33: 1.0 for turn in range(40)}) is None
+    assert compare_turns({}, {}) is None
+
+
+def test_pairs_in_turns_decide_where_others_do_not() -> None:
+    in_turns = compare_pairs([RunRatio(log_ratio=log(1.1), error=0.01)] * 2)
+    one_by_one = compare_pairs([RunRatio(log_ratio=log(1.1))] * 2)
+    assert one_by_one.low < 1.0 < 1.05 < in_turns.low
+    # The error within the pairs is part of it.
+    unsure = compare_pairs([RunRatio(log_ratio=log(1.1), error=0.1)] * 2)
+    assert unsure.low < 1.0
+
+
+def test_pairs_in_turns_that_contradict_each_other_are_not_believed() -> None:
+    pairs = [RunRatio(log_ratio=ratio, error=0.005) for ratio in (0.1, 0.3)]
+    assert compare_pairs(pairs).low < 1.0
+
+
+def test_many_pairs_that_are_not_normal_count_by_their_median() -> None:
+    ratios = (0.3, 0.35, 0.4, 0.45, 0.5, 2.0, 3.0, 0.25)
+    found = compare_pairs([RunRatio(log_ratio=ratio) for ratio in ratios])
+    assert log(found.value) == pytest.approx(0.425)
+    assert (log(found.low), log(found.high)) == (pytest.approx(0.25), pytest.approx(3.0))

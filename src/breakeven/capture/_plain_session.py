@@ -22,6 +22,7 @@ from breakeven.capture._warning_watch import WarningWatch
 from breakeven.configure import configured
 from breakeven.errors import Caveat
 from breakeven.measure import (
+    LEAST_SAMPLES,
     CudaClock,
     HostClock,
     OtherLoad,
@@ -35,6 +36,9 @@ from breakeven.units import format_percent
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
 # kernels of the one before.
 _CUDA_STEPS_PER_SAMPLE = 10
+
+# Of a run that takes turns, a ratio comes of each turn, and a turn may be one step.
+_LEAST_STEPS_IN_TURNS = 20
 
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
@@ -68,11 +72,17 @@ class PlainSession(ExitStack):
         self._is_compiled = False
         self._load: OtherLoad | None = None
         self._turns = turns
+        self._turn_of_call: list[int] = []
         clock = CudaClock() if request.on_cuda else HostClock()
         self._clock = OwnTime(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
         steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
-        self._timer = StepTimer(self._clock, request.budget_s, steps_per_sample)
+        self._timer = StepTimer(
+            self._clock,
+            request.budget_s,
+            steps_per_sample,
+            least_samples=_LEAST_STEPS_IN_TURNS if turns else LEAST_SAMPLES,
+        )
         self._warnings = WarningWatch()
         self._page_faults = PageFaults()
         self._settings = configured(
@@ -141,11 +151,14 @@ class PlainSession(ExitStack):
             load_fraction=load,
             page_faults_per_step=self._page_faults.per_step(self._timer.num_calls),
             effects=self._settings.effects(),
+            turns=self._sample_turns(),
         )
 
     def _mark(self, optimizer: int) -> None:
         self._load = self._load or OtherLoad()
         is_enough = self._timer.mark(optimizer)
+        if self._turns is not None:
+            self._turn_of_call.append(self._turns.number)
         self._page_faults.mark(self._timer.num_calls)
         use = self._loaders.end_step()
         if use is not None:
@@ -155,6 +168,11 @@ class PlainSession(ExitStack):
             self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)
+
+    def _sample_turns(self) -> tuple[int, ...]:
+        if self._turns is None:
+            return ()
+        return tuple(self._turn_of_call[call] for call in self._timer.sample_calls())
 
     def _note_compile(self) -> None:
         self._is_compiled = True

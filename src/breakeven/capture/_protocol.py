@@ -167,6 +167,8 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         page_faults_per_step: Pages of memory that a step got from the system.
         effects: How often each setting of the configuration took hold, by its name: 2 for an
             optimizer setting that two optimizers got, 0 for one that found nothing to change.
+        turns: For each sample of the measurement, the number of the turn in which it ended; empty
+            where the run took no turns.
     """
 
     measurement: Measurement
@@ -182,6 +184,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     load_fraction: float = 0.0
     page_faults_per_step: float = 0.0
     effects: dict[str, int] = {}
+    turns: tuple[int, ...] = ()
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

@@ -1,8 +1,13 @@
-"""Two runs that take turns, a few steps each, so that whatever disturbs one disturbs both."""
+"""Two runs that take turns, a few steps each, so that whatever disturbs one disturbs both.
+
+For runs of one thread: the pools of several spin for a while after their last work, in the way of
+the other run's.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -15,11 +20,28 @@ from breakeven.timing import Clock
 if TYPE_CHECKING:
     from breakeven.measure import OtherLoad
 
-# Long enough to hold many short steps, short enough that a neighbour's work, or a change of the
-# clock rate, seldom falls into the turns of one run alone.
-# Source: two equal runs on two cores of a shared machine: their ratio spreads by 1 to 6 % with
-# turns of 20 to 50 ms, by 10 % where one runs after the other.
-_TURN_NS = 30_000_000
+# Long enough to hold several short steps and to fill the caches anew, short enough that whatever
+# holds up one run holds up its neighbour as well, and that there are a hundred turns to compare.
+# Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each: the mean
+# ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two runs one after the other by 5 %.
+_TURN_NS = 4_000_000
+
+
+def stay_on_one_processor() -> set[int]:
+    """Keep the calling thread on the processor on which all turns are handed over.
+
+    A run that waits elsewhere wakes up on an idle processor. A virtual machine may be without that
+    one for as long as its host has other work: for 30 to 200 ms on a busy host, where the same
+    processor goes on within microseconds.
+
+    Returns:
+        Where it was allowed to run before; empty where a thread cannot choose, as on macOS.
+    """
+    if sys.platform != "linux":
+        return set()
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    return allowed
 
 
 class Turns:
@@ -36,6 +58,12 @@ class Turns:
         self._begun_ns = 0
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
+        self._num_turns = 0
+
+    @property
+    def number(self) -> int:
+        """Return the number of the turn that goes on; 0 before the first one."""
+        return self._num_turns
 
     @property
     def paused_ns(self) -> int:
@@ -44,12 +72,24 @@ class Turns:
         now_ns = perf_counter_ns()
         return self._past_pauses_ns + (now_ns - begun_ns if begun_ns is not None else 0)
 
-    def wait(self) -> None:
-        """Wait for the next turn."""
+    def wait(self, load: OtherLoad | None = None) -> None:
+        """Wait for the next turn.
+
+        Args:
+            load: Does not count the others' turns.
+        """
         begun_ns = self._pause_begun_ns = perf_counter_ns()
+        if self._num_turns == 1:
+            # Not before the first step is done, which may compile in several processes.
+            stay_on_one_processor()
+        if load is not None:
+            load.pause()
         os.write(self._answer_fd, msgspec.json.encode(Paused()) + b"\n")
         if not os.read(self._turn_fd, 1):
             os._exit(0)  # there is nobody any more to tell an answer to
+        if load is not None:
+            load.resume()
+        self._num_turns += 1
         self._begun_ns = perf_counter_ns()
         # In this order: whoever asks meanwhile is told too much rather than too little.
         self._past_pauses_ns += self._begun_ns - begun_ns
@@ -61,13 +101,8 @@ class Turns:
         Args:
             load: Does not count the others' turns.
         """
-        if perf_counter_ns() - self._begun_ns < _TURN_NS:
-            return
-        if load is not None:
-            load.pause()
-        self.wait()
-        if load is not None:
-            load.resume()
+        if perf_counter_ns() - self._begun_ns >= _TURN_NS:
+            self.wait(load)
 
 
 class OwnTime:
@@ -103,14 +138,19 @@ def alternate(
     """
     spent_ns = [0, 0]
     answers: dict[int, Answer] = {}
-    while len(answers) < len(runs):
-        for number, run in enumerate(runs):
-            if number in answers:
-                continue
-            begun_ns = clock_ns()
-            try:
-                next(run)
-            except StopIteration as end:
-                answers[number] = end.value
-            spent_ns[number] += clock_ns() - begun_ns
+    allowed = stay_on_one_processor()
+    try:
+        while len(answers) < len(runs):
+            for number, run in enumerate(runs):
+                if number in answers:
+                    continue
+                begun_ns = clock_ns()
+                try:
+                    next(run)
+                except StopIteration as end:
+                    answers[number] = end.value
+                spent_ns[number] += clock_ns() - begun_ns
+    finally:
+        if allowed:
+            os.sched_setaffinity(0, allowed)
     return (answers[0], spent_ns[0]), (answers[1], spent_ns[1])

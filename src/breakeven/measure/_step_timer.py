@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import NamedTuple
 
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 from breakeven.units import NS_PER_S
 
-_MIN_SAMPLES = 5
+LEAST_SAMPLES = 5
+# Slow steps are waited for until the budget is spent so many times for each five of them.
+_PATIENCE = 2
 _MAX_SAMPLES = 2_000
+
+
+class _StepEnd(NamedTuple):
+    number: int
+    call: int
 
 
 class StepTimer:
@@ -23,12 +31,21 @@ class StepTimer:
         calls_per_mark: Calls of one optimizer between two readings of the clock. On a GPU waiting
             for the device at each step would hide the overlap of host and device, so several
             steps make one sample there.
+        least_samples: Samples to wait for, unless they take several times the budget.
     """
 
-    def __init__(self, clock: Clock, budget_s: float, calls_per_mark: int = 1) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        budget_s: float,
+        calls_per_mark: int = 1,
+        least_samples: int = LEAST_SAMPLES,
+    ) -> None:
         self._clock = clock
         self._budget_ns = budget_s * NS_PER_S
         self._calls_per_mark = calls_per_mark
+        self._least_samples = least_samples
+        self._longest_ns = _PATIENCE * least_samples / LEAST_SAMPLES * self._budget_ns
         self._optimizers: list[int] = []
         self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
@@ -68,15 +85,15 @@ class StepTimer:
 
         The first step has no beginning: what a script does before its first update is no step.
         """
-        ends = [
-            (count, self._marks_ns[position])
-            for count, position in enumerate(find_round_ends(self._optimizers))
-            if self._marks_ns[position] >= 0
-        ]
         return tuple(
-            (later_ns - earlier_ns) // (later - earlier)
-            for (earlier, earlier_ns), (later, later_ns) in itertools.pairwise(ends)
+            (self._marks_ns[later.call] - self._marks_ns[earlier.call])
+            // (later.number - earlier.number)
+            for earlier, later in itertools.pairwise(self._read_ends())
         )
+
+    def sample_calls(self) -> tuple[int, ...]:
+        """Return for every sample the number of the optimizer call, from 0, with which it ends."""
+        return tuple(end.call for end in self._read_ends()[1:])
 
     def measurement(self) -> Measurement | None:
         """Return the samples so far, or None when there is no complete step."""
@@ -86,6 +103,11 @@ class StepTimer:
         return Measurement(
             samples_ns=samples, num_warmup=min(find_warmup(samples), len(samples) - 1)
         )
+
+    def _read_ends(self) -> list[_StepEnd]:
+        """Return the ends of steps at which the clock was read."""
+        ends = enumerate(find_round_ends(self._optimizers))
+        return [_StepEnd(number, call) for number, call in ends if self._marks_ns[call] >= 0]
 
     def _is_enough(self) -> bool:
         if self._begun_ns is None:
@@ -100,6 +122,6 @@ class StepTimer:
                 self._begun_ns = self._marks_ns[-1]
                 return False
         are_slow = bool(samples_ns) and samples_ns[-1] > self._budget_ns
-        if are_slow or elapsed_ns >= 2 * self._budget_ns:
+        if are_slow or elapsed_ns >= self._longest_ns:
             return len(samples_ns) >= 2
-        return len(samples_ns) >= _MIN_SAMPLES
+        return len(samples_ns) >= self._least_samples

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import cos, exp, inf, log, pi, sin, sqrt, tan
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, median
 
 import msgspec
+
+from breakeven.timing._turn_ratio import RunRatio
 
 # Standard deviation of the logarithm of the ratio of two runs that do the same, on a quiet
 # machine: where memory comes to lie and which core is taken differ from process to process, by 1
@@ -15,10 +17,16 @@ import msgspec
 # Source: T. Kalibera, R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, for the
 # effect; the size is that of repeated runs of small networks on two cores.
 LEAST_SPREAD = 0.015
-# The same on a noisy machine: a run that varies by some 13 %. One pair says nothing of its
-# spread, and of two the t distribution asks for twelve times it; a spread above this one is not
-# taken to be there where the pairs do not show it.
+# What is expected of runs one after the other on a noisy machine: a run that varies by some 13 %.
+# One pair says nothing of its spread, and of two the t distribution asks for twelve times it; a
+# spread above what is expected is not taken to be there where the pairs do not show it.
 _NOISY_SPREAD = 0.18
+# Of runs that took turns the error within the pair is known, and nothing else disturbs them but
+# what differs from process to process.
+_TURNS_SPREAD = 0.02
+# A spread above the expected one shows by chance as well. Beyond the 99 % quantile of chance, it
+# is the expectation that is wrong.
+_CHANCE = 0.99
 # Load that stays slows both sides alike; what comes and goes is taken to be a tenth of it.
 _LOAD_SPREAD = 0.1
 # A pair of which something else held up one run all along lies far away from the other pairs: by
@@ -49,60 +57,77 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_pairs(
-    baseline_ns: Sequence[float],
-    candidate_ns: Sequence[float],
+    pairs: Sequence[RunRatio],
     confidence: float = 0.95,
     *,
     num_looks: int = 1,
     load_fraction: float = 0.0,
 ) -> Speedup:
-    """Return how much faster the candidate is, from runs taken in turn.
+    """Return how much faster the candidate is, from pairs of runs.
 
     Pairs must come in the order A B, B A, A B, ...: what drifts steadily adds to one pair what it
     takes from the next. The interval is Student's on the logarithms of the ratios, with a least
-    spread that no agreement of a few pairs goes below, and one that it does not go above unless
-    the pairs themselves do. Of four pairs or more, one that is far out of line is left out.
+    spread that no agreement of a few pairs goes below, and an expected one that it does not go
+    above unless the pairs contradict it. Pairs that do, and are many enough, are not taken to be
+    normal: their median counts, with an interval free of assumptions. Of four pairs or more, one
+    that is far out of line is left out.
 
     Args:
-        baseline_ns: Median step of each run without the change.
-        candidate_ns: Median step of the run with it that belongs to each.
+        pairs: Time without the change over time with it, of each pair.
         confidence: Probability that the interval holds the true ratio.
         num_looks: How often the interval may be looked at before it is decided whether to go on.
             All of them together are wrong as rarely as ``confidence`` says.
-        load_fraction: Share of the machine that other processes used, 0 to 1; widens the interval.
+        load_fraction: Share of the machine that other processes used, 0 to 1; widens the interval
+            of runs that did not take turns.
 
-    Source: Student's t; for looks, Bonferroni's inequality.
+    Source: Student's t; order statistics; for looks, Bonferroni's inequality.
     """
-    if len(baseline_ns) != len(candidate_ns):
-        raise ValueError(f"{len(baseline_ns)} runs cannot be paired with {len(candidate_ns)}")
-    if not baseline_ns:
+    if not pairs:
         return Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
-    ratios = _without_hiccup(
-        [log(before / after) for before, after in zip(baseline_ns, candidate_ns, strict=True)]
-    )
-    middle = fmean(ratios)
+    ratios = _without_hiccup([pair.log_ratio for pair in pairs])
     tail = (1.0 - confidence) / num_looks / 2.0
-    half = min(_half_width(ratios, tail, load_fraction), _WIDEST)
+    least = LEAST_SPREAD
+    expected = sqrt(fmean(_expected_variance(pair, load_fraction) for pair in pairs))
+    if any(pair.error is None for pair in pairs):
+        least += _LOAD_SPREAD * load_fraction
+    low, middle, high = _interval(ratios, tail, least, expected)
     return Speedup(
         value=exp(middle),
-        low=exp(middle - half),
-        high=exp(middle + half),
-        num_pairs=len(baseline_ns),
+        low=exp(max(low, middle - _WIDEST)),
+        high=exp(min(high, middle + _WIDEST)),
+        num_pairs=len(pairs),
     )
 
 
-def _half_width(ratios: Sequence[float], tail: float, load_fraction: float) -> float:
-    """Return half of the interval that leaves the probability ``tail`` out on either side."""
-    least = LEAST_SPREAD + _LOAD_SPREAD * load_fraction
-    noisy = _NOISY_SPREAD + load_fraction
-    normal = NormalDist().inv_cdf(1.0 - tail)
-    if len(ratios) == 1:
-        return normal * noisy
+def _expected_variance(pair: RunRatio, load_fraction: float) -> float:
+    if pair.error is None:
+        return (_NOISY_SPREAD + load_fraction) ** 2
+    return _TURNS_SPREAD**2 + pair.error**2
+
+
+def _interval(
+    ratios: Sequence[float], tail: float, least: float, expected: float
+) -> tuple[float, float, float]:
+    """Return the interval that leaves the probability ``tail`` out on either side, and its middle.
+
+    Args:
+        ratios: Of the pairs.
+        tail: Probability.
+        least: Spread that the pairs have at least.
+        expected: Spread that they are expected to have.
+    """
+    count, middle = len(ratios), fmean(ratios)
+    normal = NormalDist().inv_cdf(1.0 - tail) / sqrt(count)
+    if count == 1:
+        return middle - normal * expected, middle, middle + normal * expected
     spread = max(_deviation(ratios), least)
-    factor = _student_quantile(len(ratios) - 1, tail)
-    if spread <= noisy:
-        factor = min(factor, normal * noisy / spread)
-    return factor * spread / sqrt(len(ratios))
+    half = _student_quantile(count - 1, tail) * spread / sqrt(count)
+    if spread <= expected * sqrt(_chi_square_quantile(count - 1) / (count - 1)):
+        half = min(half, normal * max(spread, expected))
+    elif count * log(2.0) >= -log(tail):
+        # The true median lies above all pairs, or below all, as rarely as so many coins agree.
+        return min(ratios), median(ratios), max(ratios)
+    return middle - half, middle, middle + half
 
 
 def _without_hiccup(ratios: list[float]) -> list[float]:
@@ -120,6 +145,15 @@ def _deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of a sample, as ``statistics.stdev`` does a lot slower."""
     middle = fmean(values)
     return sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1))
+
+
+def _chi_square_quantile(degrees: int) -> float:
+    """Return what chi-square exceeds with the probability that is left of ``_CHANCE``.
+
+    Source: E. B. Wilson, M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
+    """
+    part = 2.0 / (9.0 * degrees)
+    return degrees * (1.0 - part + NormalDist().inv_cdf(_CHANCE) * sqrt(part)) ** 3
 
 
 @lru_cache

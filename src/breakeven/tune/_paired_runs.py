@@ -8,7 +8,7 @@ from math import inf
 from statistics import fmean, median
 
 from breakeven.capture import RunFailure
-from breakeven.timing import Speedup, compare_pairs
+from breakeven.timing import RunRatio, Speedup, compare_pairs, compare_runs, compare_turns
 from breakeven.trace import Configuration
 from breakeven.tune._trial_runs import RunResult, TrialRuns
 
@@ -92,13 +92,20 @@ class Rival:
             confidence: Probability that the interval holds the true ratio.
             num_looks: How often the interval may be looked at.
         """
+        pairs = zip(self.base_runs, self.own_runs, strict=True)
         return compare_pairs(
-            [run.step_ns for run in self.base_runs],
-            [run.step_ns / self.samples for run in self.own_runs],
+            [_ratio(base, own, self.samples) for base, own in pairs],
             confidence,
             num_looks=num_looks,
             load_fraction=self.load_fraction,
         )
+
+
+def _ratio(base: RunResult, own: RunResult, samples: float) -> RunRatio:
+    """Return how much longer the base takes for a sample."""
+    own_turns_ns = {turn: step_ns / samples for turn, step_ns in own.turns_ns.items()}
+    in_turns = compare_turns(base.turns_ns, own_turns_ns)
+    return in_turns or compare_runs(base.step_ns, own.step_ns / samples)
 
 
 class PairedRuns:

@@ -153,12 +153,26 @@ class _Search:
                 self._log.add_untried(candidate, Outcome.NOT_APPLICABLE, reason)
         if not ready:
             return []
-        best = max(ready, key=self._costs.gain_per_s)
+        best = max(ready, key=self._rank)
         family = [each for each in ready if each.family == best.family]
         for candidate in family:
             self._pending.remove(candidate)
             self._log.forget(candidate)
         return family
+
+    def _rank(self, candidate: Candidate) -> tuple[bool, float]:
+        """Return what a second spent on a candidate promises; what steadies runs comes first."""
+        is_first = self._steadies(candidate) and candidate.expected_gain(self._facts) > 0
+        return is_first, self._costs.gain_per_s(candidate)
+
+    def _steadies(self, candidate: Candidate) -> bool:
+        """Return whether runs can take turns with a candidate, and cannot without: it wins ties.
+
+        One thread in place of several, that is. Beside it gains show that would drown in noise.
+        Whether all of it together is faster, the confirmation tells.
+        """
+        changed = candidate.apply(self._base)
+        return self._runs.can_take_turns(changed) and not self._runs.can_take_turns(self._base)
 
     def _why_not(self, candidate: Candidate) -> str | None:
         if reason := candidate.why_not(self._facts, self._base):
@@ -191,10 +205,16 @@ class _Search:
             self._last = None  # also where the round is not completed
             self._last = pairs.round([rivals[each.name] for each in running])
             running = [each for each in running if self._survives(each, rivals[each.name])]
-            decided = [each for each in running if decide(rivals[each.name]) is Decision.FASTER]
+            decided = [each for each in running if self._is_decided(each, rivals[each.name])]
             running = [each for each in running if each not in decided]
             faster += decided
         self._keep_best(_fastest_first(family, faster, rivals), rivals)
+
+    def _is_decided(self, candidate: Candidate, rival: Rival) -> bool:
+        return self._decide(candidate, rival) is Decision.FASTER
+
+    def _decide(self, candidate: Candidate, rival: Rival) -> Decision:
+        return decide(rival, wins_ties=self._steadies(candidate))
 
     def _rival(self, candidate: Candidate) -> Rival:
         configuration = candidate.apply(self._base)
@@ -243,7 +263,7 @@ class _Search:
         elif takes_too_much_memory(latest, self._baseline):
             reason = memory_grew(latest.peak_memory_bytes, self._baseline.peak_memory_bytes)
             self._add(candidate, rival, Outcome.OUT_OF_MEMORY, reason)
-        elif decide(rival) is Decision.NOT_FASTER:
+        elif self._decide(candidate, rival) is Decision.NOT_FASTER:
             reason = f"{text}: not shown to be faster"
             self._add(candidate, rival, Outcome.NOT_FASTER, reason)
         else:
@@ -267,7 +287,7 @@ class _Search:
     def _pays_off(self, candidate: Candidate, rival: Rival) -> bool:
         trial = self._add(candidate, rival, Outcome.NOT_WORTH_IT, "")
         after = trial.pays_off_after_steps
-        if after is not None and after <= self._num_steps:
+        if self._steadies(candidate) or (after is not None and after <= self._num_steps):
             return True
         speedup = searched_speedup(rival)
         reason = starts_too_late(speedup, trial.startup_ns, after, self._num_steps)
@@ -344,7 +364,8 @@ class _Search:
         self._progress.begin(f"checking {name} again, beside what was kept after it")
         full = Rival(configuration=self._base, samples=samples_of(self._base) / samples_of(reduced))
         pairs = PairedRuns(self._runs, reduced)
-        while not full.num_pairs or decide(full) is Decision.UNDECIDED:
+        wins_ties = not self._runs.can_take_turns(reduced) and self._runs.can_take_turns(self._base)
+        while not full.num_pairs or decide(full, wins_ties=wins_ties) is Decision.UNDECIDED:
             if not self._costs.has_time_to_recheck():
                 return
             try:
@@ -355,7 +376,7 @@ class _Search:
                 return  # the confirmation will tell
             self._log.note_load(full.load_fraction)
             self._progress.detail(f"{name}: {ratio_text(searched_speedup(full))}")
-        if decide(full) is Decision.NOT_FASTER:
+        if decide(full, wins_ties=wins_ties) is Decision.NOT_FASTER:
             text = ratio_text(searched_speedup(full))
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
             self._move_to(reduced, full.base_runs)

@@ -16,6 +16,9 @@ _FASTER = 1.005
 _FEWEST_PAIRS = 2
 # More pairs narrow the interval slowly, and each costs two runs.
 MOST_PAIRS = 6
+# Where a tie is to be won, runs that differ by no more than this are as fast after so many pairs.
+_TIE = 1.02
+_PAIRS_OF_TIE = 3
 # On a loaded machine the interval is wider.
 _MOST_PAIRS_LOADED = 8
 # A rival is given up when the upper end of its one-sided 80 % interval is not worthwhile: to give
@@ -41,16 +44,22 @@ def is_hopeless(rival: Rival) -> bool:
     return rival.speedup(_GIVING_UP_CONFIDENCE).high < WORTHWHILE
 
 
-def decide(rival: Rival) -> Decision:
+def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
     """Return whether the runs so far show that a rival is faster than its base, or is not.
 
     Faster needs an interval above 1 that holds for all looks together. Not faster is what does
     not look worthwhile any more, and what stays undecided after the last pair.
+
+    Args:
+        rival: What has run so far.
+        wins_ties: It need only be as fast.
     """
     speedup = searched_speedup(rival)
     if rival.num_pairs >= _FEWEST_PAIRS and speedup.low > _FASTER:
         return Decision.FASTER
-    if is_hopeless(rival):
+    if wins_ties and rival.num_pairs >= _PAIRS_OF_TIE and speedup.value * _TIE > 1.0:
+        return Decision.FASTER
+    if is_hopeless(rival) and not (wins_ties and rival.num_pairs < _PAIRS_OF_TIE):
         return Decision.NOT_FASTER
     is_loaded = rival.load_fraction >= BUSY_FRACTION
     most = _MOST_PAIRS_LOADED if is_loaded else MOST_PAIRS

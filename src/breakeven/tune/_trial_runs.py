@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
+from statistics import median
 from time import monotonic
 from typing import Protocol, TypeVar
 
@@ -57,6 +59,7 @@ class RunResult:
         warnings: Different warnings of Python.
         peak_memory_bytes: Largest memory of the process.
         effects: How often each setting of the configuration took hold, where known.
+        turns_ns: Median steady step of each turn, by its number; empty where it took none.
     """
 
     step_ns: float
@@ -68,6 +71,7 @@ class RunResult:
     warnings: tuple[str, ...] = ()
     peak_memory_bytes: int = 0
     effects: Mapping[str, int] = field(default_factory=dict)
+    turns_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 class TrialRuns(Protocol):
@@ -148,6 +152,7 @@ class ScriptRuns:
         on_step: Called now and then with the number of steps that a run has done.
         second: Makes the processes that take turns with those of the first; None where runs
             cannot go on side by side.
+        num_threads: torch's intra-op threads of the script as it is.
     """
 
     def __init__(
@@ -157,9 +162,11 @@ class ScriptRuns:
         check_numbers: Callable[[Configuration, Numerics], str | None],
         on_step: Callable[[int], None] = lambda _: None,
         second: RunsScripts | None = None,
+        num_threads: int = 1,
     ) -> None:
         self._launcher = launcher
         self._second = second
+        self._num_threads = num_threads
         self._request = replace(request, is_traced=False, keeps_compile=True, budget_s=SAMPLING_S)
         self._check_numbers = check_numbers
         self._on_step = on_step
@@ -177,9 +184,11 @@ class ScriptRuns:
         """Return whether a run can go on beside another one; see ``TrialRuns``.
 
         Processes of a loader would go on loading in the other run's turn, and make the next one
-        look faster.
+        look faster. The threads of a pool spin on for some milliseconds, and make it look slower.
         """
-        return self._second is not None and configuration.num_workers <= 0
+        is_alone = configuration.num_workers <= 0
+        num_threads = configuration.num_threads or self._num_threads
+        return self._second is not None and is_alone and num_threads == 1
 
     def measure_in_turns(
         self,
@@ -333,7 +342,17 @@ def _result(run: PlainRun, wall_s: float) -> RunResult:
         warnings=run.warnings,
         peak_memory_bytes=run.peak_memory_bytes,
         effects=run.effects,
+        turns_ns=_turns_ns(run),
     )
+
+
+def _turns_ns(run: PlainRun) -> dict[int, float]:
+    """Return the median steady step of each turn."""
+    by_turn: defaultdict[int, list[int]] = defaultdict(list)
+    steady_turns = run.turns[run.measurement.num_warmup :]
+    for turn, step_ns in zip(steady_turns, run.measurement.steady_ns, strict=bool(run.turns)):
+        by_turn[turn].append(step_ns)
+    return {turn: float(median(steps_ns)) for turn, steps_ns in by_turn.items()}
 
 
 def _warmup_ns(measurement: Measurement) -> float:

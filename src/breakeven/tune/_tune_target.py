@@ -164,7 +164,13 @@ class _Tuning:
             def check_numbers(configuration: Configuration, numerics: Numerics) -> str | None:
                 return gate.check(configuration, numerics, is_exact_only=self._is_exact_only)
 
-            runs = ScriptRuns(self._launcher, self._request, check_numbers, second=self._second)
+            runs = ScriptRuns(
+                self._launcher,
+                self._request,
+                check_numbers,
+                second=self._second,
+                num_threads=self._facts.num_threads,
+            )
             found = search(
                 all_candidates(self._facts, tries_batch_size=tries_batch_size),
                 runs,
