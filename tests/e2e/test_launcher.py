@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -95,12 +96,19 @@ def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare) -> None:
         target=replace(request.target, raw_arguments=(os.fsencode(folder / "times.txt"),)),
         budget_s=0.3,
     )
+    allowed = os.sched_getaffinity(0) if sys.platform == "linux" else None
     with Launcher() as second:
         (first, _), (other, _) = alternate(
             (launcher.run_in_turns(request), second.run_in_turns(request))
         )
     assert isinstance(first, PlainRun)
     assert isinstance(other, PlainRun)
+    # Each sample is of a turn, and turns of the same number are neighbours.
+    for run in (first, other):
+        assert len(run.turns) == len(run.measurement.samples_ns)
+        assert list(run.turns) == sorted(run.turns)
+    assert len(set(first.turns) & set(other.turns)) >= 8
+    assert allowed is None or os.sched_getaffinity(0) == allowed
     events = sorted(
         (int(time_ns), process)
         for time_ns, process in map(str.split, (folder / "times.txt").read_text().splitlines())

@@ -103,6 +103,7 @@ class MadeUpRuns:
         startup_s: Later start under a setting, by its name, the first time.
         extras: More fields of the result under a setting.
         hiccups: Numbers of runs that something held up, and by which factor.
+        takes_turns: Runs of one thread take turns, and then vary by a tenth of ``noise``.
     """
 
     speed: Speeds
@@ -114,6 +115,7 @@ class MadeUpRuns:
     extras: dict[str, dict[str, Any]] = field(default_factory=dict)
     hiccups: dict[int, float] = field(default_factory=dict)
     load_fraction: float = 0.0
+    takes_turns: bool = False
     now_s: float = 0.0
     asked: list[Configuration] = field(default_factory=list)
     gated: list[tuple[Configuration, Numerics]] = field(default_factory=list)
@@ -125,10 +127,18 @@ class MadeUpRuns:
         return Budget(total_s, lambda: self.now_s)
 
     def can_take_turns(self, configuration: Configuration) -> bool:
-        return False
+        return self.takes_turns and configuration.num_threads == 1
 
-    def measure_in_turns(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("these runs take no turns")
+    def measure_in_turns(
+        self, base: Configuration, rival: Configuration, **limits: Any
+    ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
+        assert self.can_take_turns(base)
+        assert self.can_take_turns(rival)
+        noise, self.noise = self.noise, self.noise / 10
+        limits.pop("is_rival_first")
+        pair = self.measure(base), self.measure(rival, **limits)
+        self.noise = noise
+        return pair
 
     def measure(
         self, configuration: Configuration, *, extra_s: float = 0.0, longest_s: float = inf
@@ -155,6 +165,8 @@ class MadeUpRuns:
             "load_fraction": self.load_fraction,
             "peak_memory_bytes": 400_000_000,
         }
+        if self.can_take_turns(configuration):
+            values["turns_ns"] = dict.fromkeys(range(20), step_ns)
         for name in configuration.changes:
             values |= self.extras.get(name, {})
         return RunResult(**values)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,7 +10,6 @@ from scripted_clock import ScriptedClock
 
 from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
-from breakeven.measure import _measure_host as module
 from breakeven.measure import cpu_name, measure_host
 from breakeven.measure._launch_calls import launch_calls
 from breakeven.measure._measure_host import calibration_of
@@ -167,30 +165,3 @@ def test_calibration_survives_the_way_through_json() -> None:
     calibration = calibrated(spread=1.3)
     encoded = msgspec.json.encode(calibration)
     assert msgspec.json.decode(encoded, type=HostCalibration) == calibration
-
-
-def read_cpuinfo(monkeypatch: pytest.MonkeyPatch, path: Path) -> str:
-    monkeypatch.setattr(module, "Path", lambda _: path)
-    return cpu_name()
-
-
-def test_processor_is_called_what_the_system_calls_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "cpuinfo"
-    path.write_text(
-        "processor\t: 0\nmodel\t\t: 49\nmodel name\t: AMD EPYC: 7B12\nmodel name\t: other\n"
-    )
-    assert read_cpuinfo(monkeypatch, path) == "AMD EPYC: 7B12"
-
-
-@pytest.mark.parametrize("text", ["processor\t: 0\nBogoMIPS\t: 50.00\n", None])
-def test_processor_without_a_model_name_is_called_by_its_kind(
-    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "cpuinfo"
-    if text is not None:
-        path.write_text(text)
-    monkeypatch.setattr(platform, "processor", lambda: "")
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert read_cpuinfo(monkeypatch, path) == "aarch64"

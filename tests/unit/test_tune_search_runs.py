@@ -50,6 +50,28 @@ def test_median_and_its_interval_are_those_of_the_steady_steps() -> None:
     assert result.low_ns < 100 < result.high_ns
 
 
+def test_turns_have_the_median_of_their_steady_steps() -> None:
+    samples = (9_000, 110, 100, 90, 105, 95, 100)
+    measurement = Measurement(samples_ns=samples, num_warmup=1)
+    run = replace(plain_run(), measurement=measurement, turns=(2, 2, 2, 3, 3, 3, 5))
+    assert measured(run).turns_ns == {2: 105, 3: 95, 5: 100}
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_only_runs_of_one_thread_and_process_take_turns(num_threads: int) -> None:
+    request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
+    launchers = ScriptedLauncher([]), ScriptedLauncher([])
+    runs = ScriptRuns(
+        launchers[0], request, lambda *_: None, second=launchers[1], num_threads=num_threads
+    )
+    assert runs.can_take_turns(FUSED) == (num_threads == 1)
+    assert runs.can_take_turns(Configuration(num_threads=1))
+    assert not runs.can_take_turns(Configuration(num_threads=2))
+    assert not runs.can_take_turns(Configuration(num_threads=1, num_workers=2))
+    alone = ScriptRuns(launchers[0], request, lambda *_: None, num_threads=1)
+    assert not alone.can_take_turns(FUSED)
+
+
 def test_start_up_ends_with_the_warm_up() -> None:
     samples = (5_000, 300, 100, 100, 100, 100, 100)
     measurement = Measurement(samples_ns=samples, num_warmup=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
+from breakeven.measure import num_cores
 from breakeven.trace import RunFacts
 
 # Values that are looked at: some 10 ms of work.
@@ -30,7 +30,7 @@ def with_machine_facts(facts: RunFacts, parameters: Iterable[torch.Tensor]) -> R
         num_parameter_tensors=len(known),
         num_threads=torch.get_num_threads(),
         num_interop_threads=torch.get_num_interop_threads(),
-        num_cores=_num_cores(),
+        num_cores=num_cores(),
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         has_cuda_build=torch.version.cuda is not None,
         has_nvidia_device=Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None,
@@ -53,10 +53,3 @@ def subnormal_fraction(parameters: Iterable[torch.Tensor]) -> float:
             num_values += values.numel()
             num_subnormal += int(((values > 0) & (values < tiny)).sum())
     return num_subnormal / num_values if num_values else 0.0
-
-
-def _num_cores() -> int:
-    """Return the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -21,6 +21,17 @@ def add_target(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     )
 
 
+def add_module(parser: argparse.ArgumentParser) -> None:
+    """Add how the target is started."""
+    parser.add_argument(
+        "-m",
+        "--module",
+        dest="is_module",
+        action="store_true",
+        help="TARGET is a module, run as python -m does",
+    )
+
+
 def add_comparison(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with, and how the script is started."""
     parser.add_argument(
@@ -39,13 +50,7 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
         help="machine that feeds the GPUs: here, reference (a typical server), or a CPU such as "
         "'EPYC 7763' (default: here; all: breakeven devices --hosts)",
     )
-    parser.add_argument(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="TARGET is a module, run as python -m does",
-    )
+    add_module(parser)
 
 
 def add_time_limit(parser: argparse.ArgumentParser, *, default_s: float, script: str) -> None:

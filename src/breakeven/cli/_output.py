@@ -1,4 +1,4 @@
-"""Documents to stdout, in UTF-8 whatever the terminal's encoding."""
+"""Documents to stdout, in UTF-8 whatever the terminal's encoding, and what is said beside them."""
 
 from __future__ import annotations
 
@@ -14,3 +14,11 @@ def write_stdout(document: bytes) -> None:
     sys.stdout.flush()
     buffer.write(document)
     buffer.flush()
+
+
+def say(text: str, *, is_quiet: bool) -> None:
+    """Write a line about the work to stderr, unless nobody wants to know."""
+    from breakeven.report import printable
+
+    if not is_quiet:
+        sys.stderr.write(f"breakeven: {printable(text, None)}\n")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli._amounts import duration_s, num_steps
-from breakeven.cli._options import add_target
+from breakeven.cli._options import add_module, add_target
+from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
 from breakeven.tune import DEFAULT_BUDGET_S, DEFAULT_NUM_STEPS
 
@@ -39,13 +39,7 @@ examples:
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     add_target(parser)
-    parser.add_argument(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="TARGET is a module, run as python -m does",
-    )
+    add_module(parser)
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -100,17 +94,17 @@ def run(args: argparse.Namespace) -> int:
         # Not refused: another number of epochs is no other step. A wider network is.
         if tuned.arguments != tuple(args.script_arguments):
             origin += f", found with {shlex.join(tuned.arguments) or 'no arguments'}"
-    _say(args, _announcement(tuned, origin))
+    say(_announcement(tuned, origin), is_quiet=args.quiet)
     run_to_end(target, tuned, num_steps=args.num_steps, is_quiet=args.quiet)
 
 
 def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
     from breakeven.store import tuned_of
 
-    _say(
-        args,
+    say(
         f"there is no breakeven.toml for {target.text} here: it is tuned first, for at most "
         f"{args.budget_s:g} s; to keep what that finds: {target.command('breakeven', 'tune')}",
+        is_quiet=args.quiet,
     )
     report = tune_alone(
         target.text,
@@ -134,10 +128,3 @@ def _announcement(tuned: Tuned, origin: str) -> str:
         f"{settings_text(tuned.configuration)} ({origin}: "
         f"{format_ratio(tuned.evidence.speedup)} as fast, numbers {tuned.evidence.numerics})"
     )
-
-
-def _say(args: argparse.Namespace, text: str) -> None:
-    from breakeven.report import printable
-
-    if not args.quiet:
-        sys.stderr.write(f"breakeven: {printable(text, None)}\n")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli._amounts import duration_s, num_steps
 from breakeven.cli._check import DEFAULT_TIME_LIMIT_S
-from breakeven.cli._options import add_target, add_time_limit
+from breakeven.cli._options import add_module, add_target, add_time_limit
+from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
 from breakeven.tune import DEFAULT_BUDGET_S, DEFAULT_NUM_STEPS
@@ -45,13 +45,7 @@ examples:
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``tune``."""
     add_target(parser)
-    parser.add_argument(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="TARGET is a module, run as python -m does",
-    )
+    add_module(parser)
     parser.add_argument(
         "--device",
         choices=("cpu", "gpu"),
@@ -139,9 +133,12 @@ def run(args: argparse.Namespace) -> int:
         else:
             _render(report, args)
     if args.json:
-        _say(f"wrote {args.output}", args)
+        say(f"wrote {args.output}", is_quiet=args.quiet)
     if not has_patch:
-        _say(f"{args.patch} is not written: no change of the script was shown to be faster", args)
+        say(
+            f"{args.patch} is not written: no change of the script was shown to be faster",
+            is_quiet=args.quiet,
+        )
     return 0 if has_patch else 1
 
 
@@ -243,10 +240,3 @@ def _render(report: TuneReport, args: argparse.Namespace) -> None:
     from breakeven.report import render_tuning
 
     render_tuning(report, CommandConsole(), hints=next_hints(report, args))
-
-
-def _say(text: str, args: argparse.Namespace) -> None:
-    from breakeven.report import printable
-
-    if not args.quiet:
-        sys.stderr.write(f"breakeven: {printable(text, None)}\n")

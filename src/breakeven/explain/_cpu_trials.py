@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from breakeven.capture import PlainRun
 from breakeven.check import LONGEST_STEP_NS, Runs
 from breakeven.device import HostSpec
@@ -29,7 +27,7 @@ def try_cpu_settings(
     if plain.measurement.median_ns > LONGEST_STEP_NS:
         return None
     load = OtherLoad()
-    num_cores = _num_cores()
+    num_cores = trace.facts.num_cores
     trials: list[CpuTrial] = []
     for num_threads in _thread_counts(plain.num_threads, num_cores):
         run = runs.measure_under(Configuration(num_threads=num_threads))
@@ -68,9 +66,3 @@ def _is_channels_first(op: Op) -> bool:
         return False
     weight = op.inputs[1]
     return len(weight.shape) == 4 and weight.layout != "channels_last"
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from breakeven.measure._cpu_flags import has_bf16_hardware as has_bf16_hardware
 from breakeven.measure._load import OtherLoad as OtherLoad
 from breakeven.measure._page_faults import PageFaults as PageFaults
+from breakeven.measure._processor import cpu_name as cpu_name
+from breakeven.measure._processor import num_cores as num_cores
 
 if TYPE_CHECKING:
     from breakeven.measure._clock import CudaClock as CudaClock
     from breakeven.measure._clock import HostClock as HostClock
-    from breakeven.measure._measure_host import cpu_name as cpu_name
     from breakeven.measure._measure_host import measure_host as measure_host
     from breakeven.measure._measure_step import measure_step as measure_step
     from breakeven.measure._step_timer import LEAST_SAMPLES as LEAST_SAMPLES
@@ -24,7 +25,6 @@ _HOMES = {
     "HostClock": "_clock",
     "LEAST_SAMPLES": "_step_timer",
     "StepTimer": "_step_timer",
-    "cpu_name": "_measure_host",
     "measure_host": "_measure_host",
     "measure_step": "_measure_step",
 }

@@ -7,7 +7,6 @@ import math
 import platform
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from breakeven.errors import UnknownDeviceError
 from breakeven.measure._clock import CudaClock, HostClock
 from breakeven.measure._host_calls import NUM_CHAINED, NUM_LIST_TENSORS, host_calls
 from breakeven.measure._launch_calls import launch_calls, small_kernel
+from breakeven.measure._processor import cpu_name
 from breakeven.measure._rounds import time_rounds
 from breakeven.timing import Clock
 
@@ -159,16 +159,6 @@ _FIGURES = {
     "cuda_waited": ("the same, waited for", ""),
     "cuda_sync": ("sync of an idle GPU", ""),
 }
-
-
-def cpu_name() -> str:
-    """Return the processor's name, as the operating system gives it."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +13,7 @@ import msgspec
 import platformdirs
 
 from breakeven.errors import BreakevenError
+from breakeven.measure import num_cores
 from breakeven.store._report_file import write_document
 
 _VERSION = 1
@@ -55,7 +55,7 @@ def machine_key(*, processor: str, torch_version: str) -> MachineKey:
     return MachineKey(
         hostname=platform.node(),
         processor=processor,
-        num_processors=_num_processors(),
+        num_processors=num_cores(),
         python_version=platform.python_version(),
         torch_version=torch_version,
         breakeven_version=own_version,
@@ -148,12 +148,6 @@ def _digest(path: str) -> str | None:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return None
-
-
-def _num_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _path(key: RunKey) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from breakeven.capture import Launcher, PlainRun, find_target
 from breakeven.check import DevicePath, Progress, Runs, SilentProgress
 from breakeven.device import HostSpec, find_device
 from breakeven.errors import BreakevenError
+from breakeven.measure import num_cores
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.systems._bench_progress import BenchProgress
@@ -200,7 +200,7 @@ class Bench:
         """
         return HostSummary(
             name=self.host.name,
-            num_threads=self._num_threads or _num_processors(),
+            num_threads=self._num_threads or num_cores(),
             source=self.host.source,
             torch_version=self.torch_version,
             python_version=platform.python_version(),
@@ -235,9 +235,3 @@ def _label(script: str, arguments: Sequence[str], num_threads: int = 0) -> str:
     if num_threads:
         words.append(f"({num_threads} thread{'' if num_threads == 1 else 's'})")
     return " ".join(words)
-
-
-def _num_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -24,7 +24,7 @@ from breakeven.tune._search_result import (
     without,
 )
 from breakeven.tune._stopping_rule import WORTHWHILE, is_hopeless
-from breakeven.tune._trial_costs import CONFIRMING_PAIRS
+from breakeven.tune._trial_costs import CONFIRMING_PAIRS, MOST_CONFIRMING_PAIRS
 from breakeven.tune._trial_log import busy_caveat
 from breakeven.tune._trial_runs import TrialRuns, failure_outcome
 from breakeven.tune._trial_text import ratio_text, starts_too_late
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # After so many pairs the interval is looked at. Two decide where runs are long and the gain is
 # large; where there is time, the figure is made more certain than that.
-_LOOKS = (CONFIRMING_PAIRS, 3, 4, 6, 8)
+_LOOKS = (CONFIRMING_PAIRS, 3, 4, 6, MOST_CONFIRMING_PAIRS)
 _WANTED_PAIRS = 4
 # Two attempts share the 5 % by which the answer may be wrong; the second is the rarer one.
 _CONFIDENCES = (0.96, 0.99)
@@ -51,7 +51,7 @@ class Confirmation:
         speedup: Over the script as it is, per sample, with at least 95 % confidence; exactly 1
             and of no pairs where nothing was confirmed.
         baseline_step_ns: Median step of the script as it is.
-        tuned_step_ns: Median step under the configuration, in the same runs.
+        tuned_step_ns: The same under the configuration, by the speedup.
         startup_ns: How much later it starts when nothing is cached.
         pays_off_after_steps: Steps after which that is earned back; None where nothing is kept.
         trials: Every candidate, with what became of it in the end.
@@ -189,7 +189,8 @@ def _confirmed(
         numerics=least_strict(each.candidate for each in kept),
         speedup=speedup,
         baseline_step_ns=base_ns,
-        tuned_step_ns=median(run.step_ns for run in rival.own_runs),
+        # Not the median of its runs: those that took turns are compared turn by turn.
+        tuned_step_ns=base_ns * rival.samples / speedup.value,
         startup_ns=startup_ns,
         pays_off_after_steps=pays_off_after(startup_ns, base_ns, speedup.value),
         trials=_changed(found.trials, dropped),

@@ -66,6 +66,12 @@ class OptimizerKind:
         return 0.0
 
 
+# How likely compiling the model makes a step faster on a CPU at all: what it saves between
+# operators, checking before each call that the code is still right costs again.
+# Source: benchmarks/tune_workloads.py on two cores, 0.5 to 0.9 times as fast on each that it tried.
+_CHANCE_ON_CPU = 0.1
+
+
 @dataclass(frozen=True)
 class Compile:
     """The model compiled by ``torch.compile``, forward and backward.
@@ -114,6 +120,8 @@ class Compile:
     def expected_gain(self, facts: StepFacts) -> float:
         """Return about which part of the step it saves: most of what issuing operators takes."""
         gain = 0.1 + 0.5 * facts.launch_fraction
+        if not facts.is_on_cuda:
+            gain *= _CHANCE_ON_CPU
         return gain if self.mode in ("default", "reduce-overhead") else 0.8 * gain
 
     def expected_cost_s(self, facts: StepFacts) -> float:

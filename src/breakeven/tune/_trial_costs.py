@@ -11,8 +11,11 @@ from breakeven.tune._paired_runs import Rival
 if TYPE_CHECKING:
     from breakeven.tune._step_facts import StepFacts
 
-# Pairs that the confirmation takes at least; their time is kept back.
+# Pairs that the confirmation takes at least, and at most; their time is kept back: of the most,
+# as far as they take no larger part of the budget.
 CONFIRMING_PAIRS = 2
+MOST_CONFIRMING_PAIRS = 8
+_CONFIRMING_FRACTION = 0.2
 # Runs that a candidate needs at least to be decided, and the numerics gate; the first time that
 # runs the script as it is twice besides.
 _LEAST_TRIAL_RUNS = 4
@@ -47,7 +50,9 @@ class TrialCosts:
 
     def reserve_s(self, run_s: float) -> float:
         """Return what the confirmation needs of a configuration whose runs take ``run_s``."""
-        return CONFIRMING_PAIRS * (self._baseline_s + run_s)
+        pair_s = self._baseline_s + run_s
+        wanted_s = min(MOST_CONFIRMING_PAIRS * pair_s, _CONFIRMING_FRACTION * self._budget.total_s)
+        return max(CONFIRMING_PAIRS * pair_s, wanted_s)
 
     def longest_s(self) -> float:
         """Return the seconds after which a run would use up what the confirmation needs."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import wait
 from typing import Any
 
 from breakeven.errors import BreakevenError
+from breakeven.measure import num_cores
 from breakeven.store import read_traces, write_traces
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
 from breakeven.workloads._case_variants import as_asked, base_case
@@ -54,7 +54,7 @@ def trace_cases(
             outcomes[base] = stored
     if progress is not None:
         progress(len(outcomes), len(bases))
-    for base, outcome in _trace_all(missing, num_processes or _num_cores()):
+    for base, outcome in _trace_all(missing, num_processes or num_cores()):
         outcomes[base] = outcome
         if not isinstance(outcome, BreakevenError) and _is_kept(base):
             write_traces(trace_key(base), outcome)
@@ -98,9 +98,3 @@ def _trace_all(cases: list[StepCase], num_processes: int) -> Iterator[tuple[Step
     finally:
         for worker in workers.values():
             worker.stop()
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
