@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from breakeven.timing import Speedup, compare_pairs, compare_runs
+from breakeven.timing import RunRatio, Speedup, compare_pairs, compare_runs
 
 Pairs = tuple[list[float], list[float]]
 _times = st.floats(1e3, 1e9)
@@ -63,6 +63,36 @@ def test_interval_holds_the_truth(noise: float, num_pairs: int) -> None:
         found = compare(*simulate(random, ratio, noise, num_pairs))
         held += found.low <= ratio <= found.high
     assert held / _REPETITIONS >= 0.93
+
+
+@pytest.mark.parametrize("error", [0.003, 0.01, 0.05])
+@pytest.mark.parametrize("num_pairs", [1, 2, 3, 4, 6, 8])
+def test_interval_of_pairs_in_turns_holds_the_truth(error: float, num_pairs: int) -> None:
+    """Processes differ by 1.5 %, and turns leave an error within each pair."""
+    random = Random(f"turns {error} {num_pairs}")
+    held = 0
+    for _ in range(_REPETITIONS):
+        ratios = [
+            log(1.07) + random.gauss(0.0, 0.015) + random.gauss(0.0, error)
+            for _ in range(num_pairs)
+        ]
+        found = compare_pairs([RunRatio(log_ratio=ratio, error=error) for ratio in ratios])
+        held += found.low <= 1.07 <= found.high
+    assert held / _REPETITIONS >= 0.93
+
+
+def test_interval_of_pairs_that_are_not_normal_holds_the_truth() -> None:
+    """Now and then something holds one of the two runs up for many times as long."""
+    random = Random("hiccups")
+    held = 0
+    for _ in range(_REPETITIONS):
+        ratios = [
+            log(1.2) + random.gauss(0.0, 0.05) + random.choice((0.0, 0.0, 0.0, 2.0, -2.0))
+            for _ in range(8)
+        ]
+        found = compare_pairs([RunRatio(log_ratio=ratio) for ratio in ratios])
+        held += found.low <= 1.2 <= found.high
+    assert held / _REPETITIONS >= 0.95
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])

@@ -116,9 +116,21 @@ def test_one_thread_is_tried_first_and_wins_ties_where_its_runs_take_turns() -> 
     assert kept == [Configuration(), Configuration(optimizer="fused", num_threads=1)]
 
 
-def test_one_thread_that_is_slower_is_not_kept() -> None:
-    runs = MadeUpRuns(speeds(num_threads=0.8, optimizer=1.5), takes_turns=True)
-    assert find(runs, FUSED, THREADS_1).configuration == Configuration(optimizer="fused")
+def test_where_one_thread_is_slower_candidates_are_still_compared_on_it() -> None:
+    runs = MadeUpRuns(speeds(num_threads=0.8, optimizer=1.06), noise=0.1, seed=4, takes_turns=True)
+    result = find(runs, FUSED, THREADS_1, DENORMAL)
+    assert result.configuration == Configuration(optimizer="fused")
+    assert trial(result, THREADS_1).outcome is Outcome.NOT_FASTER
+    assert trial(result, FUSED).reason.endswith("(both on one thread)")
+    # The numbers are those of the step as it will run.
+    assert runs.gated == [(Configuration(optimizer="fused"), Numerics.REORDERED)]
+
+
+def test_where_one_thread_is_far_slower_nothing_is_compared_on_it() -> None:
+    runs = MadeUpRuns(speeds(num_threads=0.3, optimizer=1.5), takes_turns=True)
+    result = find(runs, FUSED, THREADS_1)
+    assert result.configuration == Configuration(optimizer="fused")
+    assert "one thread" not in trial(result, FUSED).reason
 
 
 def test_last_run_of_the_base_serves_the_next_candidate() -> None:

@@ -11,6 +11,7 @@ from breakeven.errors import BreakevenError
 from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._candidate import Candidate
+from breakeven.tune._one_thread import OneThread
 from breakeven.tune._paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
 from breakeven.tune._search_result import Kept, SearchResult, least_strict, without
 from breakeven.tune._stopping_rule import Decision, decide, searched_speedup
@@ -115,6 +116,7 @@ class _Search:
         self._last: RunResult | None = baseline  # the latest run of all, where it was the base's
         # Start-up of the base with nothing cached, where compiling is part of it.
         self._cold_ns: float | None = None
+        self._one_thread = OneThread(runs)
 
     def run(self, candidates: Sequence[Candidate], *, is_exact_only: bool) -> SearchResult:
         """Try everything, check again what is kept, and return what came of it."""
@@ -162,17 +164,8 @@ class _Search:
 
     def _rank(self, candidate: Candidate) -> tuple[bool, float]:
         """Return what a second spent on a candidate promises; what steadies runs comes first."""
-        is_first = self._steadies(candidate) and candidate.expected_gain(self._facts) > 0
+        is_first = self._steadies(candidate) and self._costs.is_cheap(candidate)
         return is_first, self._costs.gain_per_s(candidate)
-
-    def _steadies(self, candidate: Candidate) -> bool:
-        """Return whether runs can take turns with a candidate, and cannot without: it wins ties.
-
-        One thread in place of several, that is. Beside it gains show that would drown in noise.
-        Whether all of it together is faster, the confirmation tells.
-        """
-        changed = candidate.apply(self._base)
-        return self._runs.can_take_turns(changed) and not self._runs.can_take_turns(self._base)
 
     def _why_not(self, candidate: Candidate) -> str | None:
         if reason := candidate.why_not(self._facts, self._base):
@@ -196,10 +189,13 @@ class _Search:
                 running.append(candidate)
         if not running:
             return
+        self._one_thread.begin(running, self._base)
         rivals = {each.name: self._rival(each) for each in running}
         names = ", ".join(each.name for each in running)
         self._progress.begin(f"trying {names}", planned_s)
-        pairs = PairedRuns(self._runs, self._base, self._last, self._costs.longest_s)
+        base = self._one_thread.applied(self._base)
+        last = None if self._one_thread.is_on else self._last
+        pairs = PairedRuns(self._runs, base, last, self._costs.longest_s)
         faster: list[Candidate] = []
         while running := [each for each in running if self._is_in_time(each, rivals[each.name])]:
             self._last = None  # also where the round is not completed
@@ -208,10 +204,16 @@ class _Search:
             decided = [each for each in running if self._is_decided(each, rivals[each.name])]
             running = [each for each in running if each not in decided]
             faster += decided
+        for each in family:
+            if self._steadies(each) and each not in faster and each.name in rivals:
+                self._one_thread.note_slower(searched_speedup(rivals[each.name]).value)
         self._keep_best(_fastest_first(family, faster, rivals), rivals)
 
     def _is_decided(self, candidate: Candidate, rival: Rival) -> bool:
         return self._decide(candidate, rival) is Decision.FASTER
+
+    def _steadies(self, candidate: Candidate) -> bool:
+        return self._one_thread.steadies(candidate, self._base)
 
     def _decide(self, candidate: Candidate, rival: Rival) -> Decision:
         return decide(rival, wins_ties=self._steadies(candidate))
@@ -219,7 +221,7 @@ class _Search:
     def _rival(self, candidate: Candidate) -> Rival:
         configuration = candidate.apply(self._base)
         return Rival(
-            configuration=configuration,
+            configuration=self._one_thread.applied(configuration),
             samples=samples_of(configuration) / samples_of(self._base),
             extra_s=candidate.expected_cost_s(self._facts),
         )
@@ -257,7 +259,7 @@ class _Search:
         self._progress.detail(f"{candidate.name}: {text}")
         self._log.note_load(rival.load_fraction)
         latest = rival.own_runs[-1]
-        if rival.finds_nothing(self._base):
+        if rival.finds_nothing(self._one_thread.applied(self._base)):
             reason = "finds nothing to change in this script"
             self._add(candidate, rival, Outcome.NOT_APPLICABLE, reason)
         elif takes_too_much_memory(latest, self._baseline):
@@ -304,7 +306,7 @@ class _Search:
         self._last = None
         self._costs.note_gate()
         numerics = least_strict([*(each.candidate for each in self._kept), candidate])
-        difference = self._runs.check_numbers(rival.configuration, numerics)
+        difference = self._runs.check_numbers(candidate.apply(self._base), numerics)
         if difference is not None:
             self._add(candidate, rival, Outcome.WRONG_NUMBERS, difference)
         return difference is None
@@ -315,7 +317,7 @@ class _Search:
         if rival.extra_s > 0:
             self._cold_ns = rival.own_runs[0].startup_ns
         self._kept.append(Kept(candidate, trial))
-        self._move_to(rival.configuration, rival.own_runs)
+        self._move_to(candidate.apply(self._base), rival.own_runs)
 
     def _move_to(self, base: Configuration, runs: Sequence[RunResult]) -> None:
         self._base = base
@@ -324,6 +326,8 @@ class _Search:
 
     def _add(self, candidate: Candidate, rival: Rival, outcome: Outcome, reason: str) -> Trial:
         startup_ns = self._startup_ns(rival) if rival.num_pairs else 0.0
+        if self._one_thread.is_on and rival.num_pairs:
+            reason += " (both on one thread)"
         return self._log.add(candidate, rival, outcome, reason, startup_ns)
 
     def _startup_ns(self, rival: Rival) -> float:
@@ -362,8 +366,10 @@ class _Search:
         """Let the full configuration show again that it is faster than the reduced one."""
         name = kept.candidate.name
         self._progress.begin(f"checking {name} again, beside what was kept after it")
-        full = Rival(configuration=self._base, samples=samples_of(self._base) / samples_of(reduced))
-        pairs = PairedRuns(self._runs, reduced)
+        self._one_thread.begin([kept.candidate], reduced)
+        samples = samples_of(self._base) / samples_of(reduced)
+        full = Rival(configuration=self._one_thread.applied(self._base), samples=samples)
+        pairs = PairedRuns(self._runs, self._one_thread.applied(reduced))
         wins_ties = not self._runs.can_take_turns(reduced) and self._runs.can_take_turns(self._base)
         while not full.num_pairs or decide(full, wins_ties=wins_ties) is Decision.UNDECIDED:
             if not self._costs.has_time_to_recheck():
@@ -379,6 +385,8 @@ class _Search:
         if decide(full, wins_ties=wins_ties) is Decision.NOT_FASTER:
             text = ratio_text(searched_speedup(full))
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
+            if wins_ties:
+                self._one_thread.note_slower(searched_speedup(full).value)
             self._move_to(reduced, full.base_runs)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CONFIRMING_PAIRS = 2
 MOST_CONFIRMING_PAIRS = 8
 _CONFIRMING_FRACTION = 0.2
+_CHEAP_FRACTION = 0.2
 # Runs that a candidate needs at least to be decided, and the numerics gate; the first time that
 # runs the script as it is twice besides.
 _LEAST_TRIAL_RUNS = 4
@@ -47,6 +48,10 @@ class TrialCosts:
         """Return about how long it takes to decide a candidate and to check its numbers."""
         num_runs = _LEAST_TRIAL_RUNS + self._gate_runs
         return candidate.expected_cost_s(self._facts) + num_runs * self.base_s
+
+    def is_cheap(self, candidate: Candidate) -> bool:
+        """Return whether a trial leaves most of the budget to others."""
+        return self.trial_s(candidate) <= _CHEAP_FRACTION * self._budget.total_s
 
     def reserve_s(self, run_s: float) -> float:
         """Return what the confirmation needs of a configuration whose runs take ``run_s``."""

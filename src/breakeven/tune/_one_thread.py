@@ -1,0 +1,57 @@
+"""Comparing candidates on one thread: its runs can take turns, and show what noise would hide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from breakeven.trace import Configuration
+from breakeven.tune._candidate import Candidate
+from breakeven.tune._trial_runs import TrialRuns
+
+# Where one thread is slower than several by more than this, a step on it is another one.
+_LEAST_SPEED = 0.5
+
+
+class OneThread:
+    """Whether candidates are compared on one thread, though the step may run on several.
+
+    What a candidate brings is much the same on several. The confirmation runs on as many as the
+    chosen configuration has.
+
+    Args:
+        runs: Tells which of them can take turns.
+    """
+
+    def __init__(self, runs: TrialRuns) -> None:
+        self._runs = runs
+        self._is_fast_enough = False
+        self.is_on = False
+
+    def steadies(self, candidate: Candidate, base: Configuration) -> bool:
+        """Return whether runs can take turns with a candidate, and cannot without: it wins ties.
+
+        One thread in place of several, that is. Whether it is faster together with what is found
+        on it, the confirmation tells.
+        """
+        changed = candidate.apply(base)
+        return self._runs.can_take_turns(changed) and not self._runs.can_take_turns(base)
+
+    def note_slower(self, speed: float) -> None:
+        """Note that the step is to run on several threads, and how fast it is on one."""
+        self._is_fast_enough = speed >= _LEAST_SPEED
+
+    def begin(self, family: Sequence[Candidate], base: Configuration) -> None:
+        """Decide whether the candidates of a family are compared on one thread."""
+        changed = [base, *(candidate.apply(base) for candidate in family)]
+        self.is_on = (
+            self._is_fast_enough
+            and len({each.num_threads for each in changed}) == 1
+            and not self._runs.can_take_turns(base)
+            and all(self._runs.can_take_turns(replace(each, num_threads=1)) for each in changed)
+        )
+
+    def applied(self, configuration: Configuration) -> Configuration:
+        """Return the configuration as it is compared."""
+        return replace(configuration, num_threads=1) if self.is_on else configuration
