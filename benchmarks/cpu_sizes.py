@@ -35,7 +35,8 @@ from cpu_size_curves import (
     summarize,
 )
 
-from breakeven.measure import OtherLoad, cpu_name
+from breakeven.measure import OtherLoad
+from breakeven.processor import cpu_name
 from breakeven.timing import BUSY_FRACTION
 
 COLUMNS = ("network", "threads", "size", "round", "clock", "num_disturbed", "samples_us")

@@ -26,7 +26,7 @@ from math import comb
 import torch
 from torch import Tensor, nn
 
-from breakeven.measure import cpu_name
+from breakeven.processor import cpu_name
 from breakeven.whole_step import FastStep, fast_step
 
 NUM_SAMPLES = 4096

@@ -10,10 +10,11 @@ from scripted_clock import ScriptedClock
 
 from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
-from breakeven.measure import cpu_name, measure_host
+from breakeven.measure import measure_host
 from breakeven.measure._launch_calls import launch_calls
 from breakeven.measure._measure_host import calibration_of
 from breakeven.measure._rounds import Timed, time_rounds
+from breakeven.processor import cpu_name
 
 TIMES_NS = {
     "op": 1_000.0,

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.measure import _processor, cpu_name
+from breakeven import processor
+from breakeven.processor import cpu_name
 
 
 def read_cpuinfo(monkeypatch: pytest.MonkeyPatch, path: Path) -> str:
-    monkeypatch.setattr(_processor, "Path", lambda _: path)
+    monkeypatch.setattr(processor, "Path", lambda _: path)
     return cpu_name()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from breakeven.measure import num_cores
+from breakeven.processor import num_cores
 from breakeven.trace import RunFacts
 
 # Values that are looked at: some 10 ms of work.

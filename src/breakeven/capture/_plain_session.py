@@ -28,8 +28,8 @@ from breakeven.measure import (
     OtherLoad,
     PageFaults,
     StepTimer,
-    cpu_name,
 )
+from breakeven.processor import cpu_name
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
 from breakeven.units import format_percent
 

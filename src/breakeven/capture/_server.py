@@ -32,7 +32,8 @@ from breakeven.capture._protocol import (
     Request,
     Started,
 )
-from breakeven.measure import OtherLoad, cpu_name, measure_host
+from breakeven.measure import OtherLoad, measure_host
+from breakeven.processor import cpu_name
 
 _POLL_S = 0.02
 

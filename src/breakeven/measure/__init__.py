@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from breakeven.measure._cpu_flags import has_bf16_hardware as has_bf16_hardware
 from breakeven.measure._load import OtherLoad as OtherLoad
 from breakeven.measure._page_faults import PageFaults as PageFaults
-from breakeven.measure._processor import cpu_name as cpu_name
-from breakeven.measure._processor import num_cores as num_cores
 
 if TYPE_CHECKING:
     from breakeven.measure._clock import CudaClock as CudaClock

@@ -17,8 +17,8 @@ from breakeven.errors import UnknownDeviceError
 from breakeven.measure._clock import CudaClock, HostClock
 from breakeven.measure._host_calls import NUM_CHAINED, NUM_LIST_TENSORS, host_calls
 from breakeven.measure._launch_calls import launch_calls, small_kernel
-from breakeven.measure._processor import cpu_name
 from breakeven.measure._rounds import time_rounds
+from breakeven.processor import cpu_name
 from breakeven.timing import Clock
 
 _QUICK_ROUNDS = 60

@@ -13,7 +13,7 @@ import msgspec
 import platformdirs
 
 from breakeven.errors import BreakevenError
-from breakeven.measure import num_cores
+from breakeven.processor import num_cores
 from breakeven.store._report_file import write_document
 
 _VERSION = 1

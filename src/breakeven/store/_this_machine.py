@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from breakeven.measure import cpu_name, num_cores
+from breakeven.processor import cpu_name, num_cores
 from breakeven.verdict import Machine
 
 

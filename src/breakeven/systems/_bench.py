@@ -16,7 +16,7 @@ from breakeven.capture import Launcher, PlainRun, find_target
 from breakeven.check import DevicePath, Progress, Runs, SilentProgress
 from breakeven.device import HostSpec, find_device
 from breakeven.errors import BreakevenError
-from breakeven.measure import num_cores
+from breakeven.processor import num_cores
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.systems._bench_progress import BenchProgress

@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from breakeven.errors import BreakevenError
-from breakeven.measure import num_cores
+from breakeven.processor import num_cores
 from breakeven.store import read_traces, write_traces
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
 from breakeven.workloads._case_variants import as_asked, base_case
