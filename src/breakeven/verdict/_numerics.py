@@ -47,7 +47,8 @@ _SMALL_FRACTION = 1e-3
 
 # What two runs that ought to agree differ by is known from one pair of them: leave room.
 _SPREAD_FACTOR = 3.0
-# A script that differs so many times more than is allowed from one run to the next hides mistakes.
+# A script that differs so many times more than is allowed from one run to the next, and than what
+# becomes of rounding in it, hides mistakes.
 _MOST_OWN_FACTOR = 10.0
 # From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
 # (1.0) could not be told from what rounding grows to.
@@ -78,8 +79,8 @@ def compare_numbers(
         candidate: The script with the change.
         numerics: What the change may do.
         repeat: The script as it is, once more. Where the two differ, nothing can be said about
-            single bits, and tolerances widen to three times that difference, as long as it is not
-            ten times as large as they are.
+            single bits, and tolerances widen to three times that difference, as long as that is
+            not ten times as large as they are.
         perturbed: The script as it is but for its weights, which differ by as much as the class
             lets a number be off. Tolerances widen to three times what became of that: training
             can multiply rounding a thousandfold in a single step.
@@ -142,9 +143,9 @@ class _Comparison:
             tolerance = self._tolerance(own, is_loss=is_loss)
             repeat = repeats.get(own.key)
             spread = _SPREAD_FACTOR * _relative(own, repeat, scale)
-            if repeat is not None and spread >= _MOST_OWN_FACTOR * tolerance:
-                return as_own(differing(number, own, repeat, spread / _SPREAD_FACTOR, tolerance))
             growth = _SPREAD_FACTOR * _relative(own, perturbed.get(own.key), scale)
+            if repeat is not None and spread >= _MOST_OWN_FACTOR * max(tolerance, growth):
+                return as_own(differing(number, own, repeat, spread / _SPREAD_FACTOR, tolerance))
             allowed = max(tolerance, spread, growth)
             if allowed >= _MOST_GROWTH[self.numerics]:
                 undecided.append(growth / _SPREAD_FACTOR)
