@@ -275,23 +275,24 @@ def test_exact_leaves_out_what_may_change_a_bit() -> None:
 
 def test_compile_that_cannot_pay_is_not_even_tried() -> None:
     runs = MadeUpRuns(speeds(compile_mode=3.0), startup_s={"compile_mode": 12})
-    result = find(runs, COMPILE, num_steps=1_000)
+    # 18 s of steps, of which it would have to save two thirds.
+    result = find(runs, COMPILE, num_steps=60_000)
     assert trial(result, COMPILE).outcome is Outcome.NOT_WORTH_IT
     reason = trial(result, COMPILE).reason
     assert "12 s later" in reason
-    assert "1,000 steps of this run take 300 ms" in reason
+    assert "60,000 steps of this run take 18 s" in reason
     assert runs.asked == [Configuration()]
 
 
 def test_compile_that_pays_off_too_late_is_measured_and_dropped() -> None:
     runs = MadeUpRuns(speeds(compile_mode=1.5), startup_s={"compile_mode": 12}, noise=0.002)
-    result = find(runs, COMPILE, num_steps=60_000)
+    result = find(runs, COMPILE, num_steps=80_000)
     dropped = trial(result, COMPILE)
     assert dropped.outcome is Outcome.NOT_WORTH_IT
     # 12 s, as the first run showed, not the 1.2 s of those that found it compiled; 0.1 ms a step.
     assert dropped.startup_ns == pytest.approx(12e9, rel=0.01)
     assert dropped.pays_off_after_steps == pytest.approx(120_000, rel=0.05)
-    assert "this run has 60,000" in dropped.reason
+    assert "this run has 80,000" in dropped.reason
     again = MadeUpRuns(speeds(compile_mode=1.5), startup_s={"compile_mode": 12}, noise=0.002)
     assert find(again, COMPILE, num_steps=200_000).configuration.compile_mode == "default"
 

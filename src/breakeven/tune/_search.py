@@ -14,7 +14,7 @@ from breakeven.tune._candidate import Candidate
 from breakeven.tune._one_thread import OneThread
 from breakeven.tune._paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
 from breakeven.tune._search_result import Kept, SearchResult, least_strict, without
-from breakeven.tune._stopping_rule import Decision, decide, searched_speedup
+from breakeven.tune._stopping_rule import Decision, decide, fastest_first, searched_speedup
 from breakeven.tune._trial_costs import TrialCosts
 from breakeven.tune._trial_log import TrialLog
 from breakeven.tune._trial_runs import (
@@ -39,8 +39,8 @@ from breakeven.verdict import Numerics, Outcome, Trial
 if TYPE_CHECKING:
     from breakeven.tune._step_facts import StepFacts
 
-# Of two that are as fast within this factor, the one that is listed first is kept: the simpler.
-_TIE = 1.02
+# No setting saves more of a step: what takes longer than this to start never pays.
+_MOST_SAVED = 0.6
 
 
 def search(
@@ -207,7 +207,7 @@ class _Search:
         for each in family:
             if self._steadies(each) and each not in faster and each.name in rivals:
                 self._one_thread.note_slower(searched_speedup(rivals[each.name]).value)
-        self._keep_best(_fastest_first(family, faster, rivals), rivals)
+        self._keep_best(fastest_first(family, faster, rivals), rivals)
 
     def _is_decided(self, candidate: Candidate, rival: Rival) -> bool:
         return self._decide(candidate, rival) is Decision.FASTER
@@ -230,17 +230,17 @@ class _Search:
         """Return whether a candidate may pay off, and be decided in time after what is planned."""
         extra_s = candidate.expected_cost_s(self._facts)
         all_steps_s = self._num_steps * self._baseline.step_ns / NS_PER_S
-        if extra_s > all_steps_s:
+        if extra_s > _MOST_SAVED * all_steps_s:
             reason = never_pays(extra_s, self._num_steps, all_steps_s)
             self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
             return False
         needed_s = self._costs.trial_s(candidate) + self._costs.reserve_s(self._costs.base_s)
-        if not self._budget.fits(planned_s + needed_s):
-            left_s = max(0.0, self._budget.left_s - planned_s)
-            reason = does_not_fit(needed_s, left_s, self._budget.total_s)
-            self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
-            return False
-        return True
+        if self._budget.fits(planned_s + needed_s):
+            return True
+        left_s = max(0.0, self._budget.left_s - planned_s)
+        reason = does_not_fit(needed_s, left_s, self._budget.total_s)
+        self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
+        return False
 
     def _is_in_time(self, candidate: Candidate, rival: Rival) -> bool:
         """Return whether there is time for one more pair; note where there is not."""
@@ -325,10 +325,10 @@ class _Search:
         self._last = None
 
     def _add(self, candidate: Candidate, rival: Rival, outcome: Outcome, reason: str) -> Trial:
-        startup_ns = self._startup_ns(rival) if rival.num_pairs else 0.0
-        if self._one_thread.is_on and rival.num_pairs:
-            reason += " (both on one thread)"
-        return self._log.add(candidate, rival, outcome, reason, startup_ns)
+        if not rival.num_pairs:
+            return self._log.add(candidate, rival, outcome, reason, startup_ns=0.0)
+        reason += " (both on one thread)" if self._one_thread.is_on else ""
+        return self._log.add(candidate, rival, outcome, reason, self._startup_ns(rival))
 
     def _startup_ns(self, rival: Rival) -> float:
         """Return how much later a rival starts; what it compiles must be compiled anew."""
@@ -388,13 +388,3 @@ class _Search:
             if wins_ties:
                 self._one_thread.note_slower(searched_speedup(full).value)
             self._move_to(reduced, full.base_runs)
-
-
-def _fastest_first(
-    family: Sequence[Candidate], faster: Sequence[Candidate], rivals: dict[str, Rival]
-) -> list[Candidate]:
-    """Return candidates by speed; of all as fast as the fastest, those listed first lead."""
-    speeds = {each.name: searched_speedup(rivals[each.name]).value for each in faster}
-    best = max(speeds.values(), default=1.0)
-    listed = [each for each in family if each.name in speeds]
-    return sorted(listed, key=lambda each: -min(speeds[each.name], best / _TIE))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from breakeven.timing import BUSY_FRACTION, Speedup
+from breakeven.tune._candidate import Candidate
 from breakeven.tune._paired_runs import Rival
 
 # Less than this is not worth a setting that somebody must know of; the confirmation asks for it.
@@ -16,7 +18,8 @@ _FASTER = 1.005
 _FEWEST_PAIRS = 2
 # More pairs narrow the interval slowly, and each costs two runs.
 MOST_PAIRS = 6
-# Where a tie is to be won, runs that differ by no more than this are as fast after so many pairs.
+# Two that differ by no more than this factor are as fast; where a tie is to be won, after so many
+# pairs.
 _TIE = 1.02
 _PAIRS_OF_TIE = 3
 # On a loaded machine the interval is wider.
@@ -64,3 +67,19 @@ def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
     is_loaded = rival.load_fraction >= BUSY_FRACTION
     most = _MOST_PAIRS_LOADED if is_loaded else MOST_PAIRS
     return Decision.NOT_FASTER if rival.num_pairs >= most else Decision.UNDECIDED
+
+
+def fastest_first(
+    family: Sequence[Candidate], faster: Sequence[Candidate], rivals: Mapping[str, Rival]
+) -> list[Candidate]:
+    """Return candidates by speed; of all as fast as the fastest, those listed first lead.
+
+    Args:
+        family: In the order that wins ties: the simpler first.
+        faster: Those of them to return.
+        rivals: How fast each is, by its name.
+    """
+    speeds = {each.name: searched_speedup(rivals[each.name]).value for each in faster}
+    best = max(speeds.values(), default=1.0)
+    listed = [each for each in family if each.name in speeds]
+    return sorted(listed, key=lambda each: -min(speeds[each.name], best / _TIE))
