@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import breakeven
-from breakeven.tune._source_patch import NoPatch, SourcePatch, propose_fast_step
+from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 
 HEAD = """\
 # A script as people write it.

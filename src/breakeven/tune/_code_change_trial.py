@@ -9,11 +9,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from breakeven.capture import RunFailure, RunRequest, TargetKind
+from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._paired_runs import Rival
 from breakeven.tune._search_result import pays_off_after
-from breakeven.tune._source_patch import NoPatch, SourcePatch, propose_fast_step
 from breakeven.tune._step_candidates import Compile, longest_paid_s
 from breakeven.tune._step_facts import StepFacts
 from breakeven.tune._stopping_rule import WORTHWHILE, is_hopeless

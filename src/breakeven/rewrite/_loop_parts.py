@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from breakeven.tune._loop_optimizer import (
+from breakeven.rewrite._loop_optimizer import (
     built_for,
     built_optimizers,
     ensure_one_optimizer,
@@ -14,8 +14,8 @@ from breakeven.tune._loop_optimizer import (
     updated_model,
     updating_optimizer,
 )
-from breakeven.tune._outer_call import OuterCall, find_outer_call
-from breakeven.tune._python_names import (
+from breakeven.rewrite._outer_call import OuterCall, find_outer_call
+from breakeven.rewrite._python_names import (
     Loop,
     NotMatchedError,
     dotted,

@@ -7,8 +7,8 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from breakeven.tune._loop_match import OUTPUT, TrainingLoop
-from breakeven.tune._python_names import (
+from breakeven.rewrite._loop_match import OUTPUT, TrainingLoop
+from breakeven.rewrite._python_names import (
     NotMatchedError,
     all_identifiers,
     dotted,

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from breakeven.tune._python_names import (
+from breakeven.rewrite._python_names import (
     Function,
     Loop,
     NotMatchedError,

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Sequence
 
-from breakeven.tune._outer_call import OuterCall
-from breakeven.tune._python_names import NotMatchedError
+from breakeven.rewrite._outer_call import OuterCall
+from breakeven.rewrite._python_names import NotMatchedError
 
 
 class LineEdits:

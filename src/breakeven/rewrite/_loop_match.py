@@ -7,9 +7,9 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from breakeven.tune._loop_parts import StepParts, find_parts
-from breakeven.tune._outer_call import OuterCall
-from breakeven.tune._python_names import (
+from breakeven.rewrite._loop_parts import StepParts, find_parts
+from breakeven.rewrite._outer_call import OuterCall
+from breakeven.rewrite._python_names import (
     Loop,
     NotMatchedError,
     Substitution,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from breakeven.tune._outer_call import OuterCall
-from breakeven.tune._python_names import Loop, NotMatchedError, dotted, enclosing
+from breakeven.rewrite._outer_call import OuterCall
+from breakeven.rewrite._python_names import Loop, NotMatchedError, dotted, enclosing
 
 # Optimizers of torch, by class; which of them a whole step supports, it says itself.
 _OPTIMIZERS = frozenset({

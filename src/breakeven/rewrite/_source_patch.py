@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from breakeven.tune._line_edits import LineEdits, split_lines
-from breakeven.tune._loop_match import TrainingLoop, match_loop
-from breakeven.tune._loss_expression import LossFunction, loss_function
-from breakeven.tune._python_names import (
+from breakeven.rewrite._line_edits import LineEdits, split_lines
+from breakeven.rewrite._loop_match import TrainingLoop, match_loop
+from breakeven.rewrite._loss_expression import LossFunction, loss_function
+from breakeven.rewrite._python_names import (
     Loop,
     NotMatchedError,
     all_identifiers,
