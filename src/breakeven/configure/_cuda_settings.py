@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from breakeven.configure._loader_settings import change_loaders
+from breakeven.configure._changed_loaders import ChangedLoaders
 from breakeven.configure._patching import Patches
 from breakeven.configure._whole_batches import tensors_behind
 
@@ -47,41 +47,27 @@ class benchmarked_cudnn(Patches):  # noqa: N801 - a context manager reads as a v
         return self
 
 
-class data_on_device(Patches):  # noqa: N801 - a context manager reads as a verb
+class data_on_device(ChangedLoaders):  # noqa: N801 - a context manager reads as a verb
     """Inside, a data set of tensors is copied to the CUDA device when a DataLoader gets it.
 
     Its batches are taken there, at once and in the order in which the script asks for them. Worker
     processes and pinned memory are for data that are somewhere else, and are left out.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._num_loaders = 0
-
-    @property
-    def num_applied(self) -> int:
-        """Return how many DataLoaders have their data on the device."""
-        return self._num_loaders
-
-    def __enter__(self) -> data_on_device:
-        super().__enter__()
-        change_loaders(self, self._change)
-        return self
-
-    def _change(self, given: dict[str, Any], _: DataLoader[Any]) -> None:
+    def _change(self, given: dict[str, Any], loader: DataLoader[Any]) -> bool:
         tensors = tensors_behind(given["dataset"])
         is_own_collation = given.get("collate_fn") is not None
         if not tensors or is_own_collation or given.get("num_workers"):
-            return
+            return False
         dataset = _innermost(given["dataset"])
         if not all(tensor.is_cuda for tensor in tensors):
             num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             if num_bytes > _MAX_DATA_FRACTION * torch.cuda.mem_get_info()[0]:
-                return
+                return False
             self.callback(setattr, dataset, "tensors", tensors)
             dataset.tensors = tuple(tensor.cuda() for tensor in tensors)
         given["pin_memory"] = False
-        self._num_loaders += 1
+        return True
 
 
 def _innermost(dataset: Any) -> TensorDataset:
