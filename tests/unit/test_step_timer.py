@@ -83,6 +83,21 @@ def test_budget_spent_with_fewer_than_five_samples_is_not_enough() -> None:
     assert calls_until_enough(timer, itertools.repeat(0)) == 6
 
 
+def test_more_samples_are_waited_for_as_long_as_patience_lasts() -> None:
+    short = StepTimer(steps_of(SECOND_NS // 10), budget_s=1.0, least_samples=40, patience=8.0)
+    assert calls_until_enough(short, itertools.repeat(0)) == 41
+    long = StepTimer(steps_of(SECOND_NS // 2), budget_s=1.0, least_samples=40, patience=8.0)
+    assert calls_until_enough(long, itertools.repeat(0)) == 17
+
+
+def test_every_sample_knows_the_call_with_which_it_ends() -> None:
+    timer = StepTimer(steps_of(SECOND_NS // 10), budget_s=1.0)
+    # A discriminator's update, then the generator's: a step ends with the latter.
+    calls_until_enough(timer, itertools.cycle((0, 1)))
+    assert timer.sample_calls() == tuple(range(3, timer.num_calls, 2))
+    assert len(timer.sample_calls()) == len(timer.samples_ns())
+
+
 def test_tiny_steps_stop_at_the_most_samples() -> None:
     timer = StepTimer(steps_of(1_000), budget_s=1.0)
     assert calls_until_enough(timer, itertools.repeat(0)) == 2_000

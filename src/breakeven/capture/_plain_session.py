@@ -23,6 +23,7 @@ from breakeven.configure import configured
 from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,
+    PATIENCE,
     CudaClock,
     HostClock,
     OtherLoad,
@@ -37,8 +38,10 @@ from breakeven.units import format_percent
 # kernels of the one before.
 _CUDA_STEPS_PER_SAMPLE = 10
 
-# Of a run that takes turns, a ratio comes of each turn, and a turn may be one step.
-_LEAST_STEPS_IN_TURNS = 20
+# Of a run that takes turns, a ratio comes of each turn, and a turn may be one step: of so many, the
+# mean is sure to some 3 % on a busy machine, hardly less than processes differ by.
+_LEAST_STEPS_IN_TURNS = 40
+_PATIENCE_IN_TURNS = 8.0
 
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
@@ -82,6 +85,7 @@ class PlainSession(ExitStack):
             request.budget_s,
             steps_per_sample,
             least_samples=_LEAST_STEPS_IN_TURNS if turns else LEAST_SAMPLES,
+            patience=_PATIENCE_IN_TURNS if turns else PATIENCE,
         )
         self._warnings = WarningWatch()
         self._page_faults = PageFaults()

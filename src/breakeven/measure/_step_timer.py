@@ -10,8 +10,7 @@ from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 from breakeven.units import NS_PER_S
 
 LEAST_SAMPLES = 5
-# Slow steps are waited for until the budget is spent so many times for each five of them.
-_PATIENCE = 2
+PATIENCE = 2.0
 _MAX_SAMPLES = 2_000
 
 
@@ -31,7 +30,8 @@ class StepTimer:
         calls_per_mark: Calls of one optimizer between two readings of the clock. On a GPU waiting
             for the device at each step would hide the overlap of host and device, so several
             steps make one sample there.
-        least_samples: Samples to wait for, unless they take several times the budget.
+        least_samples: Samples to wait for.
+        patience: For so many times the budget; then two samples are enough.
     """
 
     def __init__(
@@ -40,12 +40,13 @@ class StepTimer:
         budget_s: float,
         calls_per_mark: int = 1,
         least_samples: int = LEAST_SAMPLES,
+        patience: float = PATIENCE,
     ) -> None:
         self._clock = clock
         self._budget_ns = budget_s * NS_PER_S
         self._calls_per_mark = calls_per_mark
         self._least_samples = least_samples
-        self._longest_ns = _PATIENCE * least_samples / LEAST_SAMPLES * self._budget_ns
+        self._longest_ns = patience * self._budget_ns
         self._optimizers: list[int] = []
         self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
