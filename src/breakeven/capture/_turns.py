@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each: the mean
 # ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two runs one after the other by 5 %.
 _TURN_NS = 4_000_000
+# In these a run may use all processors: its first steps may compile, in several processes.
+_FREE_TURNS = 3
 
 
 def stay_on_one_processor() -> set[int]:
@@ -41,10 +44,19 @@ def stay_on_one_processor() -> set[int]:
         return set()
     allowed = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, {max(allowed)})  # the first one serves interrupts too
+        os.sched_setaffinity(0, {max(allowed, key=_rank)})
     except OSError:  # a sandbox may forbid it
         return set()
     return allowed
+
+
+def _rank(processor: int) -> tuple[int, int]:
+    """Return what makes a processor fit: some are slower by design, the first serves interrupts."""
+    path = Path(f"/sys/devices/system/cpu/cpu{processor}/cpufreq/cpuinfo_max_freq")
+    try:
+        return int(path.read_text()), processor
+    except (OSError, ValueError):  # a virtual machine does not tell
+        return 0, processor
 
 
 class Turns:
@@ -82,8 +94,7 @@ class Turns:
             load: Does not count the others' turns.
         """
         begun_ns = self._pause_begun_ns = perf_counter_ns()
-        if self._num_turns == 1:
-            # Not before the first step is done, which may compile in several processes.
+        if self._num_turns == _FREE_TURNS:
             stay_on_one_processor()
         if load is not None:
             load.pause()

@@ -29,17 +29,17 @@ class OneThread:
         self._is_fast_enough = False
         self.is_on = False
 
-    def steadies(self, candidate: Candidate, base: Configuration) -> bool:
-        """Return whether runs can take turns with a candidate, and cannot without: it wins ties.
+    def steadies(self, configuration: Configuration, base: Configuration) -> bool:
+        """Return whether runs can take turns under one of two alone: it wins ties.
 
-        One thread in place of several, that is. Whether it is faster together with what is found
-        on it, the confirmation tells.
+        It has one thread in place of several, that is. Whether it is faster together with what is
+        found on it, the confirmation tells.
         """
-        changed = candidate.apply(base)
-        return self._runs.can_take_turns(changed) and not self._runs.can_take_turns(base)
+        can_take_turns = self._runs.can_take_turns
+        return can_take_turns(configuration) and not can_take_turns(base)
 
-    def note_slower(self, speed: float) -> None:
-        """Note that the step is to run on several threads, and how fast it is on one."""
+    def note_speed(self, speed: float) -> None:
+        """Note how fast the step is on one thread, beside what is kept."""
         self._is_fast_enough = speed >= _LEAST_SPEED
 
     def begin(self, family: Sequence[Candidate], base: Configuration) -> None:

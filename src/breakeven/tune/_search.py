@@ -39,8 +39,8 @@ from breakeven.verdict import Numerics, Outcome, Trial
 if TYPE_CHECKING:
     from breakeven.tune._step_facts import StepFacts
 
-# No setting saves more of a step: what takes longer than this to start never pays.
-_MOST_SAVED = 0.6
+# Settings hardly ever save more of a step: what takes longer than this to start will not pay.
+_MOST_SAVED = 0.75
 
 
 def search(
@@ -200,20 +200,26 @@ class _Search:
         while running := [each for each in running if self._is_in_time(each, rivals[each.name])]:
             self._last = None  # also where the round is not completed
             self._last = pairs.round([rivals[each.name] for each in running])
+            self._costs.note_runs(self._base, [rivals[each.name] for each in running])
             running = [each for each in running if self._survives(each, rivals[each.name])]
-            decided = [each for each in running if self._is_decided(each, rivals[each.name])]
+            decisions = {each.name: self._decide(each, rivals[each.name]) for each in running}
+            decided = [each for each in running if decisions[each.name] is Decision.FASTER]
             running = [each for each in running if each not in decided]
             faster += decided
-        for each in family:
-            if self._steadies(each) and each not in faster and each.name in rivals:
-                self._one_thread.note_slower(searched_speedup(rivals[each.name]).value)
-        self._keep_best(fastest_first(family, faster, rivals), rivals)
+        on_one_thread = [rivals[each.name] for each in family if self._is_one_thread(each, rivals)]
+        kept = self._keep_best(fastest_first(family, faster, rivals), rivals)
+        for rival in on_one_thread:
+            self._one_thread.note_speed(searched_speedup(rival).value / kept)
 
-    def _is_decided(self, candidate: Candidate, rival: Rival) -> bool:
-        return self._decide(candidate, rival) is Decision.FASTER
+    def _is_one_thread(self, candidate: Candidate, rivals: dict[str, Rival]) -> bool:
+        """Return whether a candidate has shown how fast the step is on one thread."""
+        rival = rivals.get(candidate.name)
+        if rival is None or rival.failure is not None or not rival.num_pairs:
+            return False
+        return self._steadies(candidate) and not rival.finds_nothing(self._base)
 
     def _steadies(self, candidate: Candidate) -> bool:
-        return self._one_thread.steadies(candidate, self._base)
+        return self._one_thread.steadies(candidate.apply(self._base), self._base)
 
     def _decide(self, candidate: Candidate, rival: Rival) -> Decision:
         return decide(rival, wins_ties=self._steadies(candidate))
@@ -272,8 +278,8 @@ class _Search:
             return True
         return False
 
-    def _keep_best(self, faster: Sequence[Candidate], rivals: dict[str, Rival]) -> None:
-        """Keep the first that pays off and computes the right numbers."""
+    def _keep_best(self, faster: Sequence[Candidate], rivals: dict[str, Rival]) -> float:
+        """Keep the first that pays off and computes the right numbers; return its speedup, or 1."""
         winner: Candidate | None = None
         for candidate in faster:
             rival = rivals[candidate.name]
@@ -283,8 +289,10 @@ class _Search:
                 self._add(candidate, rival, Outcome.NOT_FASTER, reason)
             elif self._pays_off(candidate, rival) and self._is_right(candidate, rival):
                 winner = candidate
-        if winner is not None:
-            self._keep(winner, rivals[winner.name])
+        if winner is None:
+            return 1.0
+        self._keep(winner, rivals[winner.name])
+        return searched_speedup(rivals[winner.name]).value
 
     def _pays_off(self, candidate: Candidate, rival: Rival) -> bool:
         trial = self._add(candidate, rival, Outcome.NOT_WORTH_IT, "")
@@ -321,7 +329,8 @@ class _Search:
 
     def _move_to(self, base: Configuration, runs: Sequence[RunResult]) -> None:
         self._base = base
-        self._costs.base_s = min(run.wall_s for run in runs)
+        if not self._one_thread.is_on:
+            self._costs.base_s = min(run.wall_s for run in runs)
         self._last = None
 
     def _add(self, candidate: Candidate, rival: Rival, outcome: Outcome, reason: str) -> Trial:
@@ -370,7 +379,7 @@ class _Search:
         samples = samples_of(self._base) / samples_of(reduced)
         full = Rival(configuration=self._one_thread.applied(self._base), samples=samples)
         pairs = PairedRuns(self._runs, self._one_thread.applied(reduced))
-        wins_ties = not self._runs.can_take_turns(reduced) and self._runs.can_take_turns(self._base)
+        wins_ties = self._one_thread.steadies(self._base, reduced)
         while not full.num_pairs or decide(full, wins_ties=wins_ties) is Decision.UNDECIDED:
             if not self._costs.has_time_to_recheck():
                 return
@@ -386,5 +395,5 @@ class _Search:
             text = ratio_text(searched_speedup(full))
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
             if wins_ties:
-                self._one_thread.note_slower(searched_speedup(full).value)
+                self._one_thread.note_speed(searched_speedup(full).value)
             self._move_to(reduced, full.base_runs)

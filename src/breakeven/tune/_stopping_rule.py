@@ -17,7 +17,7 @@ _FASTER = 1.005
 # One pair says nothing that one hiccup of the machine would not say as well.
 _FEWEST_PAIRS = 2
 # More pairs narrow the interval slowly, and each costs two runs.
-MOST_PAIRS = 6
+_MOST_PAIRS = 6
 # Two that differ by no more than this factor are as fast; where a tie is to be won, after so many
 # pairs.
 _TIE = 1.02
@@ -62,10 +62,11 @@ def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
         return Decision.FASTER
     if wins_ties and rival.num_pairs >= _PAIRS_OF_TIE and speedup.value * _TIE > 1.0:
         return Decision.FASTER
-    if is_hopeless(rival) and not (wins_ties and rival.num_pairs < _PAIRS_OF_TIE):
+    needed = 1.0 / _TIE if wins_ties and rival.num_pairs < _PAIRS_OF_TIE else WORTHWHILE
+    if rival.speedup(_GIVING_UP_CONFIDENCE).high < needed:
         return Decision.NOT_FASTER
     is_loaded = rival.load_fraction >= BUSY_FRACTION
-    most = _MOST_PAIRS_LOADED if is_loaded else MOST_PAIRS
+    most = _MOST_PAIRS_LOADED if is_loaded else _MOST_PAIRS
     return Decision.NOT_FASTER if rival.num_pairs >= most else Decision.UNDECIDED
 
 

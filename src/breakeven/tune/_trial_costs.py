@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._candidate import Candidate
 from breakeven.tune._paired_runs import Rival
@@ -77,6 +79,18 @@ class TrialCosts:
         """Return whether the numerics gate fits; it compiles anew what is compiled."""
         gate_s = rival.own_runs[0].wall_s + (self._gate_runs - 1) * self.base_s
         return self._budget.fits(gate_s + self.reserve_s(rival.own_s))
+
+    def note_runs(self, base: Configuration, rivals: Sequence[Rival]) -> None:
+        """Note what runs of the base have taken: those in turns go on for longer than others.
+
+        Args:
+            base: What is kept so far.
+            rivals: What was compared with it.
+        """
+        longest_s = max((each.base_runs[-1].wall_s for each in rivals if each.base_runs), default=0)
+        self.base_s = max(self.base_s, longest_s)
+        if base == Configuration():
+            self._baseline_s = max(self._baseline_s, longest_s)
 
     def note_gate(self) -> None:
         """Note that the gate knows the numbers of the script as it is from now on."""

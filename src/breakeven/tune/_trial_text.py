@@ -25,10 +25,10 @@ def short_text(speedup: Speedup) -> str:
 
 
 def never_pays(extra_s: float, num_steps: int, run_s: float) -> str:
-    """Return why no gain whatever could pay for starting later."""
+    """Return why what it might save would not pay for starting later."""
     return (
         f"would start about {_seconds(extra_s)} later, and all {num_steps:,} steps of this run "
-        f"take {_seconds(run_s)}"
+        f"take {_seconds(run_s)}, of which it would have to save too much"
     )
 
 

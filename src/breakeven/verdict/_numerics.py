@@ -47,8 +47,7 @@ _SMALL_FRACTION = 1e-3
 
 # What two runs that ought to agree differ by is known from one pair of them: leave room.
 _SPREAD_FACTOR = 3.0
-# A script that differs so many times more than is allowed from one run to the next, and than what
-# becomes of rounding in it, hides mistakes.
+# A script that differs so many times more than is allowed from one run to the next hides mistakes.
 _MOST_OWN_FACTOR = 10.0
 # From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
 # (1.0) could not be told from what rounding grows to.
@@ -143,9 +142,9 @@ class _Comparison:
             tolerance = self._tolerance(own, is_loss=is_loss)
             repeat = repeats.get(own.key)
             spread = _SPREAD_FACTOR * _relative(own, repeat, scale)
-            growth = _SPREAD_FACTOR * _relative(own, perturbed.get(own.key), scale)
-            if repeat is not None and spread >= _MOST_OWN_FACTOR * max(tolerance, growth):
+            if repeat is not None and spread >= _MOST_OWN_FACTOR * tolerance:
                 return as_own(differing(number, own, repeat, spread / _SPREAD_FACTOR, tolerance))
+            growth = _SPREAD_FACTOR * _relative(own, perturbed.get(own.key), scale)
             allowed = max(tolerance, spread, growth)
             if allowed >= _MOST_GROWTH[self.numerics]:
                 undecided.append(growth / _SPREAD_FACTOR)

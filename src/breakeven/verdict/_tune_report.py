@@ -122,8 +122,8 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         machine: On which machine, with which versions.
         num_steps: Steps that the run is taken to have, against which start-up is counted.
         baseline_step_ns: Median step of the script as it is, in the confirming runs.
-        tuned_step_ns: The same under the configuration, by the speedup; the baseline's where
-            nothing is kept.
+        tuned_step_ns: Step under the configuration, by the speedup; the baseline's where nothing is
+            kept.
         speedup: The former over the latter.
         low: Lower end of its 95 % interval.
         high: Upper end.
