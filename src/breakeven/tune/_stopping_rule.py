@@ -42,9 +42,9 @@ def searched_speedup(rival: Rival) -> Speedup:
     return rival.speedup(num_looks=_MOST_PAIRS_LOADED)
 
 
-def is_hopeless(rival: Rival) -> bool:
-    """Return whether a rival does not look worthwhile any more."""
-    return rival.speedup(_GIVING_UP_CONFIDENCE).high < WORTHWHILE
+def is_hopeless(rival: Rival, needed: float = WORTHWHILE) -> bool:
+    """Return whether a rival does not look as fast as ``needed`` any more."""
+    return rival.speedup(_GIVING_UP_CONFIDENCE).high < needed
 
 
 def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
@@ -63,7 +63,7 @@ def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
     if wins_ties and rival.num_pairs >= _PAIRS_OF_TIE and speedup.value * _TIE > 1.0:
         return Decision.FASTER
     needed = 1.0 / _TIE if wins_ties and rival.num_pairs < _PAIRS_OF_TIE else WORTHWHILE
-    if rival.speedup(_GIVING_UP_CONFIDENCE).high < needed:
+    if is_hopeless(rival, needed):
         return Decision.NOT_FASTER
     is_loaded = rival.load_fraction >= BUSY_FRACTION
     most = _MOST_PAIRS_LOADED if is_loaded else _MOST_PAIRS
