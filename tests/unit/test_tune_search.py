@@ -381,6 +381,23 @@ def test_a_compiler_that_hangs_leaves_time_for_the_confirmation() -> None:
     assert runs.now_s <= 30.0 - 4 * 0.6
 
 
+def test_trials_that_bring_nothing_take_half_of_the_budget_at_most() -> None:
+    runs = MadeUpRuns(speeds(flushes_denormals=1.5))
+    result = find(runs, FUSED, GATHER, THREADS_1, CHANNELS, BF16, DENORMAL, budget_s=26.0)
+    assert runs.now_s <= 14.0
+    assert result.configuration == Configuration()
+    last = trial(result, DENORMAL)
+    assert last.outcome is Outcome.OUT_OF_BUDGET
+    assert "trials that brought nothing took" in last.reason
+    assert "half of the budget of 26 s" in last.reason
+
+
+def test_what_is_kept_is_not_wasted() -> None:
+    runs = MadeUpRuns(speeds(flushes_denormals=1.5, optimizer=1.5, gathers_batches=1.5))
+    result = find(runs, FUSED, GATHER, THREADS_1, CHANNELS, DENORMAL, budget_s=60.0)
+    assert trial(result, DENORMAL).outcome is Outcome.KEPT
+
+
 def test_no_budget_tries_nothing_and_leaves_nothing_out() -> None:
     runs = MadeUpRuns(speeds(optimizer=1.5))
     result = find(runs, FUSED, COMPILE, budget_s=0.0)

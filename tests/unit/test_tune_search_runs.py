@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from made_up_runs import SCRIPT, Answer, ScriptedLauncher, failure, plain_run
 from msgspec.structs import replace
@@ -154,3 +156,21 @@ def test_budget_counts_from_its_creation() -> None:
         Budget(-1.0)
     with pytest.raises(ValueError, match="nan"):
         Budget(float("nan"))
+
+
+def test_half_of_a_budget_may_go_into_trials_that_bring_nothing() -> None:
+    now_s, num_useful = 0.0, 0
+    budget = Budget(60.0, lambda: now_s)
+    with budget.trial(lambda: num_useful):
+        now_s = 20.0
+        assert budget.may_waste(10.0)
+        assert not budget.may_waste(10.1)
+        num_useful = 1
+    assert budget.wasted_s == 0.0
+    with suppress(RuntimeError), budget.trial(lambda: num_useful):
+        now_s = 32.0
+        raise RuntimeError
+    now_s = 50.0
+    assert budget.wasted_s == 12.0
+    assert budget.may_waste(18.0)
+    assert not budget.may_waste(18.1)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
+
+# Of a budget, trials that bring nothing may take so much: those that promise most come first, and
+# where they fail, the rest hardly helps.
+_WASTED_FRACTION = 0.5
 
 
 class Budget:
@@ -20,6 +25,8 @@ class Budget:
         self.total_s = total_s
         self._clock_s = clock_s
         self._start_s = clock_s()
+        self._wasted_s = 0.0
+        self._trial_start_s: float | None = None
 
     @property
     def spent_s(self) -> float:
@@ -34,3 +41,28 @@ class Budget:
     def fits(self, needed_s: float) -> bool:
         """Return whether something that takes ``needed_s`` seconds would end in time."""
         return needed_s <= self.left_s
+
+    @property
+    def wasted_s(self) -> float:
+        """Return the seconds of trials that brought nothing, and of the one that goes on."""
+        running_s = 0.0 if self._trial_start_s is None else self._clock_s() - self._trial_start_s
+        return self._wasted_s + running_s
+
+    def may_waste(self, needed_s: float) -> bool:
+        """Return whether ``needed_s`` seconds may go into what may bring nothing."""
+        return self.wasted_s + needed_s <= _WASTED_FRACTION * self.total_s
+
+    @contextmanager
+    def trial(self, num_useful: Callable[[], int]) -> Iterator[None]:
+        """Count what is done inside as wasted, unless it brings something.
+
+        Args:
+            num_useful: Tells how many useful things were found so far.
+        """
+        before = num_useful()
+        self._trial_start_s = self._clock_s()
+        try:
+            yield
+        finally:
+            self._wasted_s = self._wasted_s if num_useful() > before else self.wasted_s
+            self._trial_start_s = None

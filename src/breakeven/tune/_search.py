@@ -24,7 +24,6 @@ from breakeven.tune._trial_runs import (
     takes_too_much_memory,
 )
 from breakeven.tune._trial_text import (
-    does_not_fit,
     memory_grew,
     never_pays,
     not_checked_in_time,
@@ -187,8 +186,14 @@ class _Search:
             if self._is_worth_a_trial(candidate, planned_s):
                 planned_s += self._costs.trial_s(candidate)
                 running.append(candidate)
-        if not running:
-            return
+        if running:
+            with self._budget.trial(lambda: len(self._kept)):
+                self._compare(family, running, planned_s)
+
+    def _compare(
+        self, family: Sequence[Candidate], running: list[Candidate], planned_s: float
+    ) -> None:
+        """Run what is worth a trial of a family beside the base until it is decided."""
         self._one_thread.begin(running, self._base)
         rivals = {each.name: self._rival(each) for each in running}
         names = ", ".join(each.name for each in running)
@@ -240,13 +245,9 @@ class _Search:
             reason = never_pays(extra_s, self._num_steps, all_steps_s)
             self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
             return False
-        needed_s = self._costs.trial_s(candidate) + self._costs.reserve_s(self._costs.base_s)
-        if self._budget.fits(planned_s + needed_s):
-            return True
-        left_s = max(0.0, self._budget.left_s - planned_s)
-        reason = does_not_fit(needed_s, left_s, self._budget.total_s)
-        self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
-        return False
+        if reason := self._costs.why_no_time(candidate, planned_s):
+            self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
+        return not reason
 
     def _is_in_time(self, candidate: Candidate, rival: Rival) -> bool:
         """Return whether there is time for one more pair; note where there is not."""

@@ -47,6 +47,11 @@ def is_hopeless(rival: Rival, needed: float = WORTHWHILE) -> bool:
     return rival.speedup(_GIVING_UP_CONFIDENCE).high < needed
 
 
+def is_promising(rival: Rival) -> bool:
+    """Return whether a rival is faster so far, by what it takes to be worthwhile."""
+    return rival.num_pairs > 0 and rival.speedup().value >= WORTHWHILE
+
+
 def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
     """Return whether the runs so far show that a rival is faster than its base, or is not.
 

@@ -9,6 +9,8 @@ from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._candidate import Candidate
 from breakeven.tune._paired_runs import Rival
+from breakeven.tune._stopping_rule import is_promising
+from breakeven.tune._trial_text import does_not_fit, wasted_enough
 
 if TYPE_CHECKING:
     from breakeven.tune._step_facts import StepFacts
@@ -65,11 +67,29 @@ class TrialCosts:
         """Return the seconds after which a run would use up what the confirmation needs."""
         return self._budget.left_s - self.reserve_s(self.base_s)
 
+    def why_no_time(self, candidate: Candidate, planned_s: float) -> str | None:
+        """Return why a candidate cannot be tried in time; None where it can.
+
+        Args:
+            candidate: Which.
+            planned_s: What others take before it, in seconds.
+        """
+        budget, trial_s = self._budget, self.trial_s(candidate)
+        needed_s = trial_s + self.reserve_s(self.base_s)
+        if not budget.fits(planned_s + needed_s):
+            left_s = max(0.0, budget.left_s - planned_s)
+            return does_not_fit(needed_s, left_s, budget.total_s)
+        # What is tried first is tried even where one trial takes most of the time.
+        if budget.wasted_s > 0 and not budget.may_waste(planned_s + trial_s):
+            return "not tried: " + wasted_enough(budget.wasted_s, budget.total_s)
+        return None
+
     def has_time_to_pair(self, rival: Rival) -> bool:
         """Return whether one more pair fits; the first was seen to fit when it was planned."""
         if not rival.own_runs:
             return True
-        return self._budget.fits(rival.pair_s + self.reserve_s(rival.own_s))
+        is_left = self._budget.fits(rival.pair_s + self.reserve_s(rival.own_s))
+        return is_left and (is_promising(rival) or self._budget.may_waste(rival.pair_s))
 
     def has_time_to_recheck(self) -> bool:
         """Return whether one more pair of kept configurations fits."""

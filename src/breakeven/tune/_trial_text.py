@@ -51,6 +51,14 @@ def does_not_fit(needed_s: float, left_s: float, total_s: float) -> str:
     )
 
 
+def wasted_enough(wasted_s: float, total_s: float) -> str:
+    """Return why nothing more is tried, though there is time."""
+    return (
+        f"trials that brought nothing took {_seconds(wasted_s)} already, and may take half of the "
+        f"budget of {_seconds(total_s)}"
+    )
+
+
 def not_in_time(speedup: Speedup) -> str:
     """Return how far a candidate came until the budget was used up."""
     return f"{ratio_text(speedup)}: not decided within the budget"
