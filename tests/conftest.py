@@ -24,6 +24,7 @@ hypothesis.settings.register_profile("breakeven", deadline=None)
 hypothesis.settings.load_profile("breakeven")
 
 GOLDEN = Path(__file__).parent / "golden"
+END_TO_END = Path(__file__).parent / "e2e"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +32,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-gpu", action="store_true", help="fail tests that need a GPU and find none"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a test that reads a clock, or waits for processes, fail once: machines stall at times.
+
+    Each such failure is listed in the summary.
+    """
+    for item in items:
+        if END_TO_END in item.path.parents or item.get_closest_marker("timing"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -152,7 +152,7 @@ def test_what_a_script_sets_by_itself_is_left_to_it() -> None:
 @pytest.mark.timing
 def test_tuned_exactly_and_run_with_it_to_the_same_bit(start: Start, tmp_path: Path) -> None:
     script, file = str(SCRIPTS / "tune_loader.py"), tmp_path / "work" / "breakeven.toml"
-    stdout, _ = finish(start("tune", script, "--exact", "--budget", "15s", "--json"))
+    stdout, _ = finish(start("tune", script, "--exact", "--budget", "30s", "--json"))
     report = msgspec.json.decode(stdout, type=TuneReport)
     assert_consistent(report)
     assert report.configuration.gathers_batches
