@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     Subset,
@@ -29,6 +30,21 @@ GATHERED = Configuration(gathers_batches=True)
 def tensors(count: int = 37) -> TensorDataset:
     values = torch.arange(count * 6, dtype=torch.float32).reshape(count, 2, 3)
     return TensorDataset(values, torch.arange(count), torch.rand(count) > 0.5)
+
+
+class Table(Dataset[tuple[torch.Tensor, ...]]):
+    """A data set as people write it, which holds three tensors."""
+
+    def __init__(self, count: int = 37) -> None:
+        self.features, self.labels, self.flags = tensors(count).tensors
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        """Return a sample."""
+        label = self.labels[index]
+        return self.features[index], label, self.flags[index]
 
 
 def epochs(loader: Any, count: int = 2) -> list[Any]:
@@ -52,6 +68,8 @@ def loaders() -> dict[str, Any]:
         "with replacement": lambda: DataLoader(
             tensors(), sampler=RandomSampler(tensors(), replacement=True), batch_size=5
         ),
+        "table": lambda: DataLoader(Table(), batch_size=8, shuffle=True),
+        "split of table": lambda: DataLoader(random_split(Table(), [30, 7])[1], 3),
         "batch sampler": lambda: DataLoader(
             tensors(), batch_sampler=BatchSampler(RandomSampler(tensors()), 5, False)
         ),

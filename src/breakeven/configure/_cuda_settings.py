@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from breakeven.configure._changed_loaders import ChangedLoaders
 from breakeven.configure._patching import Patches
-from breakeven.configure._whole_batches import tensors_behind
+from breakeven.configure._tensor_rows import row_tensors, without_subsets
 
 # Of the device's free memory: the training itself needs the rest.
 _MAX_DATA_FRACTION = 0.5
@@ -55,11 +55,14 @@ class data_on_device(ChangedLoaders):  # noqa: N801 - a context manager reads as
     """
 
     def _change(self, given: dict[str, Any], loader: DataLoader[Any]) -> bool:
-        tensors = tensors_behind(given["dataset"])
+        dataset = without_subsets(given["dataset"])
+        tensors = row_tensors(dataset)
         is_own_collation = given.get("collate_fn") is not None
         if not tensors or is_own_collation or given.get("num_workers"):
             return False
-        dataset = _innermost(given["dataset"])
+        # Attributes of a class of the user's may be read elsewhere as well.
+        if type(dataset) is not TensorDataset:
+            return False
         if not all(tensor.is_cuda for tensor in tensors):
             num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             if num_bytes > _MAX_DATA_FRACTION * torch.cuda.mem_get_info()[0]:
@@ -68,9 +71,3 @@ class data_on_device(ChangedLoaders):  # noqa: N801 - a context manager reads as
             dataset.tensors = tuple(tensor.cuda() for tensor in tensors)
         given["pin_memory"] = False
         return True
-
-
-def _innermost(dataset: Any) -> TensorDataset:
-    while not isinstance(dataset, TensorDataset):
-        dataset = dataset.dataset
-    return dataset
