@@ -27,9 +27,7 @@ def to_json(report: CheckReport, *, with_recording: bool = False) -> bytes:
     """
     if not with_recording:
         report = msgspec.structs.replace(report, recording=None)
-    document = encode_document(report)
-    msgspec.json.decode(document, type=CheckReport)
-    return document
+    return encode_readable(report)
 
 
 def json_schema() -> dict[str, Any]:
@@ -71,6 +69,17 @@ def described_schema(
         "description": description,
         **described,
     }
+
+
+def encode_readable(report: msgspec.Struct) -> bytes:
+    """Return a report as `encode_document` does, once it was read back.
+
+    Raises:
+        msgspec.ValidationError: It breaks its own schema.
+    """
+    document = encode_document(report)
+    msgspec.json.decode(document, type=type(report))
+    return document
 
 
 def encode_document(value: object) -> bytes:

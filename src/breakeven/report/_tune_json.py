@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from breakeven.report._json import described_schema, encode_document
+from breakeven.report._json import described_schema, encode_readable
 from breakeven.verdict import TUNE_SCHEMA_VERSION, TuneReport
 
 TUNE_SCHEMA_ID = f"urn:breakeven:schema:tune:{TUNE_SCHEMA_VERSION}"
@@ -19,9 +17,7 @@ def tune_to_json(report: TuneReport) -> bytes:
         msgspec.ValidationError: The report breaks its own schema (a time that is not a number),
             so the document could never be read back.
     """
-    document = encode_document(report)
-    msgspec.json.decode(document, type=TuneReport)
-    return document
+    return encode_readable(report)
 
 
 def tune_schema() -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ import platformdirs
 from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.store._report_file import write_document
+from breakeven.store._this_machine import installed_version
 
 _VERSION = 1
 
@@ -48,17 +48,13 @@ def machine_key(*, processor: str, torch_version: str) -> MachineKey:
         processor: Name of its CPU.
         torch_version: torch that runs scripts here.
     """
-    try:
-        own_version = version("breakeven")
-    except PackageNotFoundError:  # run from a folder that was never installed
-        own_version = ""
     return MachineKey(
         hostname=platform.node(),
         processor=processor,
         num_processors=num_cores(),
         python_version=platform.python_version(),
         torch_version=torch_version,
-        breakeven_version=own_version,
+        breakeven_version=installed_version("breakeven"),
     )
 
 

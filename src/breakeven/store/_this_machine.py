@@ -19,13 +19,14 @@ def this_machine(*, gpu: str) -> Machine:
         processor=cpu_name(),
         num_cores=num_cores(),
         gpu=gpu,
-        torch_version=_version("torch"),
+        torch_version=installed_version("torch"),
         python_version=platform.python_version(),
-        breakeven_version=_version("breakeven"),
+        breakeven_version=installed_version("breakeven"),
     )
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """Return the version of an installed package; empty for one that is not."""
     try:
         return version(package)
     except PackageNotFoundError:  # run from a folder that was never installed
