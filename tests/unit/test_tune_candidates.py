@@ -13,7 +13,7 @@ import pytest
 from made_up_steps_facts import convnet, mlp
 from msgspec.structs import replace
 
-from breakeven.trace import Configuration, Settings
+from breakeven.trace import Configuration, Settings, Sync
 from breakeven.tune import _all_candidates
 from breakeven.tune._all_candidates import all_candidates
 from breakeven.tune._candidate import Candidate
@@ -26,6 +26,7 @@ COMPILED = Configuration(compile_mode="default")
 SUBNORMAL = {"subnormal_fraction": 0.05}
 TF32 = Settings(allow_tf32_matmul=True)
 SEARCHED = Settings(cudnn_benchmark=True)
+TEST = Sync(kind="bool", via="torch.distributions.normal")
 AUTOCAST = Settings(autocast_dtype="bfloat16")
 
 # What each candidate changes where nothing is changed yet, and facts under which it may be tried.
@@ -48,6 +49,11 @@ APPLICABLE: dict[str, tuple[StepFacts, Configuration, dict[str, Any]]] = {
     ),
     "keep-memory": (convnet(), NOTHING, {"keeps_freed_memory": True}),
     "no-profiler-ranges": (mlp(), NOTHING, {"skips_profiler_ranges": True}),
+    "no-distribution-checks": (
+        mlp(events=(steps.PRODUCT, *3 * (TEST,))),
+        NOTHING,
+        {"skips_distribution_checks": True},
+    ),
     "flush-denormal": (mlp(**SUBNORMAL), NOTHING, {"flushes_denormals": True}),
     "channels-last": (convnet(), NOTHING, {"channels_last": True}),
     "autocast=bfloat16": (convnet(), NOTHING, {"autocast": "bfloat16"}),
@@ -110,6 +116,8 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
     ),
     ("keep-memory", mlp(page_faults=0.5), NOTHING, "pages from the system: too few"),
     ("no-profiler-ranges", mlp(step_ns=60e6), NOTHING, "would save"),
+    ("no-distribution-checks", mlp(), NOTHING, "no distribution tests its arguments"),
+    ("no-distribution-checks", mlp(events=(TEST,), step_ns=60e6), NOTHING, "would save"),
     ("flush-denormal", mlp(**CUDA, **SUBNORMAL), NOTHING, "on a GPU"),
     ("flush-denormal", mlp(), NOTHING, "no subnormal numbers"),
     (
@@ -305,6 +313,7 @@ def test_class_of_numerics_is_what_the_setting_may_do() -> None:
         "gather-batches",
         "keep-memory",
         "no-profiler-ranges",
+        "no-distribution-checks",
         "workers=1",
         "workers=4",
         "prefetch=4",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from breakeven.configure._cuda_settings import allowed_tf32, benchmarked_cudnn, data_on_device
+from breakeven.configure._distribution_checks import skipped_distribution_checks
 from breakeven.configure._kept_memory import keep_freed_memory
 from breakeven.configure._loader_settings import loader_workers, other_batch_size, pinned_batches
 from breakeven.configure._model_calls import changed_model_calls
@@ -78,6 +79,8 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
             self._add_count("keeps_freed_memory", lambda: int(is_kept))
         if wanted.skips_profiler_ranges:
             self._add("skips_profiler_ranges", skipped_profiler_ranges())
+        if wanted.skips_distribution_checks:
+            self._add("skips_distribution_checks", skipped_distribution_checks())
 
     def _change_loaders(self) -> None:
         wanted = self._configuration

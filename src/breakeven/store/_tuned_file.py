@@ -38,6 +38,7 @@ _MEANINGS = {
     "channels_last": "weights of 2-d convolutions in channels-last memory",
     "keeps_freed_memory": "the process keeps memory that is freed",
     "skips_profiler_ranges": "nothing is announced to a profiler while none runs",
+    "skips_distribution_checks": "distributions do not test their arguments",
     "optimizer": "which of torch's implementations of the optimizer runs",
     "autocast": "the model is called in an autocast region of this format",
     "compile_mode": "the model is compiled by torch.compile, in this mode",

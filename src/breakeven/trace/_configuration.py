@@ -23,6 +23,8 @@ class Configuration(
             system.
         skips_profiler_ranges: Optimizers and loaders announce themselves to no profiler, while none
             runs.
+        skips_distribution_checks: ``torch.distributions`` tests its arguments only where the script
+            asks for it.
         optimizer: Implementation of torch's optimizers that have it.
         autocast: Number format of an autocast region around each call of the model.
         compile_mode: Mode of ``torch.compile`` for the model; empty for none.
@@ -44,6 +46,7 @@ class Configuration(
     channels_last: bool = False
     keeps_freed_memory: bool = False
     skips_profiler_ranges: bool = False
+    skips_distribution_checks: bool = False
     optimizer: Literal["", "foreach", "fused"] = ""
     autocast: Literal["", "bfloat16", "float16"] = ""
     compile_mode: Literal[

@@ -19,7 +19,11 @@ from breakeven.tune._loader_candidates import (
     ReadAhead,
     Workers,
 )
-from breakeven.tune._process_candidates import KeepMemory, SkipProfilerRanges
+from breakeven.tune._process_candidates import (
+    KeepMemory,
+    SkipDistributionChecks,
+    SkipProfilerRanges,
+)
 from breakeven.tune._step_candidates import Compile, CppWrapper, OptimizerKind
 from breakeven.tune._step_facts import StepFacts
 
@@ -45,6 +49,7 @@ def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple
         InteropThreads(),
         KeepMemory(),
         SkipProfilerRanges(),
+        SkipDistributionChecks(),
         FlushDenormal(),
         ChannelsLast(),
         Autocast("bfloat16"),

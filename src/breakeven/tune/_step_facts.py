@@ -91,6 +91,11 @@ class StepFacts:
             for op in self.model_ops
         )
 
+    @cached_property
+    def num_distribution_checks(self) -> int:
+        """Return how often a distribution tests an argument, for whose answer a GPU would wait."""
+        return sum(sync.via.startswith("torch.distributions") for sync in self.trace.syncs)
+
     @property
     def launch_fraction(self) -> float:
         """Return about which part of the step goes into issuing operators, 0 to 1."""
