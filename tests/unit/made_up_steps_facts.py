@@ -31,6 +31,7 @@ LOADER = LoaderFacts(
     dataset="TensorDataset",
     data_bytes=4096 * 20 * 4,
     is_indexed=True,
+    has_tensor_rows=True,
     fetch_ns=500_000,
     fetch_cpu_ns=500_000,
 )

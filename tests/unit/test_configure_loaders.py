@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -18,6 +19,7 @@ from torch.utils.data import (
     default_collate,
     random_split,
 )
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from breakeven.configure import configured
 from breakeven.configure._loader_settings import _MARK, _mark, _without_waiting
@@ -76,6 +78,13 @@ def loaders() -> dict[str, Any]:
     }
 
 
+class _Generators:
+    """A batch sampler whose batches can be looked at once."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((number for number in batch) for batch in ([0, 2], [1]))
+
+
 def not_gathered() -> dict[str, Any]:
     """Return loaders whose batches are not the tensors' own rows."""
 
@@ -89,6 +98,9 @@ def not_gathered() -> dict[str, Any]:
         "no batches": lambda: DataLoader(tensors(), batch_size=None),
         "transposed": lambda: DataLoader(TensorDataset(torch.rand(5, 9).T), 3),
         "with gradient": lambda: DataLoader(TensorDataset(torch.rand(9, requires_grad=True)), 3),
+        "channels last": lambda: DataLoader(
+            TensorDataset(torch.rand(9, 4, 4, 1).permute(0, 3, 1, 2)), 3
+        ),
         "list": lambda: DataLoader(list(range(9)), 4),  # type: ignore[arg-type]
     }
 
@@ -140,9 +152,40 @@ def test_gathered_batch_is_not_put_together_from_samples(monkeypatch: pytest.Mon
         assert sum(len(batch[0]) for batch in loader) == len(dataset)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(tensors(), batch_sampler=[[slice(0, 2)], [slice(2, 4)]]),  # type: ignore[list-item]
+        lambda: DataLoader(Subset(tensors(), [5, 4, 3]), batch_sampler=_Generators()),  # type: ignore[arg-type]
+        lambda: DataLoader(tensors(), batch_sampler=[[torch.tensor([1])]]),  # type: ignore[list-item]
+        lambda: DataLoader(tensors(), batch_sampler=[{1: 0}.keys()]),  # type: ignore[list-item]
+        lambda: DataLoader(tensors(), batch_sampler=[list(np.arange(3)), [True]]),  # type: ignore[list-item]
+    ],
+)
+def test_whatever_a_sampler_yields_is_taken_as_before(make: Any) -> None:
+    torch.manual_seed(3)
+    expected = epochs(make())
+    torch.manual_seed(3)
+    with configured(GATHERED):
+        found = epochs(make())
+    assert_same(found, expected)
+
+
 @pytest.mark.parametrize("indices", [[1.5, 2.0], [True, False], [], [[0, 1]], [torch.ones(2)]])
 def test_indices_that_are_no_numbers_of_rows_are_left_to_the_data_set(indices: list[Any]) -> None:
     assert gather(tensors(), indices) is None
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, tuple, (int, tuple)])
+def test_collation_that_was_extended_is_used(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    def count(batch: Any, **_: Any) -> int:
+        return len(batch)
+
+    monkeypatch.setitem(default_collate_fn_map, kind, count)
+    with configured(GATHERED) as settings:
+        found = next(iter(DataLoader(tensors(), 8)))
+    assert found == (8 if kind is not torch.Tensor else [8, 8, 8])
+    assert settings.effects() == {"gathers_batches": 0}
 
 
 def test_index_beyond_the_data_is_an_error_as_before() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_up_steps_facts import mlp
 from torch.distributions import Distribution, Normal
 
+from breakeven.capture import record_steps
 from breakeven.configure import configured
 from breakeven.trace import Configuration
 
@@ -37,3 +39,16 @@ def test_values_are_the_same() -> None:
     with configured(UNCHECKED):
         found = Normal(policy.loc, policy.scale).log_prob(torch.ones(5))
     assert torch.equal(found, expected)
+
+
+def test_recorded_step_shows_how_many_arguments_are_tested() -> None:
+    with record_steps() as recording:
+        weight = torch.ones(3, device="cuda", requires_grad=True)
+        value = torch.ones(3, device="cuda")
+        optimizer = torch.optim.SGD([weight])
+        for _ in range(3):
+            optimizer.zero_grad()
+            Normal(weight, weight.exp()).log_prob(value).sum().backward()
+            optimizer.step()
+    facts = mlp(events=recording.trace.events)
+    assert facts.num_distribution_checks == 3  # mean, deviation and value

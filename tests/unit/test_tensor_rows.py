@@ -37,6 +37,22 @@ class Named(Base):
         return image, label, image
 
 
+class Documented(Base):
+    def __getitem__(self, index: int) -> Any:
+        """Return a sample.
+
+        It is a pair.
+        """
+        x: torch.Tensor = self.x[index]
+        return x, self.y[index]
+
+
+class Unpacked(Base):
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.x[index], self.y[index]
+        return x, y
+
+
 class Inherited(Named):
     pass
 
@@ -139,6 +155,25 @@ class Whole(Rows):
         return [self[i] for i in indices]
 
 
+class Delegating(Rows):
+    def __getattr__(self, name: str) -> Any:
+        return {"__getitems__": lambda indices: [self[i] for i in indices]}[name]
+
+
+class Static(Base):
+    __getitem__ = staticmethod(Rows(X, Y).__getitem__)  # type: ignore[assignment]
+
+
+class Meta(type):
+    @property
+    def __getitem__(cls) -> Any:
+        return Rows.__dict__["__getitem__"]
+
+
+class OfMeta(Base, metaclass=Meta):
+    pass
+
+
 def twice(method: Any) -> Any:
     @functools.wraps(method)
     def doubled(self: Any, i: int) -> Any:
@@ -158,9 +193,9 @@ def same(found: tuple[torch.Tensor, ...], *expected: torch.Tensor) -> bool:
     return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize("kind", [Rows, Named, Inherited])
+@pytest.mark.parametrize("kind", [Rows, Named, Inherited, Documented, Unpacked])
 def test_rows_of_own_tensors_are_told(kind: Any) -> None:
-    expected = (X, Y) if kind is Rows else (X, Y, X)
+    expected = (X, Y, X) if issubclass(kind, Named) else (X, Y)
     assert same(row_tensors(kind()), *expected)
     assert same(row_tensors(Subset(Subset(kind(), [4, 2, 1]), [0])), *expected)
 
@@ -169,7 +204,8 @@ def test_rows_of_own_tensors_are_told(kind: Any) -> None:
     "kind",
     [
         Alone, List, Scaled, Shifted, Changed, Rebound, Swapped, Counting, Sometimes, Optional,
-        Keyword, Positional, Other, Star, Nothing, Property, Reading, Whole, Decorated, Base,
+        Keyword, Positional, Other, Star, Nothing, Property, Reading, Whole, Delegating,
+        Static, OfMeta, Decorated, Base,
     ],
 )  # fmt: skip
 def test_whatever_else_a_sample_may_be_is_left_alone(kind: Any) -> None:
@@ -182,6 +218,7 @@ def test_whatever_else_a_sample_may_be_is_left_alone(kind: Any) -> None:
         X.numpy(),
         list(X),
         X.T,
+        torch.rand(6, 4, 4, 1).permute(0, 3, 1, 2),
         torch.rand(6, requires_grad=True),
         torch.nn.Parameter(X),
         X.to_sparse(),
@@ -198,14 +235,27 @@ def test_lists_and_concatenations_are_left_alone() -> None:
     assert same(row_tensors(TensorDataset(X, Y)), X, Y)
 
 
-def test_source_that_is_not_what_runs_says_nothing(tmp_path: Path) -> None:
+SOURCE = "class Rows:\n    def __getitem__(self, i):\n        return self.x[i], self.y[i]{}\n"
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_read"),
+    [
+        (SOURCE.format(" / 255"), SOURCE.format("")),
+        (SOURCE.format("").replace("x[i], self.y", "y[i], self.x"), SOURCE.format("")),
+        (SOURCE.format("").replace("y", "z"), SOURCE.format("")),
+        (SOURCE.format(""), "class Rows:\n    def __getitem__(self, i):\n        return (self.x["),
+        (SOURCE.format(""), None),
+    ],
+)
+def test_source_that_is_not_what_runs_says_nothing(
+    runs: str, is_read: str | None, tmp_path: Path
+) -> None:
     file = tmp_path / "data.py"
-    text = "class Rows:\n    def __getitem__(self, i):\n        return self.x[i], self.{}[i]\n"
-    file.write_text(text.format("z"))
     module = ModuleType("data")
-    exec(compile(text.format("y"), str(file), "exec"), module.__dict__)
+    exec(compile(runs, str(file), "exec"), module.__dict__)
+    if is_read is not None:
+        file.write_text(is_read)
     rows = module.Rows()
     rows.x, rows.y, rows.z = X, Y, X
-    assert row_tensors(rows) == ()
-    file.unlink()
     assert row_tensors(rows) == ()

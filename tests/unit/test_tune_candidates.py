@@ -90,7 +90,7 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
     ("data-on-device", mlp(**CUDA, loader={"dataset": "Images"}), NOTHING, "a Images, not a"),
     ("data-on-device", mlp(**CUDA, loader={"data_bytes": 3 << 30}), NOTHING, "data set has 3"),
     ("gather-batches", mlp(loaders=()), NOTHING, "no DataLoader"),
-    ("gather-batches", mlp(loader={"is_indexed": False}), NOTHING, "more than rows of its"),
+    ("gather-batches", mlp(loader={"has_tensor_rows": False}), NOTHING, "not just rows of"),
     ("gather-batches", mlp(loader={"has_batched_fetch": True}), NOTHING, "whole already"),
     *(
         (f"{kind}-optimizer", facts, NOTHING, reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from made_up_runs import ProgressLog
 from made_up_trials import (
@@ -28,8 +30,10 @@ from breakeven.capture import FailureKind, RunFailure
 from breakeven.errors import BreakevenError
 from breakeven.timing import BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
+from breakeven.tune._paired_runs import PairedRuns, Rival
 from breakeven.tune._search import search
 from breakeven.tune._search_result import SearchResult
+from breakeven.tune._trial_costs import TrialCosts
 from breakeven.tune._trial_text import ratio_text
 from breakeven.verdict import Numerics, Outcome, Trial
 
@@ -383,13 +387,32 @@ def test_a_compiler_that_hangs_leaves_time_for_the_confirmation() -> None:
 
 def test_trials_that_bring_nothing_take_half_of_the_budget_at_most() -> None:
     runs = MadeUpRuns(speeds(flushes_denormals=1.5))
-    result = find(runs, FUSED, GATHER, THREADS_1, CHANNELS, BF16, DENORMAL, budget_s=26.0)
-    assert runs.now_s <= 14.0
+    result = find(runs, FUSED, GATHER, THREADS_1, CHANNELS, BF16, DENORMAL, budget_s=20.0)
+    assert runs.now_s <= 10.0
     assert result.configuration == Configuration()
     last = trial(result, DENORMAL)
     assert last.outcome is Outcome.OUT_OF_BUDGET
-    assert "trials that brought nothing took" in last.reason
-    assert "half of the budget of 26 s" in last.reason
+    assert re.search(r"not tried: one more pair of runs takes about 1\.2 s; .* 20 s", last.reason)
+
+
+@pytest.mark.parametrize(("speed", "goes_on"), [(1.5, True), (1.01, False)])
+def test_only_what_looks_faster_goes_on_where_enough_was_wasted(
+    speed: float, goes_on: bool
+) -> None:
+    runs = MadeUpRuns(speeds(optimizer=speed), noise=0.0)
+    budget = runs.budget(10.0)
+    rival = Rival(configuration=Configuration(optimizer="fused"))
+    PairedRuns(runs, Configuration()).round([rival])
+    costs = TrialCosts(FACTS, budget, 0.6)
+    assert costs.why_no_pair(rival) is None
+    with budget.trial(lambda: 0):
+        runs.now_s += 4.0
+        reason = costs.why_no_pair(rival)
+    assert (reason is None) == goes_on
+    if reason:
+        assert "not decided; one more pair of runs takes about 1.2 s" in reason
+        assert "half of the budget of 10 s" in reason
+        assert "1 s are left" in reason
 
 
 def test_what_is_kept_is_not_wasted() -> None:

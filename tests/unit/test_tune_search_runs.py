@@ -163,8 +163,7 @@ def test_half_of_a_budget_may_go_into_trials_that_bring_nothing() -> None:
     budget = Budget(60.0, lambda: now_s)
     with budget.trial(lambda: num_useful):
         now_s = 20.0
-        assert budget.may_waste(10.0)
-        assert not budget.may_waste(10.1)
+        assert budget.left_to_waste_s == 10.0
         num_useful = 1
     assert budget.wasted_s == 0.0
     with suppress(RuntimeError), budget.trial(lambda: num_useful):
@@ -172,5 +171,7 @@ def test_half_of_a_budget_may_go_into_trials_that_bring_nothing() -> None:
         raise RuntimeError
     now_s = 50.0
     assert budget.wasted_s == 12.0
-    assert budget.may_waste(18.0)
-    assert not budget.may_waste(18.1)
+    assert budget.left_to_waste_s == 18.0
+    with budget.trial(lambda: num_useful):
+        now_s = 90.0
+    assert budget.left_to_waste_s == 0.0

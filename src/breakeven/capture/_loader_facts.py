@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, TensorDataset
 
 from breakeven.capture._location import is_user_file, location_of
+from breakeven.configure import has_whole_batches
 from breakeven.trace import LoaderFacts, Location
 
 # Indexing a few tensors and putting the samples together takes 3-10 µs a sample, and some 150 µs
@@ -76,6 +77,7 @@ def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFact
         dataset_location=_class_location(type(dataset)),
         data_bytes=held_bytes(loader.dataset),
         is_indexed=_only_indexes(dataset),
+        has_tensor_rows=has_whole_batches(loader),
         has_batched_fetch=(
             is_batched
             or isinstance(loader.sampler, BatchSampler)

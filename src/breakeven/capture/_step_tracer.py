@@ -119,7 +119,7 @@ class StepTracer:
             tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
             for step in candidates
         ]
-        typical = _typical(list(map(hash, signatures)), [len(step.events) for step in candidates])
+        typical = _typical(list(map(hash, signatures)), list(map(len, signatures)))
         alike = [
             step
             for step, signature in zip(candidates, signatures, strict=True)

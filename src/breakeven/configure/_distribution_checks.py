@@ -16,7 +16,7 @@ class skipped_distribution_checks(Patches):  # noqa: N801 - a context manager re
 
     @property
     def num_applied(self) -> int:
-        """Return 1 as long as the script has not set the default by itself."""
+        """Return 1 as long as the script has not asked for the tests by itself."""
         return int(not Distribution._validate_args)
 
     def __enter__(self) -> skipped_distribution_checks:

@@ -6,11 +6,15 @@ import ast
 import inspect
 import textwrap
 from functools import lru_cache
+from tokenize import TokenError
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch.utils.data import Subset, TensorDataset
+
+# What makes two functions without constants of their own do the same.
+_CODE = ("co_code", "co_names", "co_varnames", "co_argcount", "co_freevars", "co_cellvars")
 
 
 def without_subsets(dataset: Any) -> Any:
@@ -40,9 +44,10 @@ def row_tensors(dataset: Any) -> tuple[torch.Tensor, ...]:
 def _attributes(dataset: Any) -> tuple[Any, ...]:
     """Return what a sample holds a row of each of, where that is all that it holds."""
     kind = type(dataset)
-    method = getattr(kind, "__getitem__", None)
+    # The class's own, whatever a metaclass may say.
+    method = next((vars(base)["__getitem__"] for base in kind.__mro__ if _indexes(base)), None)
     reads_otherwise = kind.__getattribute__ is not object.__getattribute__
-    if not isinstance(method, FunctionType) or reads_otherwise or hasattr(kind, "__getitems__"):
+    if not isinstance(method, FunctionType) or reads_otherwise or hasattr(dataset, "__getitems__"):
         return ()
     names = _row_names(method.__code__)
     held = getattr(dataset, "__dict__", {})
@@ -52,16 +57,29 @@ def _attributes(dataset: Any) -> tuple[Any, ...]:
     return tuple(held[name] for name in names)
 
 
+def _indexes(kind: type) -> bool:
+    return "__getitem__" in vars(kind)
+
+
 @lru_cache(maxsize=64)
 def _row_names(code: CodeType) -> tuple[str, ...]:
     """Return the attributes of which ``__getitem__`` returns a row each; none if it does more."""
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, TokenError, ValueError):
         return ()
-    names = _Rows(function).names() if isinstance(function, ast.FunctionDef) else ()
-    # The file may have changed since it was run.
-    return names if set(code.co_names) == set(names) else ()
+    if not isinstance(function, ast.FunctionDef) or not _is_source_of(function, code):
+        return ()
+    return _Rows(function).names()
+
+
+def _is_source_of(function: ast.FunctionDef, code: CodeType) -> bool:
+    """Return whether a function is what runs: the file may have changed since it was read."""
+    module = compile(ast.Module([function], []), "", "exec", dont_inherit=True)
+    made = (each for each in module.co_consts if isinstance(each, CodeType))
+    # Others are of its annotations.
+    own = next((each for each in made if each.co_name == function.name), None)
+    return all(getattr(own, name, None) == getattr(code, name) for name in _CODE)
 
 
 class _Rows:
@@ -75,37 +93,51 @@ class _Rows:
         """Return the attributes whose rows are returned, in order; none for another form."""
         if self._method.decorator_list or not self._takes_an_index_alone():
             return ()
-        body = list(self._method.body)
-        if _is_docstring(body[0]):
-            body.pop(0)
-        for statement in body:
+        *statements, last = self._method.body
+        if statements and _is_docstring(statements[0]):
+            del statements[0]
+        for statement in statements:
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    if not (row := self._row(value)):
-                        return ()
-                    self._rows[name] = row
-                case ast.Return(value=ast.Tuple(elts=elements)):
-                    rows = tuple(map(self._row, elements))
-                    return rows if all(rows) and statement is body[-1] else ()
+                case ast.Assign(targets=[target], value=value) if self._keep(target, value):
+                    pass
+                case ast.AnnAssign(target=target, value=value) if self._keep(target, value):
+                    pass
                 case _:
                     return ()
-        return ()
+        if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+            return ()
+        rows = tuple(map(self._row, last.value.elts))
+        return rows if all(rows) else ()
 
     def _takes_an_index_alone(self) -> bool:
         given = self._method.args
         others = (given.posonlyargs, given.kwonlyargs, given.vararg, given.kwarg, given.defaults)
         return len(given.args) == 2 and not any(others)
 
+    def _keep(self, target: ast.expr, value: ast.expr | None) -> bool:
+        """Note an assignment of rows to names, and return whether it is one."""
+        match target, value:
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                pairs = list(zip(targets, values, strict=True))
+            case _, ast.expr():
+                pairs = [(target, value)]
+            case _:
+                return False
+        rows = {name.id: self._row(row) for name, row in pairs if isinstance(name, ast.Name)}
+        self._rows |= rows
+        is_rebound = any(argument.arg in rows for argument in self._method.args.args)
+        return len(rows) == len(pairs) and all(rows.values()) and not is_rebound
+
     def _row(self, value: ast.expr) -> str:
         """Return the attribute that ``value`` is a row of; nothing for what is none."""
         own, index = (argument.arg for argument in self._method.args.args)
         match value:
-            case ast.Name(id=name) if name not in (own, index):
+            case ast.Name(id=name):
                 return self._rows.get(name, "")
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=owner), attr=attribute),
                 slice=ast.Name(id=place),
-            ) if owner == own and place == index and not {own, index} & self._rows.keys():
+            ) if owner == own and place == index:
                 return attribute
             case _:
                 return ""
@@ -121,5 +153,13 @@ def _is_plain(value: Any) -> bool:
         and value.layout is torch.strided
         and value.dim() > 0
         and not value.requires_grad
-        and value.is_contiguous()
+        and value.stride() == _strides_in_order(value.shape)
     )
+
+
+def _strides_in_order(shape: torch.Size) -> tuple[int, ...]:
+    """Return the strides of a new tensor; a contiguous one has others where a size is 1."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * max(1, size))
+    return tuple(strides)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from breakeven.configure._patching import Patches
@@ -38,13 +40,11 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
         @functools.wraps(original_init)
         def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
-            is_collated = loader._auto_collation and loader.collate_fn is default_collate
-            if is_collated and row_tensors(loader.dataset):
-                self._num_loaders += 1
+            self._num_loaders += has_whole_batches(loader)
 
         @functools.wraps(original_fetch)
         def fetch(fetcher: Any, indices: Any) -> Any:
-            if fetcher.auto_collation and fetcher.collate_fn is default_collate:
+            if fetcher.auto_collation and _stacks(fetcher.collate_fn):
                 batch = gather(fetcher.dataset, indices)
                 if batch is not None:
                     return batch
@@ -55,19 +55,46 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
         return self
 
 
+def has_whole_batches(loader: Any) -> bool:
+    """Return whether the batches of a DataLoader can be taken at once from what it loads."""
+    is_collated = loader._auto_collation and _stacks(loader.collate_fn)
+    return is_collated and bool(row_tensors(loader.dataset))
+
+
 def gather(dataset: Any, indices: Any) -> list[torch.Tensor] | None:
     """Return the batch at ``indices``; None where it cannot be had at once."""
     tensors = row_tensors(dataset)
-    if not tensors:
+    rows = _row_numbers(indices)
+    while rows and type(dataset) is Subset:
+        chosen, dataset = dataset.indices, dataset.dataset
+        rows = _row_numbers([chosen[row] for row in rows])
+    if not tensors or not rows:
         return None
-    while type(dataset) is Subset:
-        chosen = dataset.indices
-        indices = [chosen[index] for index in indices]
-        dataset = dataset.dataset
-    try:
-        index = torch.as_tensor(indices, device="cpu")
-    except (TypeError, ValueError):  # no numbers at all, or tensors of several
-        return None
-    if index.dtype is not torch.int64 or index.dim() != 1 or not len(index):
-        return None
+    index = torch.tensor(rows)
     return [tensor[index] for tensor in tensors]
+
+
+def _row_numbers(indices: Any) -> list[int] | None:
+    """Return a list of numbers as those of Python; None for whatever else a sampler yields."""
+    if type(indices) is not list:
+        return None
+    numbers = [index if type(index) is int else _row_number(index) for index in indices]
+    known = [number for number in numbers if number is not None]
+    return known if len(known) == len(numbers) else None
+
+
+def _row_number(index: Any) -> int | None:
+    if isinstance(index, torch.Tensor):
+        is_number = index.dim() == 0 and index.dtype is torch.int64 and index.device.type == "cpu"
+        return int(index) if is_number else None
+    is_number = isinstance(index, Integral) and not isinstance(index, bool)
+    return int(index) if is_number else None
+
+
+def _stacks(collate: Any) -> bool:
+    """Return whether samples are put together as torch does it, tensor by tensor."""
+    return (
+        collate is default_collate
+        and default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn
+        and not any(issubclass(tuple, kind) for kind in default_collate_fn_map)
+    )

@@ -25,6 +25,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         is_indexed: Whether a sample is a slice of those and nothing more: ``TensorDataset``, a
             list of samples, or a data set that holds tensors, has no transform, calls nothing but
             conversions in its ``__getitem__``, and is as quick as that.
+        has_tensor_rows: Whether a sample is known to be a row of each of some tensors, from which
+            whole batches could be taken at once.
         has_batched_fetch: Whether whole batches are fetched in one call: ``__getitems__``, or a
             sampler that yields batches.
         batch_bytes: Tensors of the first batch.
@@ -44,6 +46,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     dataset_location: Location | None = None
     data_bytes: int = 0
     is_indexed: bool = False
+    has_tensor_rows: bool = False
     has_batched_fetch: bool = False
     batch_bytes: int = 0
     fetch_ns: int = 0

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-# Of a budget, trials that bring nothing may take so much: those that promise most come first, and
-# where they fail, the rest hardly helps.
+# Of a budget, trials that bring nothing may take this part: those that promise most come first,
+# and where they fail, the rest hardly helps.
 _WASTED_FRACTION = 0.5
 
 
@@ -48,9 +48,10 @@ class Budget:
         running_s = 0.0 if self._trial_start_s is None else self._clock_s() - self._trial_start_s
         return self._wasted_s + running_s
 
-    def may_waste(self, needed_s: float) -> bool:
-        """Return whether ``needed_s`` seconds may go into what may bring nothing."""
-        return self.wasted_s + needed_s <= _WASTED_FRACTION * self.total_s
+    @property
+    def left_to_waste_s(self) -> float:
+        """Return the seconds that may still go into trials that bring nothing, at least 0."""
+        return max(0.0, _WASTED_FRACTION * self.total_s - self.wasted_s)
 
     @contextmanager
     def trial(self, num_useful: Callable[[], int]) -> Iterator[None]:

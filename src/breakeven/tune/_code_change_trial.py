@@ -16,9 +16,8 @@ from breakeven.tune._paired_runs import Rival
 from breakeven.tune._search_result import pays_off_after
 from breakeven.tune._step_candidates import Compile, longest_paid_s
 from breakeven.tune._step_facts import StepFacts
-from breakeven.tune._stopping_rule import WORTHWHILE, is_hopeless, is_promising
+from breakeven.tune._stopping_rule import WORTHWHILE, is_hopeless
 from breakeven.tune._trial_runs import ScriptRuns, failure_outcome
-from breakeven.tune._trial_text import wasted_enough
 from breakeven.units import NS_PER_S, format_count, format_duration, format_ratio
 from breakeven.verdict import CodeChange, Numerics, Outcome, Trial
 
@@ -79,8 +78,7 @@ def try_code_change(
     patch = _propose(request)
     if isinstance(patch, NoPatch):
         return _no(Outcome.NOT_APPLICABLE, patch.reason)
-    with budget.trial(lambda: 0):
-        measured = _measure(patch.text.encode(), runs, configuration, budget, extra_s)
+    measured = _measure(patch.text.encode(), runs, configuration, budget, extra_s)
     if not isinstance(measured, Rival):
         return _no(*measured)
     return _judged(patch, measured, num_steps)
@@ -121,8 +119,12 @@ def _measure(
     changed = Rival(configuration=configuration, extra_s=extra_s)
     while changed.num_pairs < _NUM_PAIRS and not (changed.num_pairs and is_hopeless(changed)):
         needed_s = changed.pair_s if changed.num_pairs else _FIRST_PAIR_S + extra_s
-        if reason := _why_no_time(changed, needed_s, budget):
-            return Outcome.OUT_OF_BUDGET, reason
+        if not budget.fits(needed_s):
+            return (
+                Outcome.OUT_OF_BUDGET,
+                f"one more pair of runs would take {needed_s:.0f} s, and {budget.left_s:.0f} s of "
+                f"{budget.total_s:.0f} s are left",
+            )
         results = runs.measure_changed(
             text,
             configuration,
@@ -135,19 +137,6 @@ def _measure(
                 return failure_outcome(result)
             known.append(result)
     return changed
-
-
-def _why_no_time(changed: Rival, needed_s: float, budget: Budget) -> str | None:
-    if not budget.fits(needed_s):
-        return (
-            f"one more pair of runs would take {needed_s:.0f} s, and {budget.left_s:.0f} s of "
-            f"{budget.total_s:.0f} s are left"
-        )
-    if not is_promising(changed) and not budget.may_waste(needed_s):
-        return f"one more pair of runs would take {needed_s:.0f} s, but " + wasted_enough(
-            budget.wasted_s, budget.total_s
-        )
-    return None
 
 
 def _judged(patch: SourcePatch, rival: Rival, num_steps: int) -> CodeChangeTrial:

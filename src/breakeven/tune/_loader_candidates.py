@@ -37,8 +37,8 @@ class GatherBatches:
         loader = facts.loader
         if loader is None:
             return _NO_LOADER
-        if not loader.is_indexed:
-            return f"samples of the data set ({loader.dataset}) are more than rows of its tensors"
+        if not loader.has_tensor_rows:
+            return f"samples of the data set ({loader.dataset}) are not just rows of tensors"
         if loader.has_batched_fetch:
             return "batches are fetched whole already"
         return None

@@ -27,7 +27,6 @@ from breakeven.tune._trial_text import (
     memory_grew,
     never_pays,
     not_checked_in_time,
-    not_in_time,
     ratio_text,
     slower_than,
     starts_too_late,
@@ -251,11 +250,9 @@ class _Search:
 
     def _is_in_time(self, candidate: Candidate, rival: Rival) -> bool:
         """Return whether there is time for one more pair; note where there is not."""
-        if self._costs.has_time_to_pair(rival):
-            return True
-        reason = not_in_time(searched_speedup(rival))
-        self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
-        return False
+        if reason := self._costs.why_no_pair(rival):
+            self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
+        return not reason
 
     def _survives(self, candidate: Candidate, rival: Rival) -> bool:
         """Return whether a candidate is still in the race after a round; note why not."""

@@ -9,8 +9,13 @@ from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._candidate import Candidate
 from breakeven.tune._paired_runs import Rival
-from breakeven.tune._stopping_rule import is_promising
-from breakeven.tune._trial_text import does_not_fit, wasted_enough
+from breakeven.tune._stopping_rule import is_promising, searched_speedup
+from breakeven.tune._trial_text import (
+    does_not_fit,
+    may_bring_nothing,
+    not_in_time,
+    not_promising_in_time,
+)
 
 if TYPE_CHECKING:
     from breakeven.tune._step_facts import StepFacts
@@ -74,22 +79,31 @@ class TrialCosts:
             candidate: Which.
             planned_s: What others take before it, in seconds.
         """
-        budget, trial_s = self._budget, self.trial_s(candidate)
-        needed_s = trial_s + self.reserve_s(self.base_s)
+        budget = self._budget
+        needed_s = self.trial_s(candidate) + self.reserve_s(self.base_s)
         if not budget.fits(planned_s + needed_s):
             left_s = max(0.0, budget.left_s - planned_s)
             return does_not_fit(needed_s, left_s, budget.total_s)
-        # What is tried first is tried even where one trial takes most of the time.
-        if budget.wasted_s > 0 and not budget.may_waste(planned_s + trial_s):
-            return "not tried: " + wasted_enough(budget.wasted_s, budget.total_s)
+        pair_s = candidate.expected_cost_s(self._facts) + 2 * self.base_s
+        # As long as nothing was wasted, even what takes most of the time is worth a trial.
+        if budget.wasted_s and pair_s > budget.left_to_waste_s:
+            why = may_bring_nothing(pair_s, budget.left_to_waste_s, budget.total_s)
+            return f"not tried: {why}"
         return None
 
-    def has_time_to_pair(self, rival: Rival) -> bool:
-        """Return whether one more pair fits; the first was seen to fit when it was planned."""
+    def why_no_pair(self, rival: Rival) -> str | None:
+        """Return why one more pair cannot be run in time; None where it can.
+
+        The first was seen to fit when it was planned.
+        """
         if not rival.own_runs:
-            return True
-        is_left = self._budget.fits(rival.pair_s + self.reserve_s(rival.own_s))
-        return is_left and (is_promising(rival) or self._budget.may_waste(rival.pair_s))
+            return None
+        budget, speedup = self._budget, searched_speedup(rival)
+        if not budget.fits(rival.pair_s + self.reserve_s(rival.own_s)):
+            return not_in_time(speedup)
+        if is_promising(rival) or rival.pair_s <= budget.left_to_waste_s:
+            return None
+        return not_promising_in_time(speedup, rival.pair_s, budget.left_to_waste_s, budget.total_s)
 
     def has_time_to_recheck(self) -> bool:
         """Return whether one more pair of kept configurations fits."""

@@ -51,17 +51,23 @@ def does_not_fit(needed_s: float, left_s: float, total_s: float) -> str:
     )
 
 
-def wasted_enough(wasted_s: float, total_s: float) -> str:
+def may_bring_nothing(needed_s: float, left_s: float, total_s: float) -> str:
     """Return why nothing more is tried, though there is time."""
     return (
-        f"trials that brought nothing took {_seconds(wasted_s)} already, and may take half of the "
-        f"budget of {_seconds(total_s)}"
+        f"one more pair of runs takes about {_seconds(needed_s)}; of the half of the budget of "
+        f"{_seconds(total_s)} that trials without a gain may take, {_seconds(left_s)} are left"
     )
 
 
 def not_in_time(speedup: Speedup) -> str:
     """Return how far a candidate came until the budget was used up."""
     return f"{ratio_text(speedup)}: not decided within the budget"
+
+
+def not_promising_in_time(speedup: Speedup, needed_s: float, left_s: float, total_s: float) -> str:
+    """Return how far a candidate came that did not look faster."""
+    why = may_bring_nothing(needed_s, left_s, total_s)
+    return f"{ratio_text(speedup)}: not decided; {why}"
 
 
 def not_checked_in_time(speedup: Speedup) -> str:
