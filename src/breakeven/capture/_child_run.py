@@ -192,7 +192,8 @@ class ChildRun:
 def _run_text(text: bytes, path: str) -> None:
     """Run a text as the script at ``path``, whose file is left alone."""
     # Whoever asks for the source of a function must not get that of the file.
-    lines = text.decode().splitlines(keepends=True)
+    # Lines of bytes end where Python's do; those of a str also at form feeds.
+    lines = [line.decode() for line in text.splitlines(keepends=True)]
     linecache.cache[path] = (len(text), None, lines, path)
     code = compile(text, path, "exec", dont_inherit=True)
     main = ModuleType("__main__")

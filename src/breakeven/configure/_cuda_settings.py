@@ -57,10 +57,9 @@ class data_on_device(ChangedLoaders):  # noqa: N801 - a context manager reads as
     def _change(self, given: dict[str, Any], loader: DataLoader[Any]) -> bool:
         dataset = without_subsets(given["dataset"])
         # A class of the script's own may use its tensors for more than samples.
-        if type(dataset) is not TensorDataset or given.get("num_workers"):
-            return False
-        tensors = row_tensors(dataset)
-        if not tensors or given.get("collate_fn") is not None:
+        tensors = row_tensors(dataset) if type(dataset) is TensorDataset else ()
+        is_own_collation = given.get("collate_fn") is not None
+        if not tensors or is_own_collation or given.get("num_workers"):
             return False
         if not all(tensor.is_cuda for tensor in tensors):
             num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)

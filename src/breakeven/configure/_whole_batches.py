@@ -64,11 +64,13 @@ def has_whole_batches(loader: Any) -> bool:
 def gather(dataset: Any, indices: Any) -> list[torch.Tensor] | None:
     """Return the batch at ``indices``; None where it cannot be had at once."""
     tensors = row_tensors(dataset)
+    if not tensors:
+        return None
     rows = _row_numbers(indices)
     while rows and type(dataset) is Subset:
         chosen, dataset = dataset.indices, dataset.dataset
         rows = _row_numbers([chosen[row] for row in rows])
-    if not tensors or not rows:
+    if not rows:
         return None
     index = torch.tensor(rows)
     return [tensor[index] for tensor in tensors]
