@@ -75,12 +75,28 @@ def trace_tensors(
         function: As for ``compile_tensors``.
         examples: As for ``compile_tensors``.
     """
+    import torch._inductor.lowering  # pooling's decomposition uses it, and does not import it
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     trace = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")
-    with torch.enable_grad():
+    with _without_onednn(), torch.enable_grad():
         return trace(*examples)
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Let an LSTM be the operators that it consists of.
+
+    Compiled, the one operator of oneDNN fails when it is called. Convolutions are the same operator
+    either way, and compiled to oneDNN's.
+    """
+    was_enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = was_enabled
 
 
 def _largest_result(graph: torch.fx.GraphModule) -> int:

@@ -54,7 +54,8 @@ def find_difference(
 
     A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
     parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
-    both sides are right. What has no gradient at all must agree by itself.
+    both sides are right. What has no gradient at all must agree by itself, unless the other
+    gradients of its tensor are rounding as well.
 
     Args:
         losses: Of the stock and of the compiled steps.
@@ -68,12 +69,15 @@ def find_difference(
         return f"the loss ({_worst(stock, compiled)})"
     effects = [_effects(change) for change in changes]
     total = sum(moved for moved, _ in effects)
+    steepest = max((_largest(change.grad) for change in changes), default=0.0)
     for change, (moved, missed) in zip(changes, effects, strict=True):
         allowed = _UPDATE_FACTOR * tolerance * (moved + _NOISE_FRACTION * total)
         if not torch.equal(change.stock.isfinite(), change.compiled.isfinite()) or missed > allowed:
             return f"the parameter {change.name} ({_worst(change.stock, change.compiled)})"
         still = change.grad == 0
-        if not _is_close(change.stock[still], change.compiled[still], tolerance, 0.0):
+        is_noise = 0.0 < _largest(change.grad) <= tolerance * steepest
+        is_still = _is_close(change.stock[still], change.compiled[still], tolerance, 0.0)
+        if not is_still and not is_noise:
             return f"the parameter {change.name}, where its gradient is zero"
     scales: dict[str, float] = {}
     for name, value, _ in others:
@@ -96,6 +100,10 @@ def _effects(change: Change) -> tuple[float, float]:
     moved = (weight * (stock - change.before[finite].double()).abs()).sum().item()
     missed = (weight * (stock - change.compiled[finite].double()).abs()).sum().item()
     return moved, missed
+
+
+def _largest(value: Tensor) -> float:
+    return value.abs().max().item() if value.numel() else 0.0
 
 
 def _norm(value: Tensor) -> float:

@@ -1,0 +1,52 @@
+"""When a compiled step's parameters are those of the stock step but for rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from breakeven.whole_step._numbers import Change, find_difference
+
+_TOLERANCE = 1e-4
+
+
+def change(name: str, grad: list[float], compiled: list[float] | None = None) -> Change:
+    """A step of Adam's kind: each parameter whose gradient is not zero moves by 0.1."""
+    gradient = torch.tensor(grad)
+    before = torch.ones_like(gradient)
+    stock = before - 0.1 * gradient.sign()
+    found = stock if compiled is None else torch.tensor(compiled)
+    return Change(name=name, before=before, stock=stock, compiled=found, grad=gradient)
+
+
+def found(*changes: Change) -> str | None:
+    losses: tuple[Tensor, Tensor] = (torch.tensor(1.0), torch.tensor(1.0))
+    return find_difference(losses, changes, (), _TOLERANCE)
+
+
+WEIGHT = change("weight", [0.5, -0.3, 0.2])
+
+
+def test_equal_steps_do_not_differ() -> None:
+    assert found(WEIGHT, change("bias", [1e-9, 0.0])) is None
+    assert found() is None
+
+
+def test_what_has_no_gradient_must_stay() -> None:
+    """As the rows of an embedding that are not in the batch."""
+    moved = change("rows", [0.4, 0.0, -0.2], [0.9, 0.9, 1.1])
+    assert found(WEIGHT, moved) == "the parameter rows, where its gradient is zero"
+    unused = change("unused", [0.0, 0.0], [0.9, 1.0])
+    assert found(WEIGHT, unused) == "the parameter unused, where its gradient is zero"
+
+
+def test_a_zero_among_gradients_that_are_rounding_may_be_rounding() -> None:
+    """As of a bias before a normalisation, which one of two sums leaves at exactly zero."""
+    assert found(WEIGHT, change("bias", [1e-9, 0.0, -3e-9], [0.9, 1.1, 0.9])) is None
+
+
+def test_a_gradient_that_counts_must_move_its_parameter_as_it_did() -> None:
+    wrong = change("weight", [0.5, -0.3, 0.2], [0.9, 1.1, 0.95])
+    answer = found(wrong)
+    assert answer is not None
+    assert answer.startswith("the parameter weight (0.95, not 0.9")
