@@ -85,7 +85,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
         "arguments": (),
         "is_module": False,
         "device": "",
-        "budget_s": 60.0,
+        "budget_s": 0.0,
         "num_steps": 10_000,
         "is_exact_only": False,
         "tries_batch_size": False,

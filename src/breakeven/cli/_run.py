@@ -11,7 +11,7 @@ from breakeven.cli._amounts import duration_s, num_steps
 from breakeven.cli._options import add_module, add_target
 from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
-from breakeven.tune import DEFAULT_BUDGET_S, DEFAULT_NUM_STEPS
+from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS
 
 if TYPE_CHECKING:
     from breakeven.store import Tuned
@@ -60,9 +60,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="budget_s",
         metavar="TIME",
         type=duration_s,
-        default=DEFAULT_BUDGET_S,
+        default=0.0,
         help="where it is tuned first: how long at most, such as 30s or 2m "
-        f"(default: {DEFAULT_BUDGET_S:g}s)",
+        f"(default: {DEFAULT_BUDGET})",
     )
     parser.add_argument(
         "--exact",
@@ -101,9 +101,10 @@ def run(args: argparse.Namespace) -> int:
 def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
     from breakeven.store import tuned_of
 
+    budget = f"{args.budget_s:g} s" if args.budget_s else DEFAULT_BUDGET
     say(
         f"there is no breakeven.toml for {target.text} here: it is tuned first, for at most "
-        f"{args.budget_s:g} s; to keep what that finds: {target.command('breakeven', 'tune')}",
+        f"{budget}; to keep what that finds: {target.command('breakeven', 'tune')}",
         is_quiet=args.quiet,
     )
     report = tune_alone(

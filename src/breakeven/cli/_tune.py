@@ -14,7 +14,7 @@ from breakeven.cli._options import add_module, add_target, add_time_limit
 from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
-from breakeven.tune import DEFAULT_BUDGET_S, DEFAULT_NUM_STEPS
+from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS, default_budget_s
 
 if TYPE_CHECKING:
     from breakeven.verdict import TuneReport
@@ -57,8 +57,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="budget_s",
         metavar="TIME",
         type=duration_s,
-        default=DEFAULT_BUDGET_S,
-        help=f"stop after that long, such as 60, 90s or 2m (default: {DEFAULT_BUDGET_S:g}s)",
+        default=0.0,
+        help=f"stop after that long, such as 60, 90s or 2m (default: {DEFAULT_BUDGET})",
     )
     parser.add_argument(
         "--steps",
@@ -144,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
     """Return what to do next, given the answer and the flags in use."""
+    from breakeven.units import NS_PER_S
     from breakeven.verdict import Numerics, Outcome
 
     command = _run_command(args)
@@ -154,7 +155,8 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
         hints.append(f"{args.output} says so, and {command} will not tune anew")
     outcomes = {trial.outcome for trial in report.trials}
     if Outcome.OUT_OF_BUDGET in outcomes:
-        more_s = max(2 * args.budget_s, _LEAST_MORE_S)
+        run_s = report.num_steps * report.baseline_step_ns / NS_PER_S
+        more_s = max(2 * (args.budget_s or default_budget_s(run_s)), _LEAST_MORE_S)
         hints.append(f"More time for what was not decided: --budget {more_s:g}s")
     needed = [
         trial.pays_off_after_steps

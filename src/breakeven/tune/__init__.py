@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.tune._defaults import DEFAULT_BUDGET_S as DEFAULT_BUDGET_S
+from breakeven.tune._defaults import DEFAULT_BUDGET as DEFAULT_BUDGET
 from breakeven.tune._defaults import DEFAULT_NUM_STEPS as DEFAULT_NUM_STEPS
+from breakeven.tune._defaults import default_budget_s as default_budget_s
 
 if TYPE_CHECKING:
     from breakeven.tune._run_target import RunTarget as RunTarget

@@ -29,11 +29,12 @@ from breakeven.tune._all_candidates import all_candidates
 from breakeven.tune._budget import Budget
 from breakeven.tune._code_change_trial import CodeChangeTrial, try_code_change
 from breakeven.tune._confirm import Confirmation, confirm
-from breakeven.tune._defaults import DEFAULT_BUDGET_S, DEFAULT_NUM_STEPS
+from breakeven.tune._defaults import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune._gate import Gate
 from breakeven.tune._search import search
 from breakeven.tune._step_facts import StepFacts
 from breakeven.tune._trial_runs import ScriptRuns
+from breakeven.units import NS_PER_S
 from breakeven.verdict import Numerics, TuneReport
 
 Device = Literal["", "cpu", "gpu"]
@@ -45,7 +46,7 @@ def tune_target(
     arguments: Sequence[str] = (),
     is_module: bool = False,
     device: Device = "",
-    budget_s: float = DEFAULT_BUDGET_S,
+    budget_s: float = 0.0,
     num_steps: int = DEFAULT_NUM_STEPS,
     is_exact_only: bool = False,
     tries_batch_size: bool = False,
@@ -63,7 +64,8 @@ def tune_target(
         is_module: Run ``target`` as ``python -m`` does.
         device: Where the step is to run; empty for the GPU where there is one and the script
             uses it, else the CPU.
-        budget_s: Time for all trials, in seconds; what comes before them is not counted.
+        budget_s: Time for all trials, in seconds; what comes before them is not counted. 0 for a
+            minute, or a hundredth of the run where that is longer, up to ten minutes.
         num_steps: Steps of the run that is tuned for; start-up is counted against them.
         is_exact_only: Keep only what changes no bit of losses and gradients.
         tries_batch_size: Try larger batches, which change the training.
@@ -84,12 +86,13 @@ def tune_target(
         traced = runs.trace()
         is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
         plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure()
+        run_s = num_steps * plain.measurement.median_ns / NS_PER_S
         tuning = _Tuning(
             launcher=launcher,
             second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
             request=replace(runs.request, on_cuda=is_on_cuda),
             facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
-            budget=Budget(budget_s),
+            budget=Budget(budget_s or default_budget_s(run_s)),
             num_steps=num_steps,
             is_exact_only=is_exact_only,
             progress=progress,
