@@ -22,6 +22,7 @@ from breakeven.capture import (
     alternate,
     find_target,
 )
+from breakeven.timing import TurnKind
 
 LOOP = """
     import sys
@@ -73,7 +74,8 @@ def test_one_script_is_timed_then_recorded(launcher: Launcher, prepare: Prepare)
     assert traced.trace.num_parameters == 5
 
 
-def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare) -> None:
+@pytest.mark.parametrize("turns", [TurnKind.SHORT, TurnKind.LONG])
+def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare, turns: TurnKind) -> None:
     # Each says when a step of it begins and ends, so that steps of two runs cannot overlap.
     request = prepare(
         """
@@ -94,12 +96,13 @@ def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare) -> None:
     request = replace(
         request,
         target=replace(request.target, raw_arguments=(os.fsencode(folder / "times.txt"),)),
-        budget_s=0.3,
+        budget_s=0.3 if turns is TurnKind.SHORT else 1.0,
+        turns=turns,
     )
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else None
     with Launcher() as second:
         (first, _), (other, _) = alternate(
-            (launcher.run_in_turns(request), second.run_in_turns(request))
+            (launcher.run_in_turns(request), second.run_in_turns(request)), turns
         )
     assert isinstance(first, PlainRun)
     assert isinstance(other, PlainRun)

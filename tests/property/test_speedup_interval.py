@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from breakeven.timing import RunRatio, Speedup, compare_pairs, compare_runs
+from breakeven.timing import RunRatio, Speedup, TurnKind, compare_pairs, compare_runs
 
 Pairs = tuple[list[float], list[float]]
 _times = st.floats(1e3, 1e9)
@@ -65,18 +65,25 @@ def test_interval_holds_the_truth(noise: float, num_pairs: int) -> None:
     assert held / _REPETITIONS >= 0.93
 
 
+@pytest.mark.parametrize(
+    ("turns", "spread"), [(TurnKind.SHORT, 0.015), (TurnKind.LONG, 0.02), (TurnKind.LONG, 0.06)]
+)
 @pytest.mark.parametrize("error", [0.003, 0.01, 0.05])
 @pytest.mark.parametrize("num_pairs", [1, 2, 3, 4, 6, 8])
-def test_interval_of_pairs_in_turns_holds_the_truth(error: float, num_pairs: int) -> None:
-    """Processes differ by 1.5 %, and turns leave an error within each pair."""
-    random = Random(f"turns {error} {num_pairs}")
+def test_interval_of_pairs_in_turns_holds_the_truth(
+    turns: TurnKind, spread: float, error: float, num_pairs: int
+) -> None:
+    """Processes differ, and turns leave an error within each pair."""
+    random = Random(f"{turns} {error} {num_pairs}")
     held = 0
     for _ in range(_REPETITIONS):
         ratios = [
-            log(1.07) + random.gauss(0.0, 0.015) + random.gauss(0.0, error)
+            log(1.07) + random.gauss(0.0, spread) + random.gauss(0.0, error)
             for _ in range(num_pairs)
         ]
-        found = compare_pairs([RunRatio(log_ratio=ratio, error=error) for ratio in ratios])
+        found = compare_pairs(
+            [RunRatio(log_ratio=ratio, error=error, turns=turns) for ratio in ratios]
+        )
         held += found.low <= 1.07 <= found.high
     assert held / _REPETITIONS >= 0.93
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from breakeven.capture import (
     FailureKind,
@@ -84,6 +84,10 @@ class ScriptedLauncher:
         for number in self._num_steps:
             on_step(number)
         return self._answers.pop(0)
+
+    def run_in_turns(self, request: RunRequest) -> Generator[None, None, Answer]:
+        yield
+        return self.run(request, lambda _: None)
 
 
 class ProgressLog:

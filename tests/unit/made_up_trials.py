@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, RunFailure
+from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._trial_runs import RunResult
@@ -126,14 +127,15 @@ class MadeUpRuns:
     def budget(self, total_s: float = 300.0) -> Budget:
         return Budget(total_s, lambda: self.now_s)
 
-    def can_take_turns(self, configuration: Configuration) -> bool:
-        return self.takes_turns and configuration.num_threads == 1
+    def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
+        if self.takes_turns and first.num_threads == second.num_threads == 1:
+            return TurnKind.SHORT
+        return TurnKind.NONE
 
     def measure_in_turns(
         self, base: Configuration, rival: Configuration, **limits: Any
     ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
-        assert self.can_take_turns(base)
-        assert self.can_take_turns(rival)
+        assert self.turns_with(base, rival) is TurnKind.SHORT
         noise, self.noise = self.noise, self.noise / 10
         limits.pop("is_rival_first")
         pair = self.measure(base), self.measure(rival, **limits)
@@ -165,7 +167,8 @@ class MadeUpRuns:
             "load_fraction": self.load_fraction,
             "peak_memory_bytes": 400_000_000,
         }
-        if self.can_take_turns(configuration):
+        if self.turns_with(configuration, configuration) is TurnKind.SHORT:
+            values["turns"] = TurnKind.SHORT
             values["turns_ns"] = dict.fromkeys(range(20), step_ns)
         for name in configuration.changes:
             values |= self.extras.get(name, {})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from breakeven.capture import FailureKind, RunFailure
+from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
 from breakeven.tune._paired_runs import BaseFailedError, PairedRuns, Rival
 from breakeven.tune._trial_runs import RunResult
@@ -35,8 +36,9 @@ class _Turns:
     alone: list[Configuration] = field(default_factory=list)
     num_runs: int = 0
 
-    def can_take_turns(self, configuration: Configuration) -> bool:
-        return configuration.num_workers <= 0
+    def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
+        has_workers = first.num_workers > 0 or second.num_workers > 0
+        return TurnKind.NONE if has_workers else TurnKind.LONG
 
     def measure_in_turns(
         self, base: Configuration, rival: Configuration, *, is_rival_first: bool, **_: float

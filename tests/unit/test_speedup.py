@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from breakeven.timing import RunRatio, Speedup, compare_pairs, compare_runs, compare_turns
+from breakeven.timing import (
+    RunRatio,
+    Speedup,
+    TurnKind,
+    compare_pairs,
+    compare_runs,
+    compare_turns,
+)
 from breakeven.timing._speedup import LEAST_SPREAD, _student_quantile
 
 
@@ -112,7 +119,9 @@ def turns(step_ns: float, num_turns: int, slow: Container[int] = ()) -> dict[int
 
 
 def test_turns_cancel_what_both_met_and_trim_what_held_up_one() -> None:
-    found = compare_turns(turns(120.0, 40, slow=range(5, 12)), turns(100.0, 40, slow={20, 30}))
+    found = compare_turns(
+        turns(120.0, 40, slow=range(5, 12)), turns(100.0, 40, slow={20, 30}), TurnKind.LONG
+    )
     assert found is not None
     assert found.log_ratio == pytest.approx(log(1.2))
     assert found.error == pytest.approx(0.0, abs=1e-9)
@@ -123,6 +132,7 @@ def test_error_of_turns_is_that_of_a_winsorized_sample() -> None:
     found = compare_turns(
         {turn: 100.0 * exp(ratio) for turn, ratio in enumerate(ratios)},
         dict.fromkeys(range(8), 100.0),
+        TurnKind.SHORT,
     )
     assert found is not None
     assert found.log_ratio == pytest.approx((0.02 + 0.03 + 0.04 + 0.05) / 4)
@@ -132,21 +142,25 @@ def test_error_of_turns_is_that_of_a_winsorized_sample() -> None:
 
 
 def test_few_turns_in_common_say_nothing() -> None:
-    assert compare_turns(turns(120.0, 40), {turn + 33: 1.0 for turn in range(40)}) is None
-    assert compare_turns({}, {}) is None
+    assert (
+        compare_turns(turns(120.0, 40), {turn + 33: 1.0 for turn in range(40)}, TurnKind.SHORT)
+        is None
+    )
+    assert compare_turns({}, {}, TurnKind.SHORT) is None
 
 
 def test_pairs_in_turns_decide_where_others_do_not() -> None:
-    in_turns = compare_pairs([RunRatio(log_ratio=log(1.1), error=0.01)] * 2)
-    one_by_one = compare_pairs([RunRatio(log_ratio=log(1.1))] * 2)
-    assert one_by_one.low < 1.0 < 1.05 < in_turns.low
+    def low(error: float, kind: TurnKind) -> float:
+        return compare_pairs([RunRatio(log_ratio=log(1.1), error=error, turns=kind)] * 2).low
+
+    assert low(0.0, TurnKind.NONE) < 1.0 < low(0.01, TurnKind.LONG) < 1.05
+    assert low(0.01, TurnKind.SHORT) > 1.05
     # The error within the pairs is part of it.
-    unsure = compare_pairs([RunRatio(log_ratio=log(1.1), error=0.1)] * 2)
-    assert unsure.low < 1.0
+    assert low(0.1, TurnKind.LONG) < low(0.1, TurnKind.SHORT) < 1.0
 
 
 def test_pairs_in_turns_that_contradict_each_other_are_not_believed() -> None:
-    pairs = [RunRatio(log_ratio=ratio, error=0.005) for ratio in (0.1, 0.3)]
+    pairs = [RunRatio(log_ratio=ratio, error=0.005, turns=TurnKind.SHORT) for ratio in (0.1, 0.3)]
     assert compare_pairs(pairs).low < 1.0
 
 

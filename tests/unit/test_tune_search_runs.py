@@ -9,7 +9,7 @@ from made_up_runs import SCRIPT, Answer, ScriptedLauncher, failure, plain_run
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest
-from breakeven.timing import Measurement
+from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration, Location
 from breakeven.tune import _trial_runs
 from breakeven.tune._budget import Budget
@@ -60,18 +60,46 @@ def test_turns_have_the_median_of_their_steady_steps() -> None:
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_only_runs_of_one_thread_and_process_take_turns(num_threads: int) -> None:
+def test_turns_are_short_on_one_thread_alone(num_threads: int) -> None:
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
     launchers = ScriptedLauncher([]), ScriptedLauncher([])
     runs = ScriptRuns(
         launchers[0], request, lambda *_: None, second=launchers[1], num_threads=num_threads
     )
-    assert runs.can_take_turns(FUSED) == (num_threads == 1)
-    assert runs.can_take_turns(Configuration(num_threads=1))
-    assert not runs.can_take_turns(Configuration(num_threads=2))
-    assert not runs.can_take_turns(Configuration(num_threads=1, num_workers=2))
+    one, two = Configuration(num_threads=1), Configuration(num_threads=2)
+    default = TurnKind.SHORT if num_threads == 1 else TurnKind.LONG
+    assert runs.turns_with(FUSED, FUSED) is default
+    assert runs.turns_with(Configuration(), one) is default
+    assert runs.turns_with(one, one) is TurnKind.SHORT
+    assert runs.turns_with(one, two) is TurnKind.LONG
+    assert runs.turns_with(two, FUSED) is TurnKind.LONG
+    # Processes of a loader do not stop for the other run, and where there is no second launcher
+    # there is none.
+    workers = Configuration(num_threads=1, num_workers=2)
+    assert runs.turns_with(one, workers) is TurnKind.NONE
     alone = ScriptRuns(launchers[0], request, lambda *_: None, num_threads=1)
-    assert not alone.can_take_turns(FUSED)
+    assert alone.turns_with(FUSED, FUSED) is TurnKind.NONE
+
+
+@pytest.mark.parametrize("is_rival_first", [False, True])
+def test_runs_in_turns_are_asked_for_as_such_and_told_apart(*, is_rival_first: bool) -> None:
+    request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
+    ran = [replace(plain_run(), peak_memory_bytes=number) for number in (1, 2)]
+    launchers = [ScriptedLauncher([each]) for each in ran]
+    runs = ScriptRuns(launchers[0], request, lambda *_: None, second=launchers[1], num_threads=2)
+    base, rival = runs.measure_in_turns(Configuration(), FUSED, is_rival_first=is_rival_first)
+    assert isinstance(base, RunResult)
+    assert isinstance(rival, RunResult)
+    assert (base.peak_memory_bytes, rival.peak_memory_bytes) == (
+        (2, 1) if is_rival_first else (1, 2)
+    )
+    assert base.turns is rival.turns is TurnKind.LONG
+    order = (FUSED, Configuration()) if is_rival_first else (Configuration(), FUSED)
+    for launcher, configuration in zip(launchers, order, strict=True):
+        (asked,) = launcher.requests
+        assert asked.configuration == configuration
+        assert asked.turns is TurnKind.LONG
+        assert asked.budget_s > 1.0
 
 
 def test_start_up_ends_with_the_warm_up() -> None:

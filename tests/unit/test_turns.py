@@ -13,6 +13,7 @@ from scripted_clock import ScriptedClock
 from breakeven.capture import FailureKind, RunFailure, alternate
 from breakeven.capture._protocol import Answer
 from breakeven.capture._turns import OwnTime, Turns
+from breakeven.timing import TurnKind
 
 
 def _run(name: str, num_turns: int, log: list[str]) -> Generator[None, None, Answer]:
@@ -26,28 +27,32 @@ def _run(name: str, num_turns: int, log: list[str]) -> Generator[None, None, Ans
 def test_turns_go_back_and_forth_until_both_have_answered() -> None:
     log: list[str] = []
     ticks = count()
-    first, second = alternate((_run("a", 2, log), _run("b", 4, log)), clock_ns=lambda: next(ticks))
+    runs = _run("a", 2, log), _run("b", 4, log)
+    first, second = alternate(runs, TurnKind.LONG, clock_ns=lambda: next(ticks))
     assert log == ["a0", "b0", "a1", "b1", "a answers", "b2", "b3", "b answers"]
     assert [first[0].message, second[0].message] == ["a", "b"]  # pyright: ignore
     # Of a clock that ticks at each look, a turn takes one.
     assert (first[1], second[1]) == (3, 5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "turn_ns"), [(TurnKind.SHORT, 4_000_000), (TurnKind.LONG, 60_000_000)]
+)
 def test_a_clock_stands_still_while_the_other_run_has_its_turn(
-    monkeypatch: pytest.MonkeyPatch,
+    kind: TurnKind, turn_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0]
     monkeypatch.setattr("breakeven.capture._turns.perf_counter_ns", lambda: now[0])
     turn_read, turn_write = os.pipe()
     answer_read, answer_write = os.pipe()
-    turns = Turns(turn_read, answer_write)
+    turns = Turns(turn_read, answer_write, kind)
 
     def grant_turn() -> None:
         os.read(answer_read, 100)
         now[0] += 500_000_000
         os.write(turn_write, b".")
 
-    for duration_ns, paused_ns in ((None, 500), (1_000, 500), (40_000_000, 1_000)):
+    for duration_ns, paused_ns in ((None, 500), (turn_ns - 1, 500), (1, 1_000)):
         is_pause = turns.paused_ns < paused_ns * 1_000_000
         granting = threading.Thread(target=grant_turn)
         if is_pause:
@@ -70,7 +75,7 @@ def test_the_time_of_a_turn_that_is_waited_for_counts_as_paused() -> None:
     """A run must not reach its time limit while the other one compiles."""
     turn_read, turn_write = os.pipe()
     answer_read, answer_write = os.pipe()
-    turns = Turns(turn_read, answer_write)
+    turns = Turns(turn_read, answer_write, TurnKind.SHORT)
     waiting = threading.Thread(target=turns.wait)
     waiting.start()
     os.read(answer_read, 100)

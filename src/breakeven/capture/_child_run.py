@@ -34,6 +34,7 @@ from breakeven.capture._protocol import (
 from breakeven.capture._traced_session import TracedSession
 from breakeven.capture._turns import Turns
 from breakeven.configure import keep_freed_memory
+from breakeven.timing import TurnKind
 from breakeven.trace import Location
 from breakeven.units import NS_PER_S
 
@@ -58,7 +59,8 @@ class ChildRun:
         self._main_thread = threading.get_ident()
         if request.is_traced:
             keep_freed_memory()
-        self._turns = Turns(turn_fd, answer_fd) if request.takes_turns else None
+        takes_turns = request.turns is not TurnKind.NONE
+        self._turns = Turns(turn_fd, answer_fd, request.turns) if takes_turns else None
         self._session = self._make_session()
 
     def run(self) -> NoReturn:

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import IO, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from breakeven.capture._protocol import (
     Answer,
@@ -37,6 +36,7 @@ from breakeven.capture._protocol import (
     TracedRun,
 )
 from breakeven.errors import BreakevenError
+from breakeven.timing import TurnKind
 
 _KEPT_OUTPUT_BYTES = 16_384
 _START_LIMIT_S = 120.0
@@ -146,9 +146,10 @@ class Launcher:
         Another launcher's run goes on in between. See `alternate`.
 
         Args:
-            request: What to run.
+            request: What to run, and which turns it takes.
         """
-        return self._turns(replace(request, takes_turns=True), request.time_limit_s, lambda _: None)
+        assert request.turns is not TurnKind.NONE
+        return self._turns(request, request.time_limit_s, lambda _: None)
 
     def measure_host(self, num_rounds: int) -> HostRun:
         """Measure what this host spends to issue an operator.

@@ -31,7 +31,7 @@ from breakeven.measure import (
     StepTimer,
 )
 from breakeven.processor import cpu_name
-from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
+from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, TurnKind
 from breakeven.units import format_percent
 
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
@@ -39,9 +39,10 @@ from breakeven.units import format_percent
 _CUDA_STEPS_PER_SAMPLE = 10
 
 # Of a run that takes turns, a ratio comes of each turn, and a turn may be one step: of so many, the
-# mean is sure to some 3 % on a busy machine, hardly less than processes differ by.
-_LEAST_STEPS_IN_TURNS = 40
-_PATIENCE_IN_TURNS = 8.0
+# mean is sure to some 3 % on a busy machine, hardly less than processes differ by. Where those
+# differ by more, as with several threads, fewer do.
+_LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 12}
+_PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.0}
 
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
@@ -84,8 +85,8 @@ class PlainSession(ExitStack):
             self._clock,
             request.budget_s,
             steps_per_sample,
-            least_samples=_LEAST_STEPS_IN_TURNS if turns else LEAST_SAMPLES,
-            patience=_PATIENCE_IN_TURNS if turns else PATIENCE,
+            least_samples=_LEAST_STEPS[request.turns],
+            patience=_PATIENCE[request.turns],
         )
         self._warnings = WarningWatch()
         self._page_faults = PageFaults()
@@ -126,6 +127,8 @@ class PlainSession(ExitStack):
 
     def result(self) -> PlainRun | None:
         """Return the samples so far, or None when there is no complete step."""
+        # First of all: statistics take memory as well.
+        page_faults = self._page_faults.per_step(self._timer.num_calls)
         measurement = self._timer.measurement()
         if measurement is None:
             return None
@@ -153,7 +156,7 @@ class PlainSession(ExitStack):
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
             warnings=self._warnings.texts,
             load_fraction=load,
-            page_faults_per_step=self._page_faults.per_step(self._timer.num_calls),
+            page_faults_per_step=page_faults,
             effects=self._settings.effects(),
             turns=self._sample_turns(),
         )

@@ -14,7 +14,7 @@ import msgspec
 
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
-from breakeven.timing import Measurement
+from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration, Location, SourceText, StepTrace
 
 
@@ -74,7 +74,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         keeps_compile: Let the script's own ``torch.compile`` do its work in a plain run, in which
             its CUDA calls are not run by the CPU then. Otherwise it is ignored, and so it is with
             ``has_cuda``.
-        takes_turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
+        turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
         raw_changed_text: Run this text in place of the script's own, under the script's name; empty
             for its own.
         num_recorded_steps: Record the losses and gradients of so many steps of a plain run, with
@@ -96,7 +96,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     new_batch_size: int = 0
     configuration: Configuration = Configuration()
     keeps_compile: bool = False
-    takes_turns: bool = False
+    turns: TurnKind = TurnKind.NONE
     raw_changed_text: bytes = b""
     num_recorded_steps: int = 0
     raw_numbers_path: bytes = b""

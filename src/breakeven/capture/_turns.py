@@ -1,8 +1,4 @@
-"""Two runs that take turns, a few steps each, so that whatever disturbs one disturbs both.
-
-For runs of one thread: the pools of several spin for a while after their last work, in the way of
-the other run's.
-"""
+"""Two runs that take turns, a few steps each, so that whatever disturbs one disturbs both."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from breakeven.capture._protocol import Answer, Paused
-from breakeven.timing import Clock
+from breakeven.timing import Clock, TurnKind
 
 if TYPE_CHECKING:
     from breakeven.measure import OtherLoad
@@ -25,7 +21,9 @@ if TYPE_CHECKING:
 # holds up one run holds up its neighbour as well, and that there are a hundred turns to compare.
 # Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each: the mean
 # ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two runs one after the other by 5 %.
-_TURN_NS = 4_000_000
+# The threads of a pool spin on for some milliseconds after their last work, in the way of the other
+# run's: turns of several threads last many times as long.
+_TURN_NS = {TurnKind.SHORT: 4_000_000, TurnKind.LONG: 60_000_000}
 # In these a run may use all processors: its first steps may compile, in several processes.
 _FREE_TURNS = 3
 
@@ -65,11 +63,13 @@ class Turns:
     Args:
         turn_fd: A byte is read from here when it is this run's turn.
         answer_fd: Where the end of a turn is told.
+        kind: Short turns are taken on one processor.
     """
 
-    def __init__(self, turn_fd: int, answer_fd: int) -> None:
+    def __init__(self, turn_fd: int, answer_fd: int, kind: TurnKind) -> None:
         self._turn_fd = turn_fd
         self._answer_fd = answer_fd
+        self._kind = kind
         self._begun_ns = 0
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
@@ -94,7 +94,7 @@ class Turns:
             load: Does not count the others' turns.
         """
         begun_ns = self._pause_begun_ns = perf_counter_ns()
-        if self._num_turns == _FREE_TURNS:
+        if self._kind is TurnKind.SHORT and self._num_turns == _FREE_TURNS:
             stay_on_one_processor()
         if load is not None:
             load.pause()
@@ -115,7 +115,7 @@ class Turns:
         Args:
             load: Does not count the others' turns.
         """
-        if perf_counter_ns() - self._begun_ns >= _TURN_NS:
+        if perf_counter_ns() - self._begun_ns >= _TURN_NS[self._kind]:
             self.wait(load)
 
 
@@ -142,17 +142,19 @@ class OwnTime:
 
 def alternate(
     runs: tuple[Generator[None, None, Answer], Generator[None, None, Answer]],
+    kind: TurnKind,
     clock_ns: Callable[[], int] = perf_counter_ns,
 ) -> tuple[tuple[Answer, int], tuple[Answer, int]]:
     """Give two runs turns until both have answered; return the answers, and the time of each.
 
     Args:
         runs: Each ``next`` is a turn; the first of them gets the first turn.
+        kind: Of the turns; short ones are handed over on one processor.
         clock_ns: Tells the time.
     """
     spent_ns = [0, 0]
     answers: dict[int, Answer] = {}
-    allowed = stay_on_one_processor()
+    allowed = stay_on_one_processor() if kind is TurnKind.SHORT else set[int]()
     try:
         while len(answers) < len(runs):
             for number, run in enumerate(runs):

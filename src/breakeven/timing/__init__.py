@@ -13,6 +13,7 @@ from breakeven.timing._rounds import find_round_ends as find_round_ends
 from breakeven.timing._speedup import Speedup as Speedup
 from breakeven.timing._speedup import compare_pairs as compare_pairs
 from breakeven.timing._turn_ratio import RunRatio as RunRatio
+from breakeven.timing._turn_ratio import TurnKind as TurnKind
 from breakeven.timing._turn_ratio import compare_runs as compare_runs
 from breakeven.timing._turn_ratio import compare_turns as compare_turns
 from breakeven.timing._warmup import find_warmup as find_warmup

@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean, median
 
 import msgspec
 
-from breakeven.timing._turn_ratio import RunRatio
+from breakeven.timing._turn_ratio import RunRatio, TurnKind
 
 # Standard deviation of the logarithm of the ratio of two runs that do the same, on a quiet
 # machine: where memory comes to lie and which core is taken differ from process to process, by 1
@@ -17,15 +17,13 @@ from breakeven.timing._turn_ratio import RunRatio
 # Source: T. Kalibera, R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, for the
 # effect; the size is that of repeated runs of small networks on two cores.
 LEAST_SPREAD = 0.015
-# What is expected of runs one after the other on a noisy machine: a run that varies by some 13 %.
-# One pair says nothing of its spread, and of two the t distribution asks for twelve times it; a
-# spread above what is expected is not taken to be there where the pairs do not show it.
-_NOISY_SPREAD = 0.18
-# Of runs that took turns the error within the pair is known, and nothing else disturbs them but
-# what differs from process to process.
-# Source: 6 to 8 pairs of equal runs of each of two small networks, on one thread beside other load:
-# they spread by 0.5 to 1.7 %, of which an error of 1 % within the pairs is part.
-_TURNS_SPREAD = 0.02
+# The same that is expected on a noisy machine. One pair says nothing of its spread, and of two the
+# t distribution asks for twelve times it; a spread above what is expected is not taken to be there
+# where the pairs do not show it. Of runs that took turns the error within the pair comes on top.
+# Source, for one after the other: a run that varies by some 13 %. For short turns: 6 to 8 pairs of
+# equal runs of each of two small networks, on one thread beside other load, which spread by 0.5 to
+# 1.7 %, an error of 1 % within the pairs included.
+_EXPECTED_SPREADS = {TurnKind.NONE: 0.18, TurnKind.SHORT: 0.02, TurnKind.LONG: 0.06}
 # A spread above the expected one shows by chance as well. Beyond the 95 % quantile of chance, it
 # is the expectation that is wrong.
 _CHANCE = 0.95
@@ -34,7 +32,7 @@ _LOAD_SPREAD = 0.1
 # A pair of which something else held up one run all along lies far away from the other pairs: by
 # this many times their spread, and by more than even a noisy machine scatters them.
 _HICCUP_FACTOR = 8.0
-_LEAST_HICCUP = 2 * _NOISY_SPREAD
+_LEAST_HICCUP = 2 * _EXPECTED_SPREADS[TurnKind.NONE]
 # With fewer pairs besides it nothing tells which one is out of line.
 _FEWEST_OTHERS = 3
 _HALVINGS = 60
@@ -90,7 +88,7 @@ def compare_pairs(
     tail = (1.0 - confidence) / num_looks / 2.0
     least = LEAST_SPREAD
     expected = sqrt(fmean(_expected_variance(pair, load_fraction) for pair in pairs))
-    if any(pair.error is None for pair in pairs):
+    if any(pair.turns is TurnKind.NONE for pair in pairs):
         least += _LOAD_SPREAD * load_fraction
     low, middle, high = _interval(ratios, tail, least, expected)
     return Speedup(
@@ -102,9 +100,10 @@ def compare_pairs(
 
 
 def _expected_variance(pair: RunRatio, load_fraction: float) -> float:
-    if pair.error is None:
-        return (_NOISY_SPREAD + load_fraction) ** 2
-    return _TURNS_SPREAD**2 + pair.error**2
+    spread = _EXPECTED_SPREADS[pair.turns]
+    if pair.turns is TurnKind.NONE:
+        spread += load_fraction
+    return spread**2 + pair.error**2
 
 
 def _interval(

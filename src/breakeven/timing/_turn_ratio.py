@@ -1,8 +1,9 @@
-"""The ratio of two runs that took turns."""
+"""How two runs can be compared, and the ratio of two that took turns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from math import log, sqrt
 from statistics import fmean, stdev
 
@@ -14,17 +15,33 @@ _TRIMMED = 0.25
 _FEWEST_TURNS = 8
 
 
+class TurnKind(StrEnum):
+    """How two runs share the machine.
+
+    In turns, a few steps each, whatever disturbs one disturbs both.
+    """
+
+    NONE = "none"
+    """One after the other."""
+    SHORT = "short"
+    """In turns on one processor, both on one thread: they leave its caches to each other."""
+    LONG = "long"
+    """In turns on several processors: a pool of threads spins on for a while after its work."""
+
+
 class RunRatio(msgspec.Struct, frozen=True, kw_only=True):
     """How much longer a step takes in one run than in another.
 
     Args:
         log_ratio: Natural logarithm of the ratio.
-        error: Standard error of ``log_ratio`` within the two runs; None where the runs did not
-            take turns, and nothing is known of it.
+        error: Standard error of ``log_ratio`` within the two runs, where they took turns; else
+            nothing is known of it.
+        turns: Which they took.
     """
 
     log_ratio: float
-    error: float | None = None
+    error: float = 0.0
+    turns: TurnKind = TurnKind.NONE
 
 
 def compare_runs(baseline_ns: float, candidate_ns: float) -> RunRatio:
@@ -38,7 +55,9 @@ def compare_runs(baseline_ns: float, candidate_ns: float) -> RunRatio:
 
 
 def compare_turns(
-    baseline_ns: Mapping[int, float], candidate_ns: Mapping[int, float]
+    baseline_ns: Mapping[int, float],
+    candidate_ns: Mapping[int, float],
+    turns: TurnKind,
 ) -> RunRatio | None:
     """Return the ratio of two runs that took turns; None where they share too few of them.
 
@@ -48,6 +67,7 @@ def compare_turns(
     Args:
         baseline_ns: Median step of each turn of the run without a change, by its number.
         candidate_ns: The same of the run with it.
+        turns: Which they took.
 
     Source: trimmed mean, with the standard error of the winsorized sample: J. W. Tukey,
     D. H. McLaughlin, "Less vulnerable confidence and significance procedures for location based
@@ -61,4 +81,4 @@ def compare_turns(
     middle = ratios[cut : len(ratios) - cut]
     winsorized = [min(max(ratio, middle[0]), middle[-1]) for ratio in ratios]
     error = stdev(winsorized) * sqrt(len(ratios)) / len(middle)
-    return RunRatio(log_ratio=fmean(middle), error=error)
+    return RunRatio(log_ratio=fmean(middle), error=error, turns=turns)

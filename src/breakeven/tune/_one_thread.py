@@ -1,4 +1,4 @@
-"""Comparing candidates on one thread: its runs can take turns, and show what noise would hide."""
+"""Comparing candidates on one thread: in short turns, which show what noise would hide."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
 from breakeven.tune._candidate import Candidate
 from breakeven.tune._trial_runs import TrialRuns
@@ -21,7 +22,7 @@ class OneThread:
     chosen configuration has.
 
     Args:
-        runs: Tells which of them can take turns.
+        runs: Tells which turns they can take.
     """
 
     def __init__(self, runs: TrialRuns) -> None:
@@ -30,13 +31,12 @@ class OneThread:
         self.is_on = False
 
     def steadies(self, configuration: Configuration, base: Configuration) -> bool:
-        """Return whether runs can take turns under one of two alone: it wins ties.
+        """Return whether runs can take short turns under one of two alone: it wins ties.
 
         It has one thread in place of several, that is. Whether it is faster together with what is
         found on it, the confirmation tells.
         """
-        can_take_turns = self._runs.can_take_turns
-        return can_take_turns(configuration) and not can_take_turns(base)
+        return self._is_steady(configuration) and not self._is_steady(base)
 
     def note_speed(self, speed: float) -> None:
         """Note how fast the step is on one thread, beside what is kept."""
@@ -48,10 +48,13 @@ class OneThread:
         self.is_on = (
             self._is_fast_enough
             and len({each.num_threads for each in changed}) == 1
-            and not self._runs.can_take_turns(base)
-            and all(self._runs.can_take_turns(replace(each, num_threads=1)) for each in changed)
+            and not self._is_steady(base)
+            and all(self._is_steady(replace(each, num_threads=1)) for each in changed)
         )
 
     def applied(self, configuration: Configuration) -> Configuration:
         """Return the configuration as it is compared."""
         return replace(configuration, num_threads=1) if self.is_on else configuration
+
+    def _is_steady(self, configuration: Configuration) -> bool:
+        return self._runs.turns_with(configuration, configuration) is TurnKind.SHORT

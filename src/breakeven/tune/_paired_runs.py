@@ -8,7 +8,14 @@ from math import inf
 from statistics import fmean, median
 
 from breakeven.capture import RunFailure
-from breakeven.timing import RunRatio, Speedup, compare_pairs, compare_runs, compare_turns
+from breakeven.timing import (
+    RunRatio,
+    Speedup,
+    TurnKind,
+    compare_pairs,
+    compare_runs,
+    compare_turns,
+)
 from breakeven.trace import Configuration
 from breakeven.tune._trial_runs import RunResult, TrialRuns
 
@@ -104,7 +111,7 @@ class Rival:
 def _ratio(base: RunResult, own: RunResult, samples: float) -> RunRatio:
     """Return how much longer the base takes for a sample."""
     own_turns_ns = {turn: step_ns / samples for turn, step_ns in own.turns_ns.items()}
-    in_turns = compare_turns(base.turns_ns, own_turns_ns)
+    in_turns = compare_turns(base.turns_ns, own_turns_ns, own.turns)
     return in_turns or compare_runs(base.step_ns, own.step_ns / samples)
 
 
@@ -142,8 +149,8 @@ class PairedRuns:
         Raises:
             BaseFailedError: The base fails.
         """
-        configurations = (self._base, *(rival.configuration for rival in rivals))
-        if all(map(self._runs.can_take_turns, configurations)):
+        kinds = [self._runs.turns_with(self._base, each.configuration) for each in rivals]
+        if TurnKind.NONE not in kinds:
             self._round_in_turns(rivals)
             return None
         is_base_last = self._num_rounds % 2 == 1

@@ -21,14 +21,16 @@ from breakeven.capture import (
     TracedRun,
     alternate,
 )
-from breakeven.timing import Measurement
+from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration
 from breakeven.units import BYTES_PER_MIB, NS_PER_S
 from breakeven.verdict import Numerics, Outcome
 
 # Steps are sampled for so long: 1,000 and more of a short step, whose median is then sure to a
 # part of a per cent. What differs from process to process is larger, and only more runs show it.
+# In long turns there are to be some twenty of them.
 SAMPLING_S = 0.4
+_SAMPLING_S_OF = {TurnKind.SHORT: SAMPLING_S, TurnKind.LONG: 1.2}
 # A run that hangs is ended when it has taken so many times what the script takes as it is ...
 _HANG_FACTOR = 5.0
 # ... and at least so long: a process may be held up for seconds by other work.
@@ -59,6 +61,7 @@ class RunResult:
         warnings: Different warnings of Python.
         peak_memory_bytes: Largest memory of the process.
         effects: How often each setting of the configuration took hold, where known.
+        turns: Which turns it took.
         turns_ns: Median steady step of each turn, by its number; empty where it took none.
     """
 
@@ -71,6 +74,7 @@ class RunResult:
     warnings: tuple[str, ...] = ()
     peak_memory_bytes: int = 0
     effects: Mapping[str, int] = field(default_factory=dict)
+    turns: TurnKind = TurnKind.NONE
     turns_ns: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -89,8 +93,13 @@ class TrialRuns(Protocol):
         """
         ...
 
-    def can_take_turns(self, configuration: Configuration) -> bool:
-        """Return whether a run can go on beside another one, a few steps each in turn."""
+    def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
+        """Return which turns two runs can take, a few steps each.
+
+        Args:
+            first: What the one runs under.
+            second: And the other.
+        """
         ...
 
     def measure_in_turns(
@@ -176,19 +185,19 @@ class ScriptRuns:
         self, configuration: Configuration, *, extra_s: float = 0.0, longest_s: float = inf
     ) -> RunResult | RunFailure:
         """Time the steps in one fresh process; see ``TrialRuns``."""
-        return self._result(
-            configuration, *self._timed(self._request_of(configuration, extra_s, longest_s))
-        )
+        return self._run(self._request_of(configuration, extra_s, longest_s))
 
-    def can_take_turns(self, configuration: Configuration) -> bool:
-        """Return whether a run can go on beside another one; see ``TrialRuns``.
+    def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
+        """Return which turns two runs can take; see ``TrialRuns``.
 
         Processes of a loader would go on loading in the other run's turn, and make the next one
-        look faster. The threads of a pool spin on for some milliseconds, and make it look slower.
+        look faster.
         """
-        is_alone = configuration.num_workers <= 0
-        num_threads = configuration.num_threads or self._num_threads
-        return self._second is not None and is_alone and num_threads == 1
+        both = (first, second)
+        if self._second is None or any(each.num_workers > 0 for each in both):
+            return TurnKind.NONE
+        most_threads = max(each.num_threads or self._num_threads for each in both)
+        return TurnKind.SHORT if most_threads == 1 else TurnKind.LONG
 
     def measure_in_turns(
         self,
@@ -200,11 +209,12 @@ class ScriptRuns:
         longest_s: float = inf,
     ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
         """Time the steps under two configurations that take turns; see ``TrialRuns``."""
-        rival_request = self._request_of(rival, extra_s, longest_s)
-        base_ran, rival_ran = self._run_in_turns(
-            self._request_of(base), rival_request, is_second_first=is_rival_first
+        return self._run_in_turns(
+            self._request_of(base),
+            self._request_of(rival, extra_s, longest_s),
+            self.turns_with(base, rival),
+            is_second_first=is_rival_first,
         )
-        return self._result(base, *base_ran), self._result(rival, *rival_ran)
 
     def measure_changed(
         self,
@@ -231,9 +241,11 @@ class ScriptRuns:
         changed = replace(
             self._request_of(configuration, extra_s, longest_s), raw_changed_text=text
         )
-        run = self._run_in_turns if self.can_take_turns(configuration) else self._run_both
-        ran, changed_ran = run(request, changed, is_second_first=is_changed_first)
-        return self._result(configuration, *ran), self._result(configuration, *changed_ran)
+        turns = self.turns_with(configuration, configuration)
+        if turns is not TurnKind.NONE:
+            return self._run_in_turns(request, changed, turns, is_second_first=is_changed_first)
+        ran = [self._run(each) for each in _ordered(request, changed, is_changed_first)]
+        return _ordered(ran[0], ran[1], is_changed_first)
 
     def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
         """Return how the numbers differ more than they may; see ``TrialRuns``."""
@@ -249,37 +261,37 @@ class ScriptRuns:
         )
 
     def _run_in_turns(
-        self, first: RunRequest, second: RunRequest, *, is_second_first: bool
-    ) -> tuple[tuple[Answer, float], tuple[Answer, float]]:
-        """Return what came of two runs side by side, and the seconds of each."""
+        self, first: RunRequest, second: RunRequest, turns: TurnKind, *, is_second_first: bool
+    ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
+        """Run two side by side, and return what came of each."""
         assert self._second is not None
-        runs = (self._launcher.run_in_turns(first), self._second.run_in_turns(second))
-        if is_second_first:
-            (b, b_ns), (a, a_ns) = alternate((runs[1], runs[0]))
-        else:
-            (a, a_ns), (b, b_ns) = alternate(runs)
-        return (a, a_ns / NS_PER_S), (b, b_ns / NS_PER_S)
+        requests = [
+            replace(each, turns=turns, budget_s=_SAMPLING_S_OF[turns])
+            for each in _ordered(first, second, is_second_first)
+        ]
+        launchers = (self._launcher, self._second)
+        # The launchers change sides as well: their processes may differ by a part of a per cent.
+        ran = alternate(
+            (launchers[0].run_in_turns(requests[0]), launchers[1].run_in_turns(requests[1])), turns
+        )
+        results = [
+            self._result(request, answer, spent_ns / NS_PER_S)
+            for request, (answer, spent_ns) in zip(requests, ran, strict=True)
+        ]
+        return _ordered(results[0], results[1], is_second_first)
 
-    def _run_both(
-        self, first: RunRequest, second: RunRequest, *, is_second_first: bool
-    ) -> tuple[tuple[Answer, float], tuple[Answer, float]]:
-        """Return what came of two runs one after the other, and the seconds of each."""
-        ran = [self._timed(request) for request in _ordered(first, second, is_second_first)]
-        return _ordered(ran[0], ran[1], is_second_first)
-
-    def _timed(self, request: RunRequest) -> tuple[Answer, float]:
+    def _run(self, request: RunRequest) -> RunResult | RunFailure:
         started_s = monotonic()
-        return self._launcher.run(request, self._on_step), monotonic() - started_s
+        answer = self._launcher.run(request, self._on_step)
+        return self._result(request, answer, monotonic() - started_s)
 
-    def _result(
-        self, configuration: Configuration, answer: Answer, wall_s: float
-    ) -> RunResult | RunFailure:
+    def _result(self, request: RunRequest, answer: Answer, wall_s: float) -> RunResult | RunFailure:
         if isinstance(answer, RunFailure):
             return answer
         assert isinstance(answer, PlainRun)
-        if configuration == Configuration():
+        if request.configuration == Configuration():
             self._baseline_s = max(self._baseline_s or 0.0, wall_s)
-        return _result(answer, wall_s)
+        return _result(answer, wall_s, request.turns)
 
     def _limit_s(self, extra_s: float, longest_s: float) -> float:
         """Return after how many seconds a run hangs: the user's own limit, or what is plenty."""
@@ -330,7 +342,7 @@ def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
     return (Outcome.OUT_OF_MEMORY if is_memory else Outcome.CRASHED), what
 
 
-def _result(run: PlainRun, wall_s: float) -> RunResult:
+def _result(run: PlainRun, wall_s: float, turns: TurnKind) -> RunResult:
     estimate = run.measurement.estimate
     return RunResult(
         step_ns=estimate.value_ns,
@@ -342,6 +354,7 @@ def _result(run: PlainRun, wall_s: float) -> RunResult:
         warnings=run.warnings,
         peak_memory_bytes=run.peak_memory_bytes,
         effects=run.effects,
+        turns=turns,
         turns_ns=_turns_ns(run),
     )
 
