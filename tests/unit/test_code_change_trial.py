@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up_steps_facts import mlp
 
-from breakeven.capture import FailureKind, RunFailure
+from breakeven.capture import FailureKind, RunFailure, RunRequest, find_target
 from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
-from breakeven.tune._code_change_trial import _measure
+from breakeven.tune._code_change_trial import (
+    CodeChangePlan,
+    CodeChangeTrial,
+    _measure,
+    plan_code_change,
+)
 from breakeven.tune._paired_runs import Rival
 from breakeven.tune._trial_runs import RunResult
 from breakeven.verdict import Outcome
@@ -58,3 +65,61 @@ def test_a_pair_that_does_not_fit_is_not_run() -> None:
     assert outcome is Outcome.OUT_OF_BUDGET
     assert "4 s of 4 s are left" in reason
     assert runs.orders == []
+
+
+_LOOP = """\
+import torch
+
+model, loss_fn = torch.nn.Linear(4, 1), torch.nn.MSELoss()
+optimizer = torch.optim.Adam(model.parameters())
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def _plan(script: Path, num_steps: int, **facts: Any) -> Any:
+    script.write_text(_LOOP)
+    request = RunRequest(target=find_target(str(script)), is_traced=False, time_limit_s=60.0)
+    return plan_code_change(request, mlp(**facts), num_steps=num_steps, is_exact_only=False)
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "num_steps", "is_promising"),
+    [
+        (100_000.0, 10_000_000, True),
+        # Most of the step computes: settings come first.
+        (2_000_000.0, 10_000_000, False),
+        # Compiling takes nearly as long as all steps, of which it saves a half.
+        (800_000.0, 15_000, False),
+    ],
+)
+def test_time_is_kept_back_for_a_step_that_mostly_issues_operators(
+    tmp_path: Path, step_ns: float, num_steps: int, *, is_promising: bool
+) -> None:
+    # Issuing takes 80 µs of the step.
+    plan = _plan(tmp_path / "train.py", num_steps, step_ns=step_ns)
+    assert isinstance(plan, CodeChangePlan)
+    for total_s, most_s in ((600.0, 300.0), (10.0, 5.0)):
+        kept_back_s = plan.kept_back_s(Budget(total_s))
+        assert (kept_back_s > 0.0) == is_promising
+        assert kept_back_s <= most_s
+        assert not is_promising or kept_back_s == most_s or kept_back_s > plan.extra_s
+
+
+def test_nothing_is_planned_that_takes_longer_than_the_run(tmp_path: Path) -> None:
+    found = _plan(tmp_path / "train.py", 10)
+    assert isinstance(found, CodeChangeTrial)
+    assert found.trial.outcome is Outcome.NOT_WORTH_IT
+
+
+def test_what_is_kept_back_is_left_afterwards() -> None:
+    budget = Budget(60.0, lambda: 0.0)
+    with budget.kept_back(20.0):
+        assert budget.left_s == 40.0
+        assert not budget.fits(41.0)
+        with budget.kept_back(50.0):
+            assert budget.left_s == 0.0
+    assert budget.left_s == 60.0

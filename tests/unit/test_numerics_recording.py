@@ -263,3 +263,14 @@ def test_noise_moves_each_weight_by_the_same_fraction_of_itself() -> None:
         torch.optim.SGD([weight], lr=0.1)
     change = (weight.detach() / before - 1).abs()
     assert torch.allclose(change, torch.full_like(change, 2.0**-10), rtol=1e-3)
+
+
+def test_noise_depends_on_its_seed_alone() -> None:
+    def moved(seed: int) -> torch.Tensor:
+        weight = nn.Parameter(torch.ones(100))
+        with WeightNoise(16.0, seed):
+            torch.optim.SGD([weight], lr=0.1)
+        return weight.detach()
+
+    assert torch.equal(moved(1), moved(1))
+    assert not torch.equal(moved(0), moved(1))

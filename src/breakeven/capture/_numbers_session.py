@@ -49,7 +49,7 @@ class NumbersSession(ExitStack):
         self._optimizers = OptimizerHooks(self._mark)
         self._numbers: dict[int, int] = {}
         self._names = ParameterNames()
-        self._noise = WeightNoise(request.weight_noise_roundoffs)
+        self._noise = WeightNoise(request.weight_noise_roundoffs, request.weight_noise_seed)
         self._losses: list[TensorNumbers] = []
         self._gradients: list[TensorNumbers] = []
         self._steps: list[StepNumbers] = []

@@ -83,6 +83,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         raw_numbers_path: The file that they are written to.
         weight_noise_roundoffs: Move the weights by so many roundoffs in such a run, before the
             first step and after each.
+        weight_noise_seed: Which of them up, and which down.
     """
 
     target: Target
@@ -101,6 +102,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     num_recorded_steps: int = 0
     raw_numbers_path: bytes = b""
     weight_noise_roundoffs: float = 0.0
+    weight_noise_seed: int = 0
 
     @property
     def compiles(self) -> bool:

@@ -17,17 +17,17 @@ _MOST = 2.0**-8
 class WeightNoise(Patches):
     """Inside, weights are moved when an optimizer is given them, and whenever `move` is called.
 
-    Each weight goes up or down by the same fraction of itself; the signs are the same in every
-    run, and no generator of the script is used.
+    Each weight goes up or down by the same fraction of itself. No generator of the script is used.
 
     Args:
         roundoffs: The fraction, in roundoffs of the weight's own format; 0 to move none.
+        seed: Of the signs, which are the same in every run with it.
     """
 
-    def __init__(self, roundoffs: float) -> None:
+    def __init__(self, roundoffs: float, seed: int = 0) -> None:
         super().__init__()
         self._roundoffs = roundoffs
-        self._signs = torch.Generator().manual_seed(0)
+        self._signs = torch.Generator().manual_seed(seed)
 
     def __enter__(self) -> WeightNoise:
         super().__enter__()

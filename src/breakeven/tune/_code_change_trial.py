@@ -25,6 +25,10 @@ _NAME = "fast-step"
 _TITLE = "forward, backward and update as one compiled call"
 _NUM_PAIRS = 4
 _FIRST_PAIR_S = 2.0
+# A compiled step saves most of what issuing its operators takes. Where that is this part of the
+# step, no setting promises as much, and its time is kept back from theirs: at most so much of it.
+_PROMISING_FRACTION = 0.5
+_MOST_KEPT_BACK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +44,68 @@ class CodeChangeTrial:
     change: CodeChange | None = None
 
 
-def try_code_change(
-    request: RunRequest,
-    facts: StepFacts,
-    runs: ScriptRuns,
-    configuration: Configuration,
-    *,
-    budget: Budget,
-    num_steps: int,
-    is_exact_only: bool,
-) -> CodeChangeTrial:
-    """Measure the script with ``breakeven.fast_step`` in its loop, where that can be written.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChangePlan:
+    """A change that is worth a trial.
 
-    The first call of a fast step holds its loss and update against those of the stock optimizer,
-    and fails where they differ; so a wrong change is one that fails.
+    Args:
+        patch: The lines.
+        extra_s: By how many seconds it is predicted to start later.
+        num_steps: Steps of the run that it is for.
+        is_promising: Whether it is to be tried before the settings use up the time.
+    """
+
+    patch: SourcePatch
+    extra_s: float
+    num_steps: int
+    is_promising: bool
+
+    def kept_back_s(self, budget: Budget) -> float:
+        """Return the seconds that settings must leave to it."""
+        if not self.is_promising:
+            return 0.0
+        return min(self.extra_s + _NUM_PAIRS * _FIRST_PAIR_S, _MOST_KEPT_BACK * budget.total_s)
+
+    def measured(
+        self, runs: ScriptRuns, configuration: Configuration, budget: Budget
+    ) -> CodeChangeTrial:
+        """Measure the script with the change and without it.
+
+        The first call of a fast step holds its loss and update against those of the stock
+        optimizer, and fails where they differ; so a wrong change is one that fails.
+
+        Args:
+            runs: Makes the runs.
+            configuration: Under what the script runs, changed or not.
+            budget: Time that is left.
+        """
+        text = self.patch.text.encode()
+        measured = _measure(text, runs, configuration, budget, self.extra_s)
+        if not isinstance(measured, Rival):
+            return _no(*measured)
+        return _judged(self.patch, measured, self.num_steps)
+
+
+def plan_code_change(
+    request: RunRequest, facts: StepFacts, *, num_steps: int, is_exact_only: bool
+) -> CodeChangePlan | CodeChangeTrial:
+    """Write ``breakeven.fast_step`` into the loop of a script, where that can be done and may pay.
 
     Args:
         request: How the script is run.
         facts: Of its step.
-        runs: Makes the runs.
-        configuration: Under what the script runs, changed or not.
-        budget: Time that is left.
         num_steps: Steps of the run.
         is_exact_only: Whether not one bit may change.
+
+    Returns:
+        What to try, or why there is nothing.
     """
     reason = _why_not(request, facts, num_steps, is_exact_only=is_exact_only)
     if reason is not None:
         return _no(Outcome.NOT_APPLICABLE, reason)
     extra_s = Compile().expected_cost_s(facts)
-    if extra_s > longest_paid_s(facts, num_steps):
+    all_steps_s = longest_paid_s(facts, num_steps)
+    if extra_s > all_steps_s:
         return _no(
             Outcome.NOT_WORTH_IT,
             f"compiling takes some {format_duration(NS_PER_S * extra_s, 1)}, and all "
@@ -78,10 +115,13 @@ def try_code_change(
     patch = _propose(request)
     if isinstance(patch, NoPatch):
         return _no(Outcome.NOT_APPLICABLE, patch.reason)
-    measured = _measure(patch.text.encode(), runs, configuration, budget, extra_s)
-    if not isinstance(measured, Rival):
-        return _no(*measured)
-    return _judged(patch, measured, num_steps)
+    saved = min(1.0, facts.launch_fraction + facts.update_fraction)
+    return CodeChangePlan(
+        patch=patch,
+        extra_s=extra_s,
+        num_steps=num_steps,
+        is_promising=saved >= _PROMISING_FRACTION and extra_s <= saved * all_steps_s,
+    )
 
 
 def _why_not(

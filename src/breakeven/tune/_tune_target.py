@@ -27,7 +27,11 @@ from breakeven.store import this_machine
 from breakeven.trace import Configuration
 from breakeven.tune._all_candidates import all_candidates
 from breakeven.tune._budget import Budget
-from breakeven.tune._code_change_trial import CodeChangeTrial, try_code_change
+from breakeven.tune._code_change_trial import (
+    CodeChangePlan,
+    CodeChangeTrial,
+    plan_code_change,
+)
 from breakeven.tune._confirm import Confirmation, confirm
 from breakeven.tune._defaults import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune._gate import Gate
@@ -174,34 +178,39 @@ class _Tuning:
                 second=self._second,
                 num_threads=self._facts.num_threads,
             )
-            found = search(
-                all_candidates(self._facts, tries_batch_size=tries_batch_size),
-                runs,
-                facts=self._facts,
-                budget=self._budget,
-                num_steps=self._num_steps,
-                is_exact_only=self._is_exact_only,
-                progress=self._progress,
-            )
-            confirmed = confirm(
-                found,
-                runs,
-                facts=self._facts,
-                budget=self._budget,
-                num_steps=self._num_steps,
-                progress=self._progress,
-            )
-            self._progress.begin("trying breakeven.fast_step in the script")
-            code = try_code_change(
+            plan = plan_code_change(
                 self._request,
                 self._facts,
-                runs,
-                confirmed.configuration,
-                budget=self._budget,
                 num_steps=self._num_steps,
                 is_exact_only=self._is_exact_only,
             )
-        return confirmed, code
+            is_planned = isinstance(plan, CodeChangePlan)
+            with self._budget.kept_back(plan.kept_back_s(self._budget) if is_planned else 0.0):
+                confirmed = self._find_settings(runs, tries_batch_size=tries_batch_size)
+            if not is_planned:
+                return confirmed, plan
+            self._progress.begin("trying breakeven.fast_step in the script")
+            return confirmed, plan.measured(runs, confirmed.configuration, self._budget)
+
+    def _find_settings(self, runs: ScriptRuns, *, tries_batch_size: bool) -> Confirmation:
+        """Search and confirm."""
+        found = search(
+            all_candidates(self._facts, tries_batch_size=tries_batch_size),
+            runs,
+            facts=self._facts,
+            budget=self._budget,
+            num_steps=self._num_steps,
+            is_exact_only=self._is_exact_only,
+            progress=self._progress,
+        )
+        return confirm(
+            found,
+            runs,
+            facts=self._facts,
+            budget=self._budget,
+            num_steps=self._num_steps,
+            progress=self._progress,
+        )
 
 
 def _can_take_turns(plain: PlainRun, *, is_on_cuda: bool) -> bool:

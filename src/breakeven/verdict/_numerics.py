@@ -69,7 +69,7 @@ def compare_numbers(
     *,
     numerics: Numerics,
     repeat: RecordedNumbers | None = None,
-    perturbed: RecordedNumbers | None = None,
+    perturbed: Sequence[RecordedNumbers] = (),
 ) -> Difference | None:
     """Return the first difference that is more than ``numerics`` allows; None where there is none.
 
@@ -80,9 +80,9 @@ def compare_numbers(
         repeat: The script as it is, once more. Where the two differ, nothing can be said about
             single bits, and tolerances widen to three times that difference, as long as that is
             not ten times as large as they are.
-        perturbed: The script as it is but for its weights, which differ by as much as the class
-            lets a number be off. Tolerances widen to three times what became of that: training
-            can multiply rounding a thousandfold in a single step.
+        perturbed: Runs of the script as it is but for its weights, which differ by as much as the
+            class lets a number be off. Tolerances widen to three times the most that became of
+            that: training can multiply rounding a thousandfold in a single step.
     """
     if numerics is Numerics.TRAINING:
         return _first_not_finite(baseline, candidate)
@@ -105,7 +105,7 @@ class _Comparison:
     baseline: RecordedNumbers
     numerics: Numerics
     repeat: RecordedNumbers | None
-    perturbed: RecordedNumbers | None
+    perturbed: Sequence[RecordedNumbers]
 
     def first_difference(self, candidate: RecordedNumbers) -> Difference | None:
         """Return the first difference beyond the tolerance."""
@@ -125,7 +125,7 @@ class _Comparison:
         self, number: int, baseline: StepNumbers, candidate: StepNumbers
     ) -> Difference | None:
         repeats = _by_key(self.repeat, number)
-        perturbed = _by_key(self.perturbed, number)
+        perturbed = [_by_key(run, number) for run in self.perturbed]
         norm = math.hypot(*(gradient.norm for gradient in baseline.gradients))
         undecided: list[float] = []
         num_decided = 0
@@ -144,7 +144,8 @@ class _Comparison:
             spread = _SPREAD_FACTOR * _relative(own, repeat, scale)
             if repeat is not None and spread >= _MOST_OWN_FACTOR * tolerance:
                 return as_own(differing(number, own, repeat, spread / _SPREAD_FACTOR, tolerance))
-            growth = _SPREAD_FACTOR * _relative(own, perturbed.get(own.key), scale)
+            grown = (_relative(own, run.get(own.key), scale) for run in perturbed)
+            growth = _SPREAD_FACTOR * max(grown, default=0.0)
             allowed = max(tolerance, spread, growth)
             if allowed >= _MOST_GROWTH[self.numerics]:
                 undecided.append(growth / _SPREAD_FACTOR)
