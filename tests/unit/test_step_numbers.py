@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -43,6 +44,22 @@ def test_what_has_no_gradient_must_stay() -> None:
 def test_a_zero_among_gradients_that_are_rounding_may_be_rounding() -> None:
     """As of a bias before a normalisation, which one of two sums leaves at exactly zero."""
     assert found(WEIGHT, change("bias", [1e-9, 0.0, -3e-9], [0.9, 1.1, 0.9])) is None
+
+
+@pytest.mark.parametrize(
+    ("grad", "compiled"),
+    [
+        # Most of the tensor has none.
+        ([1e-9, 0.0, 0.0], [0.9, 0.9, 1.0]),
+        # It moves further than a step.
+        ([1e-9, 2e-9, 0.0], [0.9, 0.9, 0.5]),
+        # The gradients beside it are no rounding.
+        ([1e-3, 1e-3, 0.0], [0.9, 0.9, 0.9]),
+    ],
+)
+def test_other_zeros_must_stay(grad: list[float], compiled: list[float]) -> None:
+    moved = change("rows", grad, compiled)
+    assert found(WEIGHT, moved) == "the parameter rows, where its gradient is zero"
 
 
 def test_a_gradient_that_counts_must_move_its_parameter_as_it_did() -> None:

@@ -188,3 +188,15 @@ def test_function_is_called_as_often_as_its_time_needs() -> None:
     assert len(calls) == len(measurement.samples_ns) == 15
     assert measurement.num_warmup == 1
     assert measurement.median_ns == 50_000_000
+
+
+@pytest.mark.parametrize(("most_samples", "num_samples"), [(2_000, 1_999), (50_000, 10_000)])
+def test_short_steps_end_with_the_samples_or_the_budget(
+    most_samples: int, num_samples: int
+) -> None:
+    step_ns = 100_000
+    clock = ScriptedClock([step_ns * number for number in range(20_000)])
+    timer = StepTimer(clock, budget_s=1.0, most_samples=most_samples)
+    while not timer.mark(0):
+        pass
+    assert len(timer.samples_ns()) == num_samples

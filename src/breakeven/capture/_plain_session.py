@@ -23,6 +23,7 @@ from breakeven.configure import configured
 from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,
+    MOST_SAMPLES,
     PATIENCE,
     CudaClock,
     HostClock,
@@ -40,9 +41,10 @@ _CUDA_STEPS_PER_SAMPLE = 10
 
 # Of a run that takes turns, a ratio comes of each turn, and a turn may be one step: of so many, the
 # mean is sure to some 3 % on a busy machine, hardly less than processes differ by. Where those
-# differ by more, as with several threads, fewer do.
-_LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 12}
-_PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.0}
+# differ by more, as with several threads, fewer do. Of short steps a long turn holds thousands.
+_LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 16}
+_PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.5}
+_MOST_STEPS = {TurnKind.NONE: MOST_SAMPLES, TurnKind.SHORT: MOST_SAMPLES, TurnKind.LONG: 50_000}
 
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
@@ -87,6 +89,7 @@ class PlainSession(ExitStack):
             steps_per_sample,
             least_samples=_LEAST_STEPS[request.turns],
             patience=_PATIENCE[request.turns],
+            most_samples=_MOST_STEPS[request.turns],
         )
         self._warnings = WarningWatch()
         self._page_faults = PageFaults()

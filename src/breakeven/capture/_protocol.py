@@ -297,11 +297,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         torch_version: Its version.
         processor: Name of the CPU.
         has_cuda: Whether this machine has a CUDA device that torch can use.
+        can_take_long_turns: Whether runs of several threads can take turns.
     """
 
     torch_version: str
     processor: str
     has_cuda: bool
+    can_take_long_turns: bool = False
 
 
 Answer = PlainRun | TracedRun | NumbersRun | HostRun | RunFailure

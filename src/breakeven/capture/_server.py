@@ -32,6 +32,7 @@ from breakeven.capture._protocol import (
     Request,
     Started,
 )
+from breakeven.capture._turns import can_take_long_turns
 from breakeven.measure import OtherLoad, measure_host
 from breakeven.processor import cpu_name
 
@@ -49,6 +50,7 @@ def main() -> None:
             torch_version=str(torch.__version__),
             processor=cpu_name(),
             has_cuda=torch.cuda.is_available(),
+            can_take_long_turns=can_take_long_turns(),
         ),
     )
     with os.fdopen(request_fd, "rb", buffering=0) as requests:

@@ -57,6 +57,22 @@ def _rank(processor: int) -> tuple[int, int]:
         return 0, processor
 
 
+def can_take_long_turns() -> bool:
+    """Return whether idle threads of this process' OpenMP pool sleep within milliseconds.
+
+    GNU's runtime lets them, which torch's own builds for Linux bring, unless ``OMP_WAIT_POLICY``
+    says otherwise. LLVM's and Intel's let them spin for 200 ms, all through the other run's turn.
+
+    Source: GCC's libgomp manual, GOMP_SPINCOUNT; LLVM's OpenMP documentation, KMP_BLOCKTIME.
+    """
+    try:
+        loaded = Path("/proc/self/maps").read_text()
+    except OSError:  # macOS, where the runtime is LLVM's
+        return False
+    is_gnu = "libgomp" in loaded and not any(name in loaded for name in ("libomp", "libiomp"))
+    return is_gnu and os.environ.get("OMP_WAIT_POLICY", "").lower() != "active"
+
+
 class Turns:
     """The turns of a run in its own process.
 

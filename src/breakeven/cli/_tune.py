@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,7 +158,7 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
     if Outcome.OUT_OF_BUDGET in outcomes:
         run_s = report.num_steps * report.baseline_step_ns / NS_PER_S
         more_s = max(2 * (args.budget_s or default_budget_s(run_s)), _LEAST_MORE_S)
-        hints.append(f"More time for what was not decided: --budget {more_s:g}s")
+        hints.append(f"More time for what was not decided: --budget {ceil(more_s)}s")
     needed = [
         trial.pays_off_after_steps
         for trial in report.trials

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from breakeven.measure._measure_host import measure_host as measure_host
     from breakeven.measure._measure_step import measure_step as measure_step
     from breakeven.measure._step_timer import LEAST_SAMPLES as LEAST_SAMPLES
+    from breakeven.measure._step_timer import MOST_SAMPLES as MOST_SAMPLES
     from breakeven.measure._step_timer import PATIENCE as PATIENCE
     from breakeven.measure._step_timer import StepTimer as StepTimer
 
@@ -23,6 +24,7 @@ _HOMES = {
     "CudaClock": "_clock",
     "HostClock": "_clock",
     "LEAST_SAMPLES": "_step_timer",
+    "MOST_SAMPLES": "_step_timer",
     "PATIENCE": "_step_timer",
     "StepTimer": "_step_timer",
     "measure_host": "_measure_host",

@@ -11,7 +11,7 @@ from breakeven.units import NS_PER_S
 
 LEAST_SAMPLES = 5
 PATIENCE = 2.0
-_MAX_SAMPLES = 2_000
+MOST_SAMPLES = 2_000
 
 
 class _StepEnd(NamedTuple):
@@ -32,6 +32,7 @@ class StepTimer:
             steps make one sample there.
         least_samples: Samples to wait for.
         patience: For so many times the budget; then two samples are enough.
+        most_samples: However short the steps are.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class StepTimer:
         calls_per_mark: int = 1,
         least_samples: int = LEAST_SAMPLES,
         patience: float = PATIENCE,
+        most_samples: int = MOST_SAMPLES,
     ) -> None:
         self._clock = clock
         self._budget_ns = budget_s * NS_PER_S
         self._calls_per_mark = calls_per_mark
         self._least_samples = least_samples
+        self._most_samples = most_samples
         self._longest_ns = patience * self._budget_ns
         self._optimizers: list[int] = []
         self._calls: Counter[int] = Counter()
@@ -114,7 +117,7 @@ class StepTimer:
         if self._begun_ns is None:
             self._begun_ns = self._marks_ns[0]
         elapsed_ns = self._marks_ns[-1] - self._begun_ns
-        if elapsed_ns < self._budget_ns and len(self._marks_ns) < _MAX_SAMPLES:
+        if elapsed_ns < self._budget_ns and len(self._marks_ns) < self._most_samples:
             return False
         samples_ns = self.samples_ns()
         if not self._is_first_known and samples_ns:

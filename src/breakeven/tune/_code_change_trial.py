@@ -24,9 +24,12 @@ from breakeven.verdict import CodeChange, Numerics, Outcome, Trial
 _NAME = "fast-step"
 _TITLE = "forward, backward and update as one compiled call"
 _NUM_PAIRS = 4
-_FIRST_PAIR_S = 2.0
+# So many say something, where there is no time for more.
+_FEWEST_PAIRS = 2
+# About what a pair takes, but for compiling: two starts of the script, and the steps.
+_PAIR_S = 4.0
 # A compiled step saves most of what issuing its operators takes. Where that is this part of the
-# step, no setting promises as much, and its time is kept back from theirs: at most so much of it.
+# step, no setting promises as much: its time is kept back from theirs, if that leaves them half.
 _PROMISING_FRACTION = 0.5
 _MOST_KEPT_BACK = 0.5
 
@@ -62,9 +65,9 @@ class CodeChangePlan:
 
     def kept_back_s(self, budget: Budget) -> float:
         """Return the seconds that settings must leave to it."""
-        if not self.is_promising:
-            return 0.0
-        return min(self.extra_s + _NUM_PAIRS * _FIRST_PAIR_S, _MOST_KEPT_BACK * budget.total_s)
+        needed_s = self.extra_s + _FEWEST_PAIRS * _PAIR_S
+        fits = needed_s <= _MOST_KEPT_BACK * budget.total_s
+        return needed_s if self.is_promising and fits else 0.0
 
     def measured(
         self, runs: ScriptRuns, configuration: Configuration, budget: Budget
@@ -158,8 +161,10 @@ def _measure(
 ) -> Rival | tuple[Outcome, str]:
     changed = Rival(configuration=configuration, extra_s=extra_s)
     while changed.num_pairs < _NUM_PAIRS and not (changed.num_pairs and is_hopeless(changed)):
-        needed_s = changed.pair_s if changed.num_pairs else _FIRST_PAIR_S + extra_s
+        needed_s = _next_pair_s(changed)
         if not budget.fits(needed_s):
+            if changed.num_pairs >= _FEWEST_PAIRS:
+                break
             return (
                 Outcome.OUT_OF_BUDGET,
                 f"one more pair of runs would take {needed_s:.0f} s, and {budget.left_s:.0f} s of "
@@ -177,6 +182,15 @@ def _measure(
                 return failure_outcome(result)
             known.append(result)
     return changed
+
+
+def _next_pair_s(changed: Rival) -> float:
+    """Return how long the next pair takes: what the first one compiles is there for the others."""
+    if not changed.num_pairs:
+        return _PAIR_S + changed.extra_s
+    compiling_ns = changed.own_runs[0].startup_ns - changed.base_runs[0].startup_ns
+    is_second = changed.num_pairs == 1
+    return changed.pair_s - (max(0.0, compiling_ns) / NS_PER_S if is_second else 0.0)
 
 
 def _judged(patch: SourcePatch, rival: Rival, num_steps: int) -> CodeChangeTrial:

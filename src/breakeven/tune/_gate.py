@@ -113,11 +113,12 @@ class Gate:
             if found is None or found.kind not in _OF_ROUNDING:
                 break
             moved = self._moved(weight_noise_roundoffs(numerics), seed)
-            if isinstance(moved, RecordedNumbers):
-                perturbed.append(moved)
-                found = compare_numbers(
-                    baseline, candidate, numerics=numerics, repeat=repeat, perturbed=perturbed
-                )
+            if isinstance(moved, RunFailure):
+                break
+            perturbed.append(moved)
+            found = compare_numbers(
+                baseline, candidate, numerics=numerics, repeat=repeat, perturbed=perturbed
+            )
         return found.sentence if found else None
 
     @cached_property

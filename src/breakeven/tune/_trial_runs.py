@@ -162,6 +162,7 @@ class ScriptRuns:
         second: Makes the processes that take turns with those of the first; None where runs
             cannot go on side by side.
         num_threads: torch's intra-op threads of the script as it is.
+        takes_long_turns: Whether runs of several threads can take turns.
     """
 
     def __init__(
@@ -172,10 +173,12 @@ class ScriptRuns:
         on_step: Callable[[int], None] = lambda _: None,
         second: RunsScripts | None = None,
         num_threads: int = 1,
+        takes_long_turns: bool = True,
     ) -> None:
         self._launcher = launcher
         self._second = second
         self._num_threads = num_threads
+        self._of_several_threads = TurnKind.LONG if takes_long_turns else TurnKind.NONE
         self._request = replace(request, is_traced=False, keeps_compile=True, budget_s=SAMPLING_S)
         self._check_numbers = check_numbers
         self._on_step = on_step
@@ -197,7 +200,7 @@ class ScriptRuns:
         if self._second is None or any(each.num_workers > 0 for each in both):
             return TurnKind.NONE
         most_threads = max(each.num_threads or self._num_threads for each in both)
-        return TurnKind.SHORT if most_threads == 1 else TurnKind.LONG
+        return TurnKind.SHORT if most_threads == 1 else self._of_several_threads
 
     def measure_in_turns(
         self,

@@ -47,7 +47,7 @@ def does_not_fit(needed_s: float, left_s: float, total_s: float) -> str:
     """Return why a candidate was not tried in the time that is left."""
     return (
         f"not tried: trial and confirmation need about {_seconds(needed_s)}, and "
-        f"{_seconds(left_s)} of the budget of {_seconds(total_s)} are left"
+        f"{_seconds(left_s)} of the budget of {_seconds(total_s)} are left for it"
     )
 
 

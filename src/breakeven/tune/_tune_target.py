@@ -94,6 +94,7 @@ def tune_target(
         tuning = _Tuning(
             launcher=launcher,
             second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
+            takes_long_turns=ready.can_take_long_turns,
             request=replace(runs.request, on_cuda=is_on_cuda),
             facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
             budget=Budget(budget_s or default_budget_s(run_s)),
@@ -148,6 +149,7 @@ class _Tuning:
         *,
         launcher: Launcher,
         second: Launcher | None,
+        takes_long_turns: bool,
         request: RunRequest,
         facts: StepFacts,
         budget: Budget,
@@ -157,6 +159,7 @@ class _Tuning:
     ) -> None:
         self._launcher = launcher
         self._second = second
+        self._takes_long_turns = takes_long_turns
         self._request = request
         self._facts = facts
         self._budget = budget
@@ -177,6 +180,7 @@ class _Tuning:
                 check_numbers,
                 second=self._second,
                 num_threads=self._facts.num_threads,
+                takes_long_turns=self._takes_long_turns,
             )
             plan = plan_code_change(
                 self._request,

@@ -54,8 +54,8 @@ def find_difference(
 
     A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
     parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
-    both sides are right. What has no gradient at all must agree by itself, unless the other
-    gradients of its tensor are rounding as well.
+    both sides are right. What has no gradient at all must agree by itself, unless it is one of
+    few in a tensor whose other gradients are rounding as well, and moves as they do.
 
     Args:
         losses: Of the stock and of the compiled steps.
@@ -75,9 +75,8 @@ def find_difference(
         if not torch.equal(change.stock.isfinite(), change.compiled.isfinite()) or missed > allowed:
             return f"the parameter {change.name} ({_worst(change.stock, change.compiled)})"
         still = change.grad == 0
-        is_noise = 0.0 < _largest(change.grad) <= tolerance * steepest
         is_still = _is_close(change.stock[still], change.compiled[still], tolerance, 0.0)
-        if not is_still and not is_noise:
+        if not is_still and not _is_rounding(change, still, tolerance * steepest):
             return f"the parameter {change.name}, where its gradient is zero"
     scales: dict[str, float] = {}
     for name, value, _ in others:
@@ -100,6 +99,20 @@ def _effects(change: Change) -> tuple[float, float]:
     moved = (weight * (stock - change.before[finite].double()).abs()).sum().item()
     missed = (weight * (stock - change.compiled[finite].double()).abs()).sum().item()
     return moved, missed
+
+
+def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
+    """Return whether values without a gradient have one but for rounding, as those beside them.
+
+    Args:
+        change: Their tensor.
+        still: Where they are in it.
+        largest_noise: Gradients up to this size may be rounding.
+    """
+    are_few = 2 * int(still.sum()) < still.numel()
+    apart = _largest(change.stock[still].double() - change.compiled[still].double())
+    moved = _largest(change.stock.double() - change.before.double())
+    return are_few and _largest(change.grad) <= largest_noise and apart <= 2 * moved
 
 
 def _largest(value: Tensor) -> float:
