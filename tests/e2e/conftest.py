@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from check_process import BREAKEVEN, TAG_NAME, CheckRun, end_leftovers, list_files, run_process
 
 import breakeven
+
+# Microcode takes ten times as long and more.
+_LEAST_SLOWDOWN = 3.0
 
 _PACKAGE = str(Path(breakeven.__file__).parent)
 
@@ -22,6 +26,24 @@ _PACKAGE = str(Path(breakeven.__file__).parent)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where caches go: out of the user's home, and kept from test to test."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def slow_subnormals() -> None:
+    """Skip where the processor computes with subnormal numbers as fast as with others."""
+    slowdown = _multiplying_s(1e-39) / _multiplying_s(1.0)
+    if slowdown < _LEAST_SLOWDOWN:
+        pytest.skip(f"subnormal numbers cost this processor {slowdown:.2f} times the time")
+
+
+def _multiplying_s(value: float) -> float:
+    factors = torch.full((64, 512), value)
+    times_s: list[float] = []
+    for _ in range(50):
+        begun_s = time.perf_counter()
+        torch.mul(factors, 0.99)
+        times_s.append(time.perf_counter() - begun_s)
+    return min(times_s)
 
 
 @pytest.fixture

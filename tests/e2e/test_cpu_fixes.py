@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timing]
 SCRIPT = str(Path(__file__).parent / "scripts" / "denormals.py")
 
 
+@pytest.mark.usefixtures("slow_subnormals")
 def test_flushing_denormals_gains_what_was_predicted() -> None:
     with Launcher() as launcher:
         report = explain_target(SCRIPT, devices=("T4",), host="reference", launcher=launcher)

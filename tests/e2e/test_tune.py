@@ -95,6 +95,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> tuple[st
 
 
 @pytest.mark.timing
+@pytest.mark.usefixtures("slow_subnormals")
 def test_flushing_is_kept_where_weights_are_subnormal() -> None:
     report, trials = tune("tune_subnormal.py")
     assert trials["flush-denormal"].outcome is Outcome.KEPT, trials["flush-denormal"]

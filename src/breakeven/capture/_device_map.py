@@ -17,6 +17,8 @@ DEVICE = "cuda:0"
 _BLOCK_BYTES = 512
 
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
 _Memory = torch.Tensor | torch.UntypedStorage
 
 
@@ -149,16 +151,20 @@ class DeviceMap:
             self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
 
 
+def sparse_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the stored values of a sparse tensor; None for a dense one."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    return tensor.detach().values() if tensor.layout in _COMPRESSED else None
+
+
 def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
     """Return the storage of a tensor, that of its values when it is sparse."""
     if isinstance(tensor, torch.UntypedStorage):
         return tensor
-    if tensor.layout is not torch.strided:
-        if tensor.layout is torch.sparse_coo:
-            return tensor._values().untyped_storage()
-        return None
+    values = sparse_values(tensor)
     try:
-        return tensor.untyped_storage()
+        return (tensor if values is None else values).untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):
         # Wrapper subclasses have none, nor have parameters of lazy modules yet.
         return None

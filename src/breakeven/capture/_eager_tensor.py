@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from breakeven.capture._device_map import DeviceMap
+from breakeven.capture._device_map import DeviceMap, sparse_values
 from breakeven.trace import TensorSpec
 
 # Half precision is emulated on most CPUs, 10-20 times slower than float32, which computes the
@@ -20,11 +20,12 @@ _SLOW_IN_HALF = frozenset({
 
 def describe(tensor: torch.Tensor, devices: DeviceMap) -> TensorSpec:
     """Return what the trace keeps of a tensor."""
+    values = sparse_values(tensor)
     return TensorSpec(
-        shape=tuple(tensor.shape),
+        shape=tuple((tensor if values is None else values).shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
         device=devices.device_of(tensor),
-        layout=_layout_of(tensor),
+        layout=_layout_of(tensor) if values is None else "sparse",
         storage=devices.number_of(tensor),
     )
 

@@ -19,6 +19,7 @@ from breakeven.cost import (
     _lower_sort,
 )
 from breakeven.cost._kernel import Lowering
+from breakeven.cost._lower_sparse import has_sparse, lower_sparse
 from breakeven.cost._op_name import base_name, has_out_argument, names_in
 from breakeven.cost._traffic import Rule, output_numel, streaming_kernel
 from breakeven.errors import Caveat
@@ -44,7 +45,8 @@ _NO_KERNEL = names_in(
     _assert_async _assert_scalar _assert_tensor_metadata _cudnn_init_dropout_state
     _efficientzerotensor _functional_assert_async _functional_sym_constrain_range
     _fused_sdp_choice _has_compatible_shallow_copy_type _has_same_storage_numel
-    _linalg_check_errors
+    _linalg_check_errors _nnz _coalesced _sparse_compressed_tensor_unsafe
+    _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
     _local_scalar_dense _nested_get_jagged_dummy _pin_memory _resize_output _use_cudnn_ctc_loss
     _version data dense_dim dim empty empty_like empty_permuted empty_strided is_coalesced
     is_contiguous is_non_overlapping_and_dense is_nonzero is_pinned is_same_size is_set_to
@@ -136,6 +138,8 @@ def lower(op: Op, settings: Settings) -> Lowering:
         op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])
     if _runs_nothing(name) or _is_empty(op):
         return Lowering(kernels=())
+    if has_sparse(op):
+        return Lowering(kernels=(lower_sparse(op),), caveat=_caveat_of(op))
     if rule := _RULES.get(name):
         return Lowering(kernels=rule(op, settings), caveat=_caveat_of(op))
     if _is_copy_of_view(name):

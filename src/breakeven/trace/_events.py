@@ -29,12 +29,13 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a cost model needs to know of one tensor.
 
     Args:
-        shape: Size of each dimension; ``()`` for a scalar.
+        shape: Size of each dimension; ``()`` for a scalar. Of a sparse tensor, that of its values:
+            what is stored, and what is computed with.
         dtype: torch's name without the prefix: ``float32``, ``int64``, ``bool``.
         device: ``cpu`` or ``cuda:0``: where it lives, or would live on a machine with a GPU.
         layout: ``contiguous``, ``channels_last``, ``transposed`` (last two dimensions swapped),
-            ``expanded`` (a dimension of stride 0) or ``strided``. Strides themselves are not
-            kept: they are products of sizes and do not scale with the batch as sizes do.
+            ``expanded`` (a dimension of stride 0), ``sparse`` or ``strided``. Strides themselves
+            are not kept: they are products of sizes and do not scale with the batch as sizes do.
         storage: Number of the memory block, unique in the trace; views share it.
     """
 
