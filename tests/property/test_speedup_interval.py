@@ -66,7 +66,7 @@ def test_interval_holds_the_truth(noise: float, num_pairs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "spread"), [(TurnKind.SHORT, 0.015), (TurnKind.LONG, 0.02), (TurnKind.LONG, 0.04)]
+    ("turns", "spread"), [(TurnKind.SHORT, 0.015), (TurnKind.LONG, 0.02), (TurnKind.LONG, 0.09)]
 )
 @pytest.mark.parametrize("error", [0.003, 0.01, 0.05])
 @pytest.mark.parametrize("num_pairs", [1, 2, 3, 4, 6, 8])

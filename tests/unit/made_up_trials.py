@@ -105,6 +105,7 @@ class MadeUpRuns:
         extras: More fields of the result under a setting.
         hiccups: Numbers of runs that something held up, and by which factor.
         takes_turns: Runs of one thread take turns, and then vary by a tenth of ``noise``.
+        takes_long_turns: Those of several threads do as well.
     """
 
     speed: Speeds
@@ -117,6 +118,7 @@ class MadeUpRuns:
     hiccups: dict[int, float] = field(default_factory=dict)
     load_fraction: float = 0.0
     takes_turns: bool = False
+    takes_long_turns: bool = False
     now_s: float = 0.0
     asked: list[Configuration] = field(default_factory=list)
     gated: list[tuple[Configuration, Numerics]] = field(default_factory=list)
@@ -130,12 +132,12 @@ class MadeUpRuns:
     def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
         if self.takes_turns and first.num_threads == second.num_threads == 1:
             return TurnKind.SHORT
-        return TurnKind.NONE
+        return TurnKind.LONG if self.takes_long_turns else TurnKind.NONE
 
     def measure_in_turns(
         self, base: Configuration, rival: Configuration, **limits: Any
     ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
-        assert self.turns_with(base, rival) is TurnKind.SHORT
+        assert self.turns_with(base, rival) is not TurnKind.NONE
         noise, self.noise = self.noise, self.noise / 10
         limits.pop("is_rival_first")
         pair = self.measure(base), self.measure(rival, **limits)
@@ -160,15 +162,14 @@ class MadeUpRuns:
         step_ns *= exp(self.drift * len(self.asked)) * self.hiccups.get(len(self.asked), 1.0)
         values: dict[str, Any] = {
             "step_ns": step_ns,
-            "low_ns": step_ns,
-            "high_ns": step_ns,
             "startup_ns": (0.1 + late_s) * 1e9,
             "wall_s": RUN_S + late_s,
             "load_fraction": self.load_fraction,
             "peak_memory_bytes": 400_000_000,
         }
-        if self.turns_with(configuration, configuration) is TurnKind.SHORT:
-            values["turns"] = TurnKind.SHORT
+        kind = self.turns_with(configuration, configuration)
+        if kind is not TurnKind.NONE:
+            values["turns"] = kind
             values["turns_ns"] = dict.fromkeys(range(20), step_ns)
         for name in configuration.changes:
             values |= self.extras.get(name, {})

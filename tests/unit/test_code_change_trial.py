@@ -10,6 +10,7 @@ import pytest
 from made_up_steps_facts import mlp
 
 from breakeven.capture import FailureKind, RunFailure, RunRequest, find_target
+from breakeven.rewrite import SourcePatch
 from breakeven.trace import Configuration
 from breakeven.tune._budget import Budget
 from breakeven.tune._code_change_trial import (
@@ -21,11 +22,11 @@ from breakeven.tune._code_change_trial import (
 )
 from breakeven.tune._paired_runs import Rival
 from breakeven.tune._trial_runs import RunResult
-from breakeven.verdict import Outcome
+from breakeven.verdict import CodeChange, Outcome
 
 
 def _result(step_ns: float) -> RunResult:
-    return RunResult(step_ns=step_ns, low_ns=step_ns, high_ns=step_ns, startup_ns=0, wall_s=1)
+    return RunResult(step_ns=step_ns, startup_ns=0, wall_s=1)
 
 
 class _Runs:
@@ -39,8 +40,17 @@ class _Runs:
         return _result(300.0), self.changed
 
 
+PLAN = CodeChangePlan(
+    patch=SourcePatch(text="changed", change=CodeChange(file="train.py", line=1, diff="")),
+    pair_s=4.0,
+    extra_s=5.0,
+    num_steps=1_000,
+    is_promising=True,
+)
+
+
 def _compare(runs: Any, budget_s: float = 60.0) -> Any:
-    return _measure(b"changed", runs, Configuration(), Budget(budget_s, lambda: 0.0), 5.0)
+    return _measure(PLAN, runs, Configuration(), Budget(budget_s, lambda: 0.0))
 
 
 def test_who_is_first_changes_from_pair_to_pair() -> None:
@@ -59,9 +69,8 @@ def test_a_change_that_is_far_slower_is_given_up_after_one_pair() -> None:
 def test_what_there_was_time_for_is_judged() -> None:
     spent_s = iter(range(0, 1_000, 3))
     runs = _Runs(_result(100.0))
-    rival = _measure(
-        b"changed", cast(Any, runs), Configuration(), Budget(12.0, lambda: next(spent_s)), 5.0
-    )
+    budget = Budget(12.0, lambda: next(spent_s))
+    rival = _measure(PLAN, cast(Any, runs), Configuration(), budget)
     assert isinstance(rival, Rival)
     assert rival.num_pairs == 2
 
@@ -70,10 +79,10 @@ def test_what_the_first_pair_compiled_does_not_count_for_the_next() -> None:
     changed = Rival(configuration=Configuration(), extra_s=5.0)
     changed.base_runs.append(replace(_result(300.0), startup_ns=1e9, wall_s=2.0))
     changed.own_runs.append(replace(_result(100.0), startup_ns=21e9, wall_s=22.0))
-    assert _next_pair_s(changed) == pytest.approx(4.0)
+    assert _next_pair_s(PLAN, changed) == pytest.approx(4.0)
     changed.base_runs.append(replace(_result(300.0), wall_s=2.0))
     changed.own_runs.append(replace(_result(100.0), wall_s=3.0))
-    assert _next_pair_s(changed) == pytest.approx(5.0)
+    assert _next_pair_s(PLAN, changed) == pytest.approx(5.0)
 
 
 def test_a_change_that_fails_says_why() -> None:
@@ -105,7 +114,9 @@ for x, y in loader:
 def _plan(script: Path, num_steps: int, **facts: Any) -> Any:
     script.write_text(_LOOP)
     request = RunRequest(target=find_target(str(script)), is_traced=False, time_limit_s=60.0)
-    return plan_code_change(request, mlp(**facts), num_steps=num_steps, is_exact_only=False)
+    return plan_code_change(
+        request, mlp(**facts), startup_s=0.5, num_steps=num_steps, is_exact_only=False
+    )
 
 
 @pytest.mark.parametrize(

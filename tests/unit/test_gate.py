@@ -52,8 +52,14 @@ class MadeUpRecordings:
         return NumbersRun(num_steps=2)
 
 
-def why_not(recordings: MadeUpRecordings, numerics: Numerics = Numerics.REORDERED) -> str | None:
-    with Gate(cast("Launcher", recordings), REQUEST) as gate:
+def why_not(
+    recordings: MadeUpRecordings,
+    numerics: Numerics = Numerics.REORDERED,
+    *,
+    has_time: bool = True,
+) -> str | None:
+    launcher = cast("Launcher", recordings)
+    with Gate(launcher, REQUEST, has_time=lambda _: has_time) as gate:
         return gate.check(CANDIDATE, numerics)
 
 
@@ -82,6 +88,12 @@ def test_a_moved_run_that_fails_is_the_last() -> None:
     recordings = MadeUpRecordings((1.0001, None, 1.02))
     assert why_not(recordings) is not None
     assert recordings.seeds == [0, 1]
+
+
+def test_without_time_one_moved_run_decides() -> None:
+    recordings = MadeUpRecordings((1.0001, 1.02))
+    assert why_not(recordings, has_time=False) is not None
+    assert recordings.seeds == [0]
 
 
 def test_to_the_bit_nothing_is_put_down_to_rounding() -> None:

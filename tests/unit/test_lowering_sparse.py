@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from breakeven.capture._device_map import HOST, DeviceMap
+from breakeven.capture._device_map import HOST, DeviceMap, bytes_of, sparse_values
 from breakeven.capture._eager_tensor import describe
 from breakeven.cost import Kernel, lower
 from breakeven.trace import Op, Settings, TensorSpec
@@ -41,6 +44,26 @@ def test_a_sparse_tensor_is_described_by_its_values(compress: str) -> None:
     assert spec.storage == describe(tensor.detach().values(), devices).storage
 
 
+def test_bytes_of_a_sparse_tensor_are_those_of_values_and_positions() -> None:
+    assert bytes_of(torch.zeros(50, 50)) == 50 * 50 * 4
+    assert bytes_of(torch.eye(50).to_sparse()) == 50 * (4 + 2 * 8)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_look_at_the_values_is_not_recorded() -> None:
+    tensors = (torch.eye(50).to_sparse(), torch.eye(50).to_sparse_csr())
+    seen: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Recorder():
+        assert all(sparse_values(tensor) is not None for tensor in tensors)
+    assert seen == []
+
+
 def test_rows_of_a_sparse_gradient_are_its_values() -> None:
     table = torch.nn.Embedding(1000, 8, sparse=True)
     table(torch.tensor([3, 5, 3])).sum().backward()
@@ -57,6 +80,13 @@ def test_a_product_reads_a_row_per_stored_value() -> None:
     assert kernel.write_bytes == result.num_bytes
 
 
+def test_a_dense_matrix_by_a_sparse_one_reads_a_column_per_stored_value() -> None:
+    """A layer with a sparse weight and a batch of 64."""
+    batch, result = dense(COLUMNS, ROWS), dense(COLUMNS, 7)
+    kernel = only_kernel("aten.addmm.default", (dense(7), batch, stored(STORED)), result)
+    assert kernel.flop == 2 * STORED * COLUMNS
+
+
 def test_what_is_added_to_a_sparse_product_is_read_in_full() -> None:
     added, operands = dense(ROWS, COLUMNS), (stored(STORED), dense(ROWS, COLUMNS))
     product = only_kernel("aten.mm.default", operands, added)
@@ -64,11 +94,35 @@ def test_what_is_added_to_a_sparse_product_is_read_in_full() -> None:
     assert kernel.read_bytes == product.read_bytes + added.num_bytes
 
 
-@pytest.mark.parametrize("name", ["aten.add_.Tensor", "aten.sparse_mask.default"])
-def test_a_dense_tensor_is_touched_only_where_values_are_stored(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "has_sparse_result"), [("aten.add_.Tensor", False), ("aten.sparse_mask.default", True)]
+)
+def test_a_dense_tensor_is_touched_only_where_values_are_stored(
+    name: str, *, has_sparse_result: bool
+) -> None:
     table, rows = dense(ROWS, COLUMNS), stored(STORED, COLUMNS)
-    kernel = only_kernel(name, (table, rows), table)
+    kernel = only_kernel(name, (table, rows), rows if has_sparse_result else table)
     assert kernel.read_bytes + kernel.write_bytes < 5 * rows.num_bytes
+
+
+def test_a_new_dense_sum_is_written_in_full() -> None:
+    table, rows = dense(ROWS, COLUMNS), stored(STORED, COLUMNS)
+    kernel = only_kernel("aten.add.Tensor", (table, rows), table)
+    assert kernel.read_bytes >= table.num_bytes
+    assert kernel.write_bytes == table.num_bytes
+
+
+def test_a_dense_tensor_is_searched_in_full_for_what_to_store() -> None:
+    table, rows = dense(ROWS, COLUMNS), stored(STORED, COLUMNS)
+    kernel = only_kernel("aten._to_sparse_csr.default", (table,), rows)
+    assert kernel.read_bytes >= table.num_bytes
+
+
+def test_what_an_unknown_operator_does_with_it_is_not_said_to_be_known() -> None:
+    op = Op(name="aten.cholesky.default", inputs=(stored(STORED),), outputs=(stored(STORED),))
+    caveat = lower(op, Settings()).caveat
+    assert caveat is not None
+    assert caveat.code == "uncosted-op"
 
 
 def test_a_dense_copy_is_written_in_full() -> None:

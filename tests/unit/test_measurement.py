@@ -43,6 +43,15 @@ def test_interval_of_five_is_their_range_and_of_ten_lacks_one_at_each_end() -> N
     assert ten.source is Source.MEASURED
 
 
+def test_interval_of_many_is_that_of_the_normal_distribution() -> None:
+    count = 30_000
+    estimate = Measurement(samples_ns=tuple(range(1, count + 1))).estimate
+    # Half the samples, less 1.645 standard deviations of how many are below the median.
+    reach = 1.645 * math.sqrt(count) / 2
+    assert estimate.low_ns == pytest.approx(count / 2 - reach, abs=2)
+    assert estimate.high_ns == pytest.approx(count / 2 + reach, abs=2)
+
+
 def test_interval_of_too_few_is_wider_than_their_range() -> None:
     # 200 / 100 doubles both ends.
     three = Measurement(samples_ns=(100, 150, 200)).estimate

@@ -20,7 +20,7 @@ _FAILURE = RunFailure(kind=FailureKind.EXCEPTION, message="made up")
 
 
 def _result(step_ns: float) -> RunResult:
-    return RunResult(step_ns=step_ns, low_ns=step_ns, high_ns=step_ns, startup_ns=0, wall_s=1)
+    return RunResult(step_ns=step_ns, startup_ns=0, wall_s=1)
 
 
 @dataclass

@@ -544,6 +544,33 @@ def test_batches_of_other_lengths_are_counted_as_shapes() -> None:
     assert fixed.shapes_vary_at is None
 
 
+class _Graph(nn.Module):
+    """A layer over a sparse adjacency matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, adjacency: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.mm(adjacency, self.layer(torch.ones(8, 4).cuda()))
+
+
+def test_how_much_a_sparse_tensor_stores_is_no_shape_of_its_own() -> None:
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for num_edges in (3, 5, 4, 6):
+            places = torch.arange(num_edges).expand(2, -1)
+            adjacency = torch.sparse_coo_tensor(
+                places, torch.ones(num_edges), (8, 8), check_invariants=True
+            )
+            _update(model, optimizer, adjacency)
+
+    trace = _train(steps, _Graph())
+    assert trace.facts.num_shapes == 1
+    (copied,) = {copy.num_bytes for copy in trace.copies if copy.num_bytes != 8 * 4 * 4}
+    # Six values and their places, not 8 x 8.
+    assert copied == 6 * (4 + 2 * 8)
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_anomaly_detection_is_seen_where_the_backward_pass_runs(is_on: bool) -> None:
     def steps(model: nn.Linear, optimizer: torch.optim.Optimizer) -> None:

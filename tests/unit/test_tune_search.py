@@ -130,6 +130,16 @@ def test_where_one_thread_is_slower_candidates_are_still_compared_on_it() -> Non
     assert runs.gated == [(Configuration(optimizer="fused"), Numerics.REORDERED)]
 
 
+def test_runs_of_several_threads_that_take_turns_are_compared_as_they_are() -> None:
+    kept: list[Configuration] = []
+    for takes_turns in (False, True):
+        runs = MadeUpRuns(speeds(optimizer=1.06), noise=0.1, seed=3, takes_long_turns=takes_turns)
+        result = find(runs, FUSED, DENORMAL)
+        kept.append(result.configuration)
+        assert "one thread" not in trial(result, FUSED).reason
+    assert kept == [Configuration(), Configuration(optimizer="fused")]
+
+
 def test_one_thread_that_fails_says_nothing_of_its_speed() -> None:
     def speed(configuration: Configuration) -> float | RunFailure:
         if configuration.num_threads == 1:

@@ -27,7 +27,7 @@ from breakeven.tune._search_result import Kept, SearchResult
 from breakeven.tune._trial_runs import RunResult
 from breakeven.verdict import Numerics, Outcome, Trial
 
-BASELINE = RunResult(step_ns=STEP_NS, low_ns=STEP_NS, high_ns=STEP_NS, startup_ns=1e8, wall_s=0.6)
+BASELINE = RunResult(step_ns=STEP_NS, startup_ns=1e8, wall_s=0.6)
 
 
 def found(*kept: tuple[MadeUp, float], startup_ns: float = 0.0) -> SearchResult:

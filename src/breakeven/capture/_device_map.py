@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from breakeven.capture._unrecorded import without_modes
+
 HOST = "cpu"
 DEVICE = "cuda:0"
 
@@ -154,8 +156,21 @@ class DeviceMap:
 def sparse_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the stored values of a sparse tensor; None for a dense one."""
     if tensor.layout is torch.sparse_coo:
-        return tensor._values()
-    return tensor.detach().values() if tensor.layout in _COMPRESSED else None
+        with without_modes():
+            return tensor._values()
+    if tensor.layout not in _COMPRESSED:
+        return None
+    with without_modes():
+        return tensor.detach().values()
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor's elements; of a sparse one, of its values and positions."""
+    values = sparse_values(tensor)
+    if values is None:
+        return tensor.numel() * tensor.element_size()
+    num_stored = values.shape[0] if values.dim() else 1
+    return values.numel() * values.element_size() + 8 * tensor.sparse_dim() * num_stored
 
 
 def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
 from breakeven.capture._device_map import DeviceMap
-from breakeven.capture._loader_watch import without_modes
+from breakeven.capture._unrecorded import without_modes
 from breakeven.configure import Patches
 
 _WANTED = "_wanted_device"

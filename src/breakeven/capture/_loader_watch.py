@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sized
+from contextlib import nullcontext
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -24,6 +23,7 @@ from breakeven.capture._loader_facts import (
 )
 from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._protocol import LoaderUse
+from breakeven.capture._unrecorded import without_modes
 from breakeven.configure import Patches
 from breakeven.trace import LoaderFacts
 
@@ -194,13 +194,6 @@ def _with_enough_samples(
     kwargs = {**kwargs, "shuffle": False}
     kwargs["sampler"] = RandomSampler(dataset, replacement=True, num_samples=16 * batch_size)  # type: ignore[arg-type]
     return (), kwargs
-
-
-@contextmanager
-def without_modes() -> Iterator[None]:
-    """Run at full speed inside: nothing is recorded."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
-        yield
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:

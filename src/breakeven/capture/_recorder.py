@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
-from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._device_map import DEVICE, HOST, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
 from breakeven.capture._model_calls import CalledModel
 from breakeven.capture._op_schema import (
@@ -127,7 +127,7 @@ class StepRecorder(TorchDispatchMode):
 
     def record_read(self, kind: str, tensor: torch.Tensor) -> None:
         """Note that the host waits for all of ``tensor``."""
-        self.record_sync(kind, tensor.numel() * tensor.element_size(), tensor)
+        self.record_sync(kind, bytes_of(tensor), tensor)
 
     def record_copy(
         self, tensor: torch.Tensor, source: str, destination: str, *, is_pinned: bool,
@@ -139,7 +139,7 @@ class StepRecorder(TorchDispatchMode):
             Copy(
                 source=source,
                 destination=destination,
-                num_bytes=tensor.numel() * tensor.element_size(),
+                num_bytes=bytes_of(tensor),
                 is_pinned=is_pinned,
                 non_blocking=non_blocking,
                 phase=self.current_phase(),

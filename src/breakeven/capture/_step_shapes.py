@@ -22,9 +22,9 @@ def compare_shapes(steps: Sequence[Sequence[Event]], chosen: Sequence[Event]) ->
     names = [op.name for op in _compared(chosen)]
     alike = [ops for ops in map(_compared, steps) if [op.name for op in ops] == names]
     return RunFacts(
-        num_shapes=len({tuple(map(_shapes_of, ops)) for ops in alike}),
+        num_shapes=len({tuple(map(shapes_of, ops)) for ops in alike}),
         num_convolution_shapes=len(
-            {tuple(_shapes_of(op) for op in ops if _is_convolution(op)) for ops in alike}
+            {tuple(shapes_of(op) for op in ops if _is_convolution(op)) for ops in alike}
         )
         if any(map(_is_convolution, _compared(chosen)))
         else 0,
@@ -42,8 +42,12 @@ def _compared(events: Sequence[Event]) -> list[Op]:
     ]
 
 
-def _shapes_of(op: Op) -> _Shapes:
-    return tuple(spec.shape for spec in op.inputs)
+def shapes_of(op: Op) -> _Shapes:
+    """Return the shapes of an operator's inputs, but for sparse ones.
+
+    How many values they store differs from batch to batch, and nothing is compiled or chosen by it.
+    """
+    return tuple(spec.shape for spec in op.inputs if not spec.is_sparse)
 
 
 def _is_convolution(op: Op) -> bool:
@@ -53,6 +57,6 @@ def _is_convolution(op: Op) -> bool:
 def _first_difference(alike: Sequence[Sequence[Op]]) -> Location | None:
     """Return the line of the first operator whose shapes are not the same in all steps."""
     for ops in zip(*alike, strict=True):
-        if len({_shapes_of(op) for op in ops}) > 1:
+        if len({shapes_of(op) for op in ops}) > 1:
             return ops[0].location
     return None

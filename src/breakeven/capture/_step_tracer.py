@@ -16,7 +16,7 @@ from breakeven.capture._model_calls import CalledModel
 from breakeven.capture._protocol import LoaderUse, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import COMPILE_IGNORED
-from breakeven.capture._step_shapes import compare_shapes
+from breakeven.capture._step_shapes import compare_shapes, shapes_of
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
 from breakeven.trace import FIRST_STEP, NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
@@ -217,7 +217,7 @@ def _batch_size(step: _Segment) -> int | None:
 
 def _signature(event: Event) -> Any:
     if isinstance(event, Op):
-        return (event.name, event.device, tuple(spec.shape for spec in event.inputs))
+        return (event.name, event.device, shapes_of(event))
     return type(event).__name__
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from breakeven.capture._call_watch import CallWatch
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture._loader_watch import LoaderWatch, tensors_of, without_modes
+from breakeven.capture._loader_watch import LoaderWatch, tensors_of
 from breakeven.capture._machine_facts import with_machine_facts
 from breakeven.capture._module_path import ModulePath
 from breakeven.capture._optimizer_hooks import OptimizerHooks
@@ -19,6 +19,7 @@ from breakeven.capture._protocol import RunRequest, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._source_files import source_texts
 from breakeven.capture._step_tracer import StepTracer
+from breakeven.capture._unrecorded import without_modes
 from breakeven.trace import Op, Phase
 
 

@@ -19,7 +19,7 @@ from breakeven.cost import (
     _lower_sort,
 )
 from breakeven.cost._kernel import Lowering
-from breakeven.cost._lower_sparse import has_sparse, lower_sparse
+from breakeven.cost._lower_sparse import has_sparse, has_sparse_rule, lower_sparse
 from breakeven.cost._op_name import base_name, has_out_argument, names_in
 from breakeven.cost._traffic import Rule, output_numel, streaming_kernel
 from breakeven.errors import Caveat
@@ -28,32 +28,31 @@ from breakeven.trace import Op, Settings
 # Results that share the memory of an argument: shape and strides are computed on the host.
 _VIEWS = names_in(
     """
-    _autocast_to_full_precision _autocast_to_reduced_precision _conj _fw_primal _indices
-    _make_dual _neg_view _reshape_alias _unpack_dual _unsafe_view _values adjoint alias
-    as_strided broadcast_to chunk conj detach diagonal dsplit expand expand_as flatten hsplit
-    imag indices lift lift_fresh linalg_diagonal mH mT matrix_H moveaxis movedim narrow numpy_T
-    permute positive ravel real reshape reshape_as resolve_conj resolve_neg select slice
-    slice_inverse split split_with_sizes squeeze swapaxes swapdims t tensor_split transpose unbind
-    unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze values view view_as
-    view_as_complex view_as_real vsplit
+    _autocast_to_full_precision _autocast_to_reduced_precision _conj _fw_primal _indices _make_dual
+    _neg_view _reshape_alias _unpack_dual _unsafe_view _values adjoint alias as_strided broadcast_to
+    ccol_indices chunk col_indices conj crow_indices detach diagonal dsplit expand expand_as flatten
+    hsplit imag indices lift lift_fresh linalg_diagonal mH mT matrix_H moveaxis movedim narrow
+    numpy_T permute positive ravel real reshape reshape_as resolve_conj resolve_neg row_indices
+    select slice slice_inverse split split_with_sizes squeeze swapaxes swapdims t tensor_split
+    transpose unbind unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze
+    values view view_as view_as_complex view_as_real vsplit
     """
 )
 
 # Memory is taken from the caching allocator, or metadata is read or changed; nothing runs.
 _NO_KERNEL = names_in(
     """
-    _assert_async _assert_scalar _assert_tensor_metadata _cudnn_init_dropout_state
-    _efficientzerotensor _functional_assert_async _functional_sym_constrain_range
-    _fused_sdp_choice _has_compatible_shallow_copy_type _has_same_storage_numel
-    _linalg_check_errors _nnz _coalesced _sparse_compressed_tensor_unsafe
-    _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
-    _local_scalar_dense _nested_get_jagged_dummy _pin_memory _resize_output _use_cudnn_ctc_loss
-    _version data dense_dim dim empty empty_like empty_permuted empty_strided is_coalesced
-    is_contiguous is_non_overlapping_and_dense is_nonzero is_pinned is_same_size is_set_to
-    is_strides_like_format item new_empty new_empty_strided numel pin_memory record_stream
-    requires_grad resize resize_as resize_as_sparse retain_grad set set_data size sparse_dim
-    storage_offset stride sym_constrain_range sym_constrain_range_for_size sym_is_contiguous
-    sym_numel sym_size sym_storage_offset sym_stride
+    _assert_async _assert_scalar _assert_tensor_metadata _coalesced _cudnn_init_dropout_state
+    _efficientzerotensor _functional_assert_async _functional_sym_constrain_range _fused_sdp_choice
+    _has_compatible_shallow_copy_type _has_same_storage_numel _linalg_check_errors
+    _local_scalar_dense _nested_get_jagged_dummy _nnz _pin_memory _resize_output
+    _sparse_compressed_tensor_unsafe _sparse_coo_tensor_with_dims
+    _sparse_coo_tensor_with_dims_and_tensors _use_cudnn_ctc_loss _version data dense_dim dim empty
+    empty_like empty_permuted empty_strided is_coalesced is_contiguous is_non_overlapping_and_dense
+    is_nonzero is_pinned is_same_size is_set_to is_strides_like_format item new_empty
+    new_empty_strided numel pin_memory record_stream requires_grad resize resize_as resize_as_sparse
+    retain_grad set set_data size sparse_dim storage_offset stride sym_constrain_range
+    sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size sym_storage_offset sym_stride
     """
 )
 
@@ -139,7 +138,8 @@ def lower(op: Op, settings: Settings) -> Lowering:
     if _runs_nothing(name) or _is_empty(op):
         return Lowering(kernels=())
     if has_sparse(op):
-        return Lowering(kernels=(lower_sparse(op),), caveat=_caveat_of(op))
+        caveat = _caveat_of(op) if has_sparse_rule(op.name) else _uncosted(op)
+        return Lowering(kernels=(lower_sparse(op),), caveat=caveat)
     if rule := _RULES.get(name):
         return Lowering(kernels=rule(op, settings), caveat=_caveat_of(op))
     if _is_copy_of_view(name):
@@ -148,8 +148,9 @@ def lower(op: Op, settings: Settings) -> Lowering:
         kernels = ()
     else:
         kernels = (streaming_kernel(op, flop=output_numel(op)),)
-    caveat = Caveat(
-        code="uncosted-op",
-        message=f"{op.name} has no cost model; it counts as a copy of its tensors",
-    )
-    return Lowering(kernels=kernels, caveat=caveat)
+    return Lowering(kernels=kernels, caveat=_uncosted(op))
+
+
+def _uncosted(op: Op) -> Caveat:
+    message = f"{op.name} has no cost model; it counts as a copy of its tensors"
+    return Caveat(code="uncosted-op", message=message)

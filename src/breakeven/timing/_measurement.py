@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import comb
+from math import exp, lgamma, log
 
 import msgspec
 import numpy as np
@@ -77,7 +77,9 @@ def _interval_rank(count: int, confidence: float) -> int | None:
     """
     outside, rank = 0.0, None
     for lowest in range(count // 2):
-        outside += 2 * comb(count, lowest) / 2**count
+        # By logarithms: of thousands of samples the numbers themselves have thousands of digits.
+        ways = lgamma(count + 1) - lgamma(lowest + 1) - lgamma(count - lowest + 1)
+        outside += 2 * exp(ways - count * log(2))
         if 1 - outside < confidence:
             break
         rank = lowest

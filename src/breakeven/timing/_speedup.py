@@ -24,8 +24,9 @@ LEAST_SPREAD = 0.015
 # equal runs of each of two small networks, on one thread beside other load, which spread by 0.5 to
 # 1.7 %, an error of 1 % within the pairs included. For long turns: 8 pairs of each of seven
 # networks on two cores; five spread by 0.7 to 1.3 %, a transformer by 6 to 9 %, and LeNet by 20 %
-# and more, where memory lay otherwise in one process than in the other.
-_EXPECTED_SPREADS = {TurnKind.NONE: 0.18, TurnKind.SHORT: 0.02, TurnKind.LONG: 0.06}
+# and more, where memory lay otherwise in one process than in the other: too rare to expect of all,
+# and told only by pairs enough to show it.
+_EXPECTED_SPREADS = {TurnKind.NONE: 0.18, TurnKind.SHORT: 0.02, TurnKind.LONG: 0.12}
 # A spread above the expected one shows by chance as well. Beyond the 95 % quantile of chance, it
 # is the expectation that is wrong.
 _CHANCE = 0.95

@@ -30,7 +30,10 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
     ceiling = 3.0 * float(np.median(values[count // 2 :]))
     # The first half keeps its height, since a slow start is what is looked for.
     values[count // 2 :] = np.minimum(values[count // 2 :], ceiling)
-    errors = [
-        float(np.var(values[dropped:])) / (count - dropped) for dropped in range(count // 2 + 1)
-    ]
-    return max(1, int(np.argmin(errors)))
+    # Sums over all that is left, for each number dropped; of distances, which do not cancel.
+    distances = values - np.median(values)
+    num_left = np.arange(count, 0, -1)
+    means = np.cumsum(distances[::-1])[::-1] / num_left
+    squares = np.cumsum(distances[::-1] ** 2)[::-1] / num_left
+    errors = np.maximum(squares - means**2, 0.0) / num_left
+    return max(1, int(np.argmin(errors[: count // 2 + 1])))

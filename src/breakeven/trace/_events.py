@@ -54,6 +54,11 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
         return count
 
     @property
+    def is_sparse(self) -> bool:
+        """Return whether only some values are stored."""
+        return self.layout == "sparse"
+
+    @property
     def element_bytes(self) -> int:
         """Return the bytes of one element."""
         return _DTYPE_BYTES[self.dtype]

@@ -26,8 +26,8 @@ _TITLE = "forward, backward and update as one compiled call"
 _NUM_PAIRS = 4
 # So many say something, where there is no time for more.
 _FEWEST_PAIRS = 2
-# About what a pair takes, but for compiling: two starts of the script, and the steps.
-_PAIR_S = 4.0
+# What a run takes besides the start of the script: a process, and the steps.
+_RUN_S = 1.5
 # A compiled step saves most of what issuing its operators takes. Where that is this part of the
 # step, no setting promises as much: its time is kept back from theirs, if that leaves them half.
 _PROMISING_FRACTION = 0.5
@@ -53,19 +53,21 @@ class CodeChangePlan:
 
     Args:
         patch: The lines.
+        pair_s: About how long a pair of runs takes, but for compiling.
         extra_s: By how many seconds it is predicted to start later.
         num_steps: Steps of the run that it is for.
         is_promising: Whether it is to be tried before the settings use up the time.
     """
 
     patch: SourcePatch
+    pair_s: float
     extra_s: float
     num_steps: int
     is_promising: bool
 
     def kept_back_s(self, budget: Budget) -> float:
         """Return the seconds that settings must leave to it."""
-        needed_s = self.extra_s + _FEWEST_PAIRS * _PAIR_S
+        needed_s = self.extra_s + _FEWEST_PAIRS * self.pair_s
         fits = needed_s <= _MOST_KEPT_BACK * budget.total_s
         return needed_s if self.is_promising and fits else 0.0
 
@@ -82,21 +84,26 @@ class CodeChangePlan:
             configuration: Under what the script runs, changed or not.
             budget: Time that is left.
         """
-        text = self.patch.text.encode()
-        measured = _measure(text, runs, configuration, budget, self.extra_s)
+        measured = _measure(self, runs, configuration, budget)
         if not isinstance(measured, Rival):
             return _no(*measured)
         return _judged(self.patch, measured, self.num_steps)
 
 
 def plan_code_change(
-    request: RunRequest, facts: StepFacts, *, num_steps: int, is_exact_only: bool
+    request: RunRequest,
+    facts: StepFacts,
+    *,
+    startup_s: float,
+    num_steps: int,
+    is_exact_only: bool,
 ) -> CodeChangePlan | CodeChangeTrial:
     """Write ``breakeven.fast_step`` into the loop of a script, where that can be done and may pay.
 
     Args:
         request: How the script is run.
         facts: Of its step.
+        startup_s: From the start of the script to its first step.
         num_steps: Steps of the run.
         is_exact_only: Whether not one bit may change.
 
@@ -121,6 +128,7 @@ def plan_code_change(
     saved = min(1.0, facts.launch_fraction + facts.update_fraction)
     return CodeChangePlan(
         patch=patch,
+        pair_s=2 * (startup_s + _RUN_S),
         extra_s=extra_s,
         num_steps=num_steps,
         is_promising=saved >= _PROMISING_FRACTION and extra_s <= saved * all_steps_s,
@@ -153,15 +161,12 @@ def _propose(request: RunRequest) -> SourcePatch | NoPatch:
 
 
 def _measure(
-    text: bytes,
-    runs: ScriptRuns,
-    configuration: Configuration,
-    budget: Budget,
-    extra_s: float,
+    plan: CodeChangePlan, runs: ScriptRuns, configuration: Configuration, budget: Budget
 ) -> Rival | tuple[Outcome, str]:
-    changed = Rival(configuration=configuration, extra_s=extra_s)
+    text = plan.patch.text.encode()
+    changed = Rival(configuration=configuration, extra_s=plan.extra_s)
     while changed.num_pairs < _NUM_PAIRS and not (changed.num_pairs and is_hopeless(changed)):
-        needed_s = _next_pair_s(changed)
+        needed_s = _next_pair_s(plan, changed)
         if not budget.fits(needed_s):
             if changed.num_pairs >= _FEWEST_PAIRS:
                 break
@@ -174,7 +179,7 @@ def _measure(
             text,
             configuration,
             is_changed_first=changed.num_pairs % 2 == 1,
-            extra_s=extra_s,
+            extra_s=plan.extra_s,
             longest_s=budget.left_s,
         )
         for result, known in zip(results, (changed.base_runs, changed.own_runs), strict=True):
@@ -184,10 +189,10 @@ def _measure(
     return changed
 
 
-def _next_pair_s(changed: Rival) -> float:
+def _next_pair_s(plan: CodeChangePlan, changed: Rival) -> float:
     """Return how long the next pair takes: what the first one compiles is there for the others."""
     if not changed.num_pairs:
-        return _PAIR_S + changed.extra_s
+        return plan.pair_s + plan.extra_s
     compiling_ns = changed.own_runs[0].startup_ns - changed.base_runs[0].startup_ns
     is_second = changed.num_pairs == 1
     return changed.pair_s - (max(0.0, compiling_ns) / NS_PER_S if is_second else 0.0)

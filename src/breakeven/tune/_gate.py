@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 
 import msgspec
@@ -48,6 +50,8 @@ class Gate:
         request: A plain run of the script as it is.
         num_steps: How many steps are compared.
         budget_s: Fewer of them where they take longer than this in all, but at least two.
+        has_time: Whether one more run fits, which takes so many seconds. Asked before the second
+            and third run with moved weights: the first is as much as a check must have.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Gate:
         *,
         num_steps: int = _NUM_STEPS,
         budget_s: float = _BUDGET_S,
+        has_time: Callable[[float], bool] = lambda _: True,
     ) -> None:
         if num_steps < 1:
             raise ValueError(f"{num_steps} steps cannot be compared")
@@ -68,7 +73,9 @@ class Gate:
             num_recorded_steps=num_steps,
             budget_s=budget_s,
         )
+        self._has_time = has_time
         self._folder = tempfile.TemporaryDirectory(prefix="breakeven-numbers-")
+        self._longest_s = 0.0
         self._perturbed: dict[tuple[float, int], RecordedNumbers | RunFailure] = {}
 
     def __enter__(self) -> Gate:
@@ -112,7 +119,11 @@ class Gate:
         for seed in range(_MOST_PERTURBED if numerics is not Numerics.EXACT else 0):
             if found is None or found.kind not in _OF_ROUNDING:
                 break
-            moved = self._moved(weight_noise_roundoffs(numerics), seed)
+            noise = (weight_noise_roundoffs(numerics), seed)
+            is_new = noise not in self._perturbed
+            if perturbed and is_new and not self._has_time(self._longest_s):
+                break
+            moved = self._moved(*noise)
             if isinstance(moved, RunFailure):
                 break
             perturbed.append(moved)
@@ -154,6 +165,7 @@ class Gate:
     ) -> RecordedNumbers | RunFailure:
         path = Path(self._folder.name) / "numbers"
         path.unlink(missing_ok=True)
+        begun_s = monotonic()
         answer = self._launcher.record_numbers(
             replace(
                 self._request,
@@ -163,6 +175,7 @@ class Gate:
                 weight_noise_seed=weight_noise_seed,
             )
         )
+        self._longest_s = max(self._longest_s, monotonic() - begun_s)
         if isinstance(answer, RunFailure):
             return answer
         return msgspec.msgpack.decode(path.read_bytes(), type=RecordedNumbers)

@@ -52,8 +52,6 @@ class RunResult:
 
     Args:
         step_ns: Median of its steady steps.
-        low_ns: Lower end of the median's interval within the run.
-        high_ns: Upper end.
         startup_ns: From the beginning of the script to its first steady step, less what the steps
             until then would have taken as steady ones.
         wall_s: How long the run took in all.
@@ -66,8 +64,6 @@ class RunResult:
     """
 
     step_ns: float
-    low_ns: float
-    high_ns: float
     startup_ns: float
     wall_s: float
     load_fraction: float = 0.0
@@ -346,11 +342,8 @@ def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
 
 
 def _result(run: PlainRun, wall_s: float, turns: TurnKind) -> RunResult:
-    estimate = run.measurement.estimate
     return RunResult(
-        step_ns=estimate.value_ns,
-        low_ns=estimate.low_ns,
-        high_ns=estimate.high_ns,
+        step_ns=run.measurement.median_ns,
         startup_ns=run.startup_ns + _warmup_ns(run.measurement),
         wall_s=wall_s,
         load_fraction=run.load_fraction,

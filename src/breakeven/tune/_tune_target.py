@@ -98,6 +98,7 @@ def tune_target(
             request=replace(runs.request, on_cuda=is_on_cuda),
             facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
             budget=Budget(budget_s or default_budget_s(run_s)),
+            startup_s=plain.startup_ns / NS_PER_S,
             num_steps=num_steps,
             is_exact_only=is_exact_only,
             progress=progress,
@@ -153,6 +154,7 @@ class _Tuning:
         request: RunRequest,
         facts: StepFacts,
         budget: Budget,
+        startup_s: float,
         num_steps: int,
         is_exact_only: bool,
         progress: Progress,
@@ -163,13 +165,14 @@ class _Tuning:
         self._request = request
         self._facts = facts
         self._budget = budget
+        self._startup_s = startup_s
         self._num_steps = num_steps
         self._is_exact_only = is_exact_only
         self._progress = progress
 
     def run(self, *, tries_batch_size: bool) -> tuple[Confirmation, CodeChangeTrial]:
         """Search and confirm, then try the change of the script with what time is left."""
-        with Gate(self._launcher, self._request) as gate:
+        with Gate(self._launcher, self._request, has_time=self._budget.fits) as gate:
 
             def check_numbers(configuration: Configuration, numerics: Numerics) -> str | None:
                 return gate.check(configuration, numerics, is_exact_only=self._is_exact_only)
@@ -185,6 +188,7 @@ class _Tuning:
             plan = plan_code_change(
                 self._request,
                 self._facts,
+                startup_s=self._startup_s,
                 num_steps=self._num_steps,
                 is_exact_only=self._is_exact_only,
             )
