@@ -149,14 +149,14 @@ def test_few_turns_in_common_say_nothing() -> None:
     assert compare_turns({}, {}, TurnKind.SHORT) is None
 
 
-def test_pairs_in_turns_decide_where_others_do_not() -> None:
+def test_a_pair_in_turns_decides_where_others_do_not() -> None:
     def low(error: float, kind: TurnKind) -> float:
-        return compare_pairs([RunRatio(log_ratio=log(1.1), error=error, turns=kind)] * 2).low
+        return compare_pairs([RunRatio(log_ratio=log(1.3), error=error, turns=kind)]).low
 
     assert low(0.0, TurnKind.NONE) < 1.0 < low(0.01, TurnKind.LONG) < 1.05
-    assert low(0.01, TurnKind.SHORT) > 1.05
-    # The error within the pairs is part of it.
-    assert low(0.1, TurnKind.LONG) <= low(0.1, TurnKind.SHORT) < 1.0
+    assert low(0.01, TurnKind.SHORT) > 1.1
+    # The error within the pair is part of it.
+    assert low(0.2, TurnKind.LONG) <= low(0.2, TurnKind.SHORT) < 1.0
 
 
 def test_pairs_in_turns_that_contradict_each_other_are_not_believed() -> None:
