@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
-from torch.utils._python_dispatch import _disable_current_modes
 
 from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._unrecorded import without_modes
 from breakeven.configure import Patches
 
 # cuDNN's numbers. Source: torch/backends/cudnn/rnn.py, get_cudnn_mode.
@@ -284,11 +284,7 @@ def _separate(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | 
 def _unseen() -> Iterator[None]:
     """Run on the CPU without being recorded, and without a cast in an autocast region."""
     # Function modes too: under one, torch looks a builtin up by its name, and finds ours again.
-    with (
-        torch._C.DisableTorchFunction(),
-        _disable_current_modes(),
-        torch.autocast("cpu", enabled=False),
-    ):
+    with without_modes(), torch.autocast("cpu", enabled=False):
         yield
 
 

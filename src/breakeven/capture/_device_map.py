@@ -155,13 +155,13 @@ class DeviceMap:
 
 def sparse_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the stored values of a sparse tensor; None for a dense one."""
-    if tensor.layout is torch.sparse_coo:
-        with without_modes():
-            return tensor._values()
-    if tensor.layout not in _COMPRESSED:
+    if tensor.layout is torch.strided:  # nearly all are, and each is asked several times
+        return None
+    is_compressed = tensor.layout in _COMPRESSED
+    if not is_compressed and tensor.layout is not torch.sparse_coo:
         return None
     with without_modes():
-        return tensor.detach().values()
+        return tensor.detach().values() if is_compressed else tensor._values()
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
