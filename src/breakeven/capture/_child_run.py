@@ -167,7 +167,9 @@ class ChildRun:
         )
 
     def _no_step(self) -> RunFailure:
-        return RunFailure(kind=FailureKind.NO_STEP, message="", num_steps=self._session.num_steps)
+        is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
+        kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
+        return RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
 
     def _explain(self, error: BaseException) -> RunFailure:
         stack = _stack_of_error(error)

@@ -35,13 +35,13 @@ class LoaderWatch(Patches):
         old_batch_size: DataLoaders of this batch size get the new one; 0 for none.
         new_batch_size: The new batch size.
         in_process: Load without worker processes, so that the fetch itself can be seen.
-        around_fetch: Context manager entered around every fetch.
+        around_fetch: Context manager entered around every fetch; called with the loader.
         on_batch: Called with every batch and the time of its fetch in nanoseconds.
     """
 
     def __init__(
         self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
-        around_fetch: Callable[[], Any] = nullcontext,
+        around_fetch: Callable[[Any], Any] = nullcontext,
         on_batch: Callable[[Any, int], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -88,7 +88,7 @@ class LoaderWatch(Patches):
 
         def fetch(iterator: Any) -> Any:
             started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
-            with watch._around_fetch():
+            with watch._around_fetch(iterator._watched_loader):
                 batch = original_next(iterator)
             duration_ns = perf_counter_ns() - started_ns
             cpu_ns = thread_time_ns() - started_cpu_ns

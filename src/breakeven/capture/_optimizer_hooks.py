@@ -63,6 +63,10 @@ class OptimizerHooks(Patches):
         self.callback(register_optimizer_step_post_hook(self._after).remove)
         return self
 
+    def has_any(self) -> bool:
+        """Return whether an optimizer has been made."""
+        return bool(self._made)
+
     def is_round_known(self) -> bool:
         """Return whether all optimizers have stepped, so that a round of them can be told.
 
@@ -71,6 +75,14 @@ class OptimizerHooks(Patches):
         if self._num_calls >= _MAX_CALLS_BEFORE:
             return True
         return all(id(optimizer) in self._numbers for optimizer in self._made)
+
+    def forget(self) -> None:
+        """Begin anew: the optimizers that have stepped so far do not count."""
+        for optimizer in self._seen:
+            self._made.pop(optimizer, None)
+        self._seen.clear()
+        self._numbers.clear()
+        self._num_calls = 0
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Yield what the optimizers seen so far update, each tensor once."""

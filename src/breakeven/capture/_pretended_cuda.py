@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 import torch.utils._device
-from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from breakeven.capture._autocast_policy import patch_autocast_policy
+from breakeven.capture._calls_on_device import CallsOnDevice
 from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
@@ -30,22 +31,22 @@ from breakeven.capture._lazy_parameters import (
 )
 from breakeven.capture._legacy_types import patch_legacy_types
 from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._redirect import disable_compile, patch_generator
+from breakeven.capture._redirect import (
+    FACTORIES,
+    NEW_METHODS,
+    disable_compile,
+    patch_generator,
+)
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
 from breakeven.capture._transfer import transfer
+from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
-
-# What a call does with the value that it reads, by the name of the outermost function of torch;
-# ``item`` for all others.
-_READINGS = {
-    "__bool__": "bool", "__contains__": "bool", "is_nonzero": "bool", "allclose": "bool",
-    "__float__": "float", "__complex__": "float", "__int__": "int", "__index__": "int",
-    "__getitem__": "int", "__setitem__": "int", "__format__": "format",
-}  # fmt: skip
 
 # Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
@@ -54,12 +55,16 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
     Args:
         recorder: Says how many GPUs there are.
         on_compile: Called when the script asks for ``torch.compile``.
+        is_lazy: See nothing before the script names a GPU.
     """
 
-    def __init__(self, recorder: StepRecorder, on_compile: Callable[[], None]) -> None:
+    def __init__(
+        self, recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False
+    ) -> None:
         super().__init__()
         self._recorder = recorder
         self._on_compile = on_compile
+        self._is_lazy = is_lazy
 
     def __enter__(self) -> pretended_cuda:
         super().__enter__()
@@ -81,9 +86,38 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)
-        self.enter_context(_CallOnDevice(recorder))
-        self.enter_context(recorder)
+        self._patch_factories(recorder)
+        recorder.watch = self.enter_context(Watch(recorder, CallsOnDevice(recorder)))
+        if not self._is_lazy:
+            recorder.start_watching()
         return self
+
+    def _patch_factories(self, recorder: StepRecorder) -> None:
+        """Begin to watch where the script names a device, so that it is understood below."""
+
+        def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def create(*args: Any, **kwargs: Any) -> Any:
+                device = kwargs.get("device")
+                if device is not None and is_cuda(device):
+                    recorder.start_watching()
+                return function(*args, **kwargs)
+
+            return create
+
+        for name in FACTORIES:
+            if name not in _FROM_DATA:
+                self.replace(torch, name, watched(getattr(torch, name)))
+        for name in NEW_METHODS:
+            self.replace(torch.Tensor, name, watched(getattr(torch.Tensor, name)))
+        enter = DeviceContext.__enter__
+
+        def enter_context(context: Any) -> Any:
+            if is_cuda(context.device):
+                recorder.start_watching()
+            return enter(context)
+
+        self.replace(DeviceContext, "__enter__", enter_context)
 
     def _note_split(self) -> None:
         self._recorder.splits_batches = True
@@ -119,7 +153,17 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         @functools.wraps(original_to)
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if type(tensor) in _PLAIN_TYPES:  # none of what follows is the script's own call
+                with torch._C.DisableTorchFunction():
+                    return move(tensor, args, kwargs)
+            return move(tensor, args, kwargs)
+
+        def move(
+            tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> torch.Tensor:
             target, options = _split_device(tensor, args, kwargs, recorder.cuda)
+            if target is not None and target.type == "cuda":
+                recorder.start_watching()
             if target is not None and target.type not in ("cpu", "cuda"):
                 return original_to(tensor, *args, **kwargs)
             where = devices.device_of(tensor)
@@ -255,30 +299,6 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         self.replace(torch, "is_autocast_enabled", is_autocast_enabled)
         self.replace(torch, "get_autocast_dtype", get_autocast_dtype)
         self.replace(torch, "get_autocast_gpu_dtype", get_autocast_dtype)
-
-
-class _CallOnDevice(TorchFunctionMode):
-    """Tell the recorder whether the call that the script makes has tensors on the device."""
-
-    def __init__(self, recorder: StepRecorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        recorder = self._recorder
-        before = recorder.is_call_on_device, recorder.reading
-        recorder.reading = _READINGS.get(getattr(func, "__name__", ""), "")
-        device = None if kwargs.get("device") is not None else recorder.devices.first_device(args)
-        if device is not None:
-            recorder.is_call_on_device = True
-            recorder.last_device = device
-        try:
-            return func(*args, **kwargs)
-        finally:
-            recorder.is_call_on_device, recorder.reading = before
 
 
 def _split_device(

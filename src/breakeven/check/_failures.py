@@ -49,6 +49,12 @@ def _explain(failure: RunFailure, target: Target) -> tuple[str, str]:
             )
         case FailureKind.NO_STEP:
             return _explain_no_step(failure, target)
+        case FailureKind.NO_OPERATOR:
+            return (
+                f"{target.label} updates weights, but no operator of torch was seen in its steps",
+                "they run in another process or below Python; name a function that does one step: "
+                "path.py:function",
+            )
         case FailureKind.TIME_LIMIT:
             stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
             return (
@@ -105,9 +111,10 @@ def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
 def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:
     if failure.num_steps == 0:
         return (
-            f"{target.label} ended without a training step: no torch optimizer was stepped",
-            "a step is a call of optimizer.step(); for a loop without one, name a function that "
-            "does one step: path.py:function",
+            f"{target.label} ended without a training step: no optimizer was stepped, and no "
+            "backward pass made",
+            "if it trains only with certain arguments, pass them after `--`; or name a function "
+            "that does one step: path.py:function",
         )
     return (
         f"{target.label} ended {_after(failure)}; a step is timed from one update to the next",

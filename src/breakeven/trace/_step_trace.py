@@ -40,12 +40,6 @@ NEVER_ON_DEVICE = Caveat(
 )
 
 
-FIRST_STEP = Caveat(
-    code="first-step",
-    message="only the first step could be recorded; it also sets up the optimizer's state",
-)
-
-
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One training step: one optimizer update, or one round of all of them.
 
