@@ -50,7 +50,12 @@ def attribution_of(
     total_ns = round(step_ns)
     parts = [
         TimePart(
-            cause=cause, phase=phase, module=module, file=file, line=line, time_ns=time_ns,
+            cause=cause,
+            phase=phase,
+            module=module,
+            file=file,
+            line=line,
+            time_ns=time_ns,
             frames=frames,
         )
         for (cause, phase, module, file, line, frames), time_ns in zip(
