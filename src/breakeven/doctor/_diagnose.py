@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor._all_rules import all_rules
 from breakeven.doctor._framework import frames_below
+from breakeven.doctor._framework_fixes import fix_of
 from breakeven.doctor._rule import Case, Occurrence, Rule
 from breakeven.doctor._source import Sources
 from breakeven.simulate import (
@@ -111,7 +112,7 @@ def _finding(case: Case, rule: Rule, occurrence: Occurrence, what_if: WhatIf) ->
         severity=_severity(occurrence, value),
         side=occurrence.side,
         evidence=occurrence.evidence,
-        fix=occurrence.fix,
+        fix=fix_of(case, rule.code, occurrence),
         fixed_ns=None if result is None else result.fixed.value_ns,
         fixed_low_ns=None if result is None else result.fixed.low_ns,
         fixed_high_ns=None if result is None else result.fixed.high_ns,
