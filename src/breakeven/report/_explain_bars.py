@@ -136,11 +136,13 @@ def line_bars(report: ExplainReport, console: Console, width: int) -> Group:
 def _frame_rows(share: LineShare, console: Console, room: int) -> Iterator[tuple[str, str, str]]:
     """Yield what a framework does below a line: no figure beside the lines', then its own."""
     arrow = "->" if console.options.ascii_only else "→"
-    for frame in share.frames[:_MAX_FRAMES]:
-        if frame.fraction >= _LEAST_FRACTION:
-            figure = f"{format_percent(frame.fraction):>{_NUMBER_CHARACTERS - 2}} {arrow} "
-            name = _fitting(frame.name, room - len(figure))
-            yield "", figure + name.replace("→", arrow), frame.cause
+    shown = [frame for frame in share.frames if frame.fraction >= _LEAST_FRACTION]
+    if len(shown) < 2:
+        return
+    for frame in shown[:_MAX_FRAMES]:
+        figure = f"{format_percent(frame.fraction):>{_NUMBER_CHARACTERS - 2}} {arrow} "
+        name = _fitting(frame.name, room - len(figure))
+        yield "", figure + name.replace("→", arrow), frame.cause
 
 
 def _fitting(name: str, room: int) -> str:
