@@ -232,10 +232,13 @@ class StepTracer:
             caveats.append(_ONE_DEVICE)
         typical_events, positions = _with_typical_host_work(alike)
         numbers = _used_stacks(typical_events, chosen)
-        all_stacks = self._recorder.origins.stacks
+        origins = self._recorder.origins
+        used = [number for number in numbers if number >= 0]
+        frames = tuple(origins.frames[number] for number in used)
         trace = StepTrace(
             events=tuple(_renumbered(event, numbers) for event in typical_events),
-            stacks=tuple(all_stacks[number] for number in numbers if number >= 0),
+            stacks=tuple(origins.stacks[number] for number in used),
+            frames=frames if any(frames) else msgspec.UNSET,
             batch_size=_batch_size(chosen),
             num_parameters=num_parameters,
             peak_memory_bytes=chosen.peak_bytes,
