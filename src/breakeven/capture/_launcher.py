@@ -70,6 +70,8 @@ class Launcher:
         self._server = subprocess.Popen(
             [
                 sys.executable,
+                # No file in the current folder takes the place of a module of Python's or torch's.
+                "-P",
                 "-m",
                 "breakeven.capture._server",
                 str(request_read),

@@ -1,6 +1,6 @@
 """The process that imports torch once and forks a fresh child for every run.
 
-Started as ``python -m breakeven.capture._server``; reads requests from the file descriptor in
+Started as ``python -P -m breakeven.capture._server``; reads requests from the file descriptor in
 ``sys.argv[1]``, and hands to the children ``sys.argv[2]`` for their answers and ``sys.argv[3]`` for
 the turns of those that take turns with another run. It never runs code of the user, so every child
 starts from the same clean state without paying for the import again.
@@ -71,7 +71,6 @@ def _become_child(request: Request, request_fd: int, answer_fd: int, turn_fd: in
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.set_inheritable(answer_fd, False)
     os.set_inheritable(turn_fd, False)
-    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open for the life of the process
     if isinstance(request, HostRequest):
         load = OtherLoad()
         calibration = measure_host(num_rounds=request.num_rounds)
