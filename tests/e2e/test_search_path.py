@@ -21,7 +21,8 @@ POISON = ("json", "torch", "random", "numpy", "types", "signal", "msgspec", "sel
 
 SURROUNDINGS = """
 import builtins, inspect, pickle, sys, threading
-print(__name__, __file__, __spec__ and __spec__.origin, __package__, sorted(globals()), __builtins__ is builtins)
+print(__name__, __file__, __spec__ and __spec__.origin, __package__, sorted(globals()))
+print(__builtins__ is builtins)
 print(sys.argv, sys.path, sys.orig_argv, type(__loader__))
 print(sys.stdin.name, sys.stdin.mode, sys.stdin is sys.__stdin__, sys.stdin.read() == "")
 import beside
