@@ -34,6 +34,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         raw_path: Absolute path of the file; for a module, its dotted name. File names and
             arguments are bytes, which need not be UTF-8.
         label: The target as the user wrote it, fit to be shown.
+        raw_name: ``sys.argv[0]`` of the script, which is its path as the user wrote it; empty for
+            the absolute one.
         function: Name of the function; empty for scripts and modules.
         raw_arguments: ``sys.argv[1:]`` of the script.
     """
@@ -41,6 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     kind: TargetKind
     raw_path: bytes
     label: str
+    raw_name: bytes = b""
     function: str = ""
     raw_arguments: tuple[bytes, ...] = ()
 
@@ -48,6 +51,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> str:
         """Return the path as Python's own functions take it."""
         return os.fsdecode(self.raw_path)
+
+    @property
+    def name(self) -> str:
+        """Return how the user wrote the path or the module."""
+        return os.fsdecode(self.raw_name or self.raw_path)
 
     @property
     def arguments(self) -> tuple[str, ...]:
