@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from torch.nn.modules.module import (
 
 from breakeven.capture._model_calls import CalledModel, start_call
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import ByIdentity, has_parameters, named_parts
 
 
 class ModulePath(ExitStack):
@@ -28,7 +28,7 @@ class ModulePath(ExitStack):
         self._script_depths: list[int] = []
         # The call of the outermost of them, if it has parameters.
         self._call: CalledModel | None = None
-        self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._names = ByIdentity[nn.Module, str]()
 
     def __enter__(self) -> ModulePath:
         super().__enter__()
@@ -40,7 +40,7 @@ class ModulePath(ExitStack):
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:
         if not self._stack or module not in self._names:
             root = type(module).__name__
-            for name, part in module.named_modules():
+            for name, part in named_parts(module):
                 self._names[part] = f"{root}.{name}" if name else root
         if isinstance(module, torch.jit.ScriptModule) and self._recorder.devices.any_on_device(
             inputs
@@ -73,7 +73,7 @@ def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
     A loss without parameters is no model, and a recurrent layer that is used by itself may have
     time in front.
     """
-    if isinstance(module, (nn.RNNBase, nn.Transformer)) or next(module.parameters(), None) is None:
+    if isinstance(module, (nn.RNNBase, nn.Transformer)) or not has_parameters(module):
         return []
     first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
-    return [first.shape[0]] if first is not None and first.dim() > 1 else []
+    return [first.size(0)] if first is not None and first.dim() > 1 else []
