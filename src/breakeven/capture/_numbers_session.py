@@ -69,7 +69,9 @@ class NumbersSession(ExitStack):
         self.enter_context(repeatable_random_numbers())
         if not request.on_cuda:
             self.enter_context(
-                redirect_cuda_to_cpu(has_cuda=request.has_cuda, keeps_compile=request.compiles)
+                redirect_cuda_to_cpu(
+                    has_cuda=request.has_cuda, keeps_compile=request.compiles, is_alone=True
+                )
             )
         if request.compiles:
             import torch._inductor.config as inductor  # slow, and only of use for compiled code

@@ -30,6 +30,7 @@ from breakeven.capture._lazy_parameters import (
     place_later,
 )
 from breakeven.capture._legacy_types import patch_legacy_types
+from breakeven.capture._process_group import patch_process_group
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import (
     disable_compile,
@@ -83,16 +84,14 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_legacy_types(self)
         patch_data_parallel(self)
         if recorder.cuda.num_devices == 1:
-            keep_to_one_device(self, self._note_split)
+            keep_to_one_device(self, recorder.one_gpu.note_split)
+            patch_process_group(self, is_pretended=True, on_group=recorder.one_gpu.note_processes)
         patch_torchscript(self)
         patch_generator(self, recorder.cuda.name_of)
         disable_compile(self, self._on_compile)
         self.enter_context(_CallOnDevice(recorder))
         self.enter_context(recorder)
         return self
-
-    def _note_split(self) -> None:
-        self._recorder.splits_batches = True
 
     def _patch_properties(self, recorder: StepRecorder) -> None:
         is_on_device, device_of = recorder.devices.is_on_device, recorder.devices.device_of

@@ -220,7 +220,6 @@ class FailureKind(StrEnum):
     EXIT = "exit"
     NO_STEP = "no_step"
     TIME_LIMIT = "time_limit"
-    SECOND_DEVICE = "second_device"
     KILLED = "killed"
     INTERNAL = "internal"
 

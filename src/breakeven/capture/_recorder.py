@@ -16,6 +16,7 @@ from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
 from breakeven.capture._model_calls import CalledModel
+from breakeven.capture._one_gpu import OneGpu
 from breakeven.capture._op_schema import (
     attributes_of,
     find_stray,
@@ -30,8 +31,8 @@ from breakeven.trace import Copy, DeviceFault, Event, HostWork, Op, Phase, Sync
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 _SCRIPT_GAP_NS = 500_000
 
-# Namespaces of operators that compute nothing.
-_BOOKKEEPING = ("profiler.", "prim.")
+# Namespaces of operators that compute nothing, here: no other process answers a collective.
+_BOOKKEEPING = ("profiler.", "prim.", "c10d.")
 
 
 class StepRecorder(TorchDispatchMode):
@@ -51,7 +52,7 @@ class StepRecorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.devices = devices
-        self.cuda = cuda or CudaDevices()
+        self.cuda = cuda or CudaDevices(on_other=self._note_other_device)
         self._run = run
         self.events: list[Event] = []
         # Samples per call of a whole model, for scripts whose loaders do not tell.
@@ -61,8 +62,7 @@ class StepRecorder(TorchDispatchMode):
         self.module_path = ""
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
-        # `nn.DataParallel` was given several devices, of which it got one.
-        self.splits_batches = False
+        self.one_gpu = OneGpu()
         # Set while a call with tensors of the device runs: what C++ creates then is on it too.
         self.is_call_on_device = False
         # The device of that call or of the last operator on one: what C++ creates is beside it.
@@ -176,6 +176,9 @@ class StepRecorder(TorchDispatchMode):
         with self.paused():
             yield
         self.record_host_work(kind, perf_counter_ns() - started_ns)
+
+    def _note_other_device(self, index: int) -> None:
+        self.one_gpu.note_second(index, self.current_origin().location)
 
     def record_fault(self, message: str) -> None:
         """Note that the user's line would raise on a machine with a GPU; once for each line."""

@@ -11,10 +11,11 @@ import torch.utils._device
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
 from breakeven.capture._cuda_api import patch_cuda_api
-from breakeven.capture._cuda_names import is_cuda
+from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import bypass_data_parallel
 from breakeven.capture._device_functions import DeviceFunction, device_functions
 from breakeven.capture._legacy_types import patch_legacy_types
+from breakeven.capture._process_group import patch_process_group
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
 from breakeven.configure import Patches
@@ -33,6 +34,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
     Args:
         has_cuda: What ``torch.cuda.is_available()`` says.
         on_compile: Called when the script asks for ``torch.compile``.
+        is_alone: Where the script joins other processes, go on without them.
         keeps_compile: Let ``torch.compile`` do its work; otherwise it does nothing. It does not
             bear the replaced functions, so that nothing is redirected then; with ``has_cuda``
             everything is, and the compilation ignored.
@@ -40,18 +42,21 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
 
     def __init__(
         self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None,
-        keeps_compile: bool = False,
+        keeps_compile: bool = False, is_alone: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self._is_idle = keeps_compile and not has_cuda
         self._has_cuda = has_cuda
         self._on_compile = on_compile
+        self._is_alone = is_alone
 
     def __enter__(self) -> redirect_cuda_to_cpu:
         super().__enter__()
         if self._is_idle:
             return self
-        patch_cuda_api(self, is_available=self._has_cuda)
+        # Whatever the number of a device, it is the CPU.
+        cuda = CudaDevices(on_other=lambda _: None)
+        patch_cuda_api(self, is_available=self._has_cuda, cuda=cuda)
         # Each is wrapped in Python, some 0.3 µs a call; a TorchFunctionMode would see them all,
         # but costs more than a small operator for every call.
         for found in device_functions():
@@ -65,9 +70,11 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         self.replace(torch.Tensor, "record_stream", lambda *_: None)
         patch_default_device(self, _find_on_cpu)
         patch_module_to(self, _find_on_cpu)
-        patch_serialization(self)
+        patch_serialization(self, cuda=cuda)
         patch_legacy_types(self)
         bypass_data_parallel(self)
+        if self._is_alone:
+            patch_process_group(self)
         patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)

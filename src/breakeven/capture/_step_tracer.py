@@ -17,7 +17,6 @@ from breakeven.capture._protocol import LoaderUse, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import COMPILE_IGNORED
 from breakeven.capture._step_shapes import compare_shapes, shapes_of
-from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
 from breakeven.trace import FIRST_STEP, NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
 
@@ -27,12 +26,6 @@ _MAX_STEPS = 10
 _ENOUGH_NS = 500_000_000
 # Longer than this, and two must do.
 _TOO_LONG_NS = 5_000_000_000
-
-
-_ONE_DEVICE = Caveat(
-    code="one-device",
-    message="nn.DataParallel splits the batches over several GPUs; measured and predicted on one",
-)
 
 
 class _Segment(msgspec.Struct):
@@ -132,8 +125,7 @@ class StepTracer:
             caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
-        if self._recorder.splits_batches:
-            caveats.append(_ONE_DEVICE)
+        caveats += self._recorder.one_gpu.caveats()
         typical_events, positions = _with_typical_host_work(alike)
         numbers = _used_stacks(typical_events, chosen)
         all_stacks = self._recorder.origins.stacks
