@@ -80,11 +80,6 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
             "--time-limit",
         ),
         (
-            FailureKind.SECOND_DEVICE, "cuda:1", 0,
-            f"train.py uses a second GPU, cuda:1{AT}",
-            "cuda:0 alone",
-        ),
-        (
             FailureKind.KILLED, "SIGKILL", 0,
             "train.py was ended by signal SIGKILL before its first training step",
             "smaller batch",

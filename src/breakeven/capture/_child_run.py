@@ -19,7 +19,6 @@ import msgspec
 import torch
 
 from breakeven.capture._as_main import fresh_main, put_folder_first, run_as_main
-from breakeven.capture._cuda_names import SecondDeviceError
 from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
 from breakeven.capture._numbers_session import NumbersSession
 from breakeven.capture._plain_session import PlainSession
@@ -174,8 +173,6 @@ class ChildRun:
         kind = FailureKind.EXCEPTION
         if isinstance(error, SystemExit):
             kind = FailureKind.EXIT
-        elif isinstance(error, SecondDeviceError):
-            kind = FailureKind.SECOND_DEVICE
         return RunFailure(
             kind=kind,
             message=_text_of(error),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from torch.nn.modules.module import (
 
 from breakeven.capture._model_calls import CalledModel, start_call
 from breakeven.capture._recorder import StepRecorder
+from breakeven.configure import ByIdentity, has_parameters, named_parts
 
 
 class _Here(threading.local):
@@ -36,7 +36,7 @@ class ModulePath(ExitStack):
         super().__init__()
         self._recorder = recorder
         self._here = _Here()
-        self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._names = ByIdentity[nn.Module, str]()
 
     def __enter__(self) -> ModulePath:
         super().__enter__()
@@ -64,7 +64,7 @@ class ModulePath(ExitStack):
             recorder.updates.begin_forward()
         if not here.stack or module not in self._names:
             root = type(module).__name__
-            for name, part in module.named_modules():
+            for name, part in named_parts(module):
                 self._names[part] = f"{root}.{name}" if name else root
         if not here.stack and torch.is_grad_enabled():
             recorder.model_inputs += _num_samples(module, inputs)
@@ -92,7 +92,7 @@ def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
     A loss without parameters is no model, and a recurrent layer that is used by itself may have
     time in front.
     """
-    if isinstance(module, (nn.RNNBase, nn.Transformer)) or next(module.parameters(), None) is None:
+    if isinstance(module, (nn.RNNBase, nn.Transformer)) or not has_parameters(module):
         return []
     first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
-    return [first.shape[0]] if first is not None and first.dim() > 1 else []
+    return [first.size(0)] if first is not None and first.dim() > 1 else []

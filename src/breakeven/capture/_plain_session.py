@@ -120,6 +120,7 @@ class PlainSession(ExitStack):
                     has_cuda=self._request.has_cuda,
                     on_compile=self._note_compile,
                     keeps_compile=self._request.compiles,
+                    is_alone=True,
                 )
             )
         self.enter_context(self._loaders)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._device
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from breakeven.capture._autocast_policy import patch_autocast_policy
@@ -23,6 +23,7 @@ from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import keep_to_one_device, patch_data_parallel
+from breakeven.capture._device_functions import DeviceFunction, device_functions
 from breakeven.capture._device_map import HOST
 from breakeven.capture._lazy_parameters import (
     is_uninitialized,
@@ -30,12 +31,13 @@ from breakeven.capture._lazy_parameters import (
     place_later,
 )
 from breakeven.capture._legacy_types import patch_legacy_types
+from breakeven.capture._process_group import patch_process_group
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import (
-    FACTORIES,
-    NEW_METHODS,
     disable_compile,
+    patch_default_device,
     patch_generator,
+    patch_module_to,
 )
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_torchscript
@@ -43,8 +45,9 @@ from breakeven.capture._transfer import transfer
 from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
 
-# Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
-_FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
+# What reads memory of the host where it is.
+_WRAPPING = ("from_numpy", "frombuffer", "from_file")
+
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -82,34 +85,19 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_legacy_types(self)
         patch_data_parallel(self)
         if recorder.cuda.num_devices == 1:
-            keep_to_one_device(self, self._note_split)
+            keep_to_one_device(self, recorder.one_gpu.note_split)
+            patch_process_group(self, is_pretended=True, on_group=recorder.one_gpu.note_processes)
         patch_torchscript(self)
-        patch_generator(self)
+        patch_generator(self, recorder.cuda.name_of)
         disable_compile(self, self._on_compile)
-        self._patch_factories(recorder)
+        self._patch_device_context(recorder)
         recorder.watch = self.enter_context(Watch(recorder, CallsOnDevice(recorder)))
         if not self._is_lazy:
             recorder.start_watching()
         return self
 
-    def _patch_factories(self, recorder: StepRecorder) -> None:
-        """Begin to watch where the script names a device, so that it is understood below."""
-
-        def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(function)
-            def create(*args: Any, **kwargs: Any) -> Any:
-                device = kwargs.get("device")
-                if device is not None and is_cuda(device):
-                    recorder.start_watching()
-                return function(*args, **kwargs)
-
-            return create
-
-        for name in FACTORIES:
-            if name not in _FROM_DATA:
-                self.replace(torch, name, watched(getattr(torch, name)))
-        for name in NEW_METHODS:
-            self.replace(torch.Tensor, name, watched(getattr(torch.Tensor, name)))
+    def _patch_device_context(self, recorder: StepRecorder) -> None:
+        """Begin to watch where the script makes a device the one that all is created on."""
         enter = DeviceContext.__enter__
 
         def enter_context(context: Any) -> Any:
@@ -118,9 +106,6 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             return enter(context)
 
         self.replace(DeviceContext, "__enter__", enter_context)
-
-    def _note_split(self) -> None:
-        self._recorder.splits_batches = True
 
     def _patch_properties(self, recorder: StepRecorder) -> None:
         is_on_device, device_of = recorder.devices.is_on_device, recorder.devices.device_of
@@ -197,24 +182,18 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             "record_stream": lambda *_: None,
         }.items():  # fmt: skip
             self.replace(torch.Tensor, name, method)
-        for name in _FROM_DATA:
-            self.replace(torch, name, _created_on_host(getattr(torch, name), devices.pin))
-        original_new_tensor = _created_on_host(torch.Tensor.new_tensor)
-
-        def new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
-            kwargs["device"] = kwargs.get("device") or tensor.device
-            return original_new_tensor(tensor, data, **kwargs)
-
-        self.replace(torch.Tensor, "new_tensor", new_tensor)
+        for found in device_functions():
+            create = (
+                _created_on_host(found, recorder)
+                if found.is_from_data
+                else _with_name(found, recorder)
+            )
+            self.replace(found.owner, found.name, create)
+        patch_default_device(self, recorder.cuda.as_device)
+        patch_module_to(self, recorder.cuda.as_device)
         if recorder.is_moving:
-            original = torch.from_numpy
-
-            def from_numpy(array: Any) -> torch.Tensor:
-                created = original(array)
-                devices.place(created, HOST)
-                return created
-
-            self.replace(torch, "from_numpy", from_numpy)
+            for name in _WRAPPING:
+                self.replace(torch, name, _placed_on_host(getattr(torch, name), devices.place))
 
     def _patch_readers(self, recorder: StepRecorder) -> None:
         devices = recorder.devices
@@ -322,23 +301,77 @@ def _split_device(
     return (None if target is None else cuda.as_device(target)), options
 
 
-def _created_on_host(
-    function: Callable[..., Any], pin: Callable[[torch.Tensor], None] | None = None
-) -> Callable[..., Any]:
-    """Create from data on the host, then copy where the script wants it."""
+def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
+    """Create from data on the host, then copy where the script wants it.
 
-    @functools.wraps(function)
+    The script's arguments go to torch as they are, but for a CUDA device and pinned memory, of
+    which torch knows nothing here.
+    """
+    function, devices = found.current(), recorder.devices
+    is_method = isinstance(found.owner, type)
+
+    @found.stand_in
     def create(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.pop("device", None)
-        is_pinned = kwargs.pop("pin_memory", False)
-        if device is None:
-            device = torch.utils._device.CURRENT_DEVICE
-        created = function(*args, device="cpu", **kwargs)
-        if is_pinned and pin is not None:
-            pin(created)
-        if device is None or not is_cuda(device):
+        target = kwargs.get("device")
+        if target is None:  # beside the tensor whose method it is, or what `with device:` says
+            target = args[0].device if is_method else _default_device()
+        on_device = target is not None and is_cuda(target)
+        if on_device and (kwargs.get("device") is not None or not is_method):
+            kwargs["device"] = "cpu"
+        is_pinned = kwargs.get("pin_memory")
+        if is_pinned:
+            kwargs["pin_memory"] = False
+        created = function(*args, **kwargs)
+        if is_pinned:
+            devices.pin(created)
+        if target is None and recorder.is_moving and not isinstance(args[0], torch.Tensor):
+            devices.place(created, HOST)
+        if target is None or not (on_device or torch.device(target).type == "cpu"):
             return created
-        requires_grad = created.requires_grad
-        return created.detach().to(device).requires_grad_(requires_grad)
+        if not kwargs.get("requires_grad"):
+            return created.to(target)
+        return created.detach().to(target).requires_grad_()
+
+    return create
+
+
+def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
+    """Create where the script wants it, and watch from then on.
+
+    A number means no device to torch where there is no GPU.
+    """
+    function, position = found.current(), found.position
+
+    def name(device: Any) -> torch.device:
+        recorder.start_watching()
+        return recorder.cuda.as_device(device)
+
+    @found.stand_in
+    def create(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and is_cuda(kwargs.get("device")):
+            kwargs["device"] = name(kwargs["device"])
+        if 0 <= position < len(args) and is_cuda(args[position]):
+            args = (*args[:position], name(args[position]), *args[position + 1 :])
+        return function(*args, **kwargs)
+
+    return create
+
+
+def _default_device() -> torch.device | None:
+    """Return what ``set_default_device`` or ``with device:`` says; None where nothing does."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
+
+
+def _placed_on_host(
+    function: Callable[..., torch.Tensor], place: Callable[[torch.Tensor, str], None]
+) -> Callable[..., torch.Tensor]:
+    @functools.wraps(function)
+    def create(*args: Any, **kwargs: Any) -> torch.Tensor:
+        created = function(*args, **kwargs)
+        place(created, HOST)
+        return created
 
     return create

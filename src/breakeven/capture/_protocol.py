@@ -252,7 +252,6 @@ class FailureKind(StrEnum):
     NO_STEP = "no_step"
     NO_OPERATOR = "no_operator"
     TIME_LIMIT = "time_limit"
-    SECOND_DEVICE = "second_device"
     KILLED = "killed"
     INTERNAL = "internal"
 

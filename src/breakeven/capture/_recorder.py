@@ -13,6 +13,7 @@ from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._eager_tensor import run_on_cpu, tensors_in
 from breakeven.capture._event_log import EventLog
+from breakeven.capture._one_gpu import OneGpu
 from breakeven.capture._op_schema import (
     attributes_of,
     find_stray,
@@ -24,8 +25,8 @@ from breakeven.capture._update_watch import UpdateWatch
 from breakeven.capture._watch import Watch
 from breakeven.trace import Phase
 
-# Namespaces of operators that compute nothing.
-_BOOKKEEPING = ("profiler.", "prim.")
+# Namespaces of operators that compute nothing, here: no other process answers a collective.
+_BOOKKEEPING = ("profiler.", "prim.", "c10d.")
 
 
 class StepRecorder(EventLog):
@@ -48,7 +49,7 @@ class StepRecorder(EventLog):
         is_recording: bool = True,
     ) -> None:
         super().__init__(devices, is_recording=is_recording)
-        self.cuda = cuda or CudaDevices()
+        self.cuda = cuda or CudaDevices(on_other=self._note_other_device)
         # Puts this mode where it is wanted; None where it is there from the beginning.
         self.watch: Watch | None = None
         # Sees each operator that is recorded before it runs, as long as there is one.
@@ -58,8 +59,7 @@ class StepRecorder(EventLog):
         self._run = run
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
-        # `nn.DataParallel` was given several devices, of which it got one.
-        self.splits_batches = False
+        self.one_gpu = OneGpu()
 
     @property
     def is_moving(self) -> bool:
@@ -96,6 +96,9 @@ class StepRecorder(EventLog):
             f"a tensor on {self.devices.device_of(tensor)} is turned into a NumPy array; "
             "it needs .cpu() first"
         )
+
+    def _note_other_device(self, index: int) -> None:
+        self.one_gpu.note_second(index, self.current_origin().location)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -24,6 +24,7 @@ import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 
 from breakeven.capture._child_run import ChildRun
+from breakeven.capture._device_functions import device_functions
 from breakeven.capture._protocol import (
     Ended,
     HostRequest,
@@ -55,6 +56,7 @@ def main() -> None:
             can_take_long_turns=can_take_long_turns(),
         ),
     )
+    device_functions()  # every run needs to know them
     with os.fdopen(request_fd, "rb", buffering=0) as requests:
         for line in requests:
             request = msgspec.json.decode(line, type=Request)

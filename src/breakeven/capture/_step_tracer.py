@@ -29,12 +29,6 @@ _ENOUGH_NS = 500_000_000
 _TOO_LONG_NS = 5_000_000_000
 
 
-_ONE_DEVICE = Caveat(
-    code="one-device",
-    message="nn.DataParallel splits the batches over several GPUs; measured and predicted on one",
-)
-
-
 _OWN_UPDATES: dict[Boundary, list[Caveat]] = {
     Boundary.OPTIMIZER: [],
     Boundary.UPDATE: [
@@ -228,8 +222,7 @@ class StepTracer:
             caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
-        if self._recorder.splits_batches:
-            caveats.append(_ONE_DEVICE)
+        caveats += self._recorder.one_gpu.caveats()
         typical_events, positions = _with_typical_host_work(alike)
         numbers = _used_stacks(typical_events, chosen)
         origins = self._recorder.origins
