@@ -181,5 +181,8 @@ def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
     try:
         return (tensor if values is None else values).untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):
+        # Within `torch.func` a tensor stands for a whole batch, or is followed by another level.
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return _storage_of(torch._C._functorch.get_unwrapped(tensor))
         # Wrapper subclasses have none, nor have parameters of lazy modules yet.
         return None

@@ -63,7 +63,7 @@ class ModulePath(ExitStack):
             self._call = None
         if self._script_depths and self._script_depths[-1] == len(self._stack):
             self._script_depths.pop()
-            self._recorder.is_call_on_device = bool(self._script_depths)
+            self._recorder.is_call_on_device = True if self._script_depths else None
         self._recorder.module_path = self._stack[-1] if self._stack else ""
 
 

@@ -45,7 +45,9 @@ _READINGS = {
 }  # fmt: skip
 
 # Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
-_FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
+_FROM_DATA = (
+    "tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer", "sparse_coo_tensor",
+)  # fmt: skip
 
 
 class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
@@ -81,7 +83,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)
-        self.enter_context(_CallOnDevice(recorder))
+        calls = self.enter_context(_CallOnDevice(recorder))
+        calls.patch_backward(self)
         self.enter_context(recorder)
         return self
 
@@ -216,13 +219,14 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         original = torch._C._group_tensors_by_device_and_dtype
 
         def group(tensor_lists: Any, with_indices: bool = False) -> Any:
-            grouped = original(tensor_lists, with_indices)
-            placed = {}
-            for (_, dtype), (lists, indices) in grouped.items():
-                # Different lists of one group may differ: step counters stay on the host.
-                first = next((tensor for tensor in lists[0] if tensor is not None), None)
-                device = torch.device("cpu") if first is None else first.device
-                placed[(device, dtype)] = (lists, indices)
+            placed: dict[Any, Any] = {}
+            for (_, dtype), (lists, indices) in original(tensor_lists, True).items():
+                # The first list tells: step counters stay on the host.
+                devices = [tensor.device for tensor in lists[0]]
+                for device in dict.fromkeys(devices):
+                    own = [at for at, found in enumerate(devices) if found == device]
+                    parts = [[given[at] for at in own] if given else [] for given in lists]
+                    placed[(device, dtype)] = (parts, [indices[at] for at in own])
             return placed
 
         self.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
@@ -264,6 +268,25 @@ class _CallOnDevice(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
 
+    def patch_backward(self, patches: Patches) -> None:
+        """See the calls of hooks, checkpoints and the script's own gradients too.
+
+        They run within the call of ``backward``, and torch leaves a mode out of calls within calls.
+        """
+        original = torch.autograd.graph._engine_run_backward
+        recorder = self._recorder
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, recorder.is_call_on_device = recorder.is_call_on_device, None
+            try:
+                with self:
+                    return original(*args, **kwargs)
+            finally:
+                recorder.is_call_on_device = before
+
+        for module in (torch.autograd.graph, torch.autograd):
+            patches.replace(module, "_engine_run_backward", run)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -271,9 +294,11 @@ class _CallOnDevice(TorchFunctionMode):
         recorder = self._recorder
         before = recorder.is_call_on_device, recorder.reading
         recorder.reading = _READINGS.get(getattr(func, "__name__", ""), "")
-        device = None if kwargs.get("device") is not None else recorder.devices.first_device(args)
+        device = None
+        if kwargs.get("device") is None:
+            device = recorder.devices.first_device((*args, *kwargs.values()))
+        recorder.is_call_on_device = device is not None
         if device is not None:
-            recorder.is_call_on_device = True
             recorder.last_device = device
         try:
             return func(*args, **kwargs)
@@ -316,7 +341,8 @@ def _created_on_host(
         created = function(*args, device="cpu", **kwargs)
         if is_pinned and pin is not None:
             pin(created)
-        if device is None or not is_cuda(device):
+        # A tensor that was given stays on its device, if no other is asked for.
+        if device is None or created.is_cuda == is_cuda(device):
             return created
         requires_grad = created.requires_grad
         return created.detach().to(device).requires_grad_(requires_grad)
