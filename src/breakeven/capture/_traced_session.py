@@ -20,6 +20,7 @@ from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._source_files import source_texts
 from breakeven.capture._step_tracer import StepTracer
 from breakeven.capture._unrecorded import without_modes
+from breakeven.measure import OtherLoad
 from breakeven.trace import Op, Phase
 
 
@@ -54,6 +55,7 @@ class TracedSession(ExitStack):
         self._optimizers = OptimizerHooks(self._mark, self._recorder)
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(self._recorder, self._loaders)
+        self._load = OtherLoad()
 
     @property
     def num_steps(self) -> int:
@@ -87,6 +89,7 @@ class TracedSession(ExitStack):
             loaders=self._loaders.facts(is_timed=not self._loads_on_device),
             optimizers=self._optimizers.facts(),
             calls=self._calls.calls(self._tracer.round_ends()),
+            load_fraction=self._load.fraction(),
         )
         trace = replace(run.trace, facts=facts)
         return replace(run, trace=trace, sources=source_texts(self._request.target, trace))

@@ -151,6 +151,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
         default_dtype: torch's default dtype when the last step ended.
         has_cuda_build: Whether torch was built with CUDA.
         has_nvidia_device: Whether the machine shows an NVIDIA device.
+        load_fraction: Part of the processors that other processes used while it was recorded.
     """
 
     num_steps: int = 0
@@ -171,3 +172,4 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     default_dtype: str = "float32"
     has_cuda_build: bool = False
     has_nvidia_device: bool = False
+    load_fraction: float = 0.0

@@ -1,6 +1,6 @@
 # healthy
 # looks like: PART_ON_CPU, NOT_ON_GPU
-# may find: LAUNCH_FLOOR, H2D_PAGEABLE, H2D_CREATE, H2D_SCALAR, SYNC_SHAPE, BATCH_SMALL, CPU_ROUNDTRIP, SYNC_METRICS, SYNC_ITEM, LOG_HEAVY, CONV_BIAS, CUDNN_BENCH_OFF
+# may find: DATA_NOT_RESIDENT, LAUNCH_FLOOR, H2D_PAGEABLE, H2D_CREATE, H2D_SCALAR, SYNC_SHAPE, BATCH_SMALL, CPU_ROUNDTRIP, SYNC_METRICS, SYNC_ITEM, LOG_HEAVY, CONV_BIAS, CUDNN_BENCH_OFF
 """A line recogniser that keeps on the host what CUDA takes from there: lengths, targets of CTC,
 indices, numbers, statistics of its hooks, and what a checkpoint computes again."""
 
