@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from breakeven.capture._call_watch import CallWatch
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._host_arrays import held_arrays
 from breakeven.capture._loader_watch import LoaderWatch, tensors_of
 from breakeven.capture._machine_facts import with_machine_facts
 from breakeven.capture._module_path import ModulePath
@@ -21,7 +23,7 @@ from breakeven.capture._source_files import source_texts
 from breakeven.capture._step_tracer import StepTracer
 from breakeven.capture._unrecorded import without_modes
 from breakeven.measure import OtherLoad
-from breakeven.trace import Op, Phase
+from breakeven.trace import HostArray, Op, Phase
 
 
 class TracedSession(ExitStack):
@@ -56,6 +58,7 @@ class TracedSession(ExitStack):
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(self._recorder, self._loaders)
         self._load = OtherLoad()
+        self._arrays: tuple[HostArray, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -89,12 +92,15 @@ class TracedSession(ExitStack):
             loaders=self._loaders.facts(is_timed=not self._loads_on_device),
             optimizers=self._optimizers.facts(),
             calls=self._calls.calls(self._tracer.round_ends()),
+            arrays=self._arrays,
             load_fraction=self._load.fraction(),
         )
         trace = replace(run.trace, facts=facts)
         return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
 
     def _mark(self, optimizer: int) -> None:
+        if not self._tracer.num_calls:
+            self._arrays = held_arrays(sys._getframe(1))
         is_enough = self._tracer.mark(optimizer)
         self._calls.end_update()
         self._on_step(self._tracer.num_calls)
