@@ -24,8 +24,8 @@ _PLAIN: Final = frozenset({
 })  # fmt: skip
 _CASTS: Final = frozenset({"astype", "asarray", "array", "float32", "float64"})
 _ARITHMETIC: Final = frozenset({"div", "divide", "multiply", "subtract", "true_divide"})
-# Names, calls and parameters that a value may pass through.
-_MAX_DEPTH: Final = 12
+# Names, calls and parts of expressions that a value may pass through.
+_MAX_DEPTH: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
