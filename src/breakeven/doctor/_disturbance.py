@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from typing import Final
 
 from msgspec.structs import replace
@@ -89,11 +90,11 @@ def examine(
             measured.host,
             costs=costs,
             sources=sources,
-            scaled=scaled,
+            scaled=measured.scaled,
             cpu=measured.cpu,
         )
 
-    as_measured = _Measured(trace=trace, host=host, cpu=cpu)
+    as_measured = _Measured(trace=trace, host=host, cpu=cpu, scaled=scaled)
     found = asked(as_measured)
     if not found:
         return Examined(found=found)
@@ -113,20 +114,24 @@ class _Measured:
     trace: StepTrace
     host: HostSpec
     cpu: CpuFacts | None
+    scaled: ScaledTrace | None
 
 
 def _undisturbed(measured: _Measured) -> Iterator[_Measured]:
     """Yield the figures with those of one kind as small as they may have been in quiet."""
-    trace, host, cpu = measured.trace, measured.host, measured.cpu
+    trace, host, cpu, scaled = measured.trace, measured.host, measured.cpu, measured.scaled
     if (slowdown := _slowdown(trace.facts.load_fraction)) > 1.0:
-        yield _Measured(trace=_quiet_trace(trace, slowdown), host=host, cpu=cpu)
+        at_sizes = scaled and ScaledTrace(
+            _quiet_trace(scaled.first, slowdown), _quiet_trace(scaled.second, slowdown)
+        )
+        yield replaced(measured, trace=_quiet_trace(trace, slowdown), scaled=at_sizes)
     if (slowdown := _slowdown(host.load_fraction)) > 1.0:
         slowdown = min(slowdown, _MAX_SLOWDOWN_OF_OPERATORS)
-        quiet = None if cpu is None else replace(cpu, dispatch_ns=cpu.dispatch_ns / slowdown)
-        yield _Measured(trace=trace, host=_quiet_host(host, slowdown), cpu=quiet)
+        quiet = cpu and replace(cpu, dispatch_ns=cpu.dispatch_ns / slowdown)
+        yield replaced(measured, host=_quiet_host(host, slowdown), cpu=quiet)
     if cpu is not None and (slowdown := _slowdown(cpu.load_fraction)) > 1.0:
         quiet = replace(cpu, estimate=_shorter(cpu.estimate, slowdown))
-        yield _Measured(trace=trace, host=host, cpu=quiet)
+        yield replaced(measured, cpu=quiet)
 
 
 def _slowdown(load_fraction: float) -> float:
@@ -137,11 +142,26 @@ def _slowdown(load_fraction: float) -> float:
 
 
 def _quiet_trace(trace: StepTrace, slowdown: float) -> StepTrace:
+    loading = min(slowdown, _slowdown_of_loading(trace.facts))
     return replace(
         trace,
-        events=tuple(_quiet_event(event, slowdown) for event in trace.events),
-        facts=_quiet_facts(trace.facts, slowdown),
+        events=tuple(
+            _quiet_event(event, loading if _is_loading(event) else slowdown)
+            for event in trace.events
+        ),
+        facts=_quiet_facts(trace.facts, slowdown, loading),
     )
+
+
+def _slowdown_of_loading(facts: RunFacts) -> float:
+    """Return how many times as long loading may have taken, by the processor time that it had."""
+    fetches = [(own.fetch_ns, own.fetch_cpu_ns) for own in facts.loaders if own.fetch_cpu_ns]
+    ratios = [wall_ns / cpu_ns for wall_ns, cpu_ns in fetches]
+    return max(1.0, *ratios) * _MAX_SLOWDOWN_OF_OPERATORS if ratios else _MAX_SLOWDOWN
+
+
+def _is_loading(event: Event) -> bool:
+    return isinstance(event, HostWork) and event.kind == "data"
 
 
 def _quiet_event(event: Event, slowdown: float) -> Event:
@@ -153,11 +173,11 @@ def _quiet_event(event: Event, slowdown: float) -> Event:
     return replace(event, duration_ns=round(max(0, event.duration_ns - turn_ns) / slowdown))
 
 
-def _quiet_facts(facts: RunFacts, slowdown: float) -> RunFacts:
+def _quiet_facts(facts: RunFacts, slowdown: float, loading: float) -> RunFacts:
     return replace(
         facts,
         loaders=tuple(
-            replace(loader, fetch_ns=round(loader.fetch_ns / slowdown)) for loader in facts.loaders
+            replace(loader, fetch_ns=round(loader.fetch_ns / loading)) for loader in facts.loaders
         ),
         calls=tuple(
             replace(call, duration_ns=round(call.duration_ns / slowdown)) for call in facts.calls
