@@ -6,7 +6,7 @@ import re
 import pytest
 
 from breakeven.cost import reference_host
-from breakeven.doctor import Finding, all_rules, diagnose
+from breakeven.doctor import Finding, Sources, all_rules, diagnose
 from breakeven.simulate import Severity
 from breakeven.trace import (
     Copy,
@@ -14,6 +14,7 @@ from breakeven.trace import (
     Event,
     Op,
     Phase,
+    SourceText,
     StepTrace,
     Sync,
 )
@@ -75,6 +76,28 @@ def test_a_line_that_raises_comes_first() -> None:
     )
     codes = [one.finding.code for one in diagnose(trace, GPU, HOST, costs=MadeUpCosts())]
     assert codes == ["DEV001", "SYNC001"]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_told"),
+    [
+        ("try:\n    show(x.numpy())\nexcept TypeError:\n    show(x.cpu().numpy())", False),
+        ("try:\n    show(x.numpy())\nexcept:\n    pass", False),
+        ("try:\n    show(x.numpy())\nexcept (ValueError, RuntimeError):\n    pass", False),
+        ("try:\n    show(x.numpy())\nexcept KeyError:\n    pass", True),
+        ("try:\n    show(x.numpy())\nexcept TypeError as error:\n    raise Bad from error", True),
+        ("try:  # all\n    for x in xs: show(x.numpy())\nexcept TypeError:\n    pass", True),
+        ("x = 1\nshow(x.numpy())", True),
+    ],
+)
+def test_a_line_that_is_expected_to_fail_is_not_told(source: str, is_told: bool) -> None:
+    trace = StepTrace(
+        events=(op(100, host_ns=90),),
+        faults=(DeviceFault(message="an array", location=at(2)),),
+    )
+    sources = Sources.of((SourceText(path=at(2).file, text=source),))
+    found = diagnose(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
+    assert [one.finding.line for one in found if one.finding.code == "DEV001"] == [2] * is_told
 
 
 def test_launches_bound_a_small_step() -> None:

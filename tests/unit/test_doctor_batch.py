@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from breakeven.doctor import Finding, diagnose
 from breakeven.simulate import Severity
-from breakeven.trace import LoaderFacts, Op, RunFacts, ScaledTrace, StepTrace
+from breakeven.trace import HostWork, LoaderFacts, Op, RunFacts, ScaledTrace, StepTrace
 from made_up_steps import HOST, MadeUpCosts, made_up_device, op, tensor
 
 GPU = made_up_device(memory_bytes=8e9)
@@ -72,6 +72,22 @@ def test_a_step_that_grows_with_its_batch_is_not_flat() -> None:
     first, second = step(8), step(16)
     findings = diagnose(first, GPU, HOST, costs=Busy(), scaled=ScaledTrace(first, second))
     assert "BATCH001" not in {one.finding.code for one in findings}
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_loading_does_not_hide_that_a_batch_is_small(is_scaled: bool) -> None:
+    def loading(batch_size: int) -> StepTrace:
+        work = HostWork(kind="data", duration_ns=5_000 * batch_size)
+        own = step(batch_size)
+        return replace(own, events=(work, *own.events))
+
+    first, second = loading(2), loading(4)
+    scaled = ScaledTrace(first, second) if is_scaled else None
+    found = diagnose(first, GPU, HOST, costs=CostsByRows(), scaled=scaled)
+    (finding,) = (one.finding for one in found if one.finding.code == "BATCH001")
+
+    # Of 11,000 ns the 10,000 of loading grow with the samples, the 1,000 of launching do not.
+    assert 0 < finding.gain_fraction <= 1_000 / 11_000
 
 
 def test_one_batch_size_gives_a_limit() -> None:

@@ -150,6 +150,18 @@ def test_a_gpu_without_tf32_is_told_to_use_autocast() -> None:
     assert gain(case, found) > 0.4
 
 
+def test_launches_that_pace_half_of_the_step_do_not_hide_that_tensor_cores_idle() -> None:
+    # Each product is followed by six launches of next to nothing.
+    x = Blocks().tensor(16, 16)
+    small = Op(name="aten.tanh.default", inputs=(x,), outputs=(x,))
+    layer = (*linear(batch=512, inputs=512, outputs=512), *(small,) * 6)
+    case = gpu_case(*layer * 12)
+    found = only(NoTensorCores(), case)
+
+    assert 0.3 < case.prediction.device_busy_ns / case.prediction.estimate.value_ns < 0.7
+    assert 0.01 <= gain(case, found) < 0.05
+
+
 @pytest.mark.parametrize(
     ("events", "settings", "device"),
     [

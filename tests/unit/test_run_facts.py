@@ -36,6 +36,17 @@ def _lines(recorder: StepRecorder, stack: int) -> list[int]:
     return [place.line for place in own]
 
 
+def test_load_of_other_processes_is_part_of_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakeven.measure.OtherLoad.fraction", lambda _: 0.4)
+    weight = nn.Parameter(torch.ones(4))
+
+    def step() -> None:
+        weight.square().sum().backward()
+        torch.optim.SGD([weight]).step()
+
+    assert trace_step(step).trace.facts.load_fraction == 0.4
+
+
 def test_stack_names_the_lines_that_lead_to_an_event_outermost_first() -> None:
     def read(x: torch.Tensor) -> float:
         return x.sum().item()

@@ -63,7 +63,8 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
     """
     if name != HERE:
         return named_host(name)
-    return _calibrate(launcher, _FEW_ROUNDS, is_forced=False).calibration.host
+    here = _calibrate(launcher, _FEW_ROUNDS, is_forced=False)
+    return msgspec.structs.replace(here.calibration.host, load_fraction=here.other_load_fraction)
 
 
 def check_host_name(name: str) -> None:

@@ -13,6 +13,7 @@ from breakeven.capture._device_map import HOST
 from breakeven.capture._eager_tensor import tensors_in
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._unrecorded import undispatched
+from breakeven.configure import Patches
 
 # What a call does with the value that it reads, by the name of the outermost function of torch;
 # ``item`` for all others.
@@ -37,6 +38,28 @@ class CallsOnDevice(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
 
+    def patch_backward(self, patches: Patches) -> None:
+        """See the calls of hooks, checkpoints and the script's own gradients too.
+
+        They run within the call of ``backward``, and torch leaves a mode out of calls within calls.
+        """
+        original = torch.autograd.graph._engine_run_backward
+        recorder = self._recorder
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if recorder.watch is None or not recorder.watch.is_on:
+                return original(*args, **kwargs)
+            here = recorder.here
+            before, here.is_call_on_device = here.is_call_on_device, None
+            try:
+                with self:
+                    return original(*args, **kwargs)
+            finally:
+                here.is_call_on_device = before
+
+        for module in (torch.autograd.graph, torch.autograd):
+            patches.replace(module, "_engine_run_backward", run)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -53,9 +76,11 @@ class CallsOnDevice(TorchFunctionMode):
         here = recorder.here
         before = here.is_call_on_device, here.reading
         here.reading = _READINGS.get(getattr(func, "__name__", ""), "")
-        device = None if kwargs.get("device") is not None else recorder.devices.first_device(args)
+        device = None
+        if kwargs.get("device") is None:
+            device = recorder.devices.first_device((*args, *kwargs.values()))
+        here.is_call_on_device = device is not None
         if device is not None:
-            here.is_call_on_device = True
             here.last_device = device
         try:
             return func(*args, **kwargs)

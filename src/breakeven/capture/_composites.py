@@ -189,7 +189,7 @@ def record_as_one(
 
     Inside an autocast region the tensors are cast first, as CUDA's autocast does for these.
     """
-    recorder.check_places(name.rsplit(".", 1)[0], list(tensors))
+    recorder.check_places(name.rsplit(".", 1)[0], tensors)
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         tensors = tuple(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from breakeven.capture._unrecorded import without_modes
 
@@ -181,5 +182,8 @@ def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
     try:
         return (tensor if values is None else values).untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):
+        # Within `torch.func` a tensor stands for a whole batch, or is followed by another level.
+        if is_functorch_wrapped_tensor(tensor):
+            return _storage_of(get_unwrapped(tensor))
         # Wrapper subclasses have none, nor have parameters of lazy modules yet.
         return None

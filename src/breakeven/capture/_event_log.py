@@ -29,8 +29,9 @@ class _Here(threading.local):
 
     phase: Phase | None = None
     module_path = ""
-    # Set while a call with tensors of the device runs: what C++ creates then is on it too.
-    is_call_on_device = False
+    # Whether the call that runs has tensors of the device: what C++ creates then is on it too.
+    # None while no call of the script runs.
+    is_call_on_device: bool | None = None
     # The device of that call or of the last operator on one: what C++ creates is beside it.
     last_device = DEVICE
     is_paused = False

@@ -82,7 +82,7 @@ class ModulePath(ExitStack):
             here.call = None
         if here.script_depths and here.script_depths[-1] == len(here.stack):
             here.script_depths.pop()
-            recorder.here.is_call_on_device = bool(here.script_depths)
+            recorder.here.is_call_on_device = True if here.script_depths else None
         recorder.here.module_path = here.stack[-1] if here.stack else ""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
 from breakeven.capture._device_map import HOST, DeviceMap
+from breakeven.capture._eager_tensor import tensors_in
 
 # Operators whose result has a size that only the device knows, or that read a value back.
 # Source: the implementations in aten/src/ATen/native/cuda, which copy to the host and wait.
@@ -29,6 +31,8 @@ _SYNC_KINDS = {
 _INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
 _COPYING = frozenset({"aten.copy_", "aten._foreach_copy_"})
+# Operators on lists of tensors; each place of the lists is on its own.
+_ALL_AT_ONCE = "aten._foreach_"
 _WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
 # Operators that take tensors of both host and device: indices may stay on the host.
@@ -61,11 +65,45 @@ def may_mix(base_name: str) -> bool:
     return base_name in _COPYING
 
 
-def find_stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> str | None:
+def runs_beside_first(base_name: str) -> bool:
+    """Return whether an operator runs where its first tensor is, and brings others there."""
+    return base_name in _INDEXING
+
+
+def find_stray(base_name: str, arguments: Sequence[Any], devices: DeviceMap) -> str | None:
     """Return why CUDA refuses where the inputs of an operator are, or None when it does not.
 
-    Tensors without dimensions may be on the host everywhere.
+    Tensors without dimensions may be on the host everywhere: operators on the device take them as
+    numbers. Those few that do not are left out here, since a line that works must not be blamed.
+
+    Args:
+        base_name: Name without overload: ``aten.add``.
+        arguments: As the operator is called.
+        devices: Where tensors are.
+
+    Source: aten/src/ATen/TensorIterator.cpp, compute_types; ``device_check`` in
+    aten/src/ATen/native/native_functions.yaml, and the operators that have it off.
     """
+    if base_name.startswith(_ALL_AT_ONCE):
+        return _stray_of_lists(arguments, devices)
+    return _stray(base_name, list(tensors_in(arguments)), devices)
+
+
+def _stray_of_lists(arguments: Sequence[Any], devices: DeviceMap) -> str | None:
+    """Return what is refused of operators on lists, which go tensor by tensor if they have to.
+
+    Source: aten/src/ATen/native/ForeachUtils.h, can_use_fast_route.
+    """
+    lists = [given for given in arguments if isinstance(given, (list, tuple))]
+    rows = [
+        [item for item in row if isinstance(item, torch.Tensor)]
+        for row in zip(*lists, strict=False)
+    ]
+    mixed = (row for row in rows if 0 < sum(map(devices.is_on_device, row)) < len(row))
+    return next((stray for row in mixed if (stray := _stray("", row, devices))), None)
+
+
+def _stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> str | None:
     hosted = [item for item in inputs if not devices.is_on_device(item)]
     if base_name in _COPYING:
         return None
@@ -73,12 +111,19 @@ def find_stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -
         if devices.is_on_device(inputs[1]):
             return "takes the lengths of the sequences on the CPU; they are on cuda:0"
         return None
-    if base_name == "aten._ctc_loss" and inputs[1].dtype is torch.int32:
-        return None  # cuDNN takes the targets on the host
+    if base_name.startswith("aten._ctc_loss"):
+        # cuDNN takes the targets on the host, and else they are moved.
+        # Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss_impl.
+        return None
     if base_name in _MIXING and devices.is_on_device(inputs[0]):
         # Indices may be on the host; the values that are written may not.
         written = inputs[-1:] if base_name in _WRITING else []
         hosted = [item for item in written if not devices.is_on_device(item)]
+        if written and _fills(inputs, devices):
+            return None
+    elif base_name in _WRITING and not inputs[-1].dim():
+        # One value of the device is read back, and written on the host.
+        hosted = hosted if any(map(devices.is_on_device, inputs[:-1])) else []
     shapes = [tuple(tensor.shape) for tensor in hosted if tensor.dim()]
     if not shapes:
         return None
@@ -94,7 +139,13 @@ def is_masked_fill(
 
     Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill.
     """
-    if name.rsplit(".", 1)[0] not in _WRITING or len(inputs) != 3:
+    if name.rsplit(".", 1)[0] not in _WRITING:
+        return False
+    return _fills(inputs, devices, in_backward=in_backward)
+
+
+def _fills(inputs: list[torch.Tensor], devices: DeviceMap, *, in_backward: bool = False) -> bool:
+    if len(inputs) != 3:
         return False
     _, mask, value = inputs
     is_on_host = not devices.is_on_device(value) or (in_backward and not value.dim())

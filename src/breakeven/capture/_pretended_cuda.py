@@ -91,7 +91,9 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_generator(self, recorder.cuda.name_of)
         disable_compile(self, self._on_compile)
         self._patch_device_context(recorder)
-        recorder.watch = self.enter_context(Watch(recorder, CallsOnDevice(recorder)))
+        calls = CallsOnDevice(recorder)
+        calls.patch_backward(self)
+        recorder.watch = self.enter_context(Watch(recorder, calls))
         if not self._is_lazy:
             recorder.start_watching()
         return self
@@ -239,13 +241,14 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         original = torch._C._group_tensors_by_device_and_dtype
 
         def group(tensor_lists: Any, with_indices: bool = False) -> Any:
-            grouped = original(tensor_lists, with_indices)
-            placed = {}
-            for (_, dtype), (lists, indices) in grouped.items():
-                # Different lists of one group may differ: step counters stay on the host.
-                first = next((tensor for tensor in lists[0] if tensor is not None), None)
-                device = torch.device("cpu") if first is None else first.device
-                placed[(device, dtype)] = (lists, indices)
+            placed: dict[Any, Any] = {}
+            for (_, dtype), (lists, indices) in original(tensor_lists, True).items():
+                # The first list, full, tells: step counters stay on the host.
+                devices = [tensor.device for tensor in lists[0]]  # pyright: ignore[reportOptionalMemberAccess]
+                for device in dict.fromkeys(devices):
+                    own = [at for at, found in enumerate(devices) if found == device]
+                    parts = [[given[at] for at in own] if given else [] for given in lists]
+                    placed[(device, dtype)] = (parts, [indices[at] for at in own])
             return placed
 
         self.replace(torch._C, "_group_tensors_by_device_and_dtype", group)

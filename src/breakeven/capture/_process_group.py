@@ -73,7 +73,8 @@ def patch_process_group(
     patches.replace(nn.SyncBatchNorm, "forward", _BatchNorm.forward)
     handle = "_passing_sync_batchnorm_handle"
     patches.replace(DistributedDataParallel, handle, lambda *_: None)
-    patches.replace(torch.multiprocessing, "spawn", _call_first(torch.multiprocessing.spawn))
+    spawn = torch.multiprocessing.spawn  # pyright: ignore[reportPrivateImportUsage]
+    patches.replace(torch.multiprocessing, "spawn", _call_first(spawn))
 
 
 class _Names:

@@ -19,6 +19,7 @@ from breakeven.capture._op_schema import (
     find_stray,
     is_masked_fill,
     result_device,
+    runs_beside_first,
     sync_kind,
 )
 from breakeven.capture._update_watch import UpdateWatch
@@ -119,7 +120,8 @@ class StepRecorder(EventLog):
         if wanted is not None and is_cuda(wanted):
             wanted = self.cuda.as_device(wanted)  # a device that is not there is refused here
             kwargs["device"] = torch.device("cpu")
-        device = self._device_of_call(base_name, inputs, wanted)
+        arguments = (*args, *kwargs.values())
+        device = self._device_of_call(base_name, arguments, inputs, wanted)
         if device != HOST:
             here.last_device = device
             self.num_device_events += 1
@@ -161,7 +163,9 @@ class StepRecorder(EventLog):
                     self.devices.place(output, result_device(base_name, position, device))
         return result
 
-    def _device_of_call(self, name: str, inputs: list[torch.Tensor], wanted: Any) -> str:
+    def _device_of_call(
+        self, name: str, arguments: tuple[Any, ...], inputs: list[torch.Tensor], wanted: Any
+    ) -> str:
         """Return where an operator runs; a mixture that CUDA refuses is noted as a fault."""
         on_device = [tensor for tensor in inputs if self.devices.is_on_device(tensor)]
         if wanted is not None and is_cuda(wanted):
@@ -173,14 +177,14 @@ class StepRecorder(EventLog):
             return HOST
         if not on_device:
             return HOST
-        self.check_places(name, inputs)
-        return self.devices.device_of(on_device[0])
+        self.check_places(name, arguments)
+        return self.devices.device_of(inputs[0] if runs_beside_first(name) else on_device[0])
 
-    def check_places(self, base_name: str, inputs: list[torch.Tensor]) -> None:
-        """Note a fault where CUDA refuses a mixture of host and device among the inputs."""
-        stray = find_stray(base_name, inputs, self.devices)
+    def check_places(self, base_name: str, arguments: tuple[Any, ...]) -> None:
+        """Note a fault where CUDA refuses a mixture of host and device among the arguments."""
+        stray = find_stray(base_name, arguments, self.devices)
         if stray is not None and self.is_moving:
-            self._move([tensor for tensor in inputs if tensor.dim()])
+            self._move([tensor for tensor in tensors_in(arguments) if tensor.dim()])
         elif stray is not None:
             self.record_fault(f"{base_name.removeprefix('aten.')} {stray}")
 
@@ -197,8 +201,10 @@ class StepRecorder(EventLog):
         """
         if self.is_moving:
             return self.here.phase not in (Phase.OPTIMIZER, Phase.DATA)
-        in_backward = torch._C._current_autograd_node() is not None
-        return self.here.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
+        if self.here.is_call_on_device is None:
+            in_backward = torch._C._current_autograd_node() is not None
+            return in_backward and self.devices.device_bytes > 0
+        return self.here.is_call_on_device
 
     def _move(self, tensors: list[torch.Tensor]) -> None:
         """Copy tensors of the host to the device before their first use there."""
@@ -213,6 +219,7 @@ class StepRecorder(EventLog):
     ) -> None:  # fmt: skip
         if name.startswith(_BOOKKEEPING):
             return
+        base_name = name.rsplit(".", 1)[0]
         in_backward = torch._C._current_autograd_node() is not None
         if device != HOST and is_masked_fill(name, inputs, self.devices, in_backward=in_backward):
             is_in_place = name.startswith("aten.index_put_.") or "impl" in name
@@ -222,6 +229,9 @@ class StepRecorder(EventLog):
         if name != "aten._local_scalar_dense.default" or device == HOST:
             if device != HOST and name.startswith("aten.index"):
                 self._note_index_uploads(inputs)
+            elif device == HOST and runs_beside_first(base_name):
+                for value in filter(self.devices.is_on_device, inputs[-1:]):
+                    self.record_read("copy_", value)
             attributes = attributes_of(func, args, kwargs)
             self.record_op(name, inputs, outputs, attributes, device=device, host_ns=host_ns)
         if reads is not None:

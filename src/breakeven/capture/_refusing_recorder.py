@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from breakeven.capture._cuda_names import CudaDevices
 from breakeven.capture._device_map import HOST, DeviceMap
+from breakeven.capture._eager_tensor import tensors_in
 from breakeven.capture._op_schema import find_stray, may_mix
 from breakeven.capture._origins import Origin
 from breakeven.capture._recorder import StepRecorder
@@ -21,15 +24,15 @@ class RefusingRecorder(StepRecorder):
     def __init__(self, num_devices: int) -> None:
         super().__init__(DeviceMap(), cuda=CudaDevices(num_devices), is_recording=False)
 
-    def check_places(self, base_name: str, inputs: list[torch.Tensor]) -> None:
+    def check_places(self, base_name: str, arguments: tuple[Any, ...]) -> None:
         """Raise where an operator's inputs are on different devices.
 
         Raises:
             RuntimeError: In the words of torch.
         """
-        places = [self.devices.device_of(tensor) for tensor in inputs]
+        places = [self.devices.device_of(tensor) for tensor in tensors_in(arguments)]
         on_device = list(dict.fromkeys(place for place in places if place != HOST))
-        if find_stray(base_name, inputs, self.devices) is not None:
+        if find_stray(base_name, arguments, self.devices) is not None:
             at_odds = sorted((on_device[0], HOST), key=places.index)
         elif len(on_device) > 1 and not may_mix(base_name):
             at_odds = on_device[:2]

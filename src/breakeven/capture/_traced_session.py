@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import perf_counter_ns
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._call_watch import CallWatch
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._host_arrays import held_arrays
 from breakeven.capture._loader_reach import reaches_device
 from breakeven.capture._loader_watch import LoaderWatch, tensors_of
 from breakeven.capture._machine_facts import with_machine_facts
@@ -24,7 +26,8 @@ from breakeven.capture._source_files import mentions_cuda, source_texts
 from breakeven.capture._step_tracer import StepTracer
 from breakeven.capture._unrecorded import without_modes
 from breakeven.capture._update_watch import UpdateWatch
-from breakeven.trace import Phase
+from breakeven.measure import OtherLoad
+from breakeven.trace import HostArray, Phase
 from breakeven.units import NS_PER_S
 
 # Of the updates that a script makes without an optimizer of torch, so many settle that they are its
@@ -77,6 +80,8 @@ class TracedSession(ExitStack):
         self._waiting_since_ns = 0
         self._num_before_wait = 0
         self._num_waited = 0
+        self._load = OtherLoad()
+        self._arrays: tuple[HostArray, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -118,6 +123,8 @@ class TracedSession(ExitStack):
             loaders=self._loaders.facts(is_timed=not self._loads_on_device),
             optimizers=self._optimizers.facts(),
             calls=self._calls.calls(self._tracer.round_ends()),
+            arrays=self._arrays,
+            load_fraction=self._load.fraction(),
         )
         trace = replace(run.trace, facts=facts)
         return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
@@ -141,6 +148,8 @@ class TracedSession(ExitStack):
         self._end_update(is_enough=is_enough and is_settled)
 
     def _end_update(self, *, is_enough: bool) -> None:
+        if self._tracer.num_calls == 1:
+            self._arrays = held_arrays(sys._getframe(1))
         self._calls.end_update()
         self._on_step(self._tracer.num_calls)
         if is_enough and self._waits_for_device():

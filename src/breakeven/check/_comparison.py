@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
 from breakeven.device import DeviceSpec, HostSpec, default_devices, find_device
-from breakeven.doctor import Sources, diagnose
+from breakeven.doctor import Sources, examine
 from breakeven.errors import Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.timing import CpuFacts, Source
@@ -68,7 +68,7 @@ class Comparison:
             caveats: What the search for the crossover met.
             scaled: The step at other batch sizes, where it was recorded at two.
         """
-        diagnosed = diagnose(
+        examined = examine(
             self.trace,
             self.best.device,
             self.host,
@@ -83,8 +83,8 @@ class Comparison:
             results=self.results,
             verdict=self.verdict,
             crossover=crossover,
-            findings=tuple(one.finding for one in diagnosed),
-            caveats=self.caveats(caveats),
+            findings=tuple(one.finding for one in examined.found),
+            caveats=self.caveats((*caveats, *examined.caveats)),
             curves=curves,
             recording=self.recording(scaled=scaled),
         )

@@ -27,6 +27,7 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
         source: The calibration that gave the figures: machine, date, torch version.
         log_sigma: Standard deviation of the logarithm of what the host spends on a step, predicted
             from these.
+        load_fraction: Part of its processors that other processes used while it was measured.
     """
 
     id: str
@@ -42,6 +43,7 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     view_ns: float
     source: str
     log_sigma: float = 0.25
+    load_fraction: float = 0.0
 
     @property
     def is_measured(self) -> bool:

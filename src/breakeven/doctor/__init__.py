@@ -3,6 +3,8 @@
 from breakeven.doctor._all_rules import all_rules as all_rules
 from breakeven.doctor._diagnose import Diagnosed as Diagnosed
 from breakeven.doctor._diagnose import diagnose as diagnose
+from breakeven.doctor._disturbance import Examined as Examined
+from breakeven.doctor._disturbance import examine as examine
 from breakeven.doctor._rule import Case as Case
 from breakeven.doctor._rule import KnownGain as KnownGain
 from breakeven.doctor._rule import Occurrence as Occurrence

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import ClassVar, final
 
+import msgspec
+
 from breakeven.doctor._rule import Case, KnownGain, Occurrence, Rule
 from breakeven.simulate import StepPrediction, predict_steps
-from breakeven.trace import HostWork
+from breakeven.trace import HostWork, StepTrace
 from breakeven.units import format_bytes, format_duration
 
 # Reports of batches that were too small are about these; above, a larger batch changes how well
@@ -28,7 +30,8 @@ class SmallBatch:
     What it does:
         Simulates the step at 2 to 128 times its batch, as far as memory and data set allow, and
         tells of batches of 16 samples or fewer whose step hardly grows when there are four times
-        as many. It names the batch from which throughput no longer matters: 80 % of the largest.
+        as many. Loading and the script's own Python are left out of that, since they have rules of
+        their own. It names the batch from which throughput no longer matters: 80 % of the largest.
         Where the batch cannot be set from outside, a limit decides: more samples take at most
         their share of the kernels, copies and loading longer.
 
@@ -54,6 +57,7 @@ class SmallBatch:
 
     Known limits:
         The gain shown is per sample, not per step: a step with more samples does not get shorter.
+        It is that of the whole step, so it is small while loading takes most of it.
         Whether the network learns as well is not known here.
     """
 
@@ -67,10 +71,13 @@ class SmallBatch:
             return ()
         if _step_ns(case) <= 0:
             return ()
+        paced = _paced_by_device(case.trace)
+        (without,) = predict_steps((paced,), (case.device,), case.host, costs=case.program.costs)
+        pace_ns = without.estimate.value_ns
         if case.scaled is None:
-            return _limited(case, base)
+            return _limited(case, base, pace_ns)
         larger = _at_larger_batches(case, base)
-        if len(larger) < 2 or larger[1].estimate.value_ns > _MAX_GROWTH * _step_ns(case):
+        if len(larger) < 2 or larger[1].estimate.value_ns > _MAX_GROWTH * pace_ns:
             return ()
         per_sample = [prediction.estimate.value_ns / _size(prediction) for prediction in larger]
         limit_ns = min(per_sample)
@@ -83,12 +90,13 @@ class SmallBatch:
         is_last = enough == len(larger) - 1
         return (
             Occurrence(
-                title=f"a step of {base} samples takes {format_duration(_step_ns(case))}, one of "
-                f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}",
+                title=f"a step of {base} samples takes {format_duration(pace_ns)}, one of "
+                f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}"
+                + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
                 fix=f"a batch of {_size(chosen)} samples"
                 + (" or more" if is_last else ", from which on it hardly matters"),
                 evidence=f"the step simulated at {base} to {_size(larger[-1])} samples",
-                gain=_gain_per_sample(case, base, chosen),
+                gain=_gain_per_sample(case, base, _size(chosen)),
                 share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / _step_ns(case)),
             ),
         )
@@ -159,20 +167,26 @@ class MemoryFull:
         )
 
 
-def _limited(case: Case, base: int) -> tuple[Occurrence, ...]:
+def _paced_by_device(trace: StepTrace) -> StepTrace:
+    """Return the step without the host's own work: that has rules of its own, and grows."""
+    kept = (event for event in trace.events if not isinstance(event, HostWork))
+    return msgspec.structs.replace(trace, events=tuple(kept))
+
+
+def _limited(case: Case, base: int, pace_ns: float) -> tuple[Occurrence, ...]:
     """Return the occurrence of a step that was recorded at one batch size only.
 
     Whatever a larger batch does, it takes no longer than the step and, for each further batch,
     what grows with the samples: kernels, copies, and the host's own work.
     """
-    step_ns = _step_ns(case)
-    growing_ns = case.prediction.device_busy_ns + sum(
+    step_ns, busy_ns = _step_ns(case), case.prediction.device_busy_ns
+    if pace_ns + 3 * busy_ns > _MAX_GROWTH * pace_ns:
+        return ()
+    growing_ns = busy_ns + sum(
         event.duration_ns for event in case.trace.events if isinstance(event, HostWork)
     )
-    if step_ns + 3 * growing_ns > _MAX_GROWTH * step_ns:
-        return ()
-    factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(step_ns / max(growing_ns, 1.0))))
-    longest_ns = step_ns + (factor - 1) * growing_ns
+    factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(pace_ns / max(busy_ns, 1.0))))
+    longest_ns = min(factor * step_ns, step_ns + (factor - 1) * growing_ns)
     return (
         Occurrence(
             title=f"a step of {base} samples takes {format_duration(step_ns)}, of which only "
@@ -206,16 +220,19 @@ def _at_larger_batches(case: Case, base: int) -> list[StepPrediction]:
     sizes = [base * factor for factor in _FACTORS]
     if num_samples:
         sizes = [size for size in sizes if size <= num_samples]
-    traces = [case.scaled.at(size) for size in sizes]
+    traces = [_paced_by_device(case.scaled.at(size)) for size in sizes]
     costs = case.program.costs
     predictions = predict_steps(traces, (case.device,), case.host, costs=costs)
     return [prediction for prediction in predictions if prediction.fits]
 
 
-def _gain_per_sample(case: Case, base: int, chosen: StepPrediction) -> KnownGain:
+def _gain_per_sample(case: Case, base: int, size: int) -> KnownGain:
     """Return what a sample takes less of; both steps are off in the same direction or apart."""
+    assert case.scaled is not None
+    traces, costs = (case.scaled.at(size),), case.program.costs
+    (chosen,) = predict_steps(traces, (case.device,), case.host, costs=costs)
     before, after = case.prediction.estimate, chosen.estimate
-    growth = _size(chosen) / base
+    growth = size / base
     fraction = 1 - after.value_ns / growth / before.value_ns
     ends = (
         1 - after.high_ns / growth / before.value_ns,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, final
 
 import msgspec
 
 from breakeven.doctor._copy_owner import Upload, is_by_framework, uploads
 from breakeven.doctor._events import copy_at
+from breakeven.doctor._numpy_batches import converted_on_device, numpy_batch
 from breakeven.doctor._operators import bare_name
 from breakeven.doctor._rule import Case, Occurrence, Rule, by_line
 from breakeven.simulate import Edit
@@ -28,9 +30,10 @@ class DataNotResident:
     """COPY004: a data set that fits on the device is copied batch by batch, every epoch anew.
 
     What it does:
-        Finds batches that are slices of tensors in memory, from a ``DataLoader`` over them or
-        sliced by hand, and are copied to the device in each step, where all of the data takes less
-        than a quarter of the device's memory.
+        Finds batches that are slices of tensors or NumPy arrays in memory, from a ``DataLoader``
+        over them or sliced by hand, and are copied to the device in each step, where all of the
+        data takes less than a quarter of the device's memory. What is done to each batch in the
+        same way every time (a cast, a mean and a scale) can be done there too.
 
     Why it costs time:
         The same bytes travel again in each epoch, the host waits for them, and collecting a batch
@@ -69,6 +72,9 @@ class DataNotResident:
         loaded = _loaded(case, batches)
         if loaded is not None:
             return (loaded,)
+        computed = _computed(case, batches)
+        if computed is not None:
+            return (computed,)
         held = {index: own for index in batches if (own := _held(case, index)) is not None}
         total = sum(size for _, size in held.values())
         if not held or total > _MEMORY_FRACTION * case.device.memory_bytes:
@@ -97,16 +103,32 @@ def _loaded(case: Case, batches: list[int]) -> Occurrence | None:
     return _resident(case, location, tuple(batches), total, loading)
 
 
+def _computed(case: Case, batches: list[int]) -> Occurrence | None:
+    """Return the occurrence of batches that NumPy takes from arrays in memory, if those fit."""
+    made = {index: own for index in batches if (own := numpy_batch(case, index)) is not None}
+    total = sum({id(own.array): own.array.num_bytes for own in made.values()}.values())
+    if not made or total > _MEMORY_FRACTION * case.device.memory_bytes:
+        return None
+    work = tuple(position for own in made.values() for position in own.prepared)
+    then = {index: converted_on_device(case, index, own) for index, own in made.items()}
+    return _resident(case, _largest(case, list(made)), tuple(made), total, work, then)
+
+
 def _resident(
     case: Case,
     location: Location | None,
     copies: tuple[int, ...],
     total_bytes: int,
     loading: tuple[int, ...],
+    then: Mapping[int, tuple[Op, ...]] | None = None,
 ) -> Occurrence:
     batch_bytes = sum(copy_at(case.trace, index).num_bytes for index in copies)
     gathered: dict[int, tuple[Event, ...]] = {
-        index: (_gather(case, copy_at(case.trace, index), total_bytes),) for index in copies
+        index: (
+            _gather(case, copy_at(case.trace, index), total_bytes),
+            *((then or {}).get(index, ())),
+        )
+        for index in copies
     }
     return Occurrence(
         title=f"{format_bytes(batch_bytes)} of a data set that would fit on the GPU are copied "

@@ -10,11 +10,12 @@ import msgspec
 from breakeven.doctor._copy_edits import whole
 from breakeven.doctor._copy_owner import Upload, uploads
 from breakeven.doctor._events import copy_at, op_at
+from breakeven.doctor._numpy_batches import converted_on_device, gathered, numpy_batch
 from breakeven.doctor._operators import bare_name
 from breakeven.doctor._rule import Case, Occurrence, Rule, by_line
 from breakeven.doctor._sync_origin import Origins
 from breakeven.simulate import Edit
-from breakeven.trace import Copy, Event, Location, Op
+from breakeven.trace import Copy, Event, Location, Op, TensorSpec
 from breakeven.units import format_bytes
 
 # Fewer bytes than these are copied within the fixed cost of a copy, some 10 µs at 10 GB/s.
@@ -37,8 +38,9 @@ class WideCopy:
 
     What it does:
         Finds copies to the device of what an operator on the host made wider just before: bytes
-        cast to float32, ``.to(device, torch.float32)`` of bytes, integers made float64. Also
-        batches of float64 that the device casts to a narrower type at once.
+        cast to float32, ``.to(device, torch.float32)`` of bytes, integers made float64; also what
+        NumPy makes of an array of bytes in memory: ``images[i].astype("float32") / 255``.
+        Also batches of float64 that the device casts to a narrower type at once.
 
     Why it costs time:
         A float32 takes four times as long to copy as the byte that it came from, and the host casts
@@ -61,7 +63,9 @@ class WideCopy:
 
     Known limits:
         Less than 64 KiB per copy is not told. The gain shown moves casts and arithmetic that are
-        found between the narrow type and the copy.
+        found between the narrow type and the copy. Of NumPy's work it leaves the part that collects
+        the samples, by the bytes that each operation moves; arrays are known by name, and what
+        calls other than conversions change is left alone.
     """
 
     code: ClassVar[str] = "COPY005"
@@ -70,7 +74,11 @@ class WideCopy:
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
         """Return one occurrence for each line that casts."""
         batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-        return (*_cast_before(case, batches), *_cast_after(case, batches))
+        return (
+            *_cast_before(case, batches),
+            *_cast_by_numpy(case, batches),
+            *_cast_after(case, batches),
+        )
 
 
 def _cast_before(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
@@ -92,6 +100,30 @@ def _cast_before(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
         title = f"a batch of {narrow} is made wider on the host, and then copied to the GPU"
         fix = f"copy the batch as {narrow}, and cast and normalise it on the GPU"
         result.append(_wide(case, location, replaced, title, fix))
+    return tuple(result)
+
+
+def _cast_by_numpy(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
+    """Return what NumPy makes of narrower arrays before it is copied, by the line that casts."""
+    result: list[Occurrence] = []
+    for index in batches:
+        copy, batch = copy_at(case.trace, index), numpy_batch(case, index)
+        if batch is None or not copy.dtype:
+            continue
+        numel = copy.num_bytes // TensorSpec(shape=(), dtype=copy.dtype, device="").element_bytes
+        narrow_bytes = numel * batch.array.element_bytes
+        if copy.num_bytes - narrow_bytes < _MIN_SAVED_BYTES:
+            continue
+        narrow = batch.array.dtype
+        replaced = gathered(case, index, batch) | {
+            index: (
+                _resized(copy, narrow_bytes, narrow),
+                *converted_on_device(case, index, batch),
+            )
+        }
+        title = f"a batch of {narrow} is made wider by NumPy, and then copied to the GPU"
+        fix = f"copy the batch as {narrow}, and cast and normalise it on the GPU"
+        result.append(_wide(case, batch.cast or copy.location, replaced, title, fix))
     return tuple(result)
 
 

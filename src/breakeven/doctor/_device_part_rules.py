@@ -69,10 +69,16 @@ def _host_part(case: Case) -> tuple[Occurrence, ...]:
         return ()
     faults = {(at.file, at.line) for fault in case.trace.faults if (at := fault.location)}
     made = made_on_host(case.trace)
+    # The hooks of the script run in the backward pass as well, and compute for operators of the
+    # device what no gradient flows through.
+    with_forward = {line_of(op) for op in case.trace.ops if op.is_on_host and _is_forward(op)}
     part = [
         index
         for index, event in enumerate(events)
-        if isinstance(event, Op) and _is_part(event, made) and line_of(event) not in faults
+        if isinstance(event, Op)
+        and _is_part(event, made)
+        and line_of(event) in with_forward
+        and line_of(event) not in faults
     ]
     waits = waits_of(case, Wait.HOST_PART)
     copies = [i for i, kind in uploads(case).items() if kind is Upload.OF_HOST_PART]
@@ -101,12 +107,16 @@ def _host_part(case: Case) -> tuple[Occurrence, ...]:
     )
 
 
+def _is_forward(op: Op) -> bool:
+    return op.phase is Phase.FORWARD
+
+
 def _is_part(op: Op, made: dict[int, Made]) -> bool:
     if not op.is_on_host or not any(t.numel >= _MIN_ELEMENTS for t in (*op.inputs, *op.outputs)):
         return False
-    if op.phase is Phase.BACKWARD:
-        return True
-    return is_layer(op) and not all(tensor.storage in made for tensor in op.inputs)
+    if all(tensor.storage in made for tensor in op.inputs):
+        return False
+    return op.phase is Phase.BACKWARD or is_layer(op)
 
 
 def _averages(case: Case) -> tuple[Occurrence, ...]:

@@ -9,6 +9,7 @@ from breakeven.doctor._device_source import (
     chooses_gpu,
     discarded_moves,
     forced_to_cpu,
+    is_expected_to_fail,
     made_at,
     mentions_gpu,
     unused_choices,
@@ -46,14 +47,16 @@ class RaisesOnDevice:
         ```
 
     Known limits:
-        Only the traced step is known; a line that runs later is not.
+        Only the traced step is known; a line that runs later is not. A line that a ``try`` around
+        it expects to fail is left out, and so are the few operators that refuse tensors without
+        dimensions of the host, which most take as numbers.
     """
 
     code: ClassVar[str] = "DEV001"
     cause: ClassVar[str] = "PART_ON_CPU"
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
-        """Return one occurrence for each line that raises."""
+        """Return one occurrence for each line that raises, and is not expected to."""
         return tuple(
             Occurrence(
                 title=f"on a GPU this line raises: {fault.message}",
@@ -64,6 +67,7 @@ class RaisesOnDevice:
                 is_error=True,
             )
             for fault in case.trace.faults
+            if not case.sources.is_at(fault.location, is_expected_to_fail)
         )
 
 

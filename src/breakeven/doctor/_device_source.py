@@ -6,7 +6,16 @@ import ast
 import re
 from collections.abc import Iterator
 
-from breakeven.doctor._source import Source, Sources, dotted_name, is_constant, keyword
+from breakeven.doctor._source import (
+    DEFINITIONS,
+    LOOP_STATEMENTS,
+    Source,
+    Sources,
+    dotted_name,
+    is_constant,
+    keyword,
+    spans,
+)
 from breakeven.trace import Location
 
 _GPU = re.compile(r"(cuda|gpu)(:\d+)?")
@@ -17,6 +26,8 @@ _MODULE_WORDS = (
     "model", "net", "module", "crit", "loss", "encoder", "decoder", "backbone", "head", "actor",
     "policy", "ema", "gen", "disc", "layer", "embed", "trainer", "metric", "self",
 )  # fmt: skip
+# What catches the error of a tensor on the wrong device.
+_FAULTS = frozenset({"", "BaseException", "Exception", "RuntimeError", "TypeError"})
 _SHOWING = ("print", "info", "debug", "warning", "write", "format")
 
 
@@ -46,6 +57,27 @@ def unused_choices(sources: Sources) -> Iterator[Location]:
         for node, name in _choices(source):
             if not any(_is_used(other, name) for other in sources):
                 yield source.location(node)
+
+
+def is_expected_to_fail(source: Source, line: int) -> bool:
+    """Return whether a ``try`` right around a line goes on with something else when it fails.
+
+    One around a whole loop ends that loop, whatever it does then.
+    """
+    for node in source.nodes(ast.Try):
+        assert isinstance(node, ast.Try)
+        inside = next((part for part in node.body if spans(part, line)), None)
+        if inside is None or isinstance(inside, (*LOOP_STATEMENTS, *DEFINITIONS)):
+            continue
+        if any(map(_goes_on_after_fault, node.handlers)):
+            return True
+    return False
+
+
+def _goes_on_after_fault(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {"" if kind is None else dotted_name(kind) for kind in caught}
+    return bool(names & _FAULTS) and not any(isinstance(n, ast.Raise) for n in ast.walk(handler))
 
 
 def made_at(sources: Sources, model: str) -> Location | None:

@@ -120,6 +120,11 @@ def _finding(case: Case, rule: Rule, occurrence: Occurrence, what_if: WhatIf) ->
     )
 
 
+def is_worth_it(finding: Finding) -> bool:
+    """Return whether the fix saves an amount that a person would notice."""
+    return finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
+
+
 def _simulated(occurrence: Occurrence, what_if: WhatIf) -> WhatIfResult | None:
     """Return the step after the fix; None where the rule gives no change to simulate."""
     if occurrence.edit is None and occurrence.scenario == what_if.scenario:

@@ -35,6 +35,10 @@ _MIN_DOUBLE_TIME_FRACTION = 0.1
 # Float32 products that take less cannot bring the gain below, however fast tensor cores are.
 _MIN_PRODUCT_FRACTION = 0.1
 _MIN_TENSOR_CORE_GAIN = 0.05
+# Where they take this part, and launches pace the rest of the step, any gain that a person would
+# notice counts: it grows as soon as launches are mended, or the host is faster than assumed.
+_MANY_PRODUCTS_FRACTION = 0.2
+_MIN_GAIN_BESIDE_LAUNCHES = 0.01
 # From here on autocast costs time rather than making no difference.
 _MIN_LOSS = 0.01
 # Steps closer than this are the same as far as the cost model can tell.
@@ -131,7 +135,9 @@ class NoTensorCores:
     What it does:
         Tells when matrix products or convolutions in full float32 hold the step back on a GPU that
         has tensor cores: no autocast, and torch's precision for products at "highest", which is
-        its default. Convolutions may use TF32 by default.
+        its default. Convolutions may use TF32 by default. Launches may pace a part of the step:
+        products that take a fifth of it count from a gain of a hundredth on, fewer from a
+        twentieth.
 
     Why it costs time:
         Tensor cores multiply TF32, float16 and bfloat16 at 4 to 16 times the rate at which the
@@ -176,8 +182,10 @@ class NoTensorCores:
         product_fraction = pace.fraction(sum(times.values()))
         if product_fraction < _MIN_PRODUCT_FRACTION:
             return ()
+        has_many = product_fraction >= _MANY_PRODUCTS_FRACTION
+        least = _MIN_GAIN_BESIDE_LAUNCHES if has_many else _MIN_TENSOR_CORE_GAIN
         for fix, edit in _tensor_core_edits(case):
-            if pace.gain(edit) >= _MIN_TENSOR_CORE_GAIN:
+            if pace.gain(edit) >= least:
                 return (
                     Occurrence(
                         title="products run in full float32, tensor cores idle",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakeven.capture import PlainRun
 from breakeven.check import LONGEST_STEP_NS, Runs
 from breakeven.device import HostSpec
-from breakeven.measure import OtherLoad, has_bf16_hardware
+from breakeven.measure import has_bf16_hardware
 from breakeven.timing import CpuFacts, CpuTrial
 from breakeven.trace import Configuration, Op, StepTrace
 
@@ -26,23 +26,21 @@ def try_cpu_settings(
     """
     if plain.measurement.median_ns > LONGEST_STEP_NS:
         return None
-    load = OtherLoad()
     num_cores = trace.facts.num_cores
     trials: list[CpuTrial] = []
+    loads = [plain.load_fraction]
     for num_threads in _thread_counts(plain.num_threads, num_cores):
         run = runs.measure_under(Configuration(num_threads=num_threads))
         if run is not None and run.num_threads == num_threads:
-            trials.append(
-                CpuTrial(setting=f"threads={num_threads}", estimate=run.measurement.estimate)
-            )
+            trials.append(_trial(f"threads={num_threads}", run, loads))
     if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
         run = runs.measure_under(Configuration(flushes_denormals=True))
         if run is not None:
-            trials.append(CpuTrial(setting="flush-denormal", estimate=run.measurement.estimate))
+            trials.append(_trial("flush-denormal", run, loads))
     if any(_is_channels_first(op) for op in trace.ops):
         run = runs.measure_under(Configuration(channels_last=True))
         if run is not None:
-            trials.append(CpuTrial(setting="channels_last", estimate=run.measurement.estimate))
+            trials.append(_trial("channels_last", run, loads))
     return CpuFacts(
         name=plain.processor,
         estimate=plain.measurement.estimate,
@@ -51,8 +49,13 @@ def try_cpu_settings(
         trials=tuple(trials),
         has_bf16=has_bf16_hardware(),
         dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
-        load_fraction=load.fraction(),
+        load_fraction=max(loads),
     )
+
+
+def _trial(setting: str, run: PlainRun, loads: list[float]) -> CpuTrial:
+    loads.append(run.load_fraction)
+    return CpuTrial(setting=setting, estimate=run.measurement.estimate)
 
 
 def _thread_counts(used: int, num_cores: int) -> list[int]:

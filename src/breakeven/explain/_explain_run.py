@@ -27,7 +27,7 @@ _NO_CPU_TRIALS = Caveat(
     "does; findings that need that were not looked for",
 )
 # Those that each explanation adds by itself.
-_OWN_CAVEATS = frozenset({"timeline-cut", _NO_CPU_TRIALS.code})
+_OWN_CAVEATS = frozenset({"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code})
 
 
 def explain_run(

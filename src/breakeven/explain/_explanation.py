@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from breakeven.check import step_summary
 from breakeven.device import DeviceSpec
-from breakeven.doctor import Diagnosed, Sources, all_rules, diagnose
+from breakeven.doctor import Diagnosed, Sources, all_rules, diagnose, examine
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.explain._plan import cumulative_plan
 from breakeven.explain._timeline import critical_timeline, shortened
@@ -62,9 +62,10 @@ def explain(question: Question) -> ExplainReport:
     explained = predictions[question.devices.index(device)]
     results = (*question.measured, *map(device_result, predictions))
     sources = Sources.of(recording.sources)
-    diagnosed = diagnose(
+    examined = examine(
         trace, device, host, sources=sources, scaled=_scaled(recording), cpu=recording.cpu
     )
+    diagnosed = examined.found
     wanted = [one for one in diagnosed if _is_wanted(one, question.rules)]
     program = build_program(trace)
     what_if = WhatIf(program, device, host)
@@ -95,7 +96,7 @@ def explain(question: Question) -> ExplainReport:
             again=lambda changed: diagnose(changed, device, host, sources=sources),
         ),
         num_suppressed=len(diagnosed) - len(wanted),
-        caveats=(*question.caveats, *((caveat,) if caveat else ())),
+        caveats=(*question.caveats, *examined.caveats, *((caveat,) if caveat else ())),
         recording=recording,
     )
 

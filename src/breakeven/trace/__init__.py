@@ -12,6 +12,7 @@ from breakeven.trace._events import Phase as Phase
 from breakeven.trace._events import Sync as Sync
 from breakeven.trace._events import TensorSpec as TensorSpec
 from breakeven.trace._run_facts import Call as Call
+from breakeven.trace._run_facts import HostArray as HostArray
 from breakeven.trace._run_facts import LoaderFacts as LoaderFacts
 from breakeven.trace._run_facts import ModelCall as ModelCall
 from breakeven.trace._run_facts import OptimizerFacts as OptimizerFacts

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import msgspec
 
-from breakeven.trace._events import Location
+from breakeven.trace._events import Location, TensorSpec
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,35 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     argument: str = ""
 
 
+class HostArray(msgspec.Struct, frozen=True, kw_only=True):
+    """An array of NumPy that the script holds while it trains.
+
+    Args:
+        name: Variable, attribute or key that it is known by.
+        dtype: NumPy's name: ``uint8``.
+        shape: Size of each dimension.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of one element."""
+        return TensorSpec(shape=(), dtype=self.dtype, device="cpu").element_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of all elements."""
+        return self.numel * self.element_bytes
+
+
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the traced run.
 
@@ -151,6 +182,9 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
         default_dtype: torch's default dtype when the last step ended.
         has_cuda_build: Whether torch was built with CUDA.
         has_nvidia_device: Whether the machine shows an NVIDIA device.
+        arrays: NumPy's, that user code could name when the first recorded step ended, the largest
+            first; small ones are left out.
+        load_fraction: Part of the processors that other processes used while it was recorded.
     """
 
     num_steps: int = 0
@@ -171,3 +205,5 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     default_dtype: str = "float32"
     has_cuda_build: bool = False
     has_nvidia_device: bool = False
+    arrays: tuple[HostArray, ...] = ()
+    load_fraction: float = 0.0
