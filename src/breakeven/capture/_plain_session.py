@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from msgspec.structs import replace
 
+from breakeven.capture._cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
@@ -74,7 +75,8 @@ class PlainSession(ExitStack):
         self._on_step = on_step
         self._uses_cuda = request.on_cuda
         self._uses: list[LoaderUse] = []
-        self._optimizers = OptimizerHooks(self._mark)
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update)
         self._is_compiled = False
         self._load: OtherLoad | None = None
         self._turns = turns
@@ -113,6 +115,7 @@ class PlainSession(ExitStack):
                     has_cuda=self._request.has_cuda,
                     on_compile=self._note_compile,
                     keeps_compile=self._request.compiles,
+                    graphs=self._graphs,
                 )
             )
         self.enter_context(self._loaders)
@@ -141,6 +144,8 @@ class PlainSession(ExitStack):
             caveats.append(_busy(load))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
+        if self._graphs.num_replays:
+            caveats.append(GRAPHS_RUN_EAGERLY)
         num_threads = torch.get_num_threads()
         asked_threads = self._request.configuration.num_threads
         if asked_threads not in (0, num_threads):

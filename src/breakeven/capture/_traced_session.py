@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from breakeven.capture._call_watch import CallWatch
+from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._loader_watch import LoaderWatch, tensors_of
 from breakeven.capture._machine_facts import with_machine_facts
@@ -51,7 +52,8 @@ class TracedSession(ExitStack):
         # Unknown until the first fetch; what is moved to a GPU keeps loading on the host.
         self._loads_on_device: bool | None = False if request.is_moved else None
         self._fetch_start = 0
-        self._optimizers = OptimizerHooks(self._mark, self._recorder)
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update, self._recorder)
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(self._recorder, self._loaders)
 
@@ -65,7 +67,7 @@ class TracedSession(ExitStack):
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        self.enter_context(pretended_cuda(self._recorder, self._note_compile))
+        self.enter_context(pretended_cuda(self._recorder, self._note_compile, self._graphs))
         # Above what stands in for torch.compile and autocast.
         self.enter_context(self._calls)
         return self
