@@ -163,7 +163,7 @@ class GraphWork:
             )
         if number in self._made:
             return _Inner(
-                number, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+                number, tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype
             )
         if number not in self._before:
             storage = tensor.untyped_storage()
