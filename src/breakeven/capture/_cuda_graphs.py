@@ -7,7 +7,8 @@ replay. Updates count where they happen: in replays, not in the capture, which c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -29,6 +30,13 @@ GRAPHS_RUN_EAGERLY = Caveat(
 )
 
 
+# torch asks for three steps on a stream of their own before a capture, for eleven with DDP. Whoever
+# makes more there trains there.
+_MOST_WARMUPS = 16
+# After a capture one step is still told from the next by what the capture itself did.
+_SETTLING_UPDATES = 3
+
+
 class CudaGraphs(Patches):
     """Inside, ``torch.cuda.CUDAGraph`` works without a GPU.
 
@@ -43,16 +51,27 @@ class CudaGraphs(Patches):
         self._recorder: StepRecorder | None = None
         self._captured: CapturedGraph | None = None
         self.num_replays = 0
+        self._num_side_streams = self._num_warmups = self._num_settling = 0
         self._pools = count(1)
         # What the pool of each graph keeps beyond what is in use after its capture.
         self._kept_bytes: dict[Any, int] = {}
 
     def end_update(self, optimizer: int) -> None:
         """Note an update, which is part of the graph while one is captured."""
-        if self._captured is None:
-            self._on_update(optimizer)
-        else:
+        if self._captured is not None:
             self._captured.end_update(optimizer)
+            return
+        if self._num_side_streams:
+            self._num_warmups += 1
+        elif self._num_settling:
+            self._num_settling -= 1
+        self._on_update(optimizer)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether steps are as they stay: not made ready for a capture, nor just after."""
+        is_warming_up = self._num_side_streams > 0 and self._num_warmups <= _MOST_WARMUPS
+        return not is_warming_up and not self._num_settling
 
     def patch(self, recorder: StepRecorder | None = None) -> CudaGraphs:
         """Replace torch's classes and functions until this is left.
@@ -67,6 +86,18 @@ class CudaGraphs(Patches):
             self.replace(module, "graph_pool_handle", self.new_pool)
             self.replace(module, "is_current_stream_capturing", self._is_capturing)
         self.replace(torch.cuda.Stream, "is_capturing", lambda _: self._is_capturing())
+        original = torch.cuda.stream
+
+        @contextmanager
+        def stream(which: Any) -> Iterator[None]:
+            with original(which):
+                self._num_side_streams += 1
+                try:
+                    yield
+                finally:
+                    self._num_side_streams -= 1
+
+        self.replace(torch.cuda, "stream", stream)
         # Made on first use, and kept.
         self.replace(torch.cuda.graph, "default_capture_stream", None)
         self.replace(torch._C, "_host_emptyCache", lambda: None)
@@ -85,6 +116,7 @@ class CudaGraphs(Patches):
         if self._captured is not None:
             raise RuntimeError("a CUDA graph is captured already; captures cannot be nested")
         self._captured = graph
+        self._num_settling = _SETTLING_UPDATES
 
     def end(self) -> None:
         """End the capture."""

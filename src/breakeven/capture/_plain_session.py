@@ -179,7 +179,7 @@ class PlainSession(ExitStack):
         if use is not None:
             self._uses.append(use)
         self._on_step(self._timer.num_calls)
-        if is_enough and self._optimizers.is_round_known():
+        if is_enough and self._optimizers.is_round_known() and self._graphs.is_settled:
             self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)

@@ -114,6 +114,8 @@ class StepTracer:
         # for the ones at the end of an epoch. The most frequent sequence of operators is typical,
         # of equally frequent ones the latest.
         candidates = steps[1:] or steps
+        # Before a script captures a CUDA graph, it makes steps without one.
+        candidates = [step for step in candidates if _has_graph(step)] or candidates
         # Work of the host is not compared: on a busy machine any pause looks like it.
         signatures = [
             tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
@@ -193,6 +195,11 @@ def _join(parts: list[_Segment]) -> _Segment:
         reached=set().union(*(part.reached for part in parts)),
         is_anomaly_checked=any(part.is_anomaly_checked for part in parts),
     )
+
+
+def _has_graph(step: _Segment) -> bool:
+    """Return whether a CUDA graph runs any of the step."""
+    return any(isinstance(event, Op) and event.is_replayed for event in step.events)
 
 
 def _typical(signatures: list[int], lengths: list[int]) -> int:

@@ -97,7 +97,7 @@ class TracedSession(ExitStack):
         is_enough = self._tracer.mark(optimizer)
         self._calls.end_update()
         self._on_step(self._tracer.num_calls)
-        if is_enough and self._optimizers.is_round_known():
+        if is_enough and self._optimizers.is_round_known() and self._graphs.is_settled:
             self._on_done()
 
     def _note_compile(self) -> None:
