@@ -137,11 +137,11 @@ class CudaGraphs(Patches):
         return self._captured is not None
 
     def _check_capturable(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note a fault where torch refuses to capture an optimizer, as its build for CUDA does."""
-        if self._captured is None or self._recorder is None:
+        """Refuse what torch's build for CUDA refuses, and that for the CPU not in each version."""
+        if self._captured is None:
             return
         if not all(group.get("capturable", True) for group in optimizer.param_groups):
-            self._recorder.record_fault(
+            raise RuntimeError(
                 f"{type(optimizer).__name__} is captured in a CUDA graph; it needs capturable=True"
             )
 

@@ -44,12 +44,16 @@ class CapturedOperator:
 
 
 class _Call(NamedTuple):
-    """An operator: what it is given, and the memory that each of its results makes, or -1."""
+    """An operator: what it is given, and the memory that each of its results makes, or -1.
+
+    Some give more results where gradients are recorded.
+    """
 
     compute: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     made: tuple[int, ...]
+    has_grad: bool
 
 
 class GraphWork:
@@ -74,11 +78,12 @@ class GraphWork:
         with _below_torch():
             kept_args = tree_map_only(torch.Tensor, self._seen, args)
             kept_kwargs = tree_map_only(torch.Tensor, self._seen, kwargs)
+        has_grad = torch.is_grad_enabled()
         result = compute(*args, **kwargs)
         made = tuple(self._memory_made(tensor) for tensor in tensors_in((result,)))
         # A view of memory that is there already need not be made anew.
         if max(made, default=-1) >= 0 or _writes(compute):
-            self._calls.append(_Call(compute, kept_args, kept_kwargs, made))
+            self._calls.append(_Call(compute, kept_args, kept_kwargs, made, has_grad))
         return result
 
     def note_update(self, optimizer: int) -> None:
@@ -138,7 +143,8 @@ class GraphWork:
         call = self._calls[position]
         args = _with_tensors(call.args, found)
         kwargs = {name: _with_tensors(value, found) for name, value in call.kwargs.items()}
-        result = call.compute(*args, **kwargs)
+        with torch.set_grad_enabled(call.has_grad):  # none of them requires a gradient
+            result = call.compute(*args, **kwargs)
         for number, tensor in zip(call.made, tensors_in((result,)), strict=True):
             if number >= 0:
                 memory[number] = tensor
