@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
+from pretended_steps import next_line, pretending
 from torch import nn
 
 from breakeven.capture._cuda_graphs import CudaGraphs
@@ -16,7 +17,6 @@ from breakeven.capture._pretended_cuda import pretended_cuda
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import redirect_cuda_to_cpu
 from breakeven.trace import Copy, GraphLaunch, Op, Phase, Sync
-from pretended_steps import next_line, pretending
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]

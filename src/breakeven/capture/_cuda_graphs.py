@@ -22,7 +22,7 @@ from breakeven.capture._graph_work import GraphWork
 from breakeven.capture._recorder import StepRecorder
 from breakeven.configure import Patches
 from breakeven.errors import Caveat
-from breakeven.trace import Copy, Event, HostWork, Op, Sync
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Sync
 
 GRAPHS_RUN_EAGERLY = Caveat(
     code="graph-eager",
@@ -207,23 +207,24 @@ class CapturedGraph:
     def replay(self) -> None:
         if self._work is None:
             raise RuntimeError("a CUDA graph is replayed that was not captured")
-        graphs, parts = self._graphs, iter(self._parts)
-        recorder = graphs.recorder
-        graphs.num_replays += 1
+        self._graphs.num_replays += 1
+        recorder = self._graphs.recorder
+        if recorder is None:
+            self._work.replay(self._graphs.end_update)
+            return
+        parts = iter(self._parts)
 
         def on_update(optimizer: int) -> None:
-            graphs.end_update(optimizer)
-            if recorder is not None:
-                recorder.record_replay(next(parts))
+            self._graphs.end_update(optimizer)
+            _record(recorder, next(parts))
 
-        if recorder is not None:
-            recorder.record_launch()
-            recorder.record_replay(next(parts))
+        with recorder.device_work():
+            origin, phase = recorder.current_origin(), recorder.current_phase()
+            launch = GraphLaunch(phase=phase, location=origin.location, stack=origin.stack)
+            _record(recorder, [launch, *next(parts)])
             # A model that is captured is called in the capture alone.
             recorder.model_inputs += [] if recorder.model_inputs else self._model_inputs
-        self._work.replay(on_update)
-        if recorder is not None:
-            recorder.end_replay()
+            self._work.replay(on_update)
 
     def reset(self) -> None:
         self._work, self._parts = None, []
@@ -292,7 +293,12 @@ class _Capturing(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return self._work.run(func, args, kwargs or {})
+        return self._work.run(func, args, kwargs, writes=func._schema.is_mutable)
+
+
+def _record(recorder: StepRecorder, events: list[Event]) -> None:
+    if not recorder.is_paused:
+        recorder.events += events
 
 
 def _is_in_graph(event: Event) -> bool:

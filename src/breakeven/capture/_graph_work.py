@@ -32,17 +32,6 @@ class _Inner(NamedTuple):
     dtype: torch.dtype
 
 
-class CapturedOperator:
-    """An operator that the recorder computes in a way of its own."""
-
-    def __init__(self, run: Callable[..., Any], func: Any, base_name: str) -> None:
-        self._run, self._func, self._base_name = run, func, base_name
-        self._schema = func._schema
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self._func, self._base_name, args, kwargs)
-
-
 class _Call(NamedTuple):
     """An operator: what it is given, and the memory that each of its results makes, or -1.
 
@@ -71,10 +60,30 @@ class GraphWork:
         # Numbers of memory that no later call needs, by position of the call.
         self._released: dict[int, list[int]] = {}
 
+    def run_operator(
+        self, run: Callable[..., Any], func: Any, base_name: str, args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """Run an operator as ``run(func, base_name, args, kwargs)`` does, and keep it."""
+
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            return run(func, base_name, args, kwargs)
+
+        return self.run(compute, args, kwargs, writes=func._schema.is_mutable)
+
     def run(
-        self, compute: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run ``compute(*args, **kwargs)``, and keep it for replays if it computes anything."""
+        self, compute: Callable[..., Any], args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None, *, writes: bool = True,
+    ) -> Any:  # fmt: skip
+        """Run ``compute(*args, **kwargs)``, and keep it for replays if it computes anything.
+
+        Args:
+            compute: A function of tensors, in lists or not, that returns such.
+            args: Its arguments.
+            kwargs: Its named arguments.
+            writes: Whether it writes into what it is given, as far as it says so.
+        """
+        kwargs = kwargs or {}
         with _below_torch():
             kept_args = tree_map_only(torch.Tensor, self._seen, args)
             kept_kwargs = tree_map_only(torch.Tensor, self._seen, kwargs)
@@ -82,7 +91,7 @@ class GraphWork:
         result = compute(*args, **kwargs)
         made = tuple(self._memory_made(tensor) for tensor in tensors_in((result,)))
         # A view of memory that is there already need not be made anew.
-        if max(made, default=-1) >= 0 or _writes(compute):
+        if max(made, default=-1) >= 0 or writes:
             self._calls.append(_Call(compute, kept_args, kept_kwargs, made, has_grad))
         return result
 
@@ -191,12 +200,6 @@ def _below_torch() -> Iterator[None]:
     """Run operators as they were captured: recorded, differentiated and cast already."""
     with without_modes(), torch.no_grad(), torch._C._DisableAutocast():
         yield
-
-
-def _writes(compute: Callable[..., Any]) -> bool:
-    """Return whether an operator writes into what it is given; what is none may."""
-    schema = getattr(compute, "_schema", None)
-    return schema is None or schema.is_mutable
 
 
 def _inner_of(call: _Call) -> list[_Inner]:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
-from breakeven.capture._graph_work import CapturedOperator, GraphWork
+from breakeven.capture._graph_work import GraphWork
 from breakeven.capture._model_calls import CalledModel
 from breakeven.capture._op_schema import (
     attributes_of,
@@ -25,17 +25,7 @@ from breakeven.capture._op_schema import (
     sync_kind,
 )
 from breakeven.capture._origins import Origin, Origins
-from breakeven.trace import (
-    Copy,
-    DeviceFault,
-    Event,
-    GraphLaunch,
-    HostWork,
-    Location,
-    Op,
-    Phase,
-    Sync,
-)
+from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, Op, Phase, Sync
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
@@ -84,8 +74,7 @@ class StepRecorder(TorchDispatchMode):
         self.reading = ""
         self.is_anomaly_checked = False
         self.model_calls: list[CalledModel] = []
-        # Of the CUDA graph that is being captured.
-        self.graph_work: GraphWork | None = None
+        self.graph_work: GraphWork | None = None  # of the CUDA graph that is being captured
         self._last_exit_ns = 0
 
     @property
@@ -181,6 +170,14 @@ class StepRecorder(TorchDispatchMode):
         )
 
     @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Inside, the CPU computes what the device would: the time is none of the host's."""
+        if not self.is_paused:
+            self._note_gap(perf_counter_ns())
+        yield
+        self._last_exit_ns = perf_counter_ns()
+
+    @contextmanager
     def host_work(self, kind: str) -> Iterator[None]:
         """Note the time of the block, in place of the operators in it."""
         started_ns = perf_counter_ns()
@@ -191,12 +188,7 @@ class StepRecorder(TorchDispatchMode):
         self.record_host_work(kind, perf_counter_ns() - started_ns)
 
     def record_fault(self, message: str, location: Location | None = None) -> None:
-        """Note that a line would raise on a machine with a GPU; once for each line.
-
-        Args:
-            message: What CUDA refuses.
-            location: The line; that which runs by default.
-        """
+        """Note that a line, by default the one that runs, would raise on a GPU; once for each."""
         location = location or self.current_origin().location
         key = (location.file, location.line) if location else ("", 0)
         self.faults.setdefault(key, DeviceFault(message=message, location=location))
@@ -207,23 +199,6 @@ class StepRecorder(TorchDispatchMode):
             f"a tensor on {self.devices.device_of(tensor)} is turned into a NumPy array; "
             "it needs .cpu() first"
         )
-
-    def record_launch(self) -> None:
-        """Note that a CUDA graph is launched."""
-        self._note_gap(perf_counter_ns())
-        origin = self.current_origin()
-        self.record(
-            GraphLaunch(phase=self.current_phase(), location=origin.location, stack=origin.stack)
-        )
-
-    def record_replay(self, events: Iterable[Event]) -> None:
-        """Note what a CUDA graph that was launched repeats."""
-        if not self.is_paused:
-            self.events += events
-
-    def end_replay(self) -> None:
-        """Count the time up to here to the replay: the CPU computes what the device would."""
-        self._last_exit_ns = perf_counter_ns()
 
     def record_op(
         self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
@@ -300,7 +275,10 @@ class StepRecorder(TorchDispatchMode):
         if not self.is_paused:
             self._note_gap(entered_ns)
         started_ns = perf_counter_ns()
-        result = self._compute(func, base_name, args, kwargs, device)
+        if self.graph_work is None or device == HOST:
+            result = self._run(func, base_name, args, kwargs)
+        else:
+            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
         host_ns = perf_counter_ns() - started_ns
         outputs = list(tensors_in((result,)))
         if base_name == "aten.copy_":
@@ -317,15 +295,7 @@ class StepRecorder(TorchDispatchMode):
 
     def compute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Compute what is recorded apart; a CUDA graph that is captured repeats it."""
-        if self.graph_work is None:
-            return function(*args)
-        return self.graph_work.run(function, args, {})
-
-    def _compute(self, func: Any, base_name: str, args: Any, kwargs: Any, device: str) -> Any:
-        if self.graph_work is None or device == HOST:
-            return self._run(func, base_name, args, kwargs)
-        compute = CapturedOperator(self._run, func, base_name)
-        return self.graph_work.run(compute, args, kwargs)
+        return function(*args) if self.graph_work is None else self.graph_work.run(function, args)
 
     def _device_of_call(self, name: str, inputs: list[torch.Tensor], wanted: Any) -> str:
         """Return where an operator runs; a mixture that CUDA refuses is noted as a fault."""

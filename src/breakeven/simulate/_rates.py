@@ -40,7 +40,7 @@ class Rates:
         latency_ns: From a launch to its start on an idle device: (D, K).
         gap_ns: From the end of a kernel to the start of the next: (D, K).
         graph_ns: The host's time to launch a captured step, 0 where it is not captured: (D, K).
-        graph_launch_ns: That to launch a graph of the script's, 0 where the step is captured: (D, K).
+        graph_launch_ns: That to launch a graph of the script, 0 where the step is captured: (D, K).
         sync_ns: The host's time of a sync on an idle device: (D, K).
     """
 

@@ -10,7 +10,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from breakeven.simulate._score import COPY, KERNEL, LAUNCHED, LOADER, REPLAYED, SYNC, Point, Score
+from breakeven.simulate._score import (
+    COPY,
+    KERNEL,
+    LAUNCHED,
+    LOADER,
+    RUN_IN_ORDER,
+    SYNC,
+    Point,
+    Score,
+)
 
 # Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
 # what is commonly observed. It matters only where more than that are issued without a wait.
@@ -108,7 +117,7 @@ class Replay:
                     room += count
                     if started > host:
                         host, blocker = started, entry
-            if kind == KERNEL or kind == REPLAYED:
+            if kind in RUN_IN_ORDER:
                 device += gap_ns
                 if host + latency_ns > device:
                     device = host + latency_ns

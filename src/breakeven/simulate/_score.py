@@ -15,6 +15,7 @@ from breakeven.simulate._tape import Indices, Mask, RowKind, Tape
 # What a point does, besides what the host does before it.
 HOST, KERNEL, LAUNCHES, COPY, SYNC, LOADER, REPLAYED = range(7)
 LAUNCHED = frozenset({KERNEL, LAUNCHES})
+RUN_IN_ORDER = frozenset({KERNEL, REPLAYED})
 ON_DEVICE = LAUNCHED | {COPY, REPLAYED}
 
 

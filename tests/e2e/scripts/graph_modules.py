@@ -23,16 +23,13 @@ with torch.autocast("cuda", torch.float16, cache_enabled=False):
     module2 = torch.cuda.make_graphed_callables(module2, (h,))
     module3 = torch.cuda.make_graphed_callables(module3, (h,))
 
-for step in range(2000):
+for _ in range(2000):
     data = torch.rand_like(x)
     target = torch.randn(N, D_out, device="cuda")
     optimizer.zero_grad(set_to_none=True)
     with torch.autocast("cuda", torch.float16, cache_enabled=False):
         tmp = module1(data)
-        if tmp.sum().item() > 0:
-            tmp = module2(tmp)
-        else:
-            tmp = module3(tmp)
+        tmp = module2(tmp) if tmp.sum().item() > 0 else module3(tmp)
         loss = loss_fn(tmp, target)
     scaler.scale(loss).backward()
     scaler.step(optimizer)
