@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
 from breakeven.simulate import CAPTURED, FAST, SLOW, TYPICAL
 from breakeven.simulate._scenario import MIXED, WITHOUT_EACH
-from breakeven.trace import Copy, HostWork, Phase, Sync
+from breakeven.trace import Copy, GraphLaunch, HostWork, Phase, Sync
 from made_up_steps import MadeUpCosts, op
 
 # Whole nanoseconds keep the arithmetic exact.
@@ -47,7 +48,14 @@ WORK = st.builds(
     st.integers(0, 3),
 )
 SYNCS = st.just(Sync(kind="item", num_bytes=4))
-EVENTS = st.lists(st.one_of(OPS, OPS, HOST_OPS, COPIES, WORK, SYNCS), max_size=12)
+LAUNCHES = st.just(GraphLaunch())
+REPLAYED = st.builds(
+    lambda event: msgspec.structs.replace(event, is_replayed=True),
+    st.one_of(OPS, COPIES.filter(lambda copy: not copy.is_blocking)),
+)
+EVENTS = st.lists(
+    st.one_of(OPS, OPS, HOST_OPS, COPIES, WORK, SYNCS, LAUNCHES, REPLAYED), max_size=12
+)
 COSTS = st.builds(
     MadeUpCosts,
     launch_ns=st.integers(0, 50),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import re
 
+import msgspec
 import pytest
 
 from breakeven.cost import reference_host
@@ -12,6 +13,7 @@ from breakeven.trace import (
     Copy,
     DeviceFault,
     Event,
+    GraphLaunch,
     Op,
     Phase,
     SourceText,
@@ -194,3 +196,16 @@ def test_rules_have_stable_codes_and_a_page_each() -> None:
             "Fix",
             "Known limits",
         ]
+
+
+def test_a_step_that_replays_graphs_is_not_told_to_use_them() -> None:
+    replayed = [msgspec.structs.replace(op(5), is_replayed=True) for _ in range(20)]
+    eager = [op(5, host_ns=100) for _ in range(3)]
+    costs = MadeUpCosts(launch_ns=10, graph_launch_ns=50)
+
+    finding = found("LAUNCH001", GraphLaunch(), *replayed, *eager, costs=costs)
+    assert finding.title.startswith("launching 3 kernels and the CUDA graphs takes 380 ns")
+    assert finding.fix == "a larger batch, or more of the step in the graph"
+
+    one_graph = (GraphLaunch(), *replayed)
+    assert "LAUNCH001" not in {one.code for one in findings(*one_graph, costs=costs)}

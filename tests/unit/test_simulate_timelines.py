@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from breakeven.simulate import (
     CAPTURED,
@@ -14,7 +15,7 @@ from breakeven.simulate import (
     build_program,
     simulate,
 )
-from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace, Sync
 from made_up_steps import GPU, HOST, MadeUpCosts, made_up_device, op
 
 
@@ -274,3 +275,36 @@ def test_empty_step_takes_no_time() -> None:
 def test_nothing_to_simulate_is_misuse() -> None:
     with pytest.raises(ValueError, match="at least one"):
         simulate((), (GPU,), HOST)
+
+
+def test_a_graph_costs_the_host_one_launch_whatever_it_replays() -> None:
+    replayed = [replace(op(10, 20, host_ns=100, launches=2), is_replayed=True) for _ in range(3)]
+    result = run(GraphLaunch(), *replayed, graph_launch_ns=30, launch_ns=7)
+
+    assert result.host_busy_ns.item() == 30
+    assert result.device_busy_ns.item() == 90
+    assert result.step_ns.item() == 90
+
+
+def test_each_kernel_of_a_graph_waits_a_gap_and_the_first_a_latency() -> None:
+    replayed = [replace(op(10), is_replayed=True), replace(op(12, launches=3), is_replayed=True)]
+    timeline = run(SYNC, GraphLaunch(), *replayed, graph_launch_ns=30, latency_ns=5, gap_ns=2)
+
+    # Launch, latency, the first; then three gaps, of which two lie within the second.
+    assert timeline.step_ns.item() == 30 + 5 + 10 + 2 + 12 + 2 * 2
+
+
+def test_a_graph_takes_no_room_in_the_launch_queue() -> None:
+    replayed = [replace(op(50), is_replayed=True) for _ in range(4)]
+    events = (GraphLaunch(), *replayed, HostWork(kind="script", duration_ns=150))
+
+    assert step_ns(*events, graph_launch_ns=10, queue_depth=1) == 200
+
+
+def test_in_a_captured_step_graphs_within_it_are_launched_with_it() -> None:
+    program = build_program(
+        StepTrace(events=(GraphLaunch(), replace(op(5), is_replayed=True))),
+        costs=MadeUpCosts(graph_launch_ns=30),
+    )
+    result = simulate((program,), (GPU,), HOST, scenarios=(TYPICAL, CAPTURED))
+    assert result.host_busy_ns.ravel().tolist() == [30, 30]

@@ -207,29 +207,27 @@ class _RecordedAsOne(torch.autograd.Function):
         names: tuple[str, str, dict[str, Any]], *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         started_ns = perf_counter_ns()
-        with _unseen(), torch.enable_grad():
-            inner = [
-                _widened(tensor.detach()).requires_grad_(tensor.requires_grad) for tensor in tensors
-            ]
-            results = compute(*inner)
-            dtype = tensors[0].dtype
-            outputs = tuple(result.detach().to(dtype, copy=True) for result in results)
+        subgraph = _Subgraph(compute, tensors)
+        outputs = recorder.compute(subgraph.forward, *tensors)
         host_ns = perf_counter_ns() - started_ns
         # The first is the query or input, of which the caller knows that it is on a device.
         ctx.device = recorder.devices.device_of(tensors[0])
         for output in outputs:
             recorder.devices.place(output, ctx.device)
         ctx.origin = recorder.current_origin()
-        ctx.recorder, ctx.names, ctx.inner, ctx.results = recorder, names, inner, results
+        ctx.recorder, ctx.names, ctx.subgraph = recorder, names, subgraph
         # CUDA keeps them for the backward pass too, in their own dtype.
         ctx.tensors = tensors
         recorder.record_op(
             names[0], tensors, outputs, names[2],
             device=ctx.device, host_ns=host_ns, origin=ctx.origin,
         )  # fmt: skip
-        ctx.dtypes = [tensor.dtype for tensor in tensors if tensor.requires_grad]
         ctx.mark_non_differentiable(
-            *(out for out, result in zip(outputs, results, strict=True) if not result.requires_grad)
+            *(
+                output
+                for output, result in zip(outputs, subgraph.results, strict=True)
+                if not result.requires_grad
+            )
         )
         return outputs
 
@@ -237,35 +235,80 @@ class _RecordedAsOne(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         recorder, (_, name, attributes) = ctx.recorder, ctx.names
         started_ns = perf_counter_ns()
-        with _unseen():
-            wanted = [tensor for tensor in ctx.inner if tensor.requires_grad]
-            paired = [
-                (result, gradient)
-                for result, gradient in zip(ctx.results, gradients, strict=True)
-                if result.requires_grad and gradient is not None
-            ]
-            found = torch.autograd.grad(
-                [result for result, _ in paired],
-                wanted,
-                [gradient.to(result.dtype) for result, gradient in paired],
-                allow_unused=True,
-            )
-            found = _separate(
-                None if gradient is None else gradient.to(dtype)
-                for gradient, dtype in zip(found, ctx.dtypes, strict=True)
-            )
+        found = recorder.compute(ctx.subgraph.backward, *gradients)
         host_ns = perf_counter_ns() - started_ns
         outputs = [gradient for gradient in found if gradient is not None]
         for output in outputs:
             recorder.devices.place(output, ctx.device)
-        inputs = [gradient for _, gradient in paired] + list(ctx.tensors)
+        inputs = [*ctx.subgraph.used(gradients), *ctx.tensors]
         recorder.record_op(
             name, inputs, outputs, attributes,
             device=ctx.device, host_ns=host_ns, origin=ctx.origin,
         )  # fmt: skip
         remaining = iter(found)
-        returned = [next(remaining) if tensor.requires_grad else None for tensor in ctx.inner]
+        returned = [next(remaining) if tensor.requires_grad else None for tensor in ctx.tensors]
         return None, None, None, *returned
+
+
+class _Subgraph:
+    """A function with the graph of its last call, through which gradients go back.
+
+    Args:
+        compute: The function.
+        tensors: What it is called with first.
+    """
+
+    def __init__(
+        self, compute: Callable[..., tuple[torch.Tensor, ...]], tensors: tuple[torch.Tensor, ...]
+    ) -> None:
+        self._compute = compute
+        self._needs_grad = [tensor.requires_grad for tensor in tensors]
+        self._inner: list[torch.Tensor] = []
+        self.results: tuple[torch.Tensor, ...] = ()
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self._dtypes = [tensor.dtype for tensor in tensors]
+        with _unseen(), torch.enable_grad():
+            self._inner = [
+                _widened(tensor.detach()).requires_grad_(needs_grad)
+                for tensor, needs_grad in zip(tensors, self._needs_grad, strict=True)
+            ]
+            self.results = self._compute(*self._inner)
+            dtype = tensors[0].dtype
+            return tuple(result.detach().to(dtype, copy=True) for result in self.results)
+
+    def used(self, gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:
+        """Return the gradients that go back."""
+        return [gradient for _, gradient in self._paired(gradients)]
+
+    def backward(self, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of the tensors that need one."""
+        wanted = [
+            (tensor, dtype)
+            for tensor, dtype in zip(self._inner, self._dtypes, strict=True)
+            if tensor.requires_grad
+        ]
+        paired = self._paired(gradients)
+        with _unseen():
+            found = torch.autograd.grad(
+                [result for result, _ in paired],
+                [tensor for tensor, _ in wanted],
+                [gradient.to(result.dtype) for result, gradient in paired],
+                allow_unused=True,
+            )
+            return _separate(
+                None if gradient is None else gradient.to(dtype)
+                for gradient, (_, dtype) in zip(found, wanted, strict=True)
+            )
+
+    def _paired(
+        self, gradients: Iterable[torch.Tensor | None]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [
+            (result, gradient)
+            for result, gradient in zip(self.results, gradients, strict=True)
+            if result.requires_grad and gradient is not None
+        ]
 
 
 def _separate(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:

@@ -17,7 +17,7 @@ from breakeven.capture._device_map import DEVICE, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe
 from breakeven.capture._model_calls import CalledModel
 from breakeven.capture._origins import Origin, Origins
-from breakeven.trace import Copy, DeviceFault, Event, HostWork, Op, Phase, Sync
+from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, Op, Phase, Sync
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
@@ -173,6 +173,14 @@ class EventLog(TorchDispatchMode):
         )
 
     @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Inside, the CPU computes what the device would: the time is none of the host's."""
+        if self.is_noting:
+            self._note_gap(perf_counter_ns())
+        yield
+        self._last_exit_ns = perf_counter_ns()
+
+    @contextmanager
     def host_work(self, kind: str) -> Iterator[None]:
         """Note the time of the block, in place of the operators in it."""
         started_ns = perf_counter_ns()
@@ -182,9 +190,9 @@ class EventLog(TorchDispatchMode):
             yield
         self.record_host_work(kind, perf_counter_ns() - started_ns)
 
-    def record_fault(self, message: str) -> None:
-        """Note that the user's line would raise on a machine with a GPU; once for each line."""
-        location = self.current_origin().location
+    def record_fault(self, message: str, location: Location | None = None) -> None:
+        """Note that a line, by default the one that runs, would raise on a GPU; once for each."""
+        location = location or self.current_origin().location
         key = (location.file, location.line) if location else ("", 0)
         self.faults.setdefault(key, DeviceFault(message=message, location=location))
 

@@ -14,6 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from breakeven.capture._closures import Arguments, around_closure
+from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._parameter_names import ParameterNames
@@ -47,7 +48,8 @@ class NumbersSession(ExitStack):
         self._request = request
         self._on_done = on_done
         self._on_step = on_step
-        self._optimizers = OptimizerHooks(self._mark)
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update)
         self._numbers: dict[int, int] = {}
         self._names = ParameterNames()
         self._noise = WeightNoise(request.weight_noise_roundoffs, request.weight_noise_seed)
@@ -70,7 +72,10 @@ class NumbersSession(ExitStack):
         if not request.on_cuda:
             self.enter_context(
                 redirect_cuda_to_cpu(
-                    has_cuda=request.has_cuda, keeps_compile=request.compiles, is_alone=True
+                    has_cuda=request.has_cuda,
+                    keeps_compile=request.compiles,
+                    is_alone=True,
+                    graphs=self._graphs,
                 )
             )
         if request.compiles:

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture._cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
@@ -77,7 +78,8 @@ class PlainSession(ExitStack):
         self._on_step = on_step
         self._uses_cuda = request.on_cuda
         self._uses: list[LoaderUse] = []
-        self._optimizers = OptimizerHooks(self._mark)
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update)
         self._num_backwards = 0
         self._num_skipped = 0
         # Of what backward passes began at, where no optimizer says what is trained.
@@ -121,6 +123,7 @@ class PlainSession(ExitStack):
                     on_compile=self._note_compile,
                     keeps_compile=self._request.compiles,
                     is_alone=True,
+                    graphs=self._graphs,
                 )
             )
         self.enter_context(self._loaders)
@@ -151,6 +154,8 @@ class PlainSession(ExitStack):
             caveats.append(_busy(load))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
+        if self._graphs.num_replays:
+            caveats.append(GRAPHS_RUN_EAGERLY)
         num_threads = torch.get_num_threads()
         asked_threads = self._request.configuration.num_threads
         if asked_threads not in (0, num_threads):
@@ -196,7 +201,8 @@ class PlainSession(ExitStack):
             self._uses.append(use)
         self._on_step(self._timer.num_calls)
         has_own_updates = self._request.backwards_per_step > 0
-        if is_enough and (has_own_updates or self._optimizers.is_round_known()):
+        is_known = has_own_updates or self._optimizers.is_round_known()
+        if is_enough and is_known and self._graphs.is_settled:
             self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)

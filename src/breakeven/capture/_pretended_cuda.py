@@ -21,6 +21,7 @@ from breakeven.capture._autocast_policy import patch_autocast_policy
 from breakeven.capture._calls_on_device import CallsOnDevice
 from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
+from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import keep_to_one_device, patch_data_parallel
 from breakeven.capture._device_functions import DeviceFunction, device_functions
@@ -59,12 +60,15 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         recorder: Says how many GPUs there are.
         on_compile: Called when the script asks for ``torch.compile``.
         is_lazy: See nothing before the script names a GPU.
+        graphs: Is told of updates, which a graph may repeat.
     """
 
     def __init__(
-        self, recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False
-    ) -> None:
+        self, recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False,
+        graphs: CudaGraphs | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._graphs = graphs or CudaGraphs()
         self._recorder = recorder
         self._on_compile = on_compile
         self._is_lazy = is_lazy
@@ -73,6 +77,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         super().__enter__()
         recorder = self._recorder
         patch_cuda_api(self, is_available=True, on_wait=recorder.record_sync, cuda=recorder.cuda)
+        self.enter_context(self._graphs.patch(recorder))
         self._patch_properties(recorder)
         self._patch_transfers(recorder)
         self._patch_readers(recorder)

@@ -13,6 +13,7 @@ from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._eager_tensor import run_on_cpu, tensors_in
 from breakeven.capture._event_log import EventLog
+from breakeven.capture._graph_work import GraphWork
 from breakeven.capture._one_gpu import OneGpu
 from breakeven.capture._op_schema import (
     attributes_of,
@@ -61,6 +62,7 @@ class StepRecorder(EventLog):
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
         self.one_gpu = OneGpu()
+        self.graph_work: GraphWork | None = None  # of the CUDA graph that is being captured
 
     @property
     def is_moving(self) -> bool:
@@ -134,7 +136,10 @@ class StepRecorder(EventLog):
                 self.updates.see(func, inputs, args, kwargs)
             self._note_gap(entered_ns)
         started_ns = perf_counter_ns()
-        result = self._run(func, base_name, args, kwargs)
+        if self.graph_work is None or device == HOST:
+            result = self._run(func, base_name, args, kwargs)
+        else:
+            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
         host_ns = perf_counter_ns() - started_ns
         outputs = list(tensors_in((result,)))
         if base_name == "aten.copy_":
@@ -149,6 +154,10 @@ class StepRecorder(EventLog):
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
         self._last_exit_ns = perf_counter_ns()
         return result
+
+    def compute(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Compute what is recorded apart; a CUDA graph that is captured repeats it."""
+        return function(*args) if self.graph_work is None else self.graph_work.run(function, args)
 
     def _run_unrecorded(
         self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str

@@ -11,6 +11,7 @@ import torch.utils._device
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
 from breakeven.capture._cuda_api import patch_cuda_api
+from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import bypass_data_parallel
 from breakeven.capture._device_functions import DeviceFunction, device_functions
@@ -38,13 +39,15 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         keeps_compile: Let ``torch.compile`` do its work; otherwise it does nothing. It does not
             bear the replaced functions, so that nothing is redirected then; with ``has_cuda``
             everything is, and the compilation ignored.
+        graphs: Is told of updates, which a graph may repeat.
     """
 
     def __init__(
         self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None,
-        keeps_compile: bool = False, is_alone: bool = False,
+        keeps_compile: bool = False, is_alone: bool = False, graphs: CudaGraphs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._graphs = graphs or CudaGraphs()
         self._is_idle = keeps_compile and not has_cuda
         self._has_cuda = has_cuda
         self._on_compile = on_compile
@@ -57,6 +60,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         # Whatever the number of a device, it is the CPU.
         cuda = CudaDevices(on_other=lambda _: None)
         patch_cuda_api(self, is_available=self._has_cuda, cuda=cuda)
+        self.enter_context(self._graphs.patch())
         # Each is wrapped in Python, some 0.3 µs a call; a TorchFunctionMode would see them all,
         # but costs more than a small operator for every call.
         for found in device_functions():

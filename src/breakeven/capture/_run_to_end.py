@@ -44,6 +44,7 @@ class _RunToEnd:
         self._counter = StepCounter()
         self._line: LiveLine | None = None
         self._configured: configured | None = None
+        self._end_update: Callable[[int], None] = self._note_update
         # Registered before the script's own, and so called after them.
         atexit.register(self._end)
 
@@ -62,21 +63,27 @@ class _RunToEnd:
         with put_back():
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
+            from breakeven.capture._cuda_graphs import CudaGraphs
             from breakeven.capture._redirect import redirect_cuda_to_cpu
             from breakeven.configure import configured
 
         request = self._request
         # As it was measured; torch.compile does not bear the replaced functions, and is ignored.
         if request.has_cuda:
-            self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True))
+            graphs = CudaGraphs(self._note_update)
+            self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
+            self._end_update = graphs.end_update
         self._configured = self._effects.enter_context(
             configured(request.configuration, device="cuda" if request.device == "gpu" else "cpu")
         )
         register_optimizer_step_post_hook(self._note_step)
 
     def _note_step(self, optimizer: Any, *_: Any) -> None:
+        self._end_update(id(optimizer))
+
+    def _note_update(self, optimizer: int) -> None:
         now_s = monotonic()
-        self._counter.count(id(optimizer), now_s)
+        self._counter.count(optimizer, now_s)
         if self._line is not None:
             self._line.update(now_s)
 

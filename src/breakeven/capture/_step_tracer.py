@@ -204,6 +204,8 @@ class StepTracer:
         # at the end of an epoch: the most frequent sequence of operators is typical, of equally
         # frequent ones the latest.
         candidates = [step for step in steps if step.uses_device] or steps
+        # Before a script captures a CUDA graph, it makes steps without one.
+        candidates = [step for step in candidates if _has_graph(step)] or candidates
         # Work of the host is not compared: on a busy machine any pause looks like it.
         signatures = [
             tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
@@ -300,6 +302,11 @@ def _join(parts: list[_Segment]) -> _Segment:
         num_backwards=sum(part.num_backwards for part in parts),
         is_whole=all(part.is_whole for part in parts),
     )
+
+
+def _has_graph(step: _Segment) -> bool:
+    """Return whether a CUDA graph runs any of the step."""
+    return any(isinstance(event, Op) and event.is_replayed for event in step.events)
 
 
 def _typical(signatures: list[int], lengths: list[int]) -> int:

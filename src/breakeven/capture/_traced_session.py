@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._call_watch import CallWatch
+from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._host_arrays import held_arrays
 from breakeven.capture._loader_reach import reaches_device
@@ -71,7 +72,8 @@ class TracedSession(ExitStack):
         # Unknown until the first fetch; what is moved to a GPU keeps loading on the host.
         self._loads_on_device: bool | None = False if request.is_moved else None
         self._num_before_fetch = 0
-        self._optimizers = OptimizerHooks(self._mark, self._recorder)
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update, self._recorder)
         self._updates = UpdateWatch(self._recorder, self._mark_own)
         self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
@@ -98,7 +100,9 @@ class TracedSession(ExitStack):
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        self.enter_context(pretended_cuda(self._recorder, self._note_compile, is_lazy=True))
+        self.enter_context(
+            pretended_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
+        )
         self.enter_context(BackwardCalls(self._end_backward))
         # Above what stands in for torch.compile and autocast.
         self.enter_context(self._calls)
@@ -136,7 +140,8 @@ class TracedSession(ExitStack):
             self._wait_for_device()
             return
         is_enough = self._tracer.mark(optimizer)
-        self._end_update(is_enough=is_enough and self._optimizers.is_round_known())
+        is_known = self._optimizers.is_round_known() and self._graphs.is_settled
+        self._end_update(is_enough=is_enough and is_known)
 
     def _mark_own(self, boundary: Boundary, number: int) -> None:
         """End a step of a loop that has stepped no optimizer of torch."""

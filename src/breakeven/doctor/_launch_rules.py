@@ -8,6 +8,7 @@ from breakeven.doctor._frozen_rules import FROZEN_RULES
 from breakeven.doctor._rule import Case, Occurrence, Rule
 from breakeven.doctor._solver_rules import SOLVER_RULES
 from breakeven.simulate import CAPTURED, Bound
+from breakeven.trace import GraphLaunch, Op
 from breakeven.units import format_duration, format_percent
 
 # A device that idles less than this has nothing to gain that is worth a change of the script.
@@ -47,7 +48,8 @@ class LaunchFloor:
 
     Known limits:
         A graph needs fixed shapes and no sync within the step; other findings say where those are.
-        Waits stay in the simulated gain.
+        Waits stay in the simulated gain. Of a step that replays graphs already, what they replay
+        is not counted among what is launched, and the gain is that of one graph of all of it.
     """
 
     code: ClassVar[str] = "LAUNCH001"
@@ -62,19 +64,33 @@ class LaunchFloor:
         idle_fraction = 1 - prediction.device_busy_ns / step_ns
         if idle_fraction < _MIN_IDLE_FRACTION:
             return ()
+        has_graph = any(isinstance(event, GraphLaunch) for event in case.trace.events)
+        what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
         return (
             Occurrence(
-                title=f"launching {prediction.num_kernels} kernels takes "
+                title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
                 f"{format_duration(prediction.launch_ns)}, running them "
                 f"{format_duration(prediction.device_busy_ns)}",
                 # Whether the CPU is the better choice is the verdict's to say.
-                fix='a larger batch, or torch.compile(mode="reduce-overhead")',
+                fix="a larger batch, or more of the step in the graph"
+                if has_graph
+                else 'a larger batch, or torch.compile(mode="reduce-overhead")',
                 evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
                 "step, and with launches free of charge it is shortest",
                 scenario=CAPTURED,
                 share_fraction=idle_fraction,
             ),
         )
+
+
+def _num_replayed(case: Case) -> int:
+    """Return how many kernels graphs of the script replay."""
+    return sum(
+        kernel.launches
+        for event, lowering in zip(case.trace.events, case.program.lowerings, strict=True)
+        if lowering is not None and isinstance(event, Op) and event.is_replayed
+        for kernel in lowering.kernels
+    )
 
 
 LAUNCH_RULES: tuple[Rule, ...] = (LaunchFloor(), *SOLVER_RULES, *FROZEN_RULES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakeven.device import find_device
 from breakeven.errors import Caveat
 from breakeven.simulate import Program, Span, StepCause, WhatIf, build_program
-from breakeven.trace import Copy, Event, HostWork, Op, Phase, Sync
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, Sync
 from breakeven.verdict import DEVICE_TRACK, HOST_TRACK, ExplainReport, TimelineSpan
 
 
@@ -82,6 +82,8 @@ def _name(event: Event | None) -> str:
             return f"wait ({event.kind})"
         case HostWork():
             return event.kind
+        case GraphLaunch():
+            return "CUDA graph"
         case None:
             return "end of the step"
 
@@ -102,5 +104,7 @@ def _cause(event: Event | None, program: Program, span: Span) -> str:
             return StepCause.SYNC
         case HostWork():
             return StepCause.DATA_LOADING if event.kind == "data" else StepCause.SCRIPT
+        case GraphLaunch():
+            return StepCause.LAUNCH
         case None:
             return StepCause.DISPATCHER

@@ -11,7 +11,7 @@ from breakeven.simulate._critical_path import CriticalPath, Piece, Spent
 from breakeven.simulate._program import Program
 from breakeven.simulate._score import Score
 from breakeven.simulate._tape import RowKind, Tape
-from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 
 _HOST_CAUSES = {
     HostPart.PYTHON: StepCause.PYTHON,
@@ -112,6 +112,8 @@ def _causes(program: Program, tape: Tape, row: int, spent: Spent) -> tuple[tuple
     if isinstance(event, HostWork):
         is_data = event.kind == "data"
         return ((StepCause.DATA_LOADING if is_data else StepCause.SCRIPT, 1.0),)
+    if isinstance(event, GraphLaunch):
+        return ((StepCause.LAUNCH, 1.0),)
     if spent is Spent.SYNC:
         return ((StepCause.SYNC, 1.0),)
     if spent is Spent.KERNEL:

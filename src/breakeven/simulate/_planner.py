@@ -71,12 +71,16 @@ class _Planner:
         self._price_kernels()
         for index, kind in enumerate(self._programs[0].kinds):
             match kind:
-                case EventKind.DEVICE_OP:
-                    self._device_op(index)
+                case EventKind.DEVICE_OP | EventKind.REPLAYED_OP:
+                    self._device_op(index, is_replayed=kind is EventKind.REPLAYED_OP)
                 case EventKind.HOST_OP | EventKind.HOST_WORK:
                     self._host_work(index)
                 case EventKind.BLOCKING_COPY | EventKind.QUEUED_COPY:
                     self._copy(index, is_blocking=kind is EventKind.BLOCKING_COPY)
+                case EventKind.REPLAYED_COPY:
+                    self._replayed_copy(index)
+                case EventKind.GRAPH_LAUNCH:
+                    self._pending += self._rates.graph_launch_ns
                 case EventKind.SYNC:
                     self._sync_point(index)
                 case EventKind.LOADER_WAIT:
@@ -150,15 +154,20 @@ class _Planner:
         )
         self._pending = np.zeros(self._shape)
 
-    def _device_op(self, index: int) -> None:
+    def _device_op(self, index: int, *, is_replayed: bool) -> None:
         lowerings = [program.lowerings[index] for program in self._programs]
-        self._pending += (
-            self._column([self._dispatch_ns(program, index) for program in self._programs])
-            * self._rates.issue
-        )
+        if not is_replayed:
+            self._pending += (
+                self._column([self._dispatch_ns(program, index) for program in self._programs])
+                * self._rates.issue
+            )
         kernels = [() if lowering is None else lowering.kernels for lowering in lowerings]
         for slot in range(max(map(len, kernels))):
-            self._kernel(index, [own[slot] if slot < len(own) else None for own in kernels])
+            self._kernel(
+                index,
+                [own[slot] if slot < len(own) else None for own in kernels],
+                is_replayed=is_replayed,
+            )
 
     def _dispatch_ns(self, program: Program, index: int) -> float:
         op, lowering = program.trace.events[index], program.lowerings[index]
@@ -171,7 +180,7 @@ class _Planner:
             self._dispatch[id(op)] = value
         return value
 
-    def _kernel(self, index: int, kernels: list[Kernel | None]) -> None:
+    def _kernel(self, index: int, kernels: list[Kernel | None], *, is_replayed: bool) -> None:
         absent = len(self._kernel_rows)
         rows = [
             absent if kernel is None else self._kernel_rows[p, kernel]
@@ -185,8 +194,12 @@ class _Planner:
             latency = np.where(is_absent, -np.inf, self._full_latency)
             gap = np.where(is_absent, 0.0, self._full_gap)
         more, tail, last = None, None, None
-        if counts.max() > 1:
-            beyond = np.maximum(counts - 1, 0)[:, None, None]
+        beyond = np.maximum(counts - 1, 0)[:, None, None]
+        if is_replayed:
+            # All of its launches are there when the graph starts.
+            time = time + beyond * self._rates.gap_ns
+            counts = np.zeros_like(counts)
+        elif counts.max() > 1:
             more = self._full(beyond * self._rates.launch_ns)
             last = time / np.maximum(counts, 1)[:, None, None]
             tail = (self._full_latency if latency is None else latency) + last
@@ -228,6 +241,16 @@ class _Planner:
                 gap_ns=self._full_gap * scale,
                 launches=1,
             )
+
+    def _replayed_copy(self, index: int) -> None:
+        rates = self._rates
+        self._add(
+            index,
+            PointKind.QUEUED_COPY,
+            device_ns=self._on_devices(index) * rates.copy,
+            latency_ns=self._full_latency + self._wait_copy,
+            gap_ns=self._full_gap * rates.scale[Bound.TRANSFER],
+        )
 
     def _sync_point(self, index: int) -> None:
         self._add(index, PointKind.SYNC, wait_ns=self._wait_sync)

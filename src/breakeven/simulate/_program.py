@@ -9,7 +9,7 @@ from breakeven.cost import Kernel, Lowering, shipped_costs
 from breakeven.errors import Caveat
 from breakeven.simulate._cost_model import CostModel
 from breakeven.simulate._edit import Edit
-from breakeven.trace import Copy, Event, HostWork, Op, Settings, StepTrace, Sync
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Settings, StepTrace, Sync
 
 
 class EventKind(IntEnum):
@@ -22,6 +22,9 @@ class EventKind(IntEnum):
     SYNC = 4
     HOST_WORK = 5
     LOADER_WAIT = 6
+    GRAPH_LAUNCH = 7
+    REPLAYED_OP = 8
+    REPLAYED_COPY = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Program:
 
     @property
     def num_kernels(self) -> int:
-        """Return how many kernels the host launches."""
+        """Return how many kernels the device runs."""
         return sum(kernel.launches for kernel in self.kernels)
 
     @property
@@ -118,10 +121,16 @@ def lowered(event: Event, settings: Settings, costs: CostModel) -> Lowering | No
 def _kind(event: Event) -> EventKind:
     match event:
         case Op():
+            if event.is_replayed:
+                return EventKind.REPLAYED_OP
             return EventKind.HOST_OP if event.is_on_host else EventKind.DEVICE_OP
         case Copy():
+            if event.is_replayed:
+                return EventKind.REPLAYED_COPY
             return EventKind.BLOCKING_COPY if event.is_blocking else EventKind.QUEUED_COPY
         case Sync():
             return EventKind.SYNC
         case HostWork():
             return EventKind.LOADER_WAIT if event.num_workers else EventKind.HOST_WORK
+        case GraphLaunch():
+            return EventKind.GRAPH_LAUNCH

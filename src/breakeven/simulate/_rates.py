@@ -40,6 +40,7 @@ class Rates:
         latency_ns: From a launch to its start on an idle device: (D, K).
         gap_ns: From the end of a kernel to the start of the next: (D, K).
         graph_ns: The host's time to launch a captured step, 0 where it is not captured: (D, K).
+        graph_launch_ns: That to launch a graph of the script, 0 where the step is captured: (D, K).
         sync_ns: The host's time of a sync on an idle device: (D, K).
     """
 
@@ -54,6 +55,7 @@ class Rates:
     latency_ns: Array
     gap_ns: Array
     graph_ns: Array
+    graph_launch_ns: Array
     sync_ns: Array
 
     def kernel_ns(self, times: KernelTimes, counts: Sequence[int]) -> Array:
@@ -102,6 +104,7 @@ def rates_of(
         return np.array(values)[:, None] * factor
 
     launch_ns = column([cost.launch_ns for cost in launches])
+    graph_launch_ns = column([cost.graph_launch_ns for cost in launches])
     return Rates(
         scale=scale,
         kernel_deviation=np.array([scenario.kernels_deviate_by for scenario in scenarios]),
@@ -113,6 +116,7 @@ def rates_of(
         copy_launch_ns=launch_ns * scale[Bound.TRANSFER],
         latency_ns=column([cost.latency_ns for cost in launches]),
         gap_ns=column([cost.gap_ns for cost in launches]),
-        graph_ns=column([cost.graph_launch_ns for cost in launches]) * is_captured,
+        graph_ns=graph_launch_ns * is_captured,
+        graph_launch_ns=graph_launch_ns * is_issued,
         sync_ns=column([cost.sync_ns for cost in launches]) * scale[Bound.SYNC],
     )

@@ -10,7 +10,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from breakeven.simulate._score import COPY, KERNEL, LAUNCHED, LOADER, SYNC, Point, Score
+from breakeven.simulate._score import (
+    COPY,
+    KERNEL,
+    LAUNCHED,
+    LOADER,
+    RUN_IN_ORDER,
+    SYNC,
+    Point,
+    Score,
+)
 
 # Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
 # what is commonly observed. It matters only where more than that are issued without a wait.
@@ -108,13 +117,13 @@ class Replay:
                     room += count
                     if started > host:
                         host, blocker = started, entry
-            if kind == KERNEL:
+            if kind in RUN_IN_ORDER:
                 device += gap_ns
                 if host + latency_ns > device:
                     device = host + latency_ns
                 start = device
                 device += own_ns
-                if may_fill:
+                if may_fill and kind == KERNEL:
                     queue.append((1, start, len(log) if log is not None else UNLOGGED))
             elif kind == SYNC:
                 if device > host:

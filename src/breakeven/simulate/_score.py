@@ -13,9 +13,10 @@ from breakeven.simulate._scenario import Scenario
 from breakeven.simulate._tape import Indices, Mask, RowKind, Tape
 
 # What a point does, besides what the host does before it.
-HOST, KERNEL, LAUNCHES, COPY, SYNC, LOADER = range(6)
+HOST, KERNEL, LAUNCHES, COPY, SYNC, LOADER, REPLAYED = range(7)
 LAUNCHED = frozenset({KERNEL, LAUNCHES})
-ON_DEVICE = LAUNCHED | {COPY}
+RUN_IN_ORDER = frozenset({KERNEL, REPLAYED})
+ON_DEVICE = LAUNCHED | {COPY, REPLAYED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ def price(
         )
     kinds = _point_kinds(tape, rates)
     gap_ns, latency_ns = float(rates.gap_ns[0, 0]), float(rates.latency_ns[0, 0])
+    # All launches of a kernel that a graph replays are there when it starts.
+    own_ns += np.where(kinds == REPLAYED, np.maximum(tape.rows.launches - 1, 0) * gap_ns, 0.0)
     more: dict[int, Launches] = {}
     for row in np.flatnonzero(kinds == LAUNCHES).tolist():
         is_free = tape.rows.kind[row] == RowKind.QUEUED_COPY
@@ -145,7 +148,7 @@ def price(
         latency_ns=latency_ns,
         gap_ns=gap_ns,
         host_ns=lead_ns + float(before_ns.sum()) + more_ns + float(own_ns[kinds == SYNC].sum()),
-        device_ns=float(own_ns[is_launched | (kinds == COPY)].sum()),
+        device_ns=float(own_ns[is_launched | (kinds == COPY) | (kinds == REPLAYED)].sum()),
         num_launches=int(tape.rows.launches[is_launched].sum()),
         overlap_loss_fraction=tape.costs.overlap_loss_fraction,
     )
@@ -191,10 +194,12 @@ def _priced(tape: Tape, rates: Rates, kernels_ns: Array) -> tuple[Array, Array, 
     launch = {
         RowKind.KERNEL: float(rates.launch_ns[0, 0]),
         RowKind.QUEUED_COPY: float(rates.copy_launch_ns[0, 0]),
+        RowKind.GRAPH_LAUNCH: float(rates.graph_launch_ns[0, 0]),
     }
     factor = {
         RowKind.QUEUED_COPY: float(rates.copy[0]),
         RowKind.BLOCKING_COPY: float(rates.copy[0]),
+        RowKind.REPLAYED_COPY: float(rates.copy[0]),
         RowKind.SYNC: float(rates.read[0]),
         RowKind.LOADER: host * scale[Bound.HOST_DATA],
     }
@@ -219,6 +224,8 @@ def _point_kinds(tape: Tape, rates: Rates) -> Indices:
         RowKind.KERNEL: KERNEL,
         RowKind.QUEUED_COPY: KERNEL if has_copies else LAUNCHES,
         RowKind.BLOCKING_COPY: COPY if has_copies else HOST,
+        RowKind.REPLAYED_KERNEL: REPLAYED,
+        RowKind.REPLAYED_COPY: REPLAYED if has_copies else HOST,
         RowKind.SYNC: SYNC if has_syncs else HOST,
         RowKind.LOADER: LOADER,
     }

@@ -21,7 +21,7 @@ from breakeven.simulate._cost_model import CostModel
 from breakeven.simulate._plan import Array
 from breakeven.simulate._prices import moved_ns, per_batch_ns, read_ns, recorded_bound, recorded_ns
 from breakeven.simulate._program import Program
-from breakeven.trace import Copy, Event, HostWork, Op, Sync
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Sync
 
 Indices = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
@@ -29,16 +29,19 @@ Lowered = tuple[Event, Lowering | None]
 
 
 class RowKind(IntEnum):
-    """What a row of a tape is; the first three keep the host alone busy."""
+    """What a row of a tape is; the first four keep the host alone busy."""
 
     ISSUE = 0
     HOST_DATA = 1
     HOST_OPTIMIZER = 2
-    KERNEL = 3
-    QUEUED_COPY = 4
-    BLOCKING_COPY = 5
-    SYNC = 6
-    LOADER = 7
+    GRAPH_LAUNCH = 3
+    KERNEL = 4
+    QUEUED_COPY = 5
+    BLOCKING_COPY = 6
+    SYNC = 7
+    LOADER = 8
+    REPLAYED_KERNEL = 9
+    REPLAYED_COPY = 10
 
 
 _HOST_KINDS = {Bound.HOST_DATA: RowKind.HOST_DATA, Bound.HOST_OPTIMIZER: RowKind.HOST_OPTIMIZER}
@@ -203,12 +206,17 @@ def _rows(lowered: Sequence[tuple[int, Event, Lowering | None]], tape: Tape) -> 
     for index, event, lowering in lowered:
         match event:
             case Op() if lowering is not None:
-                host_ns = costs.host_op_ns(event, lowering, host)
-                found.append((index, RowKind.ISSUE, host_ns, 0.0, -1, 0))
+                kind = RowKind.REPLAYED_KERNEL if event.is_replayed else RowKind.KERNEL
+                if not event.is_replayed:
+                    host_ns = costs.host_op_ns(event, lowering, host)
+                    found.append((index, RowKind.ISSUE, host_ns, 0.0, -1, 0))
                 found += [
-                    (index, RowKind.KERNEL, 0.0, 0.0, tape.table.row(kernel), kernel.launches)
+                    (index, kind, 0.0, 0.0, tape.table.row(kernel), kernel.launches)
                     for kernel in lowering.kernels
                 ]
+            case Copy() if event.is_replayed:
+                copy_ns = moved_ns(event, device, costs)
+                found.append((index, RowKind.REPLAYED_COPY, 0.0, copy_ns, -1, 1))
             case Copy():
                 kind = RowKind.BLOCKING_COPY if event.is_blocking else RowKind.QUEUED_COPY
                 copy_ns = moved_ns(event, device, costs)
@@ -217,6 +225,8 @@ def _rows(lowered: Sequence[tuple[int, Event, Lowering | None]], tape: Tape) -> 
                 found.append((index, RowKind.SYNC, 0.0, read_ns(event, device, costs), -1, 0))
             case HostWork() if event.num_workers:
                 found.append((index, RowKind.LOADER, 0.0, per_batch_ns(event), -1, 0))
+            case GraphLaunch():
+                found.append((index, RowKind.GRAPH_LAUNCH, 0.0, 0.0, -1, 0))
             case Op() | HostWork():
                 kind = _HOST_KINDS[recorded_bound(event)]
                 found.append((index, kind, float(recorded_ns(event)), 0.0, -1, 0))

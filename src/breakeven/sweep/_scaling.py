@@ -8,7 +8,17 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from breakeven.trace import Copy, HostWork, Op, Phase, ScaledTrace, ScalingError, StepTrace, Sync
+from breakeven.trace import (
+    Copy,
+    GraphLaunch,
+    HostWork,
+    Op,
+    Phase,
+    ScaledTrace,
+    ScalingError,
+    StepTrace,
+    Sync,
+)
 
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 # Where in a tensor an operator reads, not how much: a step in the middle of an epoch has another
@@ -165,7 +175,7 @@ def _shapes(trace: StepTrace) -> list[object]:
     return [_shape(event) for event in trace.events if not isinstance(event, HostWork)]
 
 
-def _shape(event: Op | Copy | Sync) -> object:
+def _shape(event: Op | Copy | Sync | GraphLaunch) -> object:
     match event:
         case Op():
             tensors = tuple(
@@ -177,11 +187,13 @@ def _shape(event: Op | Copy | Sync) -> object:
                 for name, value in event.attributes.items()
                 if name not in _POSITIONS
             )
-            return (event.name, event.device, event.phase, tensors, whole)
+            return (event.name, event.device, event.phase, event.is_replayed, tensors, whole)
         case Copy():
             return ("copy", event.source, event.destination, event.is_blocking, event.num_bytes)
         case Sync():
             return ("sync", event.kind, event.num_bytes)
+        case GraphLaunch():
+            return ("graph",)
 
 
 def _whole_part(value: object) -> object:
@@ -203,7 +215,7 @@ def _sizes(trace: StepTrace) -> list[int]:
             for name, value in event.attributes.items():
                 if name not in _POSITIONS:
                     sizes.extend(_whole_numbers(value))
-        elif not isinstance(event, HostWork):
+        elif isinstance(event, Copy | Sync):
             sizes.append(event.num_bytes)
     return sizes
 

@@ -5,6 +5,7 @@ from breakeven.trace._batch_scaling import ScalingError as ScalingError
 from breakeven.trace._configuration import Configuration as Configuration
 from breakeven.trace._events import Copy as Copy
 from breakeven.trace._events import Event as Event
+from breakeven.trace._events import GraphLaunch as GraphLaunch
 from breakeven.trace._events import HostWork as HostWork
 from breakeven.trace._events import Location as Location
 from breakeven.trace._events import Op as Op

@@ -7,8 +7,21 @@ from typing import cast
 import msgspec
 
 from breakeven.errors import BreakevenError
-from breakeven.trace._events import Copy, Event, HostWork, Location, Op, Phase, Sync, TensorSpec
+from breakeven.trace._events import (
+    Copy,
+    Event,
+    GraphLaunch,
+    HostWork,
+    Location,
+    Op,
+    Phase,
+    Sync,
+    TensorSpec,
+)
 from breakeven.trace._step_trace import StepTrace
+
+_Located = Op | Copy | Sync | GraphLaunch
+"""What does not stand for time alone."""
 
 _Sizes = tuple[int, ...]
 
@@ -160,6 +173,7 @@ class _Line:
                 thread=one.thread,
                 host_ns=self.duration_ns(one.host_ns, other.host_ns),
                 stack=one.stack,
+                is_replayed=one.is_replayed,
             )
         if isinstance(one, Copy):
             assert isinstance(other, Copy)
@@ -167,6 +181,8 @@ class _Line:
         if isinstance(one, Sync):
             assert isinstance(other, Sync)
             return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
+        if isinstance(one, GraphLaunch):
+            return one
         assert isinstance(other, HostWork)
         return msgspec.structs.replace(
             one, duration_ns=self.duration_ns(one.duration_ns, other.duration_ns)
@@ -192,9 +208,9 @@ def _pairs(first: StepTrace, second: StepTrace) -> list[tuple[Event, Event, bool
     return pairs
 
 
-def _segments(trace: StepTrace) -> list[tuple[list[HostWork], Op | Copy | Sync | None]]:
+def _segments(trace: StepTrace) -> list[tuple[list[HostWork], _Located | None]]:
     """Return each event with the host's own work before it; the end of the step comes last."""
-    segments: list[tuple[list[HostWork], Op | Copy | Sync | None]] = []
+    segments: list[tuple[list[HostWork], _Located | None]] = []
     work: list[HostWork] = []
     for event in trace.events:
         if isinstance(event, HostWork):
@@ -228,7 +244,7 @@ def _paired_work(ones: list[HostWork], others: list[HostWork]) -> list[tuple[Eve
     return pairs
 
 
-def _identity(event: Op | Copy | Sync) -> tuple[object, ...]:
+def _identity(event: _Located) -> tuple[object, ...]:
     """Return what must agree for two events to be the same at two batch sizes."""
     if isinstance(event, Op):
         tensors = tuple(
@@ -236,14 +252,17 @@ def _identity(event: Op | Copy | Sync) -> tuple[object, ...]:
             for tensor in (*event.inputs, *event.outputs)
         )
         names = tuple(event.attributes)
-        return (event.name, event.device, event.phase, len(event.inputs), tensors, names)
+        kind = (event.name, event.device, event.is_replayed)
+        return (*kind, event.phase, len(event.inputs), tensors, names)
     if isinstance(event, Copy):
         flags = (event.is_pinned, event.non_blocking)
-        return ("copy", event.source, event.destination, *flags, event.phase)
+        return ("copy", event.source, event.destination, *flags, event.is_replayed, event.phase)
+    if isinstance(event, GraphLaunch):
+        return ("graph", event.phase)
     return ("sync", event.kind, event.phase)
 
 
-def _is_constant(one: Op | Copy | Sync, other: Op | Copy | Sync) -> bool:
+def _is_constant(one: _Located, other: _Located) -> bool:
     if isinstance(one, Op):
         assert isinstance(other, Op)
         # Storages are numbered in each trace by itself and say nothing here.
@@ -254,15 +273,17 @@ def _is_constant(one: Op | Copy | Sync, other: Op | Copy | Sync) -> bool:
             and all(a.shape == b.shape for a, b in zip(one.inputs, other.inputs, strict=True))
             and all(a.shape == b.shape for a, b in zip(one.outputs, other.outputs, strict=True))
         )
-    assert not isinstance(other, Op)
+    if isinstance(one, GraphLaunch):
+        return True
+    assert isinstance(other, Copy | Sync)
     return one.num_bytes == other.num_bytes
 
 
 def _mismatch(
     first: StepTrace,
     second: StepTrace,
-    one: Op | Copy | Sync | None,
-    other: Op | Copy | Sync | None,
+    one: _Located | None,
+    other: _Located | None,
 ) -> ScalingError:
     return ScalingError(
         f"the step does other things at batch size {second.batch_size} than at "
@@ -272,13 +293,15 @@ def _mismatch(
     )
 
 
-def _describe(event: Op | Copy | Sync | None) -> str:
+def _describe(event: _Located | None) -> str:
     if event is None:
         return "the end of the step"
     if isinstance(event, Op):
         what = event.name
     elif isinstance(event, Copy):
         what = f"a copy from {event.source} to {event.destination}"
+    elif isinstance(event, GraphLaunch):
+        what = "the launch of a CUDA graph"
     else:
         what = f"a sync ({event.kind})"
     return f"{what} at {_place(event.location)}" if event.location else what

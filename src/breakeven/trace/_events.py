@@ -92,6 +92,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
         thread: 0 for the thread of the training loop.
         host_ns: How long it took on the CPU of the machine that traced it.
         stack: Position in the trace's stacks of the lines that led there; -1 where unknown.
+        is_replayed: A CUDA graph runs it, without the host; lines are those of the capture.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
     thread: int = 0
     host_ns: int = 0
     stack: int = -1
+    is_replayed: bool = False
 
     @property
     def is_on_host(self) -> bool:
@@ -128,6 +130,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
         via: Dotted name of the library module that the user's line called and that copies; empty
             where the line does it itself.
         stack: As in `Op`.
+        is_replayed: As in `Op`.
     """
 
     source: str
@@ -141,6 +144,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
     dtype: str = ""
     via: str = ""
     stack: int = -1
+    is_replayed: bool = False
 
     @property
     def is_to_device(self) -> bool:
@@ -197,4 +201,18 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     stack: int = -1
 
 
-Event = Op | Copy | Sync | HostWork
+class GraphLaunch(msgspec.Struct, frozen=True, kw_only=True, tag="graph"):
+    """The host launches a CUDA graph; what it replays follows.
+
+    Args:
+        phase: Part of the step.
+        location: Line of the user's file that replays it.
+        stack: As in `Op`.
+    """
+
+    phase: Phase = Phase.FORWARD
+    location: Location | None = None
+    stack: int = -1
+
+
+Event = Op | Copy | Sync | HostWork | GraphLaunch
