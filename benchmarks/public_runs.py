@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import termios
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -87,7 +88,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: Of the row.
         left_out: Why it was not run, else empty.
-        native: By itself.
+        native: By itself; None where it needs a GPU, or was left out.
         answers: By command; empty where it does not run by itself.
     """
 
@@ -147,9 +148,11 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
             for arguments in script.before:
                 # What is missing then shows in the script's own run.
                 run_for(self.limits.native, [sys.executable, *arguments], folder, environment)
-            native = self._run_natively(script, folder, environment)
+            native = None
+            if not script.needs_gpu:
+                native = self._run_natively(script, folder, environment)
             answers = {}
-            if native.trained:
+            if native is None or native.trained:
                 for command in self.commands:
                     answers[command] = self._ask(command, script, folder, environment)
         return Outcome(name=script.name, native=native, answers=answers)
@@ -193,7 +196,9 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
         option = ["-m"] if script.module else []
         command = [sys.executable, *option, script.script, *script.arguments]
         limit_s = script.native_seconds or self.limits.native
-        exit_code, seconds, output, complaints = run_for(limit_s, command, folder, environment)
+        exit_code, seconds, output, complaints = run_for(
+            limit_s, command, folder, environment, has_terminal=script.terminal
+        )
         trained = exit_code in (None, 0)
         return NativeRun(
             trained=trained,
@@ -214,7 +219,11 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
             path = os.pathsep.join([str(self.source / "src"), environment["PYTHONPATH"]])
             environment = {**environment, "PYTHONPATH": path}
         exit_code, seconds, output, complaints = run_for(
-            self.limits.command, [sys.executable, *asked], folder, environment
+            self.limits.command,
+            [sys.executable, *asked],
+            folder,
+            environment,
+            has_terminal=script.terminal,
         )
         known = {"seconds": round(seconds, 1), "exit_code": exit_code, "command": " ".join(asked)}
         if exit_code == 0:
@@ -228,21 +237,30 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_for(
-    limit_s: float, command: Sequence[str], folder: Path, environment: Mapping[str, str]
+    limit_s: float,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    has_terminal: bool = False,
 ) -> tuple[int | None, float, str, str]:
     """Run a command and end it, with all that it started, when its time is over.
 
     Returns:
-        Its status, or None where its time was over; its seconds; what it wrote to stdout; to stderr.
+        Its status, or None where its time was over; its seconds; its stdout; its stderr.
     """
     started_s = monotonic()
     # Files: a pipe stays open as long as any process that the script left behind.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
+    with (
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as complaints,
+        terminal() if has_terminal else nullcontext(subprocess.DEVNULL) as typed,
+    ):
         process = subprocess.Popen(
             command,
             cwd=folder,
             env=dict(environment),
-            stdin=subprocess.DEVNULL,
+            stdin=typed,
             stdout=output,
             stderr=complaints,
             start_new_session=True,
@@ -261,12 +279,22 @@ def run_for(
     return exit_code, seconds, written[0], written[1]
 
 
+@contextmanager
+def terminal() -> Iterator[int]:
+    """Give a terminal of 80 x 24 characters, at which nobody types."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """End a process and all of its session that are left."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -211,11 +211,13 @@ def lines(outcome: Outcome) -> str:
     if outcome.left_out:
         return f"{outcome.name:32} left out: {outcome.left_out}"
     native = outcome.native
-    assert native is not None, "run, as it was not left out"
-    if not native.trained:
+    if native is None:
+        found = [f"{outcome.name:32} needs a GPU"]
+    elif not native.trained:
         return f"{outcome.name:32} fails by itself: {native.last_words[:ERROR_WIDTH]}"
-    ended = "still ran" if native.exit_code is None else "ended"
-    found = [f"{outcome.name:32} {ended} after {native.seconds:.0f} s"]
+    else:
+        ended = "still ran" if native.exit_code is None else "ended"
+        found = [f"{outcome.name:32} {ended} after {native.seconds:.0f} s"]
     for command, answer in outcome.answers.items():
         head = f"    {command:8} {answer.seconds:4.0f} s  "
         if answer.answered:

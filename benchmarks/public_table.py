@@ -22,6 +22,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         module: Run as ``python -m`` does.
         path: Folders, relative to ``folder``, that Python is to find modules in.
         environment: Variables that it is given.
+        terminal: It asks a terminal for its size, so it gets one of 80 x 24 characters.
+        needs_gpu: It fails without a GPU, so it is not run by itself, but asked about.
         packages: Modules that must be there to import.
         data: What is faked: ``kind``, ``to`` relative to ``folder``, and the kind's arguments.
         before: Arguments of ``python``, for what the repository runs once before.
@@ -38,6 +40,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     module: bool = False
     path: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    terminal: bool = False
+    needs_gpu: bool = False
     packages: tuple[str, ...] = ()
     data: tuple[dict[str, Any], ...] = ()
     before: tuple[tuple[str, ...], ...] = ()

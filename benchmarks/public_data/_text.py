@@ -115,3 +115,23 @@ def column(random: np.random.Generator, holds: str, num_rows: int) -> Sequence[s
 def json_file(to: Path, *, value: Any) -> None:
     """Write a value of the table as JSON."""
     to.write_text(json.dumps(value))
+
+
+@kind
+def captions(to: Path, *, num_images: int, per_image: int = 5) -> None:
+    """Write captions of pictures, named as ``images`` names them, in the JSON of COCO."""
+    said = sentences(10 * num_images * per_image, 200, 10)
+    pictures = [{"id": number, "file_name": f"{number:06d}.jpg"} for number in range(num_images)]
+    told = [
+        {"id": number, "image_id": number % num_images, "caption": caption}
+        for number, caption in enumerate(said[: num_images * per_image])
+    ]
+    to.write_text(json.dumps({"info": {}, "images": pictures, "annotations": told}))
+
+
+@kind
+def punkt(to: Path) -> None:
+    """Write NLTK's splitter of sentences to a folder, one that knows of no abbreviation."""
+    to.mkdir(parents=True, exist_ok=True)
+    for name in ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt"):
+        (to / name).write_text("")
