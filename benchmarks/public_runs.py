@@ -22,6 +22,8 @@ from public_data import fake
 from public_table import Script
 
 COMMANDS = ("check", "explain")
+# Processes under way, each the first of its session.
+_RUNNING: set[subprocess.Popen[bytes]] = set()
 MUST_RUN_FIRST = "must run by itself first"
 # Nothing that a script asks of the world is answered here: it is to fail at once, not to wait.
 OFFLINE = {
@@ -265,11 +267,13 @@ def run_for(
             stderr=complaints,
             start_new_session=True,
         )
+        _RUNNING.add(process)
         try:
             exit_code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             exit_code = None
         finally:
+            _RUNNING.discard(process)
             end_group(process)
         seconds = monotonic() - started_s
         written = []
@@ -296,6 +300,12 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def end_all() -> None:
+    """End what is under way in all threads."""
+    for process in tuple(_RUNNING):
+        end_group(process)
 
 
 def read_answer(report: dict[str, Any], known: dict[str, Any]) -> Answer:

@@ -8,6 +8,7 @@ breakeven's dependencies and what the scripts import.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
-from public_runs import COMMANDS, Limits, Outcome, Runner
+from public_runs import COMMANDS, Limits, Outcome, Runner, end_all
 from public_table import Script, Table, TableError, read_tables
 
 TABLE = Path(__file__).with_name("public_scripts.toml")
@@ -64,7 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ),
         kept=options.keep.resolve() if options.keep else None,
     )
-    outcomes = run_all(runner, scripts, earlier, options.jobs, options.json)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        outcomes = run_all(runner, scripts, earlier, options.jobs, options.json)
+    except KeyboardInterrupt:
+        print("interrupted; --json FILE --resume goes on", file=sys.stderr)
+        return 130
     print(summary(outcomes))
     return 0 if all(outcome.is_answered for outcome in outcomes if outcome.is_native) else 1
 
@@ -184,25 +190,32 @@ def run_all(
 ) -> list[Outcome]:
     """Return the outcome of every row; print and write each as soon as it is known."""
     outcomes = dict(earlier)
-    lock = threading.Lock()
+    lock, is_over = threading.Lock(), threading.Event()
 
     def run(script: Script) -> None:
         outcome = runner.run(script)
         with lock:
+            if is_over.is_set():  # ended from outside, which is no outcome
+                return
             outcomes[script.name] = outcome
             print(lines(outcome), flush=True)
             if file is not None:
-                file.write_bytes(
-                    msgspec.json.format(msgspec.json.encode(list(outcomes.values())), indent=1)
-                )
+                found = msgspec.json.encode(list(outcomes.values()))
+                file.write_bytes(msgspec.json.format(found, indent=1))
 
     for script in scripts:
         if script.name in earlier:
             print(lines(earlier[script.name]))
-    with ThreadPoolExecutor(num_jobs) as pool:
+    pool = ThreadPoolExecutor(num_jobs)
+    try:
         left = [script for script in scripts if script.name not in earlier]
         for future in as_completed([pool.submit(run, script) for script in left]):
             future.result()
+    finally:
+        is_over.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_all()
+        pool.shutdown()
     return [outcomes[script.name] for script in scripts]
 
 

@@ -6,6 +6,7 @@ checksum, ``any_checksum``. Modules are changed when the script has imported the
 
 import importlib.abc
 import importlib.util
+import io
 import json
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ def change_requests(module: ModuleType) -> None:
             return send(self, request, *arguments, **options)
         from urllib3 import HTTPResponse
 
-        body = Path(ANSWERS[request.url]).open("rb")
+        body = io.BytesIO(Path(ANSWERS[request.url]).read_bytes())
         response = HTTPResponse(body=body, status=200, preload_content=False)
         return self.build_response(request, response)
 
@@ -45,10 +46,10 @@ def change_urllib(module: ModuleType) -> None:
         def answer(self, request):
             if request.full_url not in ANSWERS:
                 return None
-            path = Path(ANSWERS[request.full_url])
+            body = Path(ANSWERS[request.full_url]).read_bytes()
             headers = Message()
-            headers["Content-Length"] = str(path.stat().st_size)
-            response = module.addinfourl(path.open("rb"), headers, request.full_url, 200)
+            headers["Content-Length"] = str(len(body))
+            response = module.addinfourl(io.BytesIO(body), headers, request.full_url, 200)
             response.msg = "OK"
             return response
 
@@ -72,9 +73,11 @@ class Changed(importlib.abc.Loader):
         self.loader, self.change = loader, change
 
     def create_module(self, spec):
+        """Leave that to the loader."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module):
+        """Run the module, then change it."""
         self.loader.exec_module(module)
         module.__spec__.loader = module.__loader__ = self.loader
         self.change(module)
@@ -84,6 +87,7 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds the modules that are changed."""
 
     def find_spec(self, fullname, path, target=None):
+        """Return how such a module is loaded, the first time that it is asked for."""
         if fullname not in CHANGES:
             return None
         change = CHANGES.pop(fullname)
