@@ -126,6 +126,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
         source: Tree of breakeven whose ``src`` is used; the installed one without.
         commands: Of breakeven.
         limits: How long things may take.
+        packages: Where the folders of ``own_packages`` are.
         kept: Where working folders are left, each under its row's name; removed without.
     """
 
@@ -133,6 +134,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     source: Path | None
     commands: tuple[str, ...]
     limits: Limits
+    packages: Path | None = None
     kept: Path | None = None
 
     def run(self, script: Script) -> Outcome:
@@ -168,6 +170,9 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
         entry = checkout / script.folder / script.script
         if not script.module and not entry.is_file():
             return f"no file {entry}"
+        own = script.own_packages
+        if own and (self.packages is None or not (self.packages / own).is_dir()):
+            return f"--packages has no folder {own}"
         missing = [name for name in script.packages if find_spec(name) is None]
         return f"not installed: {', '.join(missing)}" if missing else ""
 
@@ -182,6 +187,9 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
         for entry in script.data:
             fake(entry, folder, folders)
         path = [folders["HOOKS"], *(str((folder / name).resolve()) for name in script.path)]
+        if script.own_packages:
+            assert self.packages is not None, "else the row was left out"
+            path.append(str(self.packages / script.own_packages))
         environment = {
             **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
             **OFFLINE,

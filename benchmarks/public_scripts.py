@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         limits=Limits(
             native=options.native_seconds, command=options.time_limit, run=options.run_limit
         ),
+        packages=options.packages.resolve() if options.packages else None,
         kept=options.keep.resolve() if options.keep else None,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -104,6 +105,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TREE",
         type=Path,
         help="use TREE/src instead of the breakeven installed",
+    )
+    add(
+        "--packages",
+        metavar="DIR",
+        type=Path,
+        help="for rows with packages of their own: DIR/NAME, made by pip install --target",
     )
     add("--json", metavar="FILE", type=Path, help="also write outcomes to FILE, after each row")
     add("--resume", action="store_true", help="leave out the rows that FILE of --json has")

@@ -25,6 +25,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         terminal: It asks a terminal for its size, so it gets one of 80 x 24 characters.
         needs_gpu: It fails without a GPU, so it is not run by itself, but asked about.
         packages: Modules that must be there to import.
+        own_packages: Folder within that of ``--packages`` whose modules go before all others.
         data: What is faked: ``kind``, ``to`` relative to ``folder``, and the kind's arguments.
         before: Arguments of ``python``, for what the repository runs once before.
         native_seconds: After which a script that still runs is taken to train.
@@ -43,6 +44,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     terminal: bool = False
     needs_gpu: bool = False
     packages: tuple[str, ...] = ()
+    own_packages: str = ""
     data: tuple[dict[str, Any], ...] = ()
     before: tuple[tuple[str, ...], ...] = ()
     native_seconds: float | None = None
