@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -22,8 +23,9 @@ from public_data import fake
 from public_table import Script
 
 COMMANDS = ("check", "explain")
-# Processes under way, each the first of its session.
+# Processes under way, each the first of its session; once it is over, no thread starts another.
 _RUNNING: set[subprocess.Popen[bytes]] = set()
+_IS_OVER = Event()
 MUST_RUN_FIRST = "must run by itself first"
 # Nothing that a script asks of the world is answered here: it is to fail at once, not to wait.
 OFFLINE = {
@@ -276,6 +278,8 @@ def run_for(
             start_new_session=True,
         )
         _RUNNING.add(process)
+        if _IS_OVER.is_set():
+            end_group(process)
         try:
             exit_code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -311,9 +315,15 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_all() -> None:
-    """End what is under way in all threads."""
+    """End what is under way in all threads, for good."""
+    _IS_OVER.set()
     for process in tuple(_RUNNING):
         end_group(process)
+
+
+def is_over() -> bool:
+    """Return whether all was ended, so that what ended now is no outcome."""
+    return _IS_OVER.is_set()
 
 
 def read_answer(report: dict[str, Any], known: dict[str, Any]) -> Answer:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
-from public_runs import COMMANDS, Limits, Outcome, Runner, end_all
+from public_runs import COMMANDS, Limits, Outcome, Runner, end_all, is_over
 from public_table import Script, Table, TableError, read_tables
 
 TABLE = Path(__file__).with_name("public_scripts.toml")
@@ -197,12 +197,12 @@ def run_all(
 ) -> list[Outcome]:
     """Return the outcome of every row; print and write each as soon as it is known."""
     outcomes = dict(earlier)
-    lock, is_over = threading.Lock(), threading.Event()
+    lock = threading.Lock()
 
     def run(script: Script) -> None:
         outcome = runner.run(script)
         with lock:
-            if is_over.is_set():  # ended from outside, which is no outcome
+            if is_over():  # ended from outside, which is no outcome
                 return
             outcomes[script.name] = outcome
             print(lines(outcome), flush=True)
@@ -218,10 +218,11 @@ def run_all(
         left = [script for script in scripts if script.name not in earlier]
         for future in as_completed([pool.submit(run, script) for script in left]):
             future.result()
-    finally:
-        is_over.set()
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         end_all()
+        raise
+    finally:
         pool.shutdown()
     return [outcomes[script.name] for script in scripts]
 

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,7 @@ def test_a_script_that_still_runs_when_its_time_is_over_runs_by_itself_and_leave
     assert outcome.is_native
     assert outcome.native.exit_code is None
     child = int((tmp_path / "kept" / "one" / "checkout" / "name" / "child").read_text())
-    deadline = time.monotonic() + 5
-    while is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(child)
+    wait_until(lambda: not is_running(child))
 
 
 def is_running(pid: int) -> bool:
@@ -247,6 +245,39 @@ def test_outcomes_are_written_after_each_row_and_resumed(
     assert MAIN.main([*options, "--json", str(found), "--resume"]) == 0
     assert "kept from the first run" in capsys.readouterr().out
     assert [row["name"] for row in json.loads(found.read_text())] == ["a-1", "a-2"]
+
+
+def test_an_interrupted_run_leaves_no_process_and_no_outcome_of_what_it_ended(
+    tmp_path: Path,
+) -> None:
+    checkout = tmp_path / "o" / "n"
+    checkout.mkdir(parents=True)
+    code = "import os, time; open(os.environ['PID'], 'w').write(str(os.getpid())); time.sleep(60)"
+    (checkout / "t.py").write_text(code)
+    pid_file, found = tmp_path / "pid", tmp_path / "found.json"
+    (tmp_path / "rows.toml").write_text(
+        '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\n'
+        f'environment = {{ PID = "{pid_file}" }}\n'
+    )
+    options = ["--table", str(tmp_path / "rows.toml"), "--json", str(found)]
+    harness = subprocess.Popen(
+        [sys.executable, str(MAIN.__file__), str(tmp_path), *options], stderr=subprocess.PIPE
+    )
+    wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    harness.terminate()
+    _, complaints = harness.communicate(timeout=20)
+    assert harness.returncode == 130
+    assert b"interrupted" in complaints
+    wait_until(lambda: not is_running(int(pid_file.read_text())))
+    assert not found.exists()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for something, seconds at most."""
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
