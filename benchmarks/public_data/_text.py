@@ -37,10 +37,25 @@ def sentences(num_words: int, vocabulary: int, words_per_line: int) -> list[str]
 
 @kind
 def text(
-    to: Path, *, num_words: int = 50_000, vocabulary: int = 5000, words_per_line: int = 20
+    to: Path,
+    *,
+    num_words: int = 50_000,
+    vocabulary: int = 5000,
+    words_per_line: int = 20,
+    first_line: str = "",
 ) -> None:
-    """Write lines of words to a file, compressed where its name ends with .gz."""
-    written = ("\n".join(sentences(num_words, vocabulary, words_per_line)) + "\n").encode()
+    """Write lines of words to a file, compressed where its name ends with .gz.
+
+    Args:
+        to: The file.
+        num_words: All in all.
+        vocabulary: How many different ones.
+        words_per_line: On average.
+        first_line: With what a script expects to find, such as letters of both cases.
+    """
+    lines = sentences(num_words, vocabulary, words_per_line)
+    lines = [first_line, *lines] if first_line else lines
+    written = ("\n".join(lines) + "\n").encode()
     to.write_bytes(gzip.compress(written, 1) if to.suffix == ".gz" else written)
 
 
