@@ -32,7 +32,7 @@ from breakeven.capture._legacy_types import patch_legacy_types
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import disable_compile, patch_generator
 from breakeven.capture._serialization import patch_serialization
-from breakeven.capture._torchscript import patch_torchscript
+from breakeven.capture._torchscript import patch_script_functions, patch_torchscript
 from breakeven.capture._transfer import transfer
 from breakeven.configure import Patches
 
@@ -79,6 +79,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         if recorder.cuda.num_devices == 1:
             keep_to_one_device(self, self._note_split)
         patch_torchscript(self)
+        patch_script_functions(self, recorder)
         patch_generator(self)
         disable_compile(self, self._on_compile)
         self.enter_context(_CallOnDevice(recorder))
