@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._device
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from breakeven.capture._autocast_policy import patch_autocast_policy
 from breakeven.capture._composites import patch_composites
@@ -303,21 +303,30 @@ def _split_device(
     return (None if target is None else cuda.as_device(target)), options
 
 
+def _device_of_context() -> torch.device | None:
+    """Return what ``set_default_device`` or ``with torch.device(...)`` asked for, if anything."""
+    modes = reversed(_get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
+
+
 def _created_on_host(
     function: Callable[..., Any], pin: Callable[[torch.Tensor], None] | None = None
 ) -> Callable[..., Any]:
-    """Create from data on the host, then copy where the script wants it."""
+    """Create from data on the host, then copy to the GPU where the script wants it there."""
 
     @functools.wraps(function)
     def create(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.pop("device", None)
         is_pinned = kwargs.pop("pin_memory", False)
         if device is None:
-            device = torch.utils._device.CURRENT_DEVICE
-        created = function(*args, device="cpu", **kwargs)
+            device = _device_of_context()
+        is_for_gpu = device is not None and is_cuda(device)
+        # Another device is the host, or "meta", which has no memory.
+        made_on = "cpu" if device is None or is_for_gpu else device
+        created = function(*args, device=made_on, **kwargs)
         if is_pinned and pin is not None:
             pin(created)
-        if device is None or not is_cuda(device):
+        if not is_for_gpu:
             return created
         requires_grad = created.requires_grad
         return created.detach().to(device).requires_grad_(requires_grad)
