@@ -151,11 +151,36 @@ def test_a_script_that_asks_at_the_terminal(run_check: RunCheck) -> None:
 # Several GPUs.
 
 
-def test_a_second_gpu(run_check: RunCheck) -> None:
+def test_a_second_gpu_is_answered_for_one(run_check: RunCheck) -> None:
     script = SCRIPTS / "second_device.py"
     run = run_check(script)
-    assert_refused(run, hint="one GPU|one device|single|cuda:0|device_ids")
-    assert run.names_line(script, line_of(script, "second = nn.Linear"))
+    assert run.returncode == 0, run.stderr
+    (caveat,) = (one for one in run.document["caveats"] if one["code"] == "second-device")
+    line = line_of(script, "second = nn.Linear")
+    assert f"cuda:1 ({script}:{line})" in caveat["message"]
+
+
+def test_a_script_for_torchrun_is_told_its_environment(run_check: RunCheck) -> None:
+    script = SCRIPTS / "distributed.py"
+    run = run_check(script)
+    assert_refused(run, hint="RANK=0 LOCAL_RANK=0 WORLD_SIZE=1")
+    assert run.names_line(script, line_of(script, 'os.environ["LOCAL_RANK"]'))
+
+
+@pytest.mark.slow
+def test_a_script_for_torchrun_is_answered_for_one_gpu(
+    run_check: RunCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    run = run_check(SCRIPTS / "distributed.py")
+    assert run.returncode == 0, run.stderr
+    assert "one-process" in {caveat["code"] for caveat in run.document["caveats"]}
+    assert run.document["step"]["batch_size"] == 32
 
 
 def test_data_parallel_is_answered_for_one_gpu(run_check: RunCheck) -> None:

@@ -146,7 +146,6 @@ def test_run_leaves_nothing_for_the_next(launcher: Launcher, prepare: Prepare) -
         ("pass\n", FailureKind.NO_STEP, "", None),
         ("import os\nos._exit(3)\n", FailureKind.EXIT, "3", None),
         ("import os\nos.kill(os.getpid(), 11)\n", FailureKind.KILLED, "SIGSEGV", None),
-        ("import torch\ntorch.ones(1).cuda(1)\n", FailureKind.SECOND_DEVICE, "cuda:1", 2),
     ],
 )
 def test_end_without_an_answer_says_why_and_where(

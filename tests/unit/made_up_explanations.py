@@ -28,8 +28,9 @@ _FILE = "examples/rnn_stream.py"
 
 
 def part(
-    cause: str, phase: str, module: str, line: int | None, time_us: int, file: str | None = _FILE
-) -> TimePart:
+    cause: str, phase: str, module: str, line: int | None, time_us: int, file: str | None = _FILE,
+    frames: tuple[str, ...] = (),
+) -> TimePart:  # fmt: skip
     return TimePart(
         cause=cause,
         phase=phase,
@@ -37,6 +38,7 @@ def part(
         file=None if line is None else file,
         line=line,
         time_ns=time_us * 1_000,
+        frames=frames,
     )
 
 
@@ -301,6 +303,51 @@ def healthy() -> ExplainReport:
     )
 
 
+def trainer() -> ExplainReport:
+    """Return a step of which all but one line runs below the one that starts a trainer."""
+    file = "examples/finetune.py"
+    entry = "transformers.trainer:Trainer.train"
+    step, backward, update, loader, to_device = (
+        (entry, *names)
+        for names in (
+            ("transformers.trainer:Trainer.training_step",),
+            (
+                "transformers.trainer:Trainer.training_step",
+                "accelerate.accelerator:Accelerator.backward",
+            ),
+            ("accelerate.optimizer:AcceleratedOptimizer.step",),
+            ("transformers.trainer:Trainer.get_batch_samples",),
+            (
+                "transformers.trainer:Trainer.get_batch_samples",
+                "accelerate.utils.operations:send_to_device",
+            ),
+        )
+    )
+    parts = attribution(
+        part(StepCause.DATA_LOADING, "data", "", 46, 180, file, loader),
+        part(StepCause.COPY_PINNED, "forward", "", 46, 60, file, to_device),
+        part(StepCause.DISPATCHER, "forward", "Bert", 46, 300, file, step),
+        part(StepCause.LAUNCH, "forward", "Bert", 46, 90, file, step),
+        part(StepCause.AUTOGRAD, "backward", "Bert", 46, 410, file, backward),
+        part(StepCause.OPTIMIZER, "optimizer", "", 46, 120, file, update),
+        part(StepCause.SYNC, "optimizer", "", 46, 5, file, (entry,)),
+        part(StepCause.PYTHON, "data", "", 12, 236, file),
+        part(StepCause.OVERLAP, "", "", None, 9),
+    )
+    report = launch_bound()
+    finding = msgspec.structs.replace(
+        FINDINGS[0],
+        title="the host reads a value from the GPU in every step",
+        file=file,
+        line=46,
+        fix="TrainingArguments(logging_steps=500, logging_nan_inf_filter=False)",
+        frames=(entry, "transformers.trainer:Trainer._maybe_log_save_evaluate"),
+    )
+    return msgspec.structs.replace(
+        report, target=file, attribution=parts, findings=(finding,), plan=report.plan[:1]
+    )
+
+
 def with_names(report: ExplainReport, name: str) -> ExplainReport:
     """Return a report in which every text that a user controls is ``name``."""
     replace = msgspec.structs.replace
@@ -326,13 +373,26 @@ def with_names(report: ExplainReport, name: str) -> ExplainReport:
         attribution=replace(
             report.attribution,
             parts=tuple(
-                replace(one, module=f"{name}.{name}" if one.module else "", file=name)
+                replace(
+                    one,
+                    module=f"{name}.{name}" if one.module else "",
+                    file=name,
+                    frames=tuple(name for _ in one.frames),
+                )
                 for one in report.attribution.parts
             ),
         ),
         timeline=tuple(replace(one, name=name, module=name, file=name) for one in report.timeline),
         findings=tuple(
-            replace(one, title=name, file=name, fix=name, evidence=name) for one in report.findings
+            replace(
+                one,
+                title=name,
+                file=name,
+                fix=name,
+                evidence=name,
+                frames=tuple(name for _ in one.frames),
+            )
+            for one in report.findings
         ),
         plan=tuple(
             replace(
@@ -348,4 +408,4 @@ def with_names(report: ExplainReport, name: str) -> ExplainReport:
     )
 
 
-ALL = {"launch_bound": launch_bound, "healthy": healthy}
+ALL = {"launch_bound": launch_bound, "healthy": healthy, "trainer": trainer}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from breakeven.cost import reference_host, shipped_costs
 from breakeven.device import find_device
@@ -164,6 +165,22 @@ def test_parts_of_a_nanosecond_go_to_the_largest_remainders() -> None:
     assert whole_parts((33.2, 33.3, 33.5), 100) == (33, 33, 34)
     assert whole_parts((0.4, 0.4, 0.4), 1) == (1, 0, 0)
     assert whole_parts((), 0) == ()
+
+
+def test_time_below_a_frameworks_line_is_told_apart_by_its_functions() -> None:
+    events = (
+        replace(op(host_ns=10, line=7), stack=0),
+        replace(op(host_ns=30, line=7), stack=1),
+        op(host_ns=5, line=7),
+    )
+    frames = (("a:T.fit", "a:T.step"), ("a:T.fit", "a:T.backward"))
+    trace = StepTrace(events=events, stacks=((at(7),), (at(7),)), frames=frames)
+    found = WhatIf(build_program(trace, costs=MadeUpCosts()), GPU, HOST).attribution()
+    assert found.by(lambda part: (part.line, part.frames)) == {
+        (7, frames[1]): 30,
+        (7, frames[0]): 10,
+        (7, ()): 5,
+    }
 
 
 def test_an_empty_step_has_no_parts() -> None:

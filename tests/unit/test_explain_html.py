@@ -35,7 +35,7 @@ def test_the_page_answers_first_and_has_all_sections(name: str) -> None:
     headings = reader.text("h2")
     assert headings[0] == "One step on both sides"
     assert "What to change, by gain" in headings
-    assert ("The step by module" in headings) == (name == "launch_bound")
+    assert ("The step by module" in headings) == (name != "healthy")
 
 
 def test_every_share_is_in_a_table() -> None:
@@ -61,6 +61,14 @@ def test_findings_have_gain_place_fix_and_evidence() -> None:
         finding.fix,
         finding.evidence,
     ]
+
+
+def test_what_a_framework_does_follows_its_line() -> None:
+    reader = page(made_up.trainer())
+    names = reader.text("th")
+    start = names.index("finetune.py:46")
+    assert names[start + 1 : start + 3] == ["→ training_step → backward", "→ training_step"]
+    assert "finetune.py:46 → _maybe_log_save_evaluate" in reader.text("td")
 
 
 def test_the_plan_has_all_devices_with_intervals_and_the_verdict() -> None:

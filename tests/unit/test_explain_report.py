@@ -28,6 +28,7 @@ from breakeven.report._explain_strip import timeline_strip
 from breakeven.report._explain_text import (
     CauseGroup,
     cause_words,
+    frames_text,
     gain_text,
     group_of,
     plan_sentence,
@@ -381,6 +382,65 @@ def test_hostile_names_cannot_steer_a_terminal(name: str, columns: int) -> None:
     assert ":61" in text
     assert "SYNC001" in text
     assert "30 %" in text
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_hostile_names_of_functions_cannot_either(name: str, columns: int) -> None:
+    text = shown(made_up.with_names(made_up.trainer(), name), columns=columns)
+    assert text.replace("\n", "").isprintable()
+    assert max(map(cell_len, text.splitlines())) <= columns
+    assert ":46" in text
+
+
+def test_what_a_framework_does_below_a_line_follows_it() -> None:
+    shares = line_shares(made_up.trainer().attribution, None)
+    trainer = shares[0]
+    assert (trainer.line, trainer.time_ns) == (46, 1_165_000)
+    assert [(part.name, part.cause, part.time_ns) for part in trainer.frames] == [
+        ("training_step → backward", "autograd", 410_000),
+        ("training_step", "dispatching operators", 390_000),
+        ("get_batch_samples", "loading data", 180_000),
+        ("step", "issuing the optimizer", 120_000),
+        ("get_batch_samples → send_to_device", "copies, pinned memory", 60_000),
+        # Below 1 % of the step, and in JSON alone.
+        ("train", "waits, fixed cost", 5_000),
+    ]
+    assert sum(part.time_ns for part in trainer.frames) == trainer.time_ns
+    assert all(share.frames == () for share in shares[1:])
+
+
+def test_a_line_with_one_part_alone_is_not_repeated() -> None:
+    below = ("accelerate.accelerator:Accelerator.backward",)
+    one = made_up.attribution(
+        made_up.part(StepCause.AUTOGRAD, "backward", "", 7, 30, frames=below),
+        made_up.part(StepCause.LAUNCH, "backward", "", 7, 20, frames=below),
+    )
+    (line,) = line_shares(one, None)
+    assert line.frames == ()
+
+
+def test_outer_functions_give_way_where_there_is_little_room() -> None:
+    assert "→ training_step → backward" in shown(made_up.trainer())
+    narrow = shown(made_up.trainer(), columns=34)
+    assert "→ backward" in narrow
+    assert "training_step → backward" not in narrow
+    assert "-> training_step -> backward" in shown(made_up.trainer(), encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("frames", "text"),
+    [
+        ((), ""),
+        (("a.b:Trainer.fit",), "fit"),
+        (("a.b:Trainer.fit", "a.c:Loop.backward"), "backward"),
+        (("a.b:Trainer.fit", "a.c:Loop.step", "t:move"), "step → move"),
+        # The class tells what a function of Python's own name does.
+        (("a.b:Trainer.fit", "a.c:CombinedLoader.__next__"), "CombinedLoader.__next__"),
+    ],
+)
+def test_functions_are_named_without_their_modules(frames: tuple[str, ...], text: str) -> None:
+    assert frames_text(frames) == text
 
 
 def test_markup_of_a_name_is_shown_as_it_is() -> None:

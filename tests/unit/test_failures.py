@@ -58,7 +58,8 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
         ),
         (
             FailureKind.NO_STEP, "", 0,
-            "train.py ended without a training step: no torch optimizer was stepped",
+            "train.py ended without a training step: no optimizer was stepped, and no backward "
+            "pass made",
             "path.py:function",
         ),
         (
@@ -77,11 +78,6 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
             "train.py did not complete a second training step within 60 s; it stood at "
             "/elsewhere/model.py:17: `x = net(y)`",
             "--time-limit",
-        ),
-        (
-            FailureKind.SECOND_DEVICE, "cuda:1", 0,
-            f"train.py uses a second GPU, cuda:1{AT}",
-            "cuda:0 alone",
         ),
         (
             FailureKind.KILLED, "SIGKILL", 0,

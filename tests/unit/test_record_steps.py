@@ -234,9 +234,12 @@ def test_reading_in_each_step_is_kept() -> None:
     assert trace.d2h_bytes == 4
 
 
-def test_single_step_is_said_to_be_the_first() -> None:
-    trace = train(mlp(), num_steps=1)
-    assert [caveat.code for caveat in trace.caveats] == ["first-step"]
+def test_first_step_is_not_recorded() -> None:
+    """It sets up the optimizer's state, and what precedes it is not a step."""
+    with pytest.raises(BreakevenError, match="no training step was recorded") as caught:
+        train(mlp(), num_steps=1)
+    assert "at least twice" in (caught.value.hint or "")
+    assert not [op for op in train(mlp(), num_steps=2).ops if "zeros_like" in op.name]
 
 
 def test_compile_is_said_to_be_ignored() -> None:

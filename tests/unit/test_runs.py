@@ -64,9 +64,7 @@ def test_script_that_refuses_the_cpu_is_told_that_there_is_a_gpu(kind: FailureKi
     assert [request.has_cuda for request in launcher.requests] == [False, True, True]
 
 
-@pytest.mark.parametrize(
-    "kind", [FailureKind.TIME_LIMIT, FailureKind.KILLED, FailureKind.SECOND_DEVICE]
-)
+@pytest.mark.parametrize("kind", [FailureKind.TIME_LIMIT, FailureKind.KILLED])
 def test_run_that_a_gpu_would_not_save_is_not_repeated(kind: FailureKind) -> None:
     runs, launcher = runs_of(failure(kind))
     with pytest.raises(ScriptError):

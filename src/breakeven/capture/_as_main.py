@@ -2,60 +2,87 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
+
+from breakeven.capture._script_modules import set_aside_for
 
 _OUR_FOLDER = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 # What runs on the way to the user's first line.
 _MACHINERY = ("<frozen ", runpy.__file__, str(Path(__file__).resolve()))
 
 
-def run_as_main(target: str, *, is_module: bool) -> None:
+def run_as_main(
+    target: str, arguments: Sequence[str], *, is_module: bool, text: bytes | None = None
+) -> None:
     """Run the target in a fresh ``__main__``, which stays: threads and ``atexit`` still need it.
 
     An exception ends the process with the traceback that plain Python shows, without our frames.
 
     Args:
-        target: Path of the script, or name of the module; ``sys.argv`` is set by the caller.
+        target: Path of the script as the user wrote it, or name of the module.
+        arguments: ``sys.argv[1:]`` of the script.
         is_module: The target is a module.
+        text: Run this in place of the script's own text; None for its own.
     """
-    main = ModuleType("__main__")
-    main.__dict__.update(__annotations__={}, __builtins__=__builtins__)
-    sys.modules["__main__"] = main
+    # As `python -m` has it until the module is found.
+    sys.argv = ["-m" if is_module else target, *arguments]
+    start = ["-m", target] if is_module else [target]
+    sys.orig_argv = [sys.executable, *start, *arguments]
+    main = fresh_main()
     try:
         if is_module:
             _set_first_path(str(Path.cwd()))
             # What `python -m` itself calls.
             runpy._run_module_as_main(target)  # pyright: ignore[reportAttributeAccessIssue]
         else:
-            # As Python does for a script that is a link: modules are beside the file itself.
-            _set_first_path(str(Path(target).resolve().parent))
-            _run_file(target, main)
+            put_folder_first(target)
+            _run_file(target, main, text)
     except BaseException as error:
         _hide_our_frames(error)
         raise
 
 
+def fresh_main() -> ModuleType:
+    """Put an empty ``__main__`` in the place of the one that there is, and return it."""
+    main = ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    return main
+
+
+def put_folder_first(script: str) -> None:
+    """Let a script's folder come first where modules are looked for, unless Python is told not to.
+
+    Args:
+        script: Its path; of a link, modules are beside the file itself.
+    """
+    _set_first_path(str(Path(script).resolve().parent))
+
+
 def _set_first_path(folder: str) -> None:
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path.insert(0, folder)
+        set_aside_for(folder)
 
 
-def _run_file(path: str, main: ModuleType) -> None:
+def _run_file(path: str, main: ModuleType, text: bytes | None) -> None:
     # Not normalized: plain Python puts the two together as they are.
     file = path if Path(path).is_absolute() else f"{Path.cwd()}{os.sep}{path}"
     main.__dict__.update(
         __file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None
     )
-    with io.open_code(file) as source:
-        code = compile(source.read(), file, "exec", dont_inherit=True)
-    exec(code, main.__dict__)
+    if text is None:
+        with io.open_code(file) as source:
+            text = source.read()
+    exec(compile(text, file, "exec", dont_inherit=True), main.__dict__)
 
 
 def _hide_our_frames(error: BaseException) -> None:

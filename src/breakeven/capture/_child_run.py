@@ -6,20 +6,19 @@ import gc
 import importlib.util
 import linecache
 import os
-import runpy
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import msgspec
 import torch
 
-from breakeven.capture._cuda_names import SecondDeviceError
+from breakeven.capture._as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
 from breakeven.capture._numbers_session import NumbersSession
 from breakeven.capture._plain_session import PlainSession
@@ -81,19 +80,16 @@ class ChildRun:
         raise AssertionError("the process has ended")
 
     def _run_target(self, target: Target) -> None:
-        sys.argv = [target.path, *target.arguments]
-        if target.kind is TargetKind.MODULE:
-            sys.path.insert(0, str(Path.cwd()))
-            runpy.run_module(target.path, run_name="__main__", alter_sys=True)
+        if target.kind is not TargetKind.FUNCTION:
+            text = self._request.raw_changed_text
+            if text:
+                _keep_lines(text, target.path)
+            is_module = target.kind is TargetKind.MODULE
+            run_as_main(target.name, target.arguments, is_module=is_module, text=text or None)
             return
-        # As Python does for a script that is a link: modules are beside the file itself.
-        sys.path.insert(0, str(Path(target.path).resolve().parent))
-        if target.kind is TargetKind.SCRIPT:
-            if self._request.raw_changed_text:
-                _run_text(self._request.raw_changed_text, target.path)
-            else:
-                runpy.run_path(target.path, run_name="__main__")
-            return
+        sys.argv = [target.name, *target.arguments]
+        fresh_main()
+        put_folder_first(target.path)
         function = _load_function(target)
         function()
         if self._session.num_steps == 0:
@@ -167,7 +163,9 @@ class ChildRun:
         )
 
     def _no_step(self) -> RunFailure:
-        return RunFailure(kind=FailureKind.NO_STEP, message="", num_steps=self._session.num_steps)
+        is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
+        kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
+        return RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
 
     def _explain(self, error: BaseException) -> RunFailure:
         stack = _stack_of_error(error)
@@ -175,8 +173,6 @@ class ChildRun:
         kind = FailureKind.EXCEPTION
         if isinstance(error, SystemExit):
             kind = FailureKind.EXIT
-        elif isinstance(error, SecondDeviceError):
-            kind = FailureKind.SECOND_DEVICE
         return RunFailure(
             kind=kind,
             message=_text_of(error),
@@ -194,17 +190,11 @@ class ChildRun:
             line = line[os.write(self._answer_fd, line) :]
 
 
-def _run_text(text: bytes, path: str) -> None:
-    """Run a text as the script at ``path``, whose file is left alone."""
-    # Whoever asks for the source of a function must not get that of the file.
+def _keep_lines(text: bytes, path: str) -> None:
+    """Let whoever asks for the source of a function get this text, and not that of the file."""
     # Lines of bytes end where Python's do; those of a str also at form feeds.
     lines = [line.decode() for line in text.splitlines(keepends=True)]
     linecache.cache[path] = (len(text), None, lines, path)
-    code = compile(text, path, "exec", dont_inherit=True)
-    main = ModuleType("__main__")
-    main.__file__ = path
-    sys.modules["__main__"] = main
-    exec(code, vars(main))
 
 
 def _load_function(target: Target) -> Callable[[], Any]:

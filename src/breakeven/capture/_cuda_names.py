@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-
-
-class SecondDeviceError(RuntimeError):
-    """The script asked for ``cuda:1`` or beyond; a step is predicted on one GPU."""
 
 
 def is_cuda(device: Any) -> bool:
@@ -25,28 +22,33 @@ class CudaDevices:
 
     Args:
         num_devices: How many there are.
+        on_other: Called with the index of a device beyond those, which the first then stands for;
+            without it there is none.
     """
 
-    def __init__(self, num_devices: int = 1) -> None:
+    def __init__(self, num_devices: int = 1, on_other: Callable[[int], None] | None = None) -> None:
         self.num_devices = num_devices
         self.current = 0
+        self._on_other = on_other
 
     def index_of(self, device: Any) -> int:
         """Return the index of a CUDA device; the current one's where none is said.
 
         Raises:
-            SecondDeviceError: It is beyond the only device.
             RuntimeError: It is beyond the devices.
         """
         index = device if device is None or isinstance(device, int) else torch.device(device).index
         if index is None or index < 0:
             return self.current
         if index >= self.num_devices:
-            if self.num_devices == 1:
-                raise SecondDeviceError(f"cuda:{index}")
-            raise RuntimeError(
-                f"CUDA error: invalid device ordinal: cuda:{index} of {self.num_devices} devices"
-            )
+            if self._on_other is None:
+                plural = "" if self.num_devices == 1 else "s"
+                raise RuntimeError(
+                    f"CUDA error: invalid device ordinal: cuda:{index} of {self.num_devices} "
+                    f"device{plural}"
+                )
+            self._on_other(index)
+            return 0
         return index
 
     def name_of(self, device: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import select
 import signal
 import subprocess
@@ -12,8 +13,8 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from time import monotonic
-from typing import IO, Any
+from time import monotonic, sleep
+from typing import Any
 
 import msgspec
 
@@ -35,6 +36,7 @@ from breakeven.capture._protocol import (
     StepCount,
     TracedRun,
 )
+from breakeven.capture._script_terminal import ScriptTerminal, user_terminal_size
 from breakeven.errors import BreakevenError
 from breakeven.timing import TurnKind
 
@@ -43,6 +45,15 @@ _START_LIMIT_S = 120.0
 # The child ends itself at the time limit; it gets this much longer to say so.
 _GRACE_S = 5.0
 _HOST_LIMIT_S = 30.0
+# How often a script that waits for input is looked after.
+_POLL_S = 0.2
+# How long nothing more must come for the output to be complete, and how long to wait for that.
+_SETTLE_S = 0.01
+_SETTLE_LIMIT_S = 0.5
+# Escape sequences such as those of colours, and the backspaces of progress bars.
+_STEERING = re.compile(
+    "\x1b\\[[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-Z\\\\-_=>]|\b"
+)
 _DECODER = msgspec.json.Decoder(Message)
 
 
@@ -67,28 +78,34 @@ class Launcher:
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
             or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
         }
+        size = user_terminal_size()
+        terminal = ScriptTerminal(size) if size is not None else None
+        output_fd, script_fd = (
+            (terminal.our_end, terminal.scripts_end) if terminal is not None else os.pipe()
+        )
         self._server = subprocess.Popen(
             [
                 sys.executable,
+                # No file in the current folder takes the place of a module of Python's or torch's.
+                "-P",
                 "-m",
                 "breakeven.capture._server",
                 str(request_read),
                 str(answer_write),
                 str(turn_read),
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=script_fd if terminal is not None else subprocess.DEVNULL,
+            stdout=script_fd,
+            stderr=script_fd,
             pass_fds=(request_read, answer_write, turn_read),
             env=environment,
             start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
         )
-        os.close(request_read)
-        os.close(answer_write)
-        os.close(turn_read)
+        for fd in (request_read, answer_write, turn_read, script_fd):
+            os.close(fd)
         self._buffer = b""
         self._child = 0
-        self._output = _Tail(self._server.stdout)
+        self._output = _Tail(output_fd, terminal)
         self._ready: Ready | None = None
 
     def __enter__(self) -> Launcher:
@@ -262,21 +279,32 @@ def _killed(exit_code: int) -> RunFailure:
 
 
 class _Tail:
-    """Reads a stream to its end in a thread and keeps only the last of it."""
+    """Reads what a script prints to its end in a thread, and keeps only the last of it.
 
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        assert stream is not None
-        self._stream = stream
+    Args:
+        fd: Where it comes out.
+        terminal: What it is printed to, whose input is to be empty; None for a pipe.
+    """
+
+    def __init__(self, fd: int, terminal: ScriptTerminal | None) -> None:
+        self._fd = fd
+        self._terminal = terminal
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._lock = threading.Lock()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def text(self) -> str:
-        """Return what is kept."""
+        """Return what is kept, as text without what steers a terminal."""
+        # A terminal hands on what is written to it a little later.
+        deadline_s = monotonic() + _SETTLE_LIMIT_S
+        while self._thread.is_alive() and monotonic() < deadline_s and self._has_more(_SETTLE_S):
+            sleep(_SETTLE_S)
         with self._lock:
-            return b"".join(self._chunks)[-_KEPT_OUTPUT_BYTES:].decode(errors="replace")
+            kept = b"".join(self._chunks)[-_KEPT_OUTPUT_BYTES:]
+        return _STEERING.sub("", kept.decode(errors="replace"))
 
     def clear(self) -> None:
         """Forget what is kept."""
@@ -285,15 +313,41 @@ class _Tail:
             self._size = 0
 
     def close(self) -> None:
-        """Wait for the end of the stream."""
-        self._thread.join(timeout=2.0)
-        if not self._thread.is_alive():
-            self._stream.close()
+        """Read what is left, and end."""
+        self._is_closed = True
+        self._thread.join()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _read(self) -> None:
-        while data := os.read(self._stream.fileno(), 1 << 16):
-            with self._lock:
+        checked_s = monotonic()
+        while True:
+            # Whoever outlives the run may still have it open, but is not listened to.
+            has_more = self._has_more(0.0 if self._is_closed else _POLL_S)
+            if not has_more and self._is_closed:
+                return
+            if self._terminal is not None and monotonic() - checked_s >= _POLL_S:
+                self._terminal.end_input()
+                checked_s = monotonic()
+            if has_more and not self._keep():
+                return
+
+    def _has_more(self, wait_s: float) -> bool:
+        return bool(select.select([self._fd], [], [], wait_s)[0])
+
+    def _keep(self) -> bool:
+        """Keep what there is to read; return False at the end."""
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:  # the end of a terminal that nobody has open any more
+            data = b""
+        with self._lock:
+            if data:
                 self._chunks.append(data)
                 self._size += len(data)
-                while self._size - len(self._chunks[0]) > _KEPT_OUTPUT_BYTES:
-                    self._size -= len(self._chunks.popleft())
+            while self._chunks and self._size - len(self._chunks[0]) > _KEPT_OUTPUT_BYTES:
+                self._size -= len(self._chunks.popleft())
+        return bool(data)

@@ -6,6 +6,7 @@ import ast
 import tokenize
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from types import CodeType
 from typing import Any
@@ -68,7 +69,7 @@ def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFact
     return LoaderFacts(
         location=record.location,
         batch_size=batch_size_of(loader) or 0,
-        num_samples=_length_of(loader.dataset),
+        num_samples=length_of(loader.dataset),
         num_workers=record.num_workers,
         pin_memory=bool(loader.pin_memory),
         persistent_workers=record.persistent_workers,
@@ -88,7 +89,8 @@ def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFact
 
 def batch_size_of(loader: DataLoader[Any]) -> int | None:
     """Return the samples of a batch, where the loader or its batch sampler says."""
-    return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    size = loader.batch_size or _attributes(loader.batch_sampler).get("batch_size")
+    return size if isinstance(size, int) else None
 
 
 def join_records(records: Iterable[LoaderRecord], *, is_timed: bool) -> tuple[LoaderFacts, ...]:
@@ -142,43 +144,57 @@ def held_bytes(dataset: Any) -> int:
             return int(getattr(value, "nbytes", 0))
         if is_nested or not isinstance(value, (list, tuple, dict)):
             return 0
-        items = list(value.values()) if isinstance(value, dict) else value
-        return sum(count(item, is_nested=True) for item in items[:_MAX_ELEMENTS])
+        return sum(count(item, is_nested=True) for item in _elements(value))
 
     def held_by(source: Any) -> int:
         if isinstance(source, Subset):
-            return held_by(source.dataset)
+            return held_by(_attributes(source).get("dataset"))
         if isinstance(source, ConcatDataset):
-            return sum(held_by(part) for part in source.datasets)
+            return sum(held_by(part) for part in _attributes(source).get("datasets", ()))
         if isinstance(source, (list, tuple)):
-            return sum(count(sample) for sample in source[:_MAX_ELEMENTS])
+            return sum(count(sample) for sample in _elements(source))
         return sum(count(value) for value in _attributes(source).values())
 
     return held_by(dataset)
 
 
+def _elements(held: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> Iterable[Any]:
+    """Return the first elements as they are stored, whatever a class of one's own makes of them."""
+    if isinstance(held, dict):
+        return islice(dict.values(held), _MAX_ELEMENTS)
+    if isinstance(held, list):
+        return islice(list.__iter__(held), _MAX_ELEMENTS)
+    return islice(tuple.__iter__(held), _MAX_ELEMENTS)
+
+
 def _innermost(dataset: Any) -> Any:
     """Return the data set that a subset, or a concatenation of one kind, takes samples from."""
     while True:
+        inner = None
         if isinstance(dataset, Subset):
-            dataset = dataset.dataset
+            inner = _attributes(dataset).get("dataset")
         elif isinstance(dataset, ConcatDataset):
-            dataset = dataset.datasets[0]
-        else:
+            inner = next(iter(_attributes(dataset).get("datasets", ())), None)
+        if inner is None:
             return dataset
+        dataset = inner
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    found = getattr(value, "__dict__", {})
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
     return dict(found) if isinstance(found, dict) else {}
 
 
-def _length_of(dataset: Any) -> int:
+def length_of(dataset: Any) -> int:
+    """Return the samples of a data set; 0 where it does not say."""
     if not isinstance(dataset, Sized):
         return 0
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):  # an iterable data set may define and refuse it
+    except Exception:
         return 0
 
 

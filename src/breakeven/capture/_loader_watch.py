@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import Counter
-from collections.abc import Callable, Sized
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler
@@ -20,11 +19,12 @@ from breakeven.capture._loader_facts import (
     batch_size_of,
     describe_loader,
     join_records,
+    length_of,
 )
 from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._protocol import LoaderUse
 from breakeven.capture._unrecorded import without_modes
-from breakeven.configure import Patches
+from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts
 
 
@@ -35,13 +35,13 @@ class LoaderWatch(Patches):
         old_batch_size: DataLoaders of this batch size get the new one; 0 for none.
         new_batch_size: The new batch size.
         in_process: Load without worker processes, so that the fetch itself can be seen.
-        around_fetch: Context manager entered around every fetch.
+        around_fetch: Context manager entered around every fetch; called with the loader.
         on_batch: Called with every batch and the time of its fetch in nanoseconds.
     """
 
     def __init__(
         self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
-        around_fetch: Callable[[], Any] = nullcontext,
+        around_fetch: Callable[[Any], Any] = nullcontext,
         on_batch: Callable[[Any, int], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -50,7 +50,7 @@ class LoaderWatch(Patches):
         self._in_process = in_process
         self._around_fetch = around_fetch
         self._on_batch = on_batch
-        self._records: WeakKeyDictionary[DataLoader[Any], LoaderRecord] = WeakKeyDictionary()
+        self._records = ByIdentity[DataLoader[Any], LoaderRecord]()
         # Of the loaders that a batch was taken from; they may be gone meanwhile.
         self._used: list[LoaderRecord] = []
         # Since the last step boundary: (loader, time of the fetch).
@@ -87,14 +87,17 @@ class LoaderWatch(Patches):
                 watch._record_of(loader).num_epochs += 1
 
         def fetch(iterator: Any) -> Any:
+            loader = vars(iterator).get("_watched_loader")
+            if loader is None:  # begun before this watch
+                return original_next(iterator)
             started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
-            with watch._around_fetch():
+            with watch._around_fetch(iterator._watched_loader):
                 batch = original_next(iterator)
             duration_ns = perf_counter_ns() - started_ns
             cpu_ns = thread_time_ns() - started_cpu_ns
-            watch._fetches.append((iterator._watched_loader, duration_ns))
+            watch._fetches.append((loader, duration_ns))
             if watch._in_process:
-                watch._note_fetch(iterator._watched_loader, batch, duration_ns, cpu_ns)
+                watch._note_fetch(loader, batch, duration_ns, cpu_ns)
             if watch._on_batch is not None:
                 watch._on_batch(batch, duration_ns)
             return batch
@@ -165,11 +168,10 @@ class LoaderWatch(Patches):
         batch_size = batch_size_of(loader)
         if not batch_size:
             return None
-        is_sized = isinstance(loader.dataset, Sized)
         return LoaderUse(
             batch_size=batch_size,
             batches_per_step=counts[most_used],
-            num_samples=len(loader.dataset) if is_sized else 0,
+            num_samples=length_of(loader.dataset),
             num_workers=self._num_workers_of(loader),
             wait_ns=sum(duration for _, duration in fetches),
         )
@@ -189,7 +191,8 @@ def _with_enough_samples(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Draw with replacement where the data set is smaller than a few batches of the new size."""
     is_own_order = len(args) < 2 and kwargs.get("sampler") is None
-    if not isinstance(dataset, Sized) or not is_own_order or len(dataset) >= 4 * batch_size:
+    num_samples = length_of(dataset)
+    if not num_samples or not is_own_order or num_samples >= 4 * batch_size:
         return args, kwargs
     kwargs = {**kwargs, "shuffle": False}
     kwargs["sampler"] = RandomSampler(dataset, replacement=True, num_samples=16 * batch_size)  # type: ignore[arg-type]
@@ -201,9 +204,13 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         return [batch]
     if isinstance(batch, dict):
-        return [tensor for value in batch.values() for tensor in tensors_of(value)]
-    if isinstance(batch, (list, tuple)):
-        return [tensor for value in batch for tensor in tensors_of(value)]
-    if hasattr(batch, "data") and isinstance(batch.data, dict):  # transformers.BatchEncoding
-        return tensors_of(batch.data)
-    return []
+        values: Iterable[Any] = dict.values(batch)
+    elif isinstance(batch, list):
+        values = list.__iter__(batch)
+    elif isinstance(batch, tuple):
+        values = tuple.__iter__(batch)
+    elif isinstance(batch, UserDict):  # such as transformers.BatchEncoding
+        values = vars(batch).get("data", {}).values()
+    else:
+        return []
+    return [tensor for value in values for tensor in tensors_of(value)]

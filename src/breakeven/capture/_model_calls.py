@@ -11,6 +11,7 @@ import msgspec
 import torch
 from torch import nn
 
+from breakeven.configure import has_parameters
 from breakeven.trace import Event, Location, ModelCall, Phase
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class CalledModel(msgspec.Struct, kw_only=True):
 
 def start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> CalledModel | None:
     """Note that ``module`` is called; None where it is no model or only prepares data."""
-    if next(module.parameters(), None) is None or recorder.phase is Phase.DATA:
+    if recorder.phase is Phase.DATA or not has_parameters(module):
         return None
     origin = recorder.current_origin()
     position, node = len(recorder.events), _next_node()
@@ -87,7 +88,7 @@ def start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> Called
         model=type(module).__name__,
         location=origin.location,
         stack=origin.stack,
-        is_training=module.training,
+        is_training=bool(module.training),
         num_samples=_num_samples(inputs),
         events=recorder.events,
         first_event=position,
@@ -109,7 +110,7 @@ def _num_samples(inputs: tuple[Any, ...]) -> int:
     named = _keywords_of_call()
     for value in (*inputs, *named.values()):
         if isinstance(value, torch.Tensor) and value.dim():
-            return value.shape[0]
+            return value.size(0)
     return 0
 
 

@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from breakeven.capture._closures import Arguments, around_closure
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._parameter_names import ParameterNames
@@ -21,7 +22,7 @@ from breakeven.capture._redirect import redirect_cuda_to_cpu
 from breakeven.capture._repeatable import random_state_digest, repeatable_random_numbers
 from breakeven.capture._tensor_numbers import tensor_numbers
 from breakeven.capture._weight_noise import WeightNoise
-from breakeven.configure import Patches, configured
+from breakeven.configure import Patches, configured, groups_of
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
 
@@ -68,7 +69,9 @@ class NumbersSession(ExitStack):
         self.enter_context(repeatable_random_numbers())
         if not request.on_cuda:
             self.enter_context(
-                redirect_cuda_to_cpu(has_cuda=request.has_cuda, keeps_compile=request.compiles)
+                redirect_cuda_to_cpu(
+                    has_cuda=request.has_cuda, keeps_compile=request.compiles, is_alone=True
+                )
             )
         if request.compiles:
             import torch._inductor.config as inductor  # slow, and only of use for compiled code
@@ -156,21 +159,16 @@ class NumbersSession(ExitStack):
 
     def _before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        # args[0] is the optimizer itself.
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:
-            self._record_gradients(optimizer)
-            return None
-
-        def evaluate() -> Any:
+    ) -> Arguments | None:
+        def evaluate(closure: Callable[[], Any]) -> Any:
             result = closure()
             self._record_gradients(optimizer)
             return result
 
-        if len(args) > 1:
-            return (args[0], evaluate, *args[2:]), kwargs
-        return args, {**kwargs, "closure": evaluate}
+        changed = around_closure(optimizer, args, kwargs, evaluate)
+        if changed is None:
+            self._record_gradients(optimizer)
+        return changed
 
     def _record_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the gradients of an update; of an evaluation after others, its own instead."""
@@ -178,7 +176,7 @@ class NumbersSession(ExitStack):
         # A fused optimizer divides by GradScaler's factor by itself.
         scale = getattr(optimizer, "grad_scale", None)
         self._gradients.clear()
-        for group, parameters in enumerate(optimizer.param_groups):
+        for group, parameters in enumerate(groups_of(optimizer)):
             for index, parameter in enumerate(parameters["params"]):
                 if parameter.grad is None:
                     continue

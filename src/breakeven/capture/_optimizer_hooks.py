@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,10 +13,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from breakeven.capture._closures import Arguments, around_closure
 from breakeven.capture._device_map import HOST
 from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._recorder import StepRecorder
-from breakeven.configure import Patches
+from breakeven.configure import ByIdentity, Patches, groups_of, updated_by
 from breakeven.trace import Location, OptimizerFacts, Phase
 
 OnUpdate = Callable[[int], None]
@@ -43,9 +43,7 @@ class OptimizerHooks(Patches):
         # Keeps the optimizers alive, so that their ids are not given to others.
         self._seen: list[torch.optim.Optimizer] = []
         # The user's line that made each.
-        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Location | None] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._made = ByIdentity[torch.optim.Optimizer, Location | None]()
         self._num_calls = 0
 
     def __enter__(self) -> OptimizerHooks:
@@ -63,6 +61,10 @@ class OptimizerHooks(Patches):
         self.callback(register_optimizer_step_post_hook(self._after).remove)
         return self
 
+    def has_any(self) -> bool:
+        """Return whether an optimizer has been made."""
+        return bool(self._made)
+
     def is_round_known(self) -> bool:
         """Return whether all optimizers have stepped, so that a round of them can be told.
 
@@ -72,15 +74,22 @@ class OptimizerHooks(Patches):
             return True
         return all(id(optimizer) in self._numbers for optimizer in self._made)
 
+    def forget(self) -> None:
+        """Begin anew: the optimizers that have stepped so far do not count."""
+        for optimizer in self._seen:
+            self._made.pop(optimizer, None)
+        self._seen.clear()
+        self._numbers.clear()
+        self._num_calls = 0
+
     def parameters(self) -> Iterator[torch.Tensor]:
         """Yield what the optimizers seen so far update, each tensor once."""
         known: set[int] = set()
         for optimizer in self._seen:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if id(parameter) not in known:
-                        known.add(id(parameter))
-                        yield parameter
+            for parameter in updated_by(optimizer):
+                if id(parameter) not in known:
+                    known.add(id(parameter))
+                    yield parameter
 
     def facts(self) -> tuple[OptimizerFacts, ...]:
         """Return what is known of the optimizers seen so far, in order of their first update."""
@@ -88,7 +97,7 @@ class OptimizerHooks(Patches):
             OptimizerFacts(
                 name=type(optimizer).__name__,
                 location=self._made[optimizer],
-                num_tensors=sum(len(group["params"]) for group in optimizer.param_groups),
+                num_tensors=sum(1 for _ in updated_by(optimizer)),
                 foreach=_switch(optimizer, "foreach"),
                 fused=_switch(optimizer, "fused"),
                 is_from_torch=type(optimizer).__module__.startswith("torch."),
@@ -98,27 +107,21 @@ class OptimizerHooks(Patches):
 
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    ) -> Arguments | None:
         recorder = self._recorder
         assert recorder is not None
         recorder.start_update()
         if recorder.is_moving:
             _keep_counters_on_host(optimizer, recorder)
-        # args[0] is the optimizer itself.
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:
-            return None
 
-        def evaluate() -> Any:
+        def evaluate(closure: Callable[[], Any]) -> Any:
             recorder.phase = None
             try:
                 return closure()
             finally:
                 recorder.phase = Phase.OPTIMIZER
 
-        if len(args) > 1:
-            return (args[0], evaluate, *args[2:]), kwargs
-        return args, {**kwargs, "closure": evaluate}
+        return around_closure(optimizer, args, kwargs, evaluate)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._recorder is not None:
@@ -134,13 +137,14 @@ class OptimizerHooks(Patches):
 
 def _switch(optimizer: torch.optim.Optimizer, name: str) -> bool | None:
     """Return an option that is on, off or left to torch; an optimizer of one's own has none."""
-    value = optimizer.defaults.get(name)
+    defaults = getattr(optimizer, "defaults", None)
+    value = defaults.get(name) if isinstance(defaults, dict) else None
     return value if isinstance(value, bool) else None
 
 
 def _keep_counters_on_host(optimizer: torch.optim.Optimizer, recorder: StepRecorder) -> None:
     """Leave step counters made before the recording where CUDA's optimizers have them."""
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         if group.get("capturable") or group.get("fused"):
             continue
         for parameter in group["params"]:

@@ -8,6 +8,12 @@ from typing import NamedTuple
 
 import torch
 
+from breakeven.capture._framework_frames import (
+    FrameworkFrame,
+    framework_frame,
+    is_call_of_module,
+    parts_of_step,
+)
 from breakeven.capture._location import is_user_file, location_of, runs_user_code
 from breakeven.trace import Location
 
@@ -37,7 +43,8 @@ class Origin(NamedTuple):
     Args:
         location: The innermost line of the user; in the backward pass that of the forward op.
         module: Dotted path of the ``nn.Module``.
-        stack: Number of the user's lines in `Origins.stacks`; -1 where there are none.
+        stack: Number of the user's lines in `Origins.stacks`, and of what runs below them in
+            `Origins.frames`; -1 where there are none.
         via: Dotted name of the library module that acts below that line; empty for the line.
     """
 
@@ -53,12 +60,16 @@ class Origins:
     def __init__(self) -> None:
         # Each a tuple of the user's lines, outermost first.
         self.stacks: list[tuple[Location, ...]] = []
+        # For each of them the functions of a training framework below its last line.
+        self.frames: list[tuple[str, ...]] = []
         # Autograd's numbers of the nodes that the backward passes of this step ran.
         self.reached: set[int] = set()
         self._forward: dict[int, Origin] = {}
-        self._numbers: dict[tuple[Location, ...], int] = {}
-        # By code and instruction of each frame of the user: quicker than lines.
-        self._numbers_by_frames: dict[tuple[int, ...], int] = {}
+        self._numbers: dict[tuple[tuple[Location, ...], tuple[str, ...]], int] = {}
+        # By the code of frames below the user's, then code and instruction of each of his: quicker
+        # than lines.
+        self._numbers_by_frames: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._framework_frames: dict[int, FrameworkFrame | None] = {}
         # Keeps them alive, so that their ids are not given to others.
         self._codes: dict[int, CodeType] = {}
         self._libraries: dict[str, str | None] = {}
@@ -77,7 +88,9 @@ class Origins:
         node = torch._C._current_autograd_node()
         if node is not None and not runs_user_code(frame, below=_ENGINE):
             found = self._forward.get(node._sequence_nr())
-            return self._origin_of(frame, "") if found is None else found
+            if found is None:
+                return self._origin_of(frame, "")
+            return self._in_backward(found, frame)
         origin = self._origin_of(frame, module)
         # The node of a forward operator is made just before the operator is dispatched. Detached
         # and grad-free operators make none and must not overwrite an earlier entry.
@@ -85,9 +98,20 @@ class Origins:
         self._forward.setdefault(next_number - 1, origin)
         return origin
 
+    def _in_backward(self, forward: Origin, frame: FrameType | None) -> Origin:
+        """Return the origin of a forward operator as that of its backward pass.
+
+        The line stays. Where a framework runs both below it, what it runs now tells them apart.
+        """
+        if forward.stack < 0 or not self.frames[forward.stack]:
+            return forward
+        now = self._origin_of(frame, "")
+        return forward._replace(stack=now.stack) if now.location == forward.location else forward
+
     def _origin_of(self, frame: FrameType | None, module: str) -> Origin:
         libraries = self._libraries
         key: list[int] = []
+        below: list[int] = []
         via = ""
         innermost = frame
         while frame is not None and len(key) < 2 * _MAX_STACK:
@@ -96,15 +120,27 @@ class Origins:
             library = libraries[file] if file in libraries else self._classify(frame)
             if library is None:
                 key += (id(code), frame.f_lasti)
-            elif library and not key and not via:
-                via = library
+            elif not key:
+                via = via or library
+                if is_call_of_module(code):
+                    below.clear()
+                elif self._framework_frame(frame) is not None:
+                    below.append(id(code))
             frame = frame.f_back
-        number = self._numbers_by_frames.get(tuple(key))
+        numbered = tuple(below), tuple(key)
+        number = self._numbers_by_frames.get(numbered)
         if number is None:
-            number = self._number_of(innermost)
-            self._numbers_by_frames[tuple(key)] = number
+            number = self._number_of(innermost, below)
+            self._numbers_by_frames[numbered] = number
         location = self.stacks[number][-1] if number >= 0 else None
         return Origin(location, module, number, via)
+
+    def _framework_frame(self, frame: FrameType) -> FrameworkFrame | None:
+        code = frame.f_code
+        if id(code) not in self._framework_frames:
+            self._codes[id(code)] = code
+            self._framework_frames[id(code)] = framework_frame(frame)
+        return self._framework_frames[id(code)]
 
     def _classify(self, frame: FrameType) -> str | None:
         """Return None for a file of the user, else the name to report; empty for none."""
@@ -122,8 +158,13 @@ class Origins:
         self._libraries[file] = "" if is_passed or file.startswith("<") else name
         return self._libraries[file]
 
-    def _number_of(self, frame: FrameType | None) -> int:
-        """Return the number of the user's lines that lead to ``frame``; -1 where there are none."""
+    def _number_of(self, frame: FrameType | None, below: list[int]) -> int:
+        """Return the number of the user's lines that lead to ``frame``; -1 where there are none.
+
+        Args:
+            frame: The innermost frame.
+            below: Codes of the framework's frames below the last line, innermost first.
+        """
         lines: list[Location] = []
         while frame is not None and len(lines) < _MAX_STACK:
             code = frame.f_code
@@ -133,8 +174,11 @@ class Origins:
             frame = frame.f_back
         if not lines:
             return -1
+        known = (self._framework_frames[code] for code in reversed(below))
+        parts = parts_of_step(frame for frame in known if frame is not None)
         stack = tuple(reversed(lines))
-        if stack not in self._numbers:
-            self._numbers[stack] = len(self.stacks)
+        if (stack, parts) not in self._numbers:
+            self._numbers[stack, parts] = len(self.stacks)
             self.stacks.append(stack)
-        return self._numbers[stack]
+            self.frames.append(parts)
+        return self._numbers[stack, parts]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import torch
 from torch import nn
+
+from breakeven.configure import children_of, named_parameters_of
 
 # What torch.compile puts in front of the names of what it wraps.
 _COMPILED = "_orig_mod."
@@ -28,7 +29,7 @@ class ParameterNames:
             self._names.update(
                 (id(each), name.replace(_COMPILED, ""))
                 for model in _outermost_models()
-                for name, each in model.named_parameters(remove_duplicate=False)
+                for name, each in named_parameters_of(model)
             )
             # Asked for once: what has no name now is not looked for at every update.
             self._names.setdefault(id(parameter), "")
@@ -40,13 +41,9 @@ def _outermost_models() -> list[nn.Module]:
     # By the type, since an object may pretend another class.
     models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     complete = [model for model in models if "_modules" in vars(model)]
-    parts = {id(part) for model in complete for part in model.children()}
+    parts = {id(part) for model in complete for part in children_of(model)}
     return sorted((model for model in complete if id(model) not in parts), key=_num_parameters)
 
 
 def _num_parameters(model: nn.Module) -> int:
-    return sum(1 for _ in _parameters(model))
-
-
-def _parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    return model.parameters()
+    return len({id(each) for _, each in named_parameters_of(model)})

@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from msgspec.structs import replace
 
+from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
@@ -51,7 +52,9 @@ _NEEDS_CUDA = Caveat(
     message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
 )
 
-_PRECISIONS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_PRECISIONS: dict[torch.dtype | None, str] = {
+    torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
+}  # fmt: skip
 
 
 class PlainSession(ExitStack):
@@ -75,6 +78,10 @@ class PlainSession(ExitStack):
         self._uses_cuda = request.on_cuda
         self._uses: list[LoaderUse] = []
         self._optimizers = OptimizerHooks(self._mark)
+        self._num_backwards = 0
+        self._num_skipped = 0
+        # Of what backward passes began at, where no optimizer says what is trained.
+        self._loss_dtype: torch.dtype | None = None
         self._is_compiled = False
         self._load: OtherLoad | None = None
         self._turns = turns
@@ -102,8 +109,8 @@ class PlainSession(ExitStack):
 
     @property
     def num_steps(self) -> int:
-        """Return the optimizer calls so far."""
-        return self._timer.num_calls
+        """Return the updates so far."""
+        return self._num_skipped + self._timer.num_calls
 
     def __enter__(self) -> PlainSession:
         super().__enter__()
@@ -113,10 +120,13 @@ class PlainSession(ExitStack):
                     has_cuda=self._request.has_cuda,
                     on_compile=self._note_compile,
                     keeps_compile=self._request.compiles,
+                    is_alone=True,
                 )
             )
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
+        if self._request.backwards_per_step:
+            self.enter_context(BackwardCalls(self._end_backward))
         self.enter_context(self._warnings)
         self.enter_context(self._settings)
         if self._turns is not None:
@@ -148,7 +158,7 @@ class PlainSession(ExitStack):
         return PlainRun(
             measurement=measurement,
             processor=torch.cuda.get_device_name() if self._uses_cuda else cpu_name(),
-            precision=_precision(self._optimizers),
+            precision=self._precision(),
             num_threads=num_threads,
             peak_memory_bytes=(
                 torch.cuda.max_memory_allocated() if self._uses_cuda else _peak_memory_bytes()
@@ -164,7 +174,18 @@ class PlainSession(ExitStack):
             turns=self._sample_turns(),
         )
 
+    def _end_backward(self, call: BackwardCall) -> None:
+        """End a step after each so many backward passes, as no optimizer of torch does."""
+        self._loss_dtype = call.outputs[0].dtype
+        self._num_backwards += 1
+        if self._num_backwards % self._request.backwards_per_step == 0:
+            self._mark(-1)
+
     def _mark(self, optimizer: int) -> None:
+        if self._num_skipped < self._request.num_skipped_steps:
+            self._num_skipped += 1
+            self._loaders.end_step()
+            return
         self._load = self._load or OtherLoad()
         is_enough = self._timer.mark(optimizer)
         if self._turns is not None:
@@ -174,10 +195,18 @@ class PlainSession(ExitStack):
         if use is not None:
             self._uses.append(use)
         self._on_step(self._timer.num_calls)
-        if is_enough and self._optimizers.is_round_known():
+        has_own_updates = self._request.backwards_per_step > 0
+        if is_enough and (has_own_updates or self._optimizers.is_round_known()):
             self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)
+
+    def _precision(self) -> str:
+        """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
+        counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
+        for parameter in self._optimizers.parameters():
+            counts[parameter.dtype] += parameter.numel()
+        return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
 
     def _sample_turns(self) -> tuple[int, ...]:
         if self._turns is None:
@@ -220,11 +249,3 @@ def _peak_memory_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _precision(optimizers: OptimizerHooks) -> str:
-    """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
-    counts: Counter[torch.dtype] = Counter()
-    for parameter in optimizers.parameters():
-        counts[parameter.dtype] += parameter.numel()
-    return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32") if counts else "fp32"

@@ -14,14 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from breakeven.capture._autocast_policy import patch_autocast_policy
+from breakeven.capture._calls_on_device import CallsOnDevice
 from breakeven.capture._composites import patch_composites
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import keep_to_one_device, patch_data_parallel
+from breakeven.capture._device_functions import DeviceFunction, device_functions
 from breakeven.capture._device_map import HOST
 from breakeven.capture._lazy_parameters import (
     is_uninitialized,
@@ -29,23 +31,25 @@ from breakeven.capture._lazy_parameters import (
     place_later,
 )
 from breakeven.capture._legacy_types import patch_legacy_types
+from breakeven.capture._process_group import patch_process_group
 from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._redirect import disable_compile, patch_generator
+from breakeven.capture._redirect import (
+    disable_compile,
+    patch_default_device,
+    patch_generator,
+    patch_module_to,
+)
 from breakeven.capture._serialization import patch_serialization
-from breakeven.capture._torchscript import patch_script_functions, patch_torchscript
+from breakeven.capture._torchscript import patch_compiled_calls, patch_torchscript
 from breakeven.capture._transfer import transfer
+from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
 
-# What a call does with the value that it reads, by the name of the outermost function of torch;
-# ``item`` for all others.
-_READINGS = {
-    "__bool__": "bool", "__contains__": "bool", "is_nonzero": "bool", "allclose": "bool",
-    "__float__": "float", "__complex__": "float", "__int__": "int", "__index__": "int",
-    "__getitem__": "int", "__setitem__": "int", "__format__": "format",
-}  # fmt: skip
+# What reads memory of the host where it is.
+_WRAPPING = ("from_numpy", "frombuffer", "from_file")
 
-# Built from Python data on the host, and copied: `torch.tensor([...], device="cuda")`.
-_FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "frombuffer")
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
@@ -54,12 +58,16 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
     Args:
         recorder: Says how many GPUs there are.
         on_compile: Called when the script asks for ``torch.compile``.
+        is_lazy: See nothing before the script names a GPU.
     """
 
-    def __init__(self, recorder: StepRecorder, on_compile: Callable[[], None]) -> None:
+    def __init__(
+        self, recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False
+    ) -> None:
         super().__init__()
         self._recorder = recorder
         self._on_compile = on_compile
+        self._is_lazy = is_lazy
 
     def __enter__(self) -> pretended_cuda:
         super().__enter__()
@@ -77,17 +85,28 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         patch_legacy_types(self)
         patch_data_parallel(self)
         if recorder.cuda.num_devices == 1:
-            keep_to_one_device(self, self._note_split)
+            keep_to_one_device(self, recorder.one_gpu.note_split)
+            patch_process_group(self, is_pretended=True, on_group=recorder.one_gpu.note_processes)
         patch_torchscript(self)
-        patch_script_functions(self, recorder)
-        patch_generator(self)
+        patch_compiled_calls(self, recorder)
+        patch_generator(self, recorder.cuda.name_of)
         disable_compile(self, self._on_compile)
-        self.enter_context(_CallOnDevice(recorder))
-        self.enter_context(recorder)
+        self._patch_device_context(recorder)
+        recorder.watch = self.enter_context(Watch(recorder, CallsOnDevice(recorder)))
+        if not self._is_lazy:
+            recorder.start_watching()
         return self
 
-    def _note_split(self) -> None:
-        self._recorder.splits_batches = True
+    def _patch_device_context(self, recorder: StepRecorder) -> None:
+        """Begin to watch where the script makes a device the one that all is created on."""
+        enter = DeviceContext.__enter__
+
+        def enter_context(context: Any) -> Any:
+            if is_cuda(context.device):
+                recorder.start_watching()
+            return enter(context)
+
+        self.replace(DeviceContext, "__enter__", enter_context)
 
     def _patch_properties(self, recorder: StepRecorder) -> None:
         is_on_device, device_of = recorder.devices.is_on_device, recorder.devices.device_of
@@ -120,7 +139,17 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
 
         @functools.wraps(original_to)
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if type(tensor) in _PLAIN_TYPES:  # none of what follows is the script's own call
+                with torch._C.DisableTorchFunction():
+                    return move(tensor, args, kwargs)
+            return move(tensor, args, kwargs)
+
+        def move(
+            tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> torch.Tensor:
             target, options = _split_device(tensor, args, kwargs, recorder.cuda)
+            if target is not None and target.type == "cuda":
+                recorder.start_watching()
             if target is not None and target.type not in ("cpu", "cuda"):
                 return original_to(tensor, *args, **kwargs)
             where = devices.device_of(tensor)
@@ -154,24 +183,18 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             "record_stream": lambda *_: None,
         }.items():  # fmt: skip
             self.replace(torch.Tensor, name, method)
-        for name in _FROM_DATA:
-            self.replace(torch, name, _created_on_host(getattr(torch, name), devices.pin))
-        original_new_tensor = _created_on_host(torch.Tensor.new_tensor)
-
-        def new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
-            kwargs["device"] = kwargs.get("device") or tensor.device
-            return original_new_tensor(tensor, data, **kwargs)
-
-        self.replace(torch.Tensor, "new_tensor", new_tensor)
+        for found in device_functions():
+            create = (
+                _created_on_host(found, recorder)
+                if found.is_from_data
+                else _with_name(found, recorder)
+            )
+            self.replace(found.owner, found.name, create)
+        patch_default_device(self, recorder.cuda.as_device)
+        patch_module_to(self, recorder.cuda.as_device)
         if recorder.is_moving:
-            original = torch.from_numpy
-
-            def from_numpy(array: Any) -> torch.Tensor:
-                created = original(array)
-                devices.place(created, HOST)
-                return created
-
-            self.replace(torch, "from_numpy", from_numpy)
+            for name in _WRAPPING:
+                self.replace(torch, name, _placed_on_host(getattr(torch, name), devices.place))
 
     def _patch_readers(self, recorder: StepRecorder) -> None:
         devices = recorder.devices
@@ -258,30 +281,6 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         self.replace(torch, "get_autocast_gpu_dtype", get_autocast_dtype)
 
 
-class _CallOnDevice(TorchFunctionMode):
-    """Tell the recorder whether the call that the script makes has tensors on the device."""
-
-    def __init__(self, recorder: StepRecorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        recorder = self._recorder
-        before = recorder.is_call_on_device, recorder.reading
-        recorder.reading = _READINGS.get(getattr(func, "__name__", ""), "")
-        device = None if kwargs.get("device") is not None else recorder.devices.first_device(args)
-        if device is not None:
-            recorder.is_call_on_device = True
-            recorder.last_device = device
-        try:
-            return func(*args, **kwargs)
-        finally:
-            recorder.is_call_on_device, recorder.reading = before
-
-
 def _split_device(
     tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], cuda: CudaDevices
 ) -> tuple[torch.device | None, dict[str, Any]]:
@@ -303,32 +302,77 @@ def _split_device(
     return (None if target is None else cuda.as_device(target)), options
 
 
-def _device_of_context() -> torch.device | None:
-    """Return what ``set_default_device`` or ``with torch.device(...)`` asked for, if anything."""
-    modes = reversed(_get_current_function_mode_stack())
-    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
+def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
+    """Create from data on the host, then copy where the script wants it.
 
+    The script's arguments go to torch as they are, but for a CUDA device and pinned memory, of
+    which torch knows nothing here.
+    """
+    function, devices = found.current(), recorder.devices
+    is_method = isinstance(found.owner, type)
 
-def _created_on_host(
-    function: Callable[..., Any], pin: Callable[[torch.Tensor], None] | None = None
-) -> Callable[..., Any]:
-    """Create from data on the host, then copy to the GPU where the script wants it there."""
-
-    @functools.wraps(function)
+    @found.stand_in
     def create(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.pop("device", None)
-        is_pinned = kwargs.pop("pin_memory", False)
-        if device is None:
-            device = _device_of_context()
-        is_for_gpu = device is not None and is_cuda(device)
-        # Another device is the host, or "meta", which has no memory.
-        made_on = "cpu" if device is None or is_for_gpu else device
-        created = function(*args, device=made_on, **kwargs)
-        if is_pinned and pin is not None:
-            pin(created)
-        if not is_for_gpu:
+        target = kwargs.get("device")
+        if target is None:  # beside the tensor whose method it is, or what `with device:` says
+            target = args[0].device if is_method else _default_device()
+        on_device = target is not None and is_cuda(target)
+        if on_device and (kwargs.get("device") is not None or not is_method):
+            kwargs["device"] = "cpu"
+        is_pinned = kwargs.get("pin_memory")
+        if is_pinned:
+            kwargs["pin_memory"] = False
+        created = function(*args, **kwargs)
+        if is_pinned:
+            devices.pin(created)
+        if target is None and recorder.is_moving and not isinstance(args[0], torch.Tensor):
+            devices.place(created, HOST)
+        if target is None or not (on_device or torch.device(target).type == "cpu"):
             return created
-        requires_grad = created.requires_grad
-        return created.detach().to(device).requires_grad_(requires_grad)
+        if not kwargs.get("requires_grad"):
+            return created.to(target)
+        return created.detach().to(target).requires_grad_()
+
+    return create
+
+
+def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
+    """Create where the script wants it, and watch from then on.
+
+    A number means no device to torch where there is no GPU.
+    """
+    function, position = found.current(), found.position
+
+    def name(device: Any) -> torch.device:
+        recorder.start_watching()
+        return recorder.cuda.as_device(device)
+
+    @found.stand_in
+    def create(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and is_cuda(kwargs.get("device")):
+            kwargs["device"] = name(kwargs["device"])
+        if 0 <= position < len(args) and is_cuda(args[position]):
+            args = (*args[:position], name(args[position]), *args[position + 1 :])
+        return function(*args, **kwargs)
+
+    return create
+
+
+def _default_device() -> torch.device | None:
+    """Return what ``set_default_device`` or ``with device:`` says; None where nothing does."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
+
+
+def _placed_on_host(
+    function: Callable[..., torch.Tensor], place: Callable[[torch.Tensor, str], None]
+) -> Callable[..., torch.Tensor]:
+    @functools.wraps(function)
+    def create(*args: Any, **kwargs: Any) -> torch.Tensor:
+        created = function(*args, **kwargs)
+        place(created, HOST)
+        return created
 
     return create

@@ -5,12 +5,11 @@ Started as ``python -P -m breakeven.capture._pretended_gpus NUM_DEVICES SCRIPT [
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from breakeven.capture._as_main import run_as_main
 from breakeven.capture._pretended_cuda import pretended_cuda
 from breakeven.capture._refusing_recorder import RefusingRecorder
 from breakeven.errors import UsageError
@@ -38,11 +37,8 @@ def pretended_gpus(num_devices: int = 1) -> Iterator[None]:
 
 def main() -> None:
     """Run a script to its end, as ``python SCRIPT`` does."""
-    num_devices, script = int(sys.argv[1]), sys.argv[2]
-    sys.argv = sys.argv[2:]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    with pretended_gpus(num_devices):
-        runpy.run_path(script, run_name="__main__")
+    with pretended_gpus(int(sys.argv[1])):
+        run_as_main(sys.argv[2], sys.argv[3:], is_module=False)
 
 
 if __name__ == "__main__":

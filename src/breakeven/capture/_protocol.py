@@ -8,7 +8,7 @@ says ``Started``, the child says ``StepCount`` and ``Paused`` any number of time
 from __future__ import annotations
 
 import os
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 import msgspec
 
@@ -34,6 +34,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         raw_path: Absolute path of the file; for a module, its dotted name. File names and
             arguments are bytes, which need not be UTF-8.
         label: The target as the user wrote it, fit to be shown.
+        raw_name: ``sys.argv[0]`` of the script, which is its path as the user wrote it; empty for
+            the absolute one.
         function: Name of the function; empty for scripts and modules.
         raw_arguments: ``sys.argv[1:]`` of the script.
     """
@@ -41,6 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     kind: TargetKind
     raw_path: bytes
     label: str
+    raw_name: bytes = b""
     function: str = ""
     raw_arguments: tuple[bytes, ...] = ()
 
@@ -50,9 +53,27 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return os.fsdecode(self.raw_path)
 
     @property
+    def name(self) -> str:
+        """Return how the user wrote the path or the module."""
+        return os.fsdecode(self.raw_name or self.raw_path)
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """Return the arguments as ``sys.argv`` has them."""
         return tuple(map(os.fsdecode, self.raw_arguments))
+
+
+class Boundary(IntEnum):
+    """What ends a step; of several that are seen in one run the highest counts."""
+
+    # A backward pass, after which nothing was updated.
+    GRADIENT = 0
+    # A backward pass, before which the parameters were made anew.
+    BACKWARD = 1
+    # Writes to parameters after a backward pass.
+    UPDATE = 2
+    # A call of an optimizer of torch, or of the function that is a step.
+    OPTIMIZER = 3
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
@@ -84,6 +105,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         weight_noise_roundoffs: Move the weights by so many roundoffs in such a run, before the
             first step and after each.
         weight_noise_seed: Which of them up, and which down.
+        backwards_per_step: End a step of a plain run after so many backward passes; 0 where
+            optimizers of torch end it.
+        num_skipped_steps: Steps of a plain run that are left out before the first one counts.
     """
 
     target: Target
@@ -103,6 +127,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     raw_numbers_path: bytes = b""
     weight_noise_roundoffs: float = 0.0
     weight_noise_seed: int = 0
+    backwards_per_step: int = 0
+    num_skipped_steps: int = 0
 
     @property
     def compiles(self) -> bool:
@@ -196,11 +222,16 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
         trace: The typical step.
         loader: The DataLoader that feeds it, if there is one.
         sources: The user's own files that were run or imported, as text.
+        backwards_per_step: Backward passes of a step that no optimizer of torch ends; 0 of one
+            that one does.
+        num_host_steps: Steps without the GPU before the first one on it.
     """
 
     trace: StepTrace
     loader: LoaderUse | None = None
     sources: tuple[SourceText, ...] = ()
+    backwards_per_step: int = 0
+    num_host_steps: int = 0
 
 
 class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
@@ -219,8 +250,8 @@ class FailureKind(StrEnum):
     EXCEPTION = "exception"
     EXIT = "exit"
     NO_STEP = "no_step"
+    NO_OPERATOR = "no_operator"
     TIME_LIMIT = "time_limit"
-    SECOND_DEVICE = "second_device"
     KILLED = "killed"
     INTERNAL = "internal"
 

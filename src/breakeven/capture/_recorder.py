@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cache
 from time import perf_counter_ns
 from typing import Any
 
 import torch
-from msgspec.structs import replace
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
-from breakeven.capture._device_map import DEVICE, HOST, DeviceMap, bytes_of
-from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
-from breakeven.capture._model_calls import CalledModel
+from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._eager_tensor import run_on_cpu, tensors_in
+from breakeven.capture._event_log import EventLog
+from breakeven.capture._one_gpu import OneGpu
 from breakeven.capture._op_schema import (
     attributes_of,
     find_stray,
@@ -23,24 +21,23 @@ from breakeven.capture._op_schema import (
     result_device,
     sync_kind,
 )
-from breakeven.capture._origins import Origin, Origins
-from breakeven.trace import Copy, DeviceFault, Event, HostWork, Op, Phase, Sync
+from breakeven.capture._update_watch import UpdateWatch
+from breakeven.capture._watch import Watch
+from breakeven.trace import Phase
 
-# Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
-# than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
-_SCRIPT_GAP_NS = 500_000
-
-# Namespaces of operators that compute nothing.
-_BOOKKEEPING = ("profiler.", "prim.")
+# Namespaces of operators that compute nothing, here: no other process answers a collective.
+_BOOKKEEPING = ("profiler.", "prim.", "c10d.")
 
 
-class StepRecorder(TorchDispatchMode):
+class StepRecorder(EventLog):
     """Sees every operator below autograd and autocast, runs it on the CPU, and notes it down.
 
     Args:
         devices: Where tensors live; the recorder places the results.
         run: Computes an operator, called as ``run(func, base_name, args, kwargs)``.
         cuda: The pretended devices; one by default.
+        is_recording: Note events from the beginning; otherwise tensors are placed alone, until
+            `start_recording` is called.
     """
 
     def __init__(
@@ -48,140 +45,50 @@ class StepRecorder(TorchDispatchMode):
         devices: DeviceMap,
         run: Callable[..., Any] = run_on_cpu,
         cuda: CudaDevices | None = None,
+        *,
+        is_recording: bool = True,
     ) -> None:
-        super().__init__()
-        self.devices = devices
-        self.cuda = cuda or CudaDevices()
+        super().__init__(devices, is_recording=is_recording)
+        self.cuda = cuda or CudaDevices(on_other=self._note_other_device)
+        # Puts this mode where it is wanted; None where it is there from the beginning.
+        self.watch: Watch | None = None
+        # Sees each operator that is recorded before it runs, as long as there is one.
+        self.updates: UpdateWatch | None = None
+        # Called when events are kept for the first time.
+        self.on_first_recording: list[Callable[[], None]] = []
         self._run = run
-        self.events: list[Event] = []
-        # Samples per call of a whole model, for scripts whose loaders do not tell.
-        self.model_inputs: list[int] = []
-        self.faults: dict[tuple[str, int], DeviceFault] = {}
-        self.phase: Phase | None = None
-        self.module_path = ""
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
-        # `nn.DataParallel` was given several devices, of which it got one.
-        self.splits_batches = False
-        # Set while a call with tensors of the device runs: what C++ creates then is on it too.
-        self.is_call_on_device = False
-        # The device of that call or of the last operator on one: what C++ creates is beside it.
-        self.last_device = DEVICE
-        self.is_paused = False
-        self.origins = Origins()
-        # What the call that runs does with the values it reads: ``bool``, ``format``.
-        self.reading = ""
-        self.is_anomaly_checked = False
-        self.model_calls: list[CalledModel] = []
-        self._last_exit_ns = 0
+        self.one_gpu = OneGpu()
 
     @property
     def is_moving(self) -> bool:
         """Return whether a script that never uses a GPU is recorded as if it had been moved."""
         return self.devices.default == DEVICE
 
-    def start_step(self) -> None:
-        """Forget what was recorded, and begin a new step."""
-        self.events = []
-        self.model_inputs = []
-        self.model_calls = []
-        self.origins.start_step()
-        self.is_anomaly_checked = False
-        self._last_exit_ns = perf_counter_ns()
-        self.devices.start_peak()
+    def start_watching(self) -> None:
+        """Place tensors from now on: the script names a device."""
+        if self.watch is not None:
+            self.watch.start()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Record nothing inside; tensors are still placed."""
-        before, self.is_paused = self.is_paused, True
-        try:
-            yield
-        finally:
-            self.is_paused = before
-            self._last_exit_ns = perf_counter_ns()
+    def follow(self) -> None:
+        """Watch in this thread too, if another one has begun to."""
+        if self.watch is not None:
+            self.watch.follow()
 
-    def record(self, event: Event) -> None:
-        """Note an event that is not an operator."""
-        if not self.is_paused:
-            self.events.append(event)
-        self._last_exit_ns = perf_counter_ns()
+    def start_recording(self) -> None:
+        """Keep events from now on."""
+        self.is_recording = True
+        self.start_watching()
+        self.start_step()
+        while self.on_first_recording:
+            self.on_first_recording.pop()()
 
-    def record_sync(
-        self, kind: str, num_bytes: int = 0, tensor: torch.Tensor | None = None
-    ) -> None:
-        """Note that the host waits for the device here, to read ``tensor`` if one is given."""
-        origin = self.current_origin()
-        phase = self.current_phase()
-        is_check = kind == "item" and phase is Phase.BACKWARD and torch.is_anomaly_enabled()
-        self.record(
-            Sync(
-                kind=kind,
-                num_bytes=num_bytes,
-                phase=phase,
-                location=origin.location,
-                storage=-1 if tensor is None else self.devices.number_of(tensor),
-                via="torch.autograd.anomaly_mode" if is_check else origin.via,
-                stack=origin.stack,
-            )
-        )
-
-    def record_read(self, kind: str, tensor: torch.Tensor) -> None:
-        """Note that the host waits for all of ``tensor``."""
-        self.record_sync(kind, bytes_of(tensor), tensor)
-
-    def record_copy(
-        self, tensor: torch.Tensor, source: str, destination: str, *, is_pinned: bool,
-        non_blocking: bool,
-    ) -> None:  # fmt: skip
-        """Note a copy of ``tensor`` between host and device."""
-        origin = self.current_origin()
-        self.record(
-            Copy(
-                source=source,
-                destination=destination,
-                num_bytes=bytes_of(tensor),
-                is_pinned=is_pinned,
-                non_blocking=non_blocking,
-                phase=self.current_phase(),
-                location=origin.location,
-                storage=self.devices.number_of(tensor),
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                via=origin.via,
-                stack=origin.stack,
-            )
-        )
-
-    def record_host_work(
-        self, kind: str, duration_ns: int, num_workers: int = 0, phase: Phase | None = None
-    ) -> None:
-        """Note time that the host spends outside of operators."""
-        origin = self.current_origin()
-        self.record(
-            HostWork(
-                kind=kind,
-                duration_ns=duration_ns,
-                num_workers=num_workers,
-                phase=phase or self.current_phase(),
-                location=origin.location,
-                stack=origin.stack,
-            )
-        )
-
-    @contextmanager
-    def host_work(self, kind: str) -> Iterator[None]:
-        """Note the time of the block, in place of the operators in it."""
-        started_ns = perf_counter_ns()
-        if not self.is_paused:
-            self._note_gap(started_ns)
-        with self.paused():
-            yield
-        self.record_host_work(kind, perf_counter_ns() - started_ns)
-
-    def record_fault(self, message: str) -> None:
-        """Note that the user's line would raise on a machine with a GPU; once for each line."""
-        location = self.current_origin().location
-        key = (location.file, location.line) if location else ("", 0)
-        self.faults.setdefault(key, DeviceFault(message=message, location=location))
+    def rest(self) -> None:
+        """Keep no events until `start_recording`; place tensors only while a device has some."""
+        self.is_recording = False
+        if self.watch is not None and not self.devices.device_bytes:
+            self.watch.stop()
 
     def refuse_array(self, tensor: torch.Tensor) -> None:
         """Note that NumPy is given a tensor of the device, which CUDA refuses."""
@@ -190,79 +97,39 @@ class StepRecorder(TorchDispatchMode):
             "it needs .cpu() first"
         )
 
-    def record_op(
-        self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
-        attributes: dict[str, Any], *, device: str, host_ns: int,
-        origin: Origin | None = None,
-    ) -> None:  # fmt: skip
-        """Note an operator; ``origin`` overrides the line and module that are running."""
-        origin = origin or self.current_origin()
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            self.origins.reached.add(node._sequence_nr())
-            self.is_anomaly_checked = self.is_anomaly_checked or torch.is_anomaly_enabled()
-        self.record(
-            Op(
-                name=name,
-                inputs=tuple(describe(tensor, self.devices) for tensor in inputs),
-                outputs=tuple(describe(tensor, self.devices) for tensor in outputs),
-                attributes=attributes,
-                phase=self.current_phase(),
-                device=device,
-                location=origin.location,
-                module=origin.module,
-                host_ns=host_ns,
-                stack=origin.stack,
-            )
-        )
-
-    def current_phase(self) -> Phase:
-        """Return the phase of what runs now."""
-        if torch._C._current_autograd_node() is not None:
-            return Phase.BACKWARD
-        return Phase.FORWARD if self.phase is None else self.phase
-
-    def start_update(self) -> None:
-        """Enter the optimizer phase; operators since the last backward one belong to it too.
-
-        What stands between backward and the update prepares the update: clipping, unscaling.
-        """
-        self.phase = Phase.OPTIMIZER
-        for position in range(len(self.events) - 1, -1, -1):
-            event = self.events[position]
-            if event.phase is not Phase.FORWARD:
-                break
-            if isinstance(event, Op):
-                self.events[position] = replace(event, phase=Phase.OPTIMIZER)
-
-    def end_update(self) -> None:
-        """Leave the optimizer phase."""
-        self.phase = None
-
-    def current_origin(self) -> Origin:
-        """Return the user's line and the module; in backward those of the forward operator."""
-        return self.origins.current(sys._getframe(1), self.module_path)
+    def _note_other_device(self, index: int) -> None:
+        self.one_gpu.note_second(index, self.current_origin().location)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run one operator on the CPU and note what it would be on the device."""
+        if self.watch is not None and not self.watch.is_on:
+            return func(*args, **(kwargs or {}))
         entered_ns = perf_counter_ns()
+        here = self.here
         kwargs = dict(kwargs or {})
-        name = str(func)
-        base_name = name.rsplit(".", 1)[0]
+        name, base_name = _names_of(func)
         inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
+        if not self.is_recording and inputs and "device" not in kwargs and not self.is_moving:
+            places = set(map(self.devices.device_of, inputs))
+            if len(places) == 1:
+                return self._run_unrecorded(func, base_name, args, kwargs, places.pop())
         wanted = kwargs.get("device")
         if wanted is not None and is_cuda(wanted):
             wanted = self.cuda.as_device(wanted)  # a device that is not there is refused here
             kwargs["device"] = torch.device("cpu")
         device = self._device_of_call(base_name, inputs, wanted)
         if device != HOST:
-            self.last_device = device
+            here.last_device = device
+            self.num_device_events += 1
         is_pinned = bool(kwargs.get("pin_memory"))
         if is_pinned:  # a torch without CUDA cannot pin memory
             kwargs["pin_memory"] = False
-        if not self.is_paused:
+        is_noting = self.is_recording and not here.is_paused
+        if is_noting:
+            if self.updates is not None:
+                self.updates.see(func, inputs, args, kwargs)
             self._note_gap(entered_ns)
         started_ns = perf_counter_ns()
         result = self._run(func, base_name, args, kwargs)
@@ -276,8 +143,22 @@ class StepRecorder(TorchDispatchMode):
                     self.devices.place(output, result_device(base_name, position, device))
                 if is_pinned:
                     self.devices.pin(output)
-            self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
+            if is_noting:
+                self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
         self._last_exit_ns = perf_counter_ns()
+        return result
+
+    def _run_unrecorded(
+        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
+    ) -> Any:
+        """Run an operator whose tensors are all in one place, and put its results there."""
+        result = self._run(func, base_name, args, kwargs)
+        if device != HOST:
+            self.here.last_device = device
+            self.num_device_events += 1
+            for position, output in enumerate(tensors_in((result,))):
+                if not self.devices.is_known(output):
+                    self.devices.place(output, result_device(base_name, position, device))
         return result
 
     def _device_of_call(self, name: str, inputs: list[torch.Tensor], wanted: Any) -> str:
@@ -286,7 +167,7 @@ class StepRecorder(TorchDispatchMode):
         if wanted is not None and is_cuda(wanted):
             return self.cuda.name_of(wanted)
         if (wanted is not None and name != "aten._to_copy") or not inputs:
-            return self.last_device if self._creates_on_device() else HOST
+            return self.here.last_device if self._creates_on_device() else HOST
         if name == "aten.lift_fresh" and not self.devices.is_known(inputs[0]):
             # Made from Python data, on the host: on its way to a GPU, if not a counter.
             return HOST
@@ -315,9 +196,9 @@ class StepRecorder(TorchDispatchMode):
         is being moved would create its tensors on the GPU, all but the optimizer's counters.
         """
         if self.is_moving:
-            return self.phase not in (Phase.OPTIMIZER, Phase.DATA)
+            return self.here.phase not in (Phase.OPTIMIZER, Phase.DATA)
         in_backward = torch._C._current_autograd_node() is not None
-        return self.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
+        return self.here.is_call_on_device or (in_backward and self.devices.device_bytes > 0)
 
     def _move(self, tensors: list[torch.Tensor]) -> None:
         """Copy tensors of the host to the device before their first use there."""
@@ -330,7 +211,7 @@ class StepRecorder(TorchDispatchMode):
         self, func: Any, name: str, args: Any, kwargs: Any, inputs: list[torch.Tensor],
         outputs: list[torch.Tensor], device: str, host_ns: int,
     ) -> None:  # fmt: skip
-        if self.is_paused or name.startswith(_BOOKKEEPING):
+        if name.startswith(_BOOKKEEPING):
             return
         in_backward = torch._C._current_autograd_node() is not None
         if device != HOST and is_masked_fill(name, inputs, self.devices, in_backward=in_backward):
@@ -345,7 +226,7 @@ class StepRecorder(TorchDispatchMode):
             self.record_op(name, inputs, outputs, attributes, device=device, host_ns=host_ns)
         if reads is not None:
             num_bytes = inputs[0].element_size() if reads == "item" else 8
-            kind = self.reading if reads == "item" and self.reading else reads
+            kind = self.here.reading if reads == "item" and self.here.reading else reads
             self.record_sync(kind, num_bytes, inputs[1] if kind == "mask" else inputs[0])
 
     def _note_copy(
@@ -374,10 +255,9 @@ class StepRecorder(TorchDispatchMode):
             if not self.devices.is_on_device(index) and index.dim():
                 self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
 
-    def _note_gap(self, entered_ns: int) -> None:
-        gap_ns = entered_ns - self._last_exit_ns
-        if self.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
-            return
-        if torch._C._current_autograd_node() is not None:
-            return  # the engine's own time, or a hiccup: the user's Python does not run there
-        self.record_host_work("script", gap_ns)
+
+@cache
+def _names_of(func: Any) -> tuple[str, str]:
+    """Return an operator's name, and that without its overload."""
+    name = str(func)
+    return name, name.rsplit(".", 1)[0]

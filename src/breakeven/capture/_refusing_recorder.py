@@ -19,8 +19,7 @@ class RefusingRecorder(StepRecorder):
     """
 
     def __init__(self, num_devices: int) -> None:
-        super().__init__(DeviceMap(), cuda=CudaDevices(num_devices))
-        self.is_paused = True
+        super().__init__(DeviceMap(), cuda=CudaDevices(num_devices), is_recording=False)
 
     def check_places(self, base_name: str, inputs: list[torch.Tensor]) -> None:
         """Raise where an operator's inputs are on different devices.

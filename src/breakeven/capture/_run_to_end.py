@@ -25,6 +25,7 @@ import msgspec
 from breakeven.capture._as_main import run_as_main
 from breakeven.capture._end_request import EndRequest, settings_text
 from breakeven.capture._live_line import LiveLine, StepCounter
+from breakeven.capture._script_modules import put_back
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
 
@@ -58,10 +59,11 @@ class _RunToEnd:
 
     def _configure(self) -> None:
         """Put the settings into effect, once torch is there."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+        with put_back():
+            from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        from breakeven.capture._redirect import redirect_cuda_to_cpu
-        from breakeven.configure import configured
+            from breakeven.capture._redirect import redirect_cuda_to_cpu
+            from breakeven.configure import configured
 
         request = self._request
         # As it was measured; torch.compile does not bear the replaced functions, and is ignored.
@@ -163,13 +165,9 @@ def _write(line: str) -> None:
 def main() -> None:
     """Run the script; the process ends as the script does."""
     request = msgspec.json.decode(sys.argv[1], type=EndRequest)
-    target = sys.argv[2]
-    sys.argv = sys.argv[2:]
-    start = ["-m", target] if request.is_module else [target]
-    sys.orig_argv = [sys.executable, *start, *sys.argv[1:]]
     _RunToEnd(request).prepare()
     try:
-        run_as_main(target, is_module=request.is_module)
+        run_as_main(sys.argv[2], sys.argv[3:], is_module=request.is_module)
     except BreakevenError as error:
         _write(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
         sys.exit(error.exit_code)

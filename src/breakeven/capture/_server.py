@@ -1,6 +1,6 @@
 """The process that imports torch once and forks a fresh child for every run.
 
-Started as ``python -m breakeven.capture._server``; reads requests from the file descriptor in
+Started as ``python -P -m breakeven.capture._server``; reads requests from the file descriptor in
 ``sys.argv[1]``, and hands to the children ``sys.argv[2]`` for their answers and ``sys.argv[3]`` for
 the turns of those that take turns with another run. It never runs code of the user, so every child
 starts from the same clean state without paying for the import again.
@@ -24,6 +24,7 @@ import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 
 from breakeven.capture._child_run import ChildRun
+from breakeven.capture._device_functions import device_functions
 from breakeven.capture._protocol import (
     Ended,
     HostRequest,
@@ -32,6 +33,7 @@ from breakeven.capture._protocol import (
     Request,
     Started,
 )
+from breakeven.capture._script_terminal import TerminalState
 from breakeven.capture._turns import can_take_long_turns
 from breakeven.measure import OtherLoad, measure_host
 from breakeven.processor import cpu_name
@@ -42,6 +44,7 @@ _POLL_S = 0.02
 def main() -> None:
     """Serve requests until the parent closes its end."""
     request_fd, answer_fd, turn_fd = map(int, sys.argv[1:4])
+    terminal = TerminalState(0)
     # Ctrl-C is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _send(
@@ -53,25 +56,28 @@ def main() -> None:
             can_take_long_turns=can_take_long_turns(),
         ),
     )
+    device_functions()  # every run needs to know them
     with os.fdopen(request_fd, "rb", buffering=0) as requests:
         for line in requests:
             request = msgspec.json.decode(line, type=Request)
+            terminal.restore()
             child = os.fork()
             if child == 0:
-                _become_child(request, request_fd, answer_fd, turn_fd)
+                requests.close()
+                _become_child(request, answer_fd, turn_fd)
             _send(answer_fd, Started(process=child))
             status = _wait(child, requests.fileno())
             _send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status)))
     _end()
 
 
-def _become_child(request: Request, request_fd: int, answer_fd: int, turn_fd: int) -> None:
-    os.setsid()  # the script and all that it starts can be ended as one group
-    os.close(request_fd)
+def _become_child(request: Request, answer_fd: int, turn_fd: int) -> None:
+    # The script and all that it starts can be ended as one group. Not as a session: its leader
+    # would get the terminal as its own by opening it, and hang it up for all by its end.
+    os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.set_inheritable(answer_fd, False)
     os.set_inheritable(turn_fd, False)
-    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open for the life of the process
     if isinstance(request, HostRequest):
         load = OtherLoad()
         calibration = measure_host(num_rounds=request.num_rounds)

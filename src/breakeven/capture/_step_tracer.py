@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._model_calls import CalledModel
-from breakeven.capture._protocol import LoaderUse, TracedRun
+from breakeven.capture._protocol import Boundary, LoaderUse, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import COMPILE_IGNORED
 from breakeven.capture._step_shapes import compare_shapes, shapes_of
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
-from breakeven.trace import FIRST_STEP, NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
+from breakeven.trace import NEVER_ON_DEVICE, Event, HostWork, Op, Settings, StepTrace
 
 _MAX_STEPS = 10
 # Longer than this, and three steps must do: one that sets up the optimizer's state, one that
@@ -29,14 +29,34 @@ _ENOUGH_NS = 500_000_000
 _TOO_LONG_NS = 5_000_000_000
 
 
-_ONE_DEVICE = Caveat(
-    code="one-device",
-    message="nn.DataParallel splits the batches over several GPUs; measured and predicted on one",
-)
+_OWN_UPDATES: dict[Boundary, list[Caveat]] = {
+    Boundary.OPTIMIZER: [],
+    Boundary.UPDATE: [
+        Caveat(
+            code="own-update",
+            message="no optimizer of torch is stepped: a step is what lies between two updates of "
+            "the parameters",
+        )
+    ],
+    Boundary.BACKWARD: [
+        Caveat(
+            code="own-update",
+            message="no optimizer of torch is stepped, and no parameter written to: a step is what "
+            "lies between two backward passes",
+        )
+    ],
+    Boundary.GRADIENT: [
+        Caveat(
+            code="no-update",
+            message="gradients are computed, but no parameter is updated: a step is what lies "
+            "between two backward passes",
+        )
+    ],
+}
 
 
 class _Segment(msgspec.Struct):
-    """What was recorded between two optimizer calls; joined, of a whole step."""
+    """What was recorded between two updates; joined, of a whole step."""
 
     optimizer: int
     events: list[Event]
@@ -48,10 +68,21 @@ class _Segment(msgspec.Struct):
     model_calls: list[tuple[int, CalledModel]]
     reached: set[int]
     is_anomaly_checked: bool
+    num_backwards: int
+    # Recorded from its beginning.
+    is_whole: bool
+
+    @property
+    def uses_device(self) -> bool:
+        """Return whether anything at all happens on the device."""
+        return any(isinstance(event, Op) and not event.is_on_host for event in self.events)
 
 
 class StepTracer:
-    """Cuts the recorder's events at optimizer calls and puts steps together from the pieces.
+    """Cuts the recorder's events at updates and puts steps together from the pieces.
+
+    What precedes the first update is not recorded: a script prepares itself at its own speed, and
+    its first update sets up the optimizer's state.
 
     Args:
         recorder: Records the events.
@@ -63,21 +94,75 @@ class StepTracer:
         self._loaders = loaders
         self._optimizers: list[int] = []
         self._segments: deque[_Segment] = deque(maxlen=16 * _MAX_STEPS)
+        self._boundary = Boundary.GRADIENT
+        self._is_whole = False
+        self._num_backwards = 0
         self._first_ns = 0
         self.is_compiled = False
-        recorder.start_step()
+        # Updates of steps that did not use the device, before those that do.
+        self.num_host_calls = 0
+        # Updates that were forgotten, for whatever reason.
+        self._num_forgotten = 0
 
     @property
     def num_calls(self) -> int:
-        """Return the optimizer calls so far."""
-        return len(self._optimizers)
+        """Return the updates so far, of the kind that ends a step."""
+        return self.num_host_calls + len(self._optimizers)
+
+    @property
+    def boundary(self) -> Boundary:
+        """Return what ended the steps so far."""
+        return self._boundary
+
+    @property
+    def uses_device(self) -> bool:
+        """Return whether a recorded step so far uses the device."""
+        return any(segment.uses_device for segment in self._segments)
+
+    @property
+    def is_blind(self) -> bool:
+        """Return whether steps were recorded in which there is no operator."""
+        events = [event for segment in self._segments for event in segment.events]
+        return len(self._segments) > 1 and not any(isinstance(event, Op) for event in events)
 
     def round_ends(self) -> tuple[int, ...]:
-        """Return the positions of the optimizer calls that end a step."""
-        return tuple(find_round_ends(self._optimizers))
+        """Return the positions of the updates that end a step, among all that were marked."""
+        ends = find_round_ends(self._optimizers)
+        return tuple(self._num_forgotten + position for position in ends)
 
-    def mark(self, optimizer: int) -> bool:
-        """Note an optimizer call; return whether there are recorded steps enough."""
+    def backwards_per_step(self) -> int:
+        """Return the backward passes of a step; at least one."""
+        counts = [step.num_backwards for step in self._rounds() if step.is_whole]
+        return max(1, median_high(counts)) if counts else 1
+
+    def note_backward(self) -> None:
+        """Note the end of a backward pass, from which on everything is recorded."""
+        self._num_backwards += 1
+        if not self._recorder.is_recording:
+            self._recorder.start_recording()
+
+    def count_host_step(self) -> None:
+        """Note an update while nothing is recorded, as the device is not used."""
+        self.num_host_calls += 1
+
+    def forget_host_steps(self) -> None:
+        """Begin anew, since the steps so far did not use the device."""
+        self.num_host_calls += len(self._optimizers) + 1
+        self._start_over()
+        self._recorder.start_recording()
+        self._is_whole = True
+
+    def mark(self, optimizer: int, boundary: Boundary = Boundary.OPTIMIZER) -> bool:
+        """Note an update; return whether there are recorded steps enough.
+
+        Args:
+            optimizer: Number of the optimizer, or of what else was updated.
+            boundary: What it is: not lower than those before.
+        """
+        if boundary > self._boundary:
+            self._boundary = boundary
+            self.num_host_calls = 0
+            self._start_over()
         self._first_ns = self._first_ns or perf_counter_ns()
         self._optimizers.append(optimizer)
         self._segments.append(
@@ -91,10 +176,14 @@ class StepTracer:
                 model_calls=[(0, call) for call in self._recorder.model_calls],
                 reached=self._recorder.origins.reached,
                 is_anomaly_checked=self._recorder.is_anomaly_checked,
+                num_backwards=self._num_backwards,
+                is_whole=self._is_whole,
             )
         )
         num_steps = len(self.round_ends())
-        self._recorder.start_step()
+        self._recorder.start_recording()
+        self._num_backwards = 0
+        self._is_whole = True
         if num_steps < 2:
             return False
         elapsed_ns = perf_counter_ns() - self._first_ns
@@ -107,13 +196,14 @@ class StepTracer:
         Args:
             num_parameters: Elements that the optimizers update.
         """
-        steps = self._complete_steps()
-        if not steps:
+        rounds = self._rounds()
+        steps = [step for step in rounds if step.is_whole]
+        if not any(isinstance(event, Op) for step in steps for event in step.events):
             return None
-        # The first has no optimizer state yet and allocates it; the rest repeat themselves but
-        # for the ones at the end of an epoch. The most frequent sequence of operators is typical,
-        # of equally frequent ones the latest.
-        candidates = steps[1:] or steps
+        # A script may warm up on the CPU, or time both. Steps repeat themselves but for the ones
+        # at the end of an epoch: the most frequent sequence of operators is typical, of equally
+        # frequent ones the latest.
+        candidates = [step for step in steps if step.uses_device] or steps
         # Work of the host is not compared: on a busy machine any pause looks like it.
         signatures = [
             tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
@@ -127,19 +217,21 @@ class StepTracer:
         ]
         chosen = alike[-1]
         loader = chosen.loader
-        caveats = [] if len(steps) > 1 else [FIRST_STEP]
+        caveats = list(_OWN_UPDATES[self._boundary])
         if self._recorder.is_moving:
             caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
-        if self._recorder.splits_batches:
-            caveats.append(_ONE_DEVICE)
+        caveats += self._recorder.one_gpu.caveats()
         typical_events, positions = _with_typical_host_work(alike)
         numbers = _used_stacks(typical_events, chosen)
-        all_stacks = self._recorder.origins.stacks
+        origins = self._recorder.origins
+        used = [number for number in numbers if number >= 0]
+        frames = tuple(origins.frames[number] for number in used)
         trace = StepTrace(
             events=tuple(_renumbered(event, numbers) for event in typical_events),
-            stacks=tuple(all_stacks[number] for number in numbers if number >= 0),
+            stacks=tuple(origins.stacks[number] for number in used),
+            frames=frames if any(frames) else msgspec.UNSET,
             batch_size=_batch_size(chosen),
             num_parameters=num_parameters,
             peak_memory_bytes=chosen.peak_bytes,
@@ -149,18 +241,31 @@ class StepTracer:
             torch_version=str(torch.__version__),
             facts=replace(
                 compare_shapes([step.events for step in steps], chosen.events),
-                num_steps=len(steps),
+                num_steps=len(rounds),
                 model_calls=tuple(
                     call.as_fact(positions, offset, numbers, chosen.reached)
                     for offset, call in chosen.model_calls
                 ),
                 is_anomaly_checked=chosen.is_anomaly_checked,
-                live_bytes=tuple(step.live_bytes for step in steps),
+                live_bytes=tuple(step.live_bytes for step in rounds),
             ),
         )
-        return TracedRun(trace=trace, loader=loader)
+        has_optimizer = self._boundary is Boundary.OPTIMIZER
+        return TracedRun(
+            trace=trace,
+            loader=loader,
+            backwards_per_step=0 if has_optimizer else self.backwards_per_step(),
+            num_host_steps=self.num_host_calls,
+        )
 
-    def _complete_steps(self) -> list[_Segment]:
+    def _start_over(self) -> None:
+        self._num_forgotten += len(self._optimizers)
+        self._optimizers.clear()
+        self._segments.clear()
+        self._is_whole = False
+        self._first_ns = 0
+
+    def _rounds(self) -> list[_Segment]:
         """Join the segments of each round into one."""
         offset = len(self._optimizers) - len(self._segments)
         segments = list(self._segments)
@@ -192,6 +297,8 @@ def _join(parts: list[_Segment]) -> _Segment:
         model_calls=model_calls,
         reached=set().union(*(part.reached for part in parts)),
         is_anomaly_checked=any(part.is_anomaly_checked for part in parts),
+        num_backwards=sum(part.num_backwards for part in parts),
+        is_whole=all(part.is_whole for part in parts),
     )
 
 

@@ -39,6 +39,7 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
         # A link keeps its name in what is shown, as it does in Python's own tracebacks.
         raw_path=os.fsencode(path.absolute()),
+        raw_name=os.fsencode(path),
         label=as_text(text),
         function=function,
         raw_arguments=tuple(map(os.fsencode, arguments)),

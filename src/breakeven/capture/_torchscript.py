@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,22 +22,28 @@ def patch_torchscript(patches: Patches) -> None:
     patches.replace(torch.jit._builtins, "_find_builtin", find_builtin)
 
 
-def patch_script_functions(patches: Patches, recorder: StepRecorder) -> None:
-    """Let what a compiled function creates be on the device of its arguments.
+def patch_compiled_calls(patches: Patches, recorder: StepRecorder) -> None:
+    """Let what compiled functions and modules create be on the device of their arguments.
 
-    Its own ``x.device`` is the real one, as in a compiled module; see `ModulePath` for those.
+    TorchScript's own ``x.device`` is the real one.
     """
-    original = torch.jit.ScriptFunction.__call__
+    for kind in (torch.jit.ScriptFunction, torch.ScriptMethod):
+        patches.replace(kind, "__call__", _on_device_of_arguments(kind.__call__, recorder))
 
-    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        before = recorder.is_call_on_device
+
+def _on_device_of_arguments(
+    original: Callable[..., Any], recorder: StepRecorder
+) -> Callable[..., Any]:
+    def call(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        here = recorder.here
+        before = here.is_call_on_device
         device = recorder.devices.first_device((*args, *kwargs.values()))
         if device is not None:
-            recorder.is_call_on_device = True
-            recorder.last_device = device
+            here.is_call_on_device = True
+            here.last_device = device
         try:
-            return original(function, *args, **kwargs)
+            return original(compiled, *args, **kwargs)
         finally:
-            recorder.is_call_on_device = before
+            here.is_call_on_device = before
 
-    patches.replace(torch.jit.ScriptFunction, "__call__", call)
+    return call

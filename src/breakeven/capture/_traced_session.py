@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from time import perf_counter_ns
 from typing import Any
 
 from msgspec.structs import replace
 
+from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._call_watch import CallWatch
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._loader_reach import reaches_device
 from breakeven.capture._loader_watch import LoaderWatch, tensors_of
 from breakeven.capture._machine_facts import with_machine_facts
 from breakeven.capture._module_path import ModulePath
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._protocol import RunRequest, TracedRun
+from breakeven.capture._protocol import Boundary, RunRequest, TracedRun
 from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._source_files import source_texts
+from breakeven.capture._source_files import mentions_cuda, source_texts
 from breakeven.capture._step_tracer import StepTracer
 from breakeven.capture._unrecorded import without_modes
-from breakeven.trace import Op, Phase
+from breakeven.capture._update_watch import UpdateWatch
+from breakeven.trace import Phase
+from breakeven.units import NS_PER_S
+
+# Of the updates that a script makes without an optimizer of torch, so many settle that they are its
+# steps, where it has made one which may only be late ...
+_MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Boundary.UPDATE: 32}
+# ... and where it has made none.
+_MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
+
+# How long steps on the GPU are waited for, as a share of the time limit, where a script that names
+# one has made steps without it.
+_DEVICE_PATIENCE = 0.25
 
 
 class TracedSession(ExitStack):
@@ -40,7 +55,9 @@ class TracedSession(ExitStack):
         self._request = request
         self._on_done = on_done
         self._on_step = on_step
-        self._recorder = StepRecorder(DeviceMap(DEVICE if request.is_moved else HOST))
+        self._recorder = StepRecorder(
+            DeviceMap(DEVICE if request.is_moved else HOST), is_recording=False
+        )
         self._loaders = LoaderWatch(
             old_batch_size=request.loader_batch_size,
             new_batch_size=request.new_batch_size,
@@ -50,22 +67,34 @@ class TracedSession(ExitStack):
         )
         # Unknown until the first fetch; what is moved to a GPU keeps loading on the host.
         self._loads_on_device: bool | None = False if request.is_moved else None
-        self._fetch_start = 0
+        self._num_before_fetch = 0
         self._optimizers = OptimizerHooks(self._mark, self._recorder)
+        self._updates = UpdateWatch(self._recorder, self._mark_own)
+        self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(self._recorder, self._loaders)
+        # Since when steps on the GPU are waited for, and what had happened on it by then.
+        self._waiting_since_ns = 0
+        self._num_before_wait = 0
+        self._num_waited = 0
 
     @property
     def num_steps(self) -> int:
-        """Return the optimizer calls so far."""
+        """Return the updates so far."""
         return self._tracer.num_calls
+
+    @property
+    def is_blind(self) -> bool:
+        """Return whether there are steps, but none of their operators could be seen."""
+        return self._tracer.is_blind
 
     def __enter__(self) -> TracedSession:
         super().__enter__()
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        self.enter_context(pretended_cuda(self._recorder, self._note_compile))
+        self.enter_context(pretended_cuda(self._recorder, self._note_compile, is_lazy=True))
+        self.enter_context(BackwardCalls(self._end_backward))
         # Above what stands in for torch.compile and autocast.
         self.enter_context(self._calls)
         return self
@@ -76,8 +105,10 @@ class TracedSession(ExitStack):
 
     def result(self) -> TracedRun | None:
         """Return the typical step so far, or None when none was completed."""
-        parameters = list(self._optimizers.parameters())
-        run = self._tracer.result(sum(parameter.numel() for parameter in parameters))
+        is_own = self._tracer.boundary is not Boundary.OPTIMIZER
+        parameters = list(self._updates.leaves() if is_own else self._optimizers.parameters())
+        num_elements = sum(parameter.numel() for parameter in parameters)
+        run = self._tracer.result(self._updates.num_parameters if is_own else num_elements)
         if run is None:
             return None
         with without_modes():
@@ -92,36 +123,87 @@ class TracedSession(ExitStack):
         return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
 
     def _mark(self, optimizer: int) -> None:
+        # An optimizer counts alone: what else is written to are copies and averages.
+        self._recorder.updates = None
+        if self._waiting_since_ns:
+            self._wait_for_device()
+            return
         is_enough = self._tracer.mark(optimizer)
+        self._end_update(is_enough=is_enough and self._optimizers.is_round_known())
+
+    def _mark_own(self, boundary: Boundary, number: int) -> None:
+        """End a step of a loop that has stepped no optimizer of torch."""
+        if self._recorder.updates is None or boundary < self._tracer.boundary:
+            return
+        is_enough = self._tracer.mark(number, boundary)
+        patience = _MOST_BEFORE_OPTIMIZER if self._optimizers.has_any() else _MOST_BEFORE_UPDATE
+        is_settled = self._tracer.num_calls >= patience[boundary]
+        self._end_update(is_enough=is_enough and is_settled)
+
+    def _end_update(self, *, is_enough: bool) -> None:
         self._calls.end_update()
         self._on_step(self._tracer.num_calls)
-        if is_enough and self._optimizers.is_round_known():
+        if is_enough and self._waits_for_device():
+            self._waiting_since_ns = perf_counter_ns()
+            self._num_before_wait = self._recorder.num_device_events
+            self._recorder.rest()
+        elif is_enough:
             self._on_done()
+
+    def _waits_for_device(self) -> bool:
+        """Return whether steps on the GPU may follow those on the CPU that came first."""
+        return not (
+            self._request.is_moved
+            or self._tracer.uses_device
+            or self._request.time_limit_s == float("inf")
+            or not mentions_cuda(self._request.target)
+        )
+
+    def _wait_for_device(self) -> None:
+        """Begin anew once the device is used, or give up at length."""
+        self._calls.end_update()
+        self._on_step(self._tracer.num_calls)
+        waited_s = (perf_counter_ns() - self._waiting_since_ns) / NS_PER_S
+        if self._recorder.num_device_events > self._num_before_wait:
+            self._waiting_since_ns = 0
+            self._optimizers.forget()
+            self._tracer.forget_host_steps()
+        elif waited_s > _DEVICE_PATIENCE * self._request.time_limit_s:
+            self._on_done()
+        else:
+            self._tracer.count_host_step()
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        if not self._waiting_since_ns:
+            self._tracer.note_backward()
+            if self._recorder.updates is not None and not call.is_differentiated:
+                self._updates.end_backward(call.inputs)
+        elif self._tracer.boundary is not Boundary.OPTIMIZER:
+            self._num_waited += 1
+            if self._num_waited % self._tracer.backwards_per_step() == 0:
+                self._wait_for_device()
 
     def _note_compile(self) -> None:
         self._tracer.is_compiled = True
 
-    def _around_fetch(self) -> ExitStack:
-        """Record the first fetch; later ones run at full speed unless it used the device."""
+    def _around_fetch(self, loader: Any) -> ExitStack:
+        """Load at full speed, unless that uses the device."""
         stack = ExitStack()
         before = self._recorder.phase
         self._recorder.phase = Phase.DATA
         stack.callback(setattr, self._recorder, "phase", before)
-        self._fetch_start = len(self._recorder.events)
-        if self._loads_on_device is False:
+        self._num_before_fetch = self._recorder.num_device_events
+        if self._loads_on_device is None:
+            self._loads_on_device = reaches_device(loader, self._recorder.devices)
+        if not self._loads_on_device:
             stack.enter_context(without_modes())
         return stack
 
     def _on_batch(self, batch: Any, duration_ns: int) -> None:
-        """Replace what a fetch did on the host by the time it took."""
-        events = self._recorder.events
-        fetched = events[self._fetch_start :]
-        if self._loads_on_device is None:
-            self._loads_on_device = any(
-                not isinstance(event, Op) or event.device != HOST for event in fetched
-            )
+        """Note the time of a fetch on the host in place of what it did."""
+        if self._recorder.num_device_events > self._num_before_fetch:
+            self._loads_on_device = True
         if not self._loads_on_device:
-            del events[self._fetch_start :]
             num_workers = self._loaders.num_workers_of_last_fetch()
             self._recorder.record_host_work("data", duration_ns, num_workers, Phase.DATA)
             for tensor in tensors_of(batch):

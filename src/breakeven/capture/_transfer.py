@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._unrecorded import undispatched
 
 
 def transfer(
@@ -57,7 +57,7 @@ def _copy(
 ) -> torch.Tensor:
     devices = recorder.devices
     came_from = devices.device_of(tensor)
-    with _disable_current_modes():
+    with torch._C.DisableTorchFunction(), undispatched():
         copied = tensor.detach().clone()
     devices.place(copied, where)
     if came_from == HOST:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from breakeven.configure import Patches
+from breakeven.configure import Patches, updated_by
 
 # Of a format of 16 bits, more roundoffs than this are a change that nobody calls rounding.
 _MOST = 2.0**-8
@@ -37,7 +37,7 @@ class WeightNoise(Patches):
             @functools.wraps(original)
             def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
                 original(optimizer, *args, **kwargs)
-                self.move(each for group in optimizer.param_groups for each in group["params"])
+                self.move(updated_by(optimizer))
 
             self.replace(torch.optim.Optimizer, "__init__", initialize)
         return self

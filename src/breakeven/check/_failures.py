@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from breakeven.capture import FailureKind, RunFailure, Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import Location
+
+# What torchrun tells the first process.
+_LAUNCHER_ENVIRONMENT = (
+    "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
+)
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
@@ -49,18 +55,18 @@ def _explain(failure: RunFailure, target: Target) -> tuple[str, str]:
             )
         case FailureKind.NO_STEP:
             return _explain_no_step(failure, target)
+        case FailureKind.NO_OPERATOR:
+            return (
+                f"{target.label} updates weights, but no operator of torch was seen in its steps",
+                "they run in another process or below Python; name a function that does one step: "
+                "path.py:function",
+            )
         case FailureKind.TIME_LIMIT:
             stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
             return (
                 f"{target.label} did not complete {_wanted(failure)} within {failure.message}"
                 f"{stood}",
                 "raise --time-limit, or give the script a smaller model or less data to load",
-            )
-        case FailureKind.SECOND_DEVICE:
-            return (
-                f"{target.label} uses a second GPU, {failure.message}{_at(failure)}",
-                "breakeven predicts a step on one GPU: let the script use cuda:0 alone, for "
-                "instance with device_ids=[0]",
             )
         case FailureKind.KILLED:
             return (
@@ -83,6 +89,12 @@ def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
             message,
             f"the script needs {failure.missing}{where}: run where it is, or pass its path",
         )
+    if failure.exception in ("KeyError", "ValueError") and _needs_launcher(failure.message):
+        return (
+            message,
+            "the script is started by torchrun, which sets variables of the environment: run "
+            f"`{_LAUNCHER_ENVIRONMENT} breakeven check ...`, with the number of GPUs as WORLD_SIZE",
+        )
     if failure.exception == "EOFError":
         return (
             message,
@@ -102,12 +114,19 @@ def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
     return message, f"the script must run by itself first: {_command(target)}"
 
 
+def _needs_launcher(message: str) -> bool:
+    """Return whether a variable is missing that ``torchrun`` sets for each process."""
+    names = {setting.split("=")[0] for setting in _LAUNCHER_ENVIRONMENT.split()}
+    return not names.isdisjoint(re.findall(r"\w+", message))
+
+
 def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:
     if failure.num_steps == 0:
         return (
-            f"{target.label} ended without a training step: no torch optimizer was stepped",
-            "a step is a call of optimizer.step(); for a loop without one, name a function that "
-            "does one step: path.py:function",
+            f"{target.label} ended without a training step: no optimizer was stepped, and no "
+            "backward pass made",
+            "if it trains only with certain arguments, pass them after `--`; or name a function "
+            "that does one step: path.py:function",
         )
     return (
         f"{target.label} ended {_after(failure)}; a step is timed from one update to the next",

@@ -90,6 +90,11 @@ class Runs:
         if not answer.trace.uses_device and not self._request.is_moved:
             self._request = replace(self._request, is_moved=True)
             return self.trace(loader_batch_size=loader_batch_size, new_batch_size=new_batch_size)
+        self._request = replace(
+            self._request,
+            backwards_per_step=answer.backwards_per_step,
+            num_skipped_steps=answer.num_host_steps,
+        )
         return answer
 
     def measure(self) -> PlainRun:

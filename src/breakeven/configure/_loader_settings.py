@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from breakeven.configure._by_identity import ByIdentity
 from breakeven.configure._changed_loaders import ChangedLoaders
 
 # On the tensors of a batch that a DataLoader has pinned: nobody else writes into them, so that a
@@ -35,7 +35,7 @@ class loader_workers(ChangedLoaders):  # noqa: N801 - a context manager reads as
         self._num_workers = num_workers
         self._prefetch_factor = prefetch_factor
         self._num_reading_ahead = 0
-        self._made_persistent: WeakSet[DataLoader[Any]] = WeakSet()
+        self._made_persistent = ByIdentity[DataLoader[Any], bool]()
 
     @property
     def num_reading_ahead(self) -> int:
@@ -55,7 +55,7 @@ class loader_workers(ChangedLoaders):  # noqa: N801 - a context manager reads as
             given["num_workers"] = self._num_workers
             if self._num_workers and "persistent_workers" not in given:
                 given["persistent_workers"] = True
-                self._made_persistent.add(loader)
+                self._made_persistent[loader] = True
         is_open = given.get("num_workers") and given.get("prefetch_factor") is None
         if self._prefetch_factor and is_open:
             given["prefetch_factor"] = self._prefetch_factor

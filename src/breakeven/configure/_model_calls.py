@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from breakeven.configure._module_tree import named_parameters_of
 from breakeven.configure._patching import Patches
 from breakeven.configure._trained_models import TrainedModels
 
@@ -148,7 +149,7 @@ def _num_graphs() -> int:
 
 
 def _is_single_precision(model: nn.Module) -> bool:
-    return any(parameter.dtype is torch.float32 for parameter in model.parameters())
+    return any(parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model))
 
 
 def _is_in_package(frame: FrameType) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from breakeven.configure._by_identity import ByIdentity
+from breakeven.configure._module_tree import named_parameters_of, updated_by
 from breakeven.configure._patching import Patches
 
 # After so many updates every model that is trained has been called.
@@ -31,8 +32,8 @@ class TrainedModels(Patches):
         super().__init__()
         self._on_found = on_found
         # Optimizers may replace their parameters, and be given more: hence no set of those.
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._found: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._optimizers = ByIdentity[torch.optim.Optimizer, bool]()
+        self._found = ByIdentity[nn.Module, bool]()
         self._num_updates = 0
         self._is_over = False
 
@@ -44,7 +45,7 @@ class TrainedModels(Patches):
         @functools.wraps(original_init)
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original_init(optimizer, *args, **kwargs)
-            self._optimizers.add(optimizer)
+            self._optimizers[optimizer] = True
 
         @functools.wraps(original_call)
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -79,15 +80,18 @@ class TrainedModels(Patches):
         if module in self._found or isinstance(module, torch.jit.ScriptModule):
             return
         trained = {id(parameter) for parameter in self._parameters()}
-        if any(id(parameter) in trained for parameter in module.parameters()):
-            self._found.add(module)
+        if any(id(parameter) in trained for _, parameter in named_parameters_of(module)):
+            self._found[module] = True
             self._on_found(module)
 
     def _is_complete(self) -> bool:
-        known = {id(parameter) for module in self._found for parameter in module.parameters()}
+        known = {
+            id(parameter)
+            for module in list(self._found)
+            for _, parameter in named_parameters_of(module)
+        }
         return all(id(parameter) in known for parameter in self._parameters())
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         for optimizer in list(self._optimizers):
-            for group in optimizer.param_groups:
-                yield from group["params"]
+            yield from updated_by(optimizer)

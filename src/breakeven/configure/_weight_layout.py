@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from breakeven.configure._module_tree import updated_by
 from breakeven.configure._patching import Patches
 
 # Of the weights of two-dimensional convolutions: channels out, channels in, height, width.
@@ -36,9 +37,8 @@ class channels_last_weights(Patches):  # noqa: N801 - a context manager reads as
         @functools.wraps(original)
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    self._convert(parameter)
+            for parameter in updated_by(optimizer):
+                self._convert(parameter)
 
         self.replace(torch.optim.Optimizer, "__init__", initialize)
         return self

@@ -10,7 +10,7 @@ from breakeven.doctor._events import line_of
 from breakeven.doctor._operators import bare_name
 from breakeven.doctor._rule import Case
 from breakeven.doctor._source import dotted_name
-from breakeven.trace import FIRST_STEP, NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync
+from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync
 
 # Wraps data of Python or NumPy in a tensor.
 _FROM_PYTHON = "aten.lift_fresh"
@@ -25,7 +25,6 @@ _LAYERS = frozenset({
 _LITERALS = (ast.Constant, ast.List, ast.Tuple, ast.ListComp, ast.BinOp, ast.UnaryOp)
 # Libraries that take batches from a loader and copy them; their user sets the loader alone.
 _FRAMEWORKS = frozenset({"lightning", "pytorch_lightning", "transformers", "accelerate", "ignite"})
-_WITHOUT_COPIES = frozenset({NEVER_ON_DEVICE.code, FIRST_STEP.code})
 _NUMPY_NOISE = ("np.random.", "numpy.random.", "random.", "rng.")
 
 
@@ -58,7 +57,7 @@ def uploads(case: Case) -> Mapping[int, Upload]:
 
 
 def _uploads(case: Case) -> dict[int, Upload]:
-    if any(caveat.code in _WITHOUT_COPIES for caveat in case.trace.caveats):
+    if any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats):
         return {}
     made = made_on_host(case.trace)
     crossed = _lines_with_gradients(case.trace)

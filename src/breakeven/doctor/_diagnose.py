@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor._all_rules import all_rules
+from breakeven.doctor._framework import frames_below
+from breakeven.doctor._framework_fixes import fix_of
 from breakeven.doctor._rule import Case, Occurrence, Rule
 from breakeven.doctor._source import Sources
 from breakeven.simulate import (
@@ -79,14 +81,14 @@ def diagnose(
     )
     what_if = WhatIf(program, device, host)
     found = [
-        Diagnosed(finding=_finding(rule, occurrence, what_if), occurrence=occurrence)
+        Diagnosed(finding=_finding(case, rule, occurrence, what_if), occurrence=occurrence)
         for rule in all_rules()
         for occurrence in rule.detect(case)
     ]
     return tuple(sorted(found, key=lambda one: _rank(one.finding)))
 
 
-def _finding(rule: Rule, occurrence: Occurrence, what_if: WhatIf) -> Finding:
+def _finding(case: Case, rule: Rule, occurrence: Occurrence, what_if: WhatIf) -> Finding:
     result = _simulated(occurrence, what_if)
     gain = occurrence.gain
     if result is not None:
@@ -110,10 +112,11 @@ def _finding(rule: Rule, occurrence: Occurrence, what_if: WhatIf) -> Finding:
         severity=_severity(occurrence, value),
         side=occurrence.side,
         evidence=occurrence.evidence,
-        fix=occurrence.fix,
+        fix=fix_of(case, rule.code, occurrence),
         fixed_ns=None if result is None else result.fixed.value_ns,
         fixed_low_ns=None if result is None else result.fixed.low_ns,
         fixed_high_ns=None if result is None else result.fixed.high_ns,
+        frames=frames_below(case, occurrence),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table
@@ -9,6 +11,7 @@ from rich.text import Text
 
 from breakeven.report._explain_parts import (
     CauseShare,
+    LineShare,
     ModuleShare,
     cause_shares,
     line_shares,
@@ -24,6 +27,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MAX_CAUSES = 9
 _MAX_LINES = 6
 _MAX_MODULES = 14
+# Below one line, of what a framework does there.
+_MAX_FRAMES = 6
 _LEAST_FRACTION = 0.01
 # Of a module: a tree of many small ones would hide the large ones.
 _LEAST_MODULE_FRACTION = 0.02
@@ -32,6 +37,8 @@ _MAX_BAR_CHARACTERS = 44
 _GAP = 2
 _NUMBER_CHARACTERS = 8
 _MAX_NAME_CHARACTERS = 40
+# The longest name of a cause.
+_CAUSE_CHARACTERS = 24
 # Narrower, and what is said beside the figures would cut them.
 _LEAST_TEXTS_CHARACTERS = 60
 
@@ -95,6 +102,8 @@ def phase_line(report: ExplainReport) -> Text:
 def line_bars(report: ExplainReport, console: Console, width: int) -> Group:
     """Return the lines that take the most time, with their text where there is room.
 
+    Below a line that leaves the step to a framework come the parts of that, with their causes.
+
     Args:
         report: The explanation.
         console: Its encoding tells how fine a bar can be.
@@ -106,20 +115,41 @@ def line_bars(report: ExplainReport, console: Console, width: int) -> Group:
     names = short_names(share.file for share in shares)
     room = width - _NUMBER_CHARACTERS - _GAP
     room_of_name = min(_MAX_NAME_CHARACTERS, room // 2 if has_texts else room)
-    places = [
-        _place(names[share.file] if share.file is not None else None, share.line, room_of_name)
-        for share in shown
-    ]
-    room_of_text = room - max(map(cell_len, places), default=0) - _GAP
+    room_of_frames = max(room_of_name, min(_MAX_NAME_CHARACTERS, room - _CAUSE_CHARACTERS))
+    rows: list[tuple[str, str, str]] = []
+    for share in shown:
+        name = names[share.file] if share.file is not None else None
+        place = _place(name, share.line, room_of_name)
+        rows.append((format_percent(share.fraction), place, share.source or share.cause))
+        rows += _frame_rows(share, console, room_of_frames)
+    room_of_text = room - max((cell_len(place) for _, place, _ in rows), default=0) - _GAP
     table = _table()
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     if has_texts:
         table.add_column(no_wrap=True, overflow="ellipsis", style="dim", max_width=room_of_text)
-    for share, place in zip(shown, places, strict=True):
-        texts = [Text(share.source or share.cause)] if has_texts else []
-        table.add_row(Text(format_percent(share.fraction)), Text(place), *texts)
+    for figure, place, text in rows:
+        table.add_row(Text(figure), Text(place), *([Text(text)] if has_texts else []))
     return Group(_title("The lines that take the most of it"), table)
+
+
+def _frame_rows(share: LineShare, console: Console, room: int) -> Iterator[tuple[str, str, str]]:
+    """Yield what a framework does below a line: no figure beside the lines', then its own."""
+    arrow = "->" if console.options.ascii_only else "→"
+    shown = [frame for frame in share.frames if frame.fraction >= _LEAST_FRACTION]
+    if len(shown) < 2:
+        return
+    for frame in shown[:_MAX_FRAMES]:
+        figure = f"{format_percent(frame.fraction):>{_NUMBER_CHARACTERS - 2}} {arrow} "
+        name = _fitting(frame.name, room - len(figure))
+        yield "", figure + name.replace("→", arrow), frame.cause
+
+
+def _fitting(name: str, room: int) -> str:
+    """Return as many of the inner functions as there is room for."""
+    while len(name) > room and "→" in name:
+        name = name.partition(" → ")[2]
+    return shorten(name, room)
 
 
 def _place(file: str | None, line: int | None, room: int) -> str:

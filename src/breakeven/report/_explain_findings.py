@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from breakeven.report._explain_text import gain_text
+from breakeven.report._explain_text import frames_text, gain_text
 from breakeven.report._text import printable, shorten
 from breakeven.simulate import Finding, Severity
 from breakeven.verdict import ExplainReport
@@ -82,6 +82,10 @@ def _finding(
     if beneath and not place:
         yield _indented(Text(beneath), _INDENT)
     yield _indented(Text(printable(finding.title, 400)), _INDENT)
+    if len(finding.frames) > 1:
+        arrow = "->" if console.options.ascii_only else "→"
+        below = f"below that line: {frames_text(finding.frames)}".replace("→", arrow)
+        yield _indented(Text(below, style="dim"), _INDENT)
     fix = Text.assemble(("fix: ", "green"), printable(finding.fix, 600))
     yield _indented(fix, _INDENT)
     if shows_evidence and finding.evidence:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from breakeven.report._explain_text import CauseGroup, cause_words, group_of
+from breakeven.report._explain_text import CauseGroup, cause_words, frames_text, group_of
 from breakeven.report._text import printable
 from breakeven.simulate import Attribution, TimePart
 from breakeven.trace import Phase, SourceText
@@ -35,6 +35,23 @@ class CauseShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameShare:
+    """What a part of a training framework's step takes, below one line of the user.
+
+    Args:
+        name: Its functions, outermost first: ``training_step → backward``.
+        cause: What takes the most of it.
+        time_ns: Nanoseconds of the step.
+        fraction: The same as a part of the step.
+    """
+
+    name: str
+    cause: str
+    time_ns: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LineShare:
     """What one line of the user takes of the step.
 
@@ -45,6 +62,8 @@ class LineShare:
         cause: What takes the most of it.
         time_ns: Nanoseconds of the step.
         fraction: The same as a part of the step.
+        frames: What a training framework does below the line, the longest first; empty where the
+            line does its work itself.
     """
 
     file: str | None
@@ -53,6 +72,7 @@ class LineShare:
     cause: str
     time_ns: int
     fraction: float
+    frames: tuple[FrameShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +130,49 @@ def line_shares(attribution: Attribution, recording: Recording | None) -> tuple[
         recording: Holds the user's files; None where it was not kept.
     """
     texts = _source_lines(recording.sources if recording is not None else ())
-    causes: dict[tuple[str | None, int | None], dict[str, int]] = {}
+    parts_of: dict[tuple[str | None, int | None], list[TimePart]] = {}
     for part in attribution.parts:
-        of_line = causes.setdefault((part.file, part.line), {})
-        of_line[part.cause] = of_line.get(part.cause, 0) + part.time_ns
+        parts_of.setdefault((part.file, part.line), []).append(part)
     return tuple(
         LineShare(
             file=file,
             line=line,
             source=_source_line(texts, file, line),
-            cause=cause_words(max(causes[file, line], key=lambda cause: causes[file, line][cause])),
+            cause=_main_cause(parts_of[file, line]),
             time_ns=time_ns,
             fraction=_fraction(time_ns, attribution),
+            frames=_frame_shares(parts_of[file, line], attribution),
         )
         for (file, line), time_ns in attribution.by(lambda part: (part.file, part.line)).items()
         if time_ns > 0
     )
+
+
+def _frame_shares(parts: Sequence[TimePart], attribution: Attribution) -> tuple[FrameShare, ...]:
+    """Return what a framework does below a line, where that is more than one thing."""
+    by_name: dict[str, list[TimePart]] = {}
+    for part in parts:
+        by_name.setdefault(frames_text(part.frames), []).append(part)
+    if len(by_name) < 2:
+        return ()
+    shares = [
+        FrameShare(
+            name=name or "the line itself",
+            cause=_main_cause(own),
+            time_ns=time_ns,
+            fraction=_fraction(time_ns, attribution),
+        )
+        for name, own in by_name.items()
+        if (time_ns := sum(part.time_ns for part in own)) > 0
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.time_ns))
+
+
+def _main_cause(parts: Iterable[TimePart]) -> str:
+    causes: dict[str, int] = {}
+    for part in parts:
+        causes[part.cause] = causes.get(part.cause, 0) + part.time_ns
+    return cause_words(max(causes, key=lambda cause: causes[cause]))
 
 
 def short_names(files: Iterable[str | None]) -> dict[str, str]:

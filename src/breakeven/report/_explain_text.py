@@ -111,6 +111,25 @@ def cause_words(cause: str) -> str:
         return printable(cause, 40)
 
 
+def frames_text(frames: Sequence[str]) -> str:
+    """Return functions of a framework as its users call them: ``training_step → backward``.
+
+    The first is what the user's line calls, which that line says already.
+
+    Args:
+        frames: As an attribution has them: ``accelerate.accelerator:Accelerator.backward``.
+    """
+    shown = frames[1:] or frames
+    return printable(" → ".join(map(_function_word, shown)), 80)
+
+
+def _function_word(frame: str) -> str:
+    qualified = frame.rpartition(":")[2]
+    function = qualified.rpartition(".")[2]
+    # `__next__` alone says nothing.
+    return qualified if function.startswith("__") else function
+
+
 def headline(report: ExplainReport) -> str:
     """Return what was explained, on which device, and what a step takes there."""
     time = duration_with_interval(report.step_ns, report.low_ns, report.high_ns)

@@ -14,6 +14,7 @@ from breakeven.report._check_text import (
     verdict_sentence,
 )
 from breakeven.report._explain_parts import (
+    FrameShare,
     LineShare,
     cause_shares,
     line_shares,
@@ -27,6 +28,7 @@ from breakeven.report._explain_text import (
     CauseGroup,
     busy_sentence,
     choice_word,
+    frames_text,
     gain_text,
     headline,
     plan_sentence,
@@ -130,8 +132,12 @@ def _line_table(report: ExplainReport) -> PageTable:
         headings=("line", "of the step", "time", "mostly", *(["text"] if has_texts else [])),
         are_numbers=(False, True, True, False, *([False] if has_texts else [])),
         rows=tuple(
-            (*_line_cells(share, names), *([share.source] if has_texts else []))
+            (*cells, *([text] if has_texts else []))
             for share in shares[:_MAX_LINES]
+            for cells, text in (
+                (_line_cells(share, names), share.source),
+                *((_frame_cells(frame), "") for frame in share.frames),
+            )
         ),
         note="" if len(shares) <= _MAX_LINES else f"The {_MAX_LINES} longest of {len(shares)}.",
     )
@@ -140,6 +146,15 @@ def _line_table(report: ExplainReport) -> PageTable:
 def _line_cells(share: LineShare, names: Mapping[str, str]) -> tuple[str, ...]:
     return (
         _place(share.file, share.line, names) or "no line of yours",
+        format_percent(share.fraction),
+        format_duration(share.time_ns),
+        share.cause,
+    )
+
+
+def _frame_cells(share: FrameShare) -> tuple[str, ...]:
+    return (
+        f"→ {share.name}",
         format_percent(share.fraction),
         format_duration(share.time_ns),
         share.cause,
@@ -181,11 +196,16 @@ def _finding_cells(finding: Finding, names: Mapping[str, str]) -> tuple[str, ...
     return (
         printable(finding.code, 20),
         printable(finding.title),
-        _place(finding.file, finding.line, names),
+        _place_of(finding, names),
         f"{finding.severity.value}: {gain}" if gain else finding.severity.value,
         printable(finding.fix, 600),
         printable(finding.evidence, 600),
     )
+
+
+def _place_of(finding: Finding, names: Mapping[str, str]) -> str:
+    place = _place(finding.file, finding.line, names)
+    return f"{place} → {frames_text(finding.frames)}" if len(finding.frames) > 1 else place
 
 
 def _plan_section(report: ExplainReport) -> Iterator[PageSection]:

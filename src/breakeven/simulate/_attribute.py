@@ -11,7 +11,7 @@ from breakeven.simulate._critical_path import CriticalPath, Piece, Spent
 from breakeven.simulate._program import Program
 from breakeven.simulate._score import Score
 from breakeven.simulate._tape import RowKind, Tape
-from breakeven.trace import Copy, Event, HostWork, Op, Phase
+from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace
 
 _HOST_CAUSES = {
     HostPart.PYTHON: StepCause.PYTHON,
@@ -21,8 +21,8 @@ _HOST_CAUSES = {
     HostPart.ACCUMULATE_GRAD: StepCause.AUTOGRAD,
 }
 
-_Leaf = tuple[str, str, str, str | None, int | None]
-"""Cause, phase, module, file, line."""
+_Leaf = tuple[str, str, str, str | None, int | None, tuple[str, ...]]
+"""Cause, phase, module, file, line, frames."""
 
 
 def attribution_of(
@@ -46,11 +46,19 @@ def attribution_of(
     scale = (step_ns - lost_ns) / path_ns if path_ns > 0 else 0.0
     times = {leaf: time_ns * scale for leaf, time_ns in leaves.items()}
     if lost_ns > 0:
-        times[str(StepCause.OVERLAP), "", "", None, None] = lost_ns
+        times[str(StepCause.OVERLAP), "", "", None, None, ()] = lost_ns
     total_ns = round(step_ns)
     parts = [
-        TimePart(cause=cause, phase=phase, module=module, file=file, line=line, time_ns=time_ns)
-        for (cause, phase, module, file, line), time_ns in zip(
+        TimePart(
+            cause=cause,
+            phase=phase,
+            module=module,
+            file=file,
+            line=line,
+            time_ns=time_ns,
+            frames=frames,
+        )
+        for (cause, phase, module, file, line, frames), time_ns in zip(
             times, whole_parts(times.values(), total_ns), strict=True
         )
         if time_ns
@@ -81,17 +89,17 @@ def _leaves(program: Program, tape: Tape, row: int, piece: Piece) -> Iterable[tu
     index = int(tape.rows.event[row])
     event = program.trace.events[index]
     if piece.spent is Spent.GRAPH:
-        yield (str(StepCause.LAUNCH), "", "", None, None), piece.time_ns
+        yield (str(StepCause.LAUNCH), "", "", None, None, ()), piece.time_ns
         return
     for cause, share in _causes(program, tape, row, piece.spent):
-        yield _leaf(cause, event), share * piece.time_ns
+        yield _leaf(cause, event, program.trace), share * piece.time_ns
 
 
-def _leaf(cause: str, event: Event) -> _Leaf:
+def _leaf(cause: str, event: Event, trace: StepTrace) -> _Leaf:
     location = event.location
     module = event.module if isinstance(event, Op) else ""
     file, line = (location.file, location.line) if location else (None, None)
-    return str(cause), str(event.phase), module, file, line
+    return str(cause), str(event.phase), module, file, line, trace.frames_of(event)
 
 
 def _causes(program: Program, tape: Tape, row: int, spent: Spent) -> tuple[tuple[str, float], ...]:

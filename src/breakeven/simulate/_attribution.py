@@ -50,6 +50,9 @@ class TimePart(msgspec.Struct, frozen=True, kw_only=True):
         file: The user's file; null where there is none.
         line: Its line.
         time_ns: Whole nanoseconds.
+        frames: Functions of a training framework that ran below the line, outermost first, where
+            the line leaves the step to one: ``transformers.trainer:Trainer.train``, then what
+            tells the parts of the step apart, ``accelerate.accelerator:Accelerator.backward``.
     """
 
     cause: str
@@ -58,6 +61,7 @@ class TimePart(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     line: int | None
     time_ns: int
+    frames: tuple[str, ...] = ()
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):

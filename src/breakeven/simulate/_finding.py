@@ -54,6 +54,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         fixed_ns: Step after the fix, everything else unchanged; null where no what-if tells.
         fixed_low_ns: Lower end of its 90 % interval.
         fixed_high_ns: Upper end.
+        frames: Functions of a training framework in which it happens, below the user's line and
+            outermost first; empty where the line does it itself.
     """
 
     code: str
@@ -72,3 +74,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fixed_ns: Nanoseconds | None = None
     fixed_low_ns: Nanoseconds | None = None
     fixed_high_ns: Nanoseconds | None = None
+    frames: tuple[str, ...] = ()

@@ -49,6 +49,9 @@ class ScriptRuns:
         self._progress = progress
         # A script that never uses a GPU is recorded as if it were moved to one.
         self._is_moved = False
+        # As it was recorded last: where its steps end, and which do not count.
+        self._backwards_per_step = 0
+        self._num_host_steps = 0
 
     def target_at(self, settings: Mapping[str, AxisValue]) -> Target:
         """Return the script with its arguments at these settings."""
@@ -76,6 +79,8 @@ class ScriptRuns:
             loader_batch_size=old,
             new_batch_size=new,
             configuration=Configuration(num_threads=int(threads)),
+            backwards_per_step=self._backwards_per_step,
+            num_skipped_steps=self._num_host_steps,
         )
 
     def trace(
@@ -108,6 +113,8 @@ class ScriptRuns:
         if not isinstance(answer, TracedRun):
             assert isinstance(answer, RunFailure), "asked for a trace"
             raise self.error(settings, answer, self._launcher.output)
+        self._backwards_per_step = answer.backwards_per_step
+        self._num_host_steps = answer.num_host_steps
         if new and (answer.loader is None or answer.loader.batch_size != new):
             raise ScriptError(
                 f"{self._target.label} does not load batches of {new} when its DataLoader is "

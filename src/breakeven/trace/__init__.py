@@ -20,7 +20,6 @@ from breakeven.trace._source_text import SourceText as SourceText
 from breakeven.trace._step_case import NumberFormat as NumberFormat
 from breakeven.trace._step_case import StepCase as StepCase
 from breakeven.trace._step_case import TimedPhase as TimedPhase
-from breakeven.trace._step_trace import FIRST_STEP as FIRST_STEP
 from breakeven.trace._step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
 from breakeven.trace._step_trace import DeviceFault as DeviceFault
 from breakeven.trace._step_trace import Settings as Settings

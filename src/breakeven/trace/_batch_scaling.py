@@ -72,6 +72,7 @@ class ScaledTrace:
             caveats=first.caveats,
             torch_version=first.torch_version,
             stacks=first.stacks,
+            frames=first.frames,
             # Host work may be merged, so positions of events no longer hold.
             facts=msgspec.structs.replace(first.facts, model_calls=()),
         )

@@ -130,7 +130,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the traced run.
 
     Args:
-        num_steps: Steps that were recorded.
+        num_steps: Steps that were seen: those recorded, and the first.
         loaders: DataLoaders that fed them, the most used first.
         optimizers: In the order of their first update.
         model_calls: Of the typical step, in order.
@@ -141,7 +141,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
         num_convolution_shapes: The same of the convolutions alone.
         shapes_vary_at: The first operator whose shapes differ between steps.
         is_anomaly_checked: Autograd's anomaly detection was on in the typical step.
-        live_bytes: Tensors of the device that were alive at the end of each recorded step.
+        live_bytes: Tensors of the device that were alive at the end of each of these steps.
         subnormal_fraction: Part of the values of parameters and gradients, at the end of the last
             step, that are subnormal.
         num_parameter_tensors: Parameters that the optimizers update.

@@ -40,12 +40,6 @@ NEVER_ON_DEVICE = Caveat(
 )
 
 
-FIRST_STEP = Caveat(
-    code="first-step",
-    message="only the first step could be recorded; it also sets up the optimizer's state",
-)
-
-
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One training step: one optimizer update, or one round of all of them.
 
@@ -60,6 +54,9 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         torch_version: Version that traced it.
         stacks: The user's lines that led to events, outermost first; events name one by position.
         facts: What is known of the run besides.
+        frames: For each of ``stacks`` the functions of a training framework that ran below its last
+            line, outermost first: ``transformers.trainer:Trainer.train``, then those that tell
+            the parts of its step apart. Unset where no event has any.
     """
 
     events: tuple[Event, ...]
@@ -72,6 +69,8 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     torch_version: str = ""
     stacks: tuple[tuple[Location, ...], ...] = ()
     facts: RunFacts = RunFacts()
+    # Left out of a file where unset: runs that were stored without it keep their digest.
+    frames: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -102,6 +101,15 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     def stack_of(self, event: Event) -> tuple[Location, ...]:
         """Return the user's lines that led to an event, outermost first; empty where unknown."""
         return self.stacks[event.stack] if event.stack >= 0 else ()
+
+    def frames_of(self, event: Event) -> tuple[str, ...]:
+        """Return the framework's functions below the user's line, outermost first.
+
+        A line that does its work itself has none.
+        """
+        if event.stack < 0 or self.frames is msgspec.UNSET:
+            return ()
+        return self.frames[event.stack] if event.stack < len(self.frames) else ()
 
     @property
     def uses_device(self) -> bool:

@@ -193,8 +193,6 @@ def _why(failure: RunFailure) -> str:
             return f"ended with status {failure.message}{after}"
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
-        case FailureKind.SECOND_DEVICE:
-            return f"uses a second GPU, {failure.message}"
         case FailureKind.EXCEPTION:
             said = failure.message.strip().splitlines()
             return f"raised {': '.join((failure.exception, *said[:1]))}{after}"

@@ -58,7 +58,7 @@ class TraceWorker:
             descriptor = theirs.fileno()
             program = _PROGRAM.format(path=list(map(str, sys.path)), descriptor=descriptor)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
+                [sys.executable, "-P", "-c", program],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
             )

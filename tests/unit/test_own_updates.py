@@ -1,0 +1,245 @@
+"""Steps of loops that step no optimizer of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad
+
+from breakeven.capture import TracedRun, record_steps
+from breakeven.trace import Op, Phase
+
+NUM_STEPS = 5
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    return model(torch.randn(8, 4, device="cuda")).square().mean()
+
+
+def run(train: Callable[[], object]) -> TracedRun:
+    with record_steps() as recording:
+        train()
+    return recording.run
+
+
+def stepped(update: Callable[[nn.Module], object], *, num_backwards: int = 1) -> TracedRun:
+    """Return the recorded step of a loop with an update of its own."""
+
+    def train() -> None:
+        model = mlp()
+        kept.append(model)
+        for _ in range(NUM_STEPS):
+            model.zero_grad()
+            for _ in range(num_backwards):
+                loss_of(model).backward()
+            update(model)
+
+    kept: list[nn.Module] = []
+    return run(train)
+
+
+def write_in_place(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter -= 0.1 * parameter.grad
+
+
+def write_to_data(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
+def replace_data(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.data = parameter.data - 0.1 * parameter.grad
+
+
+def write_all_at_once(model: nn.Module) -> None:
+    parameters = [parameter.data for parameter in model.parameters()]
+    grads = [parameter.grad for parameter in model.parameters()]
+    torch._foreach_add_(parameters, grads, alpha=-0.1)  # type: ignore[arg-type]
+
+
+def codes(found: TracedRun) -> list[str]:
+    return [caveat.code for caveat in found.trace.caveats]
+
+
+def num_forwards(found: TracedRun) -> int:
+    """Return how often the batch of a step is drawn."""
+    return sum(op.name.startswith("aten.randn") for op in found.trace.ops)
+
+
+@pytest.mark.parametrize("update", [write_in_place, write_to_data, replace_data, write_all_at_once])
+def test_write_to_parameters_ends_a_step(update: Callable[[nn.Module], object]) -> None:
+    found = stepped(update)
+    assert codes(found) == ["own-update"]
+    assert num_forwards(found) == found.backwards_per_step == 1
+    assert found.trace.num_parameters == 4 * 16 + 16 + 16 + 1
+    phases = [op.phase for op in found.trace.ops if not op.name.startswith("aten.randn")]
+    assert phases == sorted(phases, key=[Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER].index)
+    assert phases[-1] is Phase.OPTIMIZER
+    assert not found.trace.faults
+
+
+def test_gradients_may_be_accumulated() -> None:
+    found = stepped(write_to_data, num_backwards=3)
+    assert codes(found) == ["own-update"]
+    assert num_forwards(found) == found.backwards_per_step == 3
+
+
+def test_several_models_in_turn_make_one_step() -> None:
+    def train() -> None:
+        models = [mlp(), mlp(), mlp()]
+        kept.extend(models)
+        for _ in range(NUM_STEPS):
+            for model in models:
+                model.zero_grad()
+                loss_of(model).backward()
+                write_to_data(model)
+
+    kept: list[nn.Module] = []
+    found = run(train)
+    assert num_forwards(found) == found.backwards_per_step == 3
+
+
+def test_new_parameters_make_a_step() -> None:
+    def train() -> None:
+        weight = torch.randn(4, 1, device="cuda", requires_grad=True)
+        for _ in range(NUM_STEPS):
+            loss = (torch.randn(8, 4, device="cuda") @ weight).square().mean()
+            (slope,) = torch.autograd.grad(loss, weight)
+            weight = (weight - 0.1 * slope).detach().requires_grad_()
+
+    found = run(train)
+    assert codes(found) == ["own-update"]
+    assert num_forwards(found) == found.backwards_per_step == 1
+
+
+def test_functional_training_has_steps() -> None:
+    def train() -> None:
+        model = mlp()
+        weights = {name: value.detach() for name, value in model.named_parameters()}
+
+        def loss_with(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return functional_call(model, weights, (x,)).square().mean()
+
+        for _ in range(NUM_STEPS):
+            slopes = grad(loss_with)(weights, torch.randn(8, 4, device="cuda"))
+            weights = {name: value - 0.1 * slopes[name] for name, value in weights.items()}
+
+    found = run(train)
+    assert codes(found) == ["own-update"]
+    assert num_forwards(found) == found.backwards_per_step == 1
+    assert found.trace.num_parameters == 4 * 16 + 16 + 16 + 1
+
+
+def test_gradients_alone_make_a_step_that_is_said_to_update_nothing() -> None:
+    found = stepped(lambda _: None)
+    assert codes(found) == ["no-update"]
+    assert num_forwards(found) == found.backwards_per_step == 1
+
+
+def test_gradient_of_a_gradient_is_part_of_its_step() -> None:
+    def train() -> None:
+        model = mlp()
+        kept.append(model)
+        for _ in range(NUM_STEPS):
+            model.zero_grad()
+            x = torch.randn(8, 4, device="cuda", requires_grad=True)
+            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            ((slope.norm() - 1).square() + model(x).mean()).backward()
+            write_to_data(model)
+
+    kept: list[nn.Module] = []
+    found = run(train)
+    assert codes(found) == ["own-update"]
+    assert found.backwards_per_step == 2
+
+
+def test_optimizer_of_torch_counts_alone() -> None:
+    """The average of its weights, and whatever else is written to, are part of its step."""
+
+    def train() -> None:
+        model, average = mlp(), mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(NUM_STEPS):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+            loss_of(average).backward()
+            write_to_data(average)
+
+    found = run(train)
+    assert codes(found) == []
+    assert found.backwards_per_step == 0
+    assert num_forwards(found) == 2
+
+
+def ops_of(forward: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[tuple[str, Phase]]:
+    def train() -> None:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(NUM_STEPS):
+            optimizer.zero_grad()
+            forward(model, torch.randn(8, 4, device="cuda")).square().mean().backward()
+            optimizer.step()
+
+    found = run(train)
+    assert not found.trace.faults
+    return [(event.name, event.phase) for event in found.trace.events if isinstance(event, Op)]
+
+
+def test_forward_pass_in_another_thread_belongs_to_the_step() -> None:
+    with ThreadPoolExecutor(1) as early:  # its thread is older than the recording
+        early.submit(int).result()
+        with ThreadPoolExecutor(1) as pool:
+            there = ops_of(lambda model, x: pool.submit(model, x).result())
+    here = ops_of(lambda model, x: model(x))
+    assert there == here
+
+
+def test_nothing_is_watched_before_a_device_is_named() -> None:
+    sizes: list[int] = []
+
+    def note() -> None:
+        sizes.append(torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack())
+
+    with record_steps():
+        torch.randn(3).sum()
+        note()
+        torch.device("cpu")
+        torch.zeros(3, device="cpu").to("cpu")
+        note()
+        torch.zeros(3, device="cuda")
+        note()
+    note()
+    assert sizes == [0, 0, 2, 0]
+
+
+def test_modes_of_the_script_stay_its_own() -> None:
+    """They are entered before, and left after, a device is named for the first time."""
+
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.add else result
+
+    with record_steps():
+        with Doubling(), torch.device("cpu"):
+            x = torch.ones(2, device="cuda")
+            assert torch.add(x, x).tolist() == [4, 4]
+            assert torch.zeros(1).device.type == "cpu"
+        assert torch.add(x, x).tolist() == [2, 2]
+        assert x.is_cuda
+    assert torch._C._len_torch_function_stack() == 0
