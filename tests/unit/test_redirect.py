@@ -143,7 +143,17 @@ def test_default_device_and_device_context_may_be_cuda(enter: Callable[[], Any])
             torch.set_default_device(None)
         with torch.device("cuda"):
             assert torch.ones(2).device.type == expected
+            assert torch.tensor([1.0]).device.type == expected
     assert torch.ones(2).device.type == "cpu"
+
+
+@BOTH
+def test_tensor_made_from_data_without_memory_has_none(enter: Callable[[], Any]) -> None:
+    with enter():
+        with torch.device("meta"):
+            assert torch.tensor([1.0]).is_meta
+        assert torch.tensor([1.0], device="meta").is_meta
+        assert torch.zeros(1).new_tensor([1.0], device="meta").is_meta
 
 
 @BOTH

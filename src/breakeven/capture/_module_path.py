@@ -23,8 +23,6 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[str] = []
-        # Of the running modules, which are TorchScript's.
-        self.script_depths: list[int] = []
         # The call of the outermost of them, if it has parameters.
         self.call: CalledModel | None = None
 
@@ -53,10 +51,6 @@ class ModulePath(ExitStack):
 
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:
         recorder, here = self._recorder, self._here
-        if isinstance(module, torch.jit.ScriptModule) and recorder.devices.any_on_device(inputs):
-            # TorchScript's own `x.device` is the real one: what it creates there is on the device.
-            here.script_depths.append(len(here.stack))
-            recorder.here.is_call_on_device = True
         if not recorder.is_recording:
             here.stack.append("")
             return
@@ -80,9 +74,6 @@ class ModulePath(ExitStack):
         if here.call is not None and not here.stack:
             here.call.end(recorder.events)
             here.call = None
-        if here.script_depths and here.script_depths[-1] == len(here.stack):
-            here.script_depths.pop()
-            recorder.here.is_call_on_device = True if here.script_depths else None
         recorder.here.module_path = here.stack[-1] if here.stack else ""
 
 

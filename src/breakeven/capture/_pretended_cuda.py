@@ -41,7 +41,7 @@ from breakeven.capture._redirect import (
     patch_module_to,
 )
 from breakeven.capture._serialization import patch_serialization
-from breakeven.capture._torchscript import patch_torchscript
+from breakeven.capture._torchscript import patch_compiled_calls, patch_torchscript
 from breakeven.capture._transfer import transfer
 from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
@@ -93,6 +93,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             keep_to_one_device(self, recorder.one_gpu.note_split)
             patch_process_group(self, is_pretended=True, on_group=recorder.one_gpu.note_processes)
         patch_torchscript(self)
+        patch_compiled_calls(self, recorder)
         patch_generator(self, recorder.cuda.name_of)
         disable_compile(self, self._on_compile)
         self._patch_device_context(recorder)

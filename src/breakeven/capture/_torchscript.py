@@ -1,11 +1,14 @@
-"""Let TorchScript compile code that calls what was replaced."""
+"""Let TorchScript compile code that calls what was replaced, and create on the pretended device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.jit._builtins
 
+from breakeven.capture._recorder import StepRecorder
 from breakeven.configure import Patches
 
 
@@ -17,3 +20,30 @@ def patch_torchscript(patches: Patches) -> None:
         return original(function) or original(patches.original_of(function))
 
     patches.replace(torch.jit._builtins, "_find_builtin", find_builtin)
+
+
+def patch_compiled_calls(patches: Patches, recorder: StepRecorder) -> None:
+    """Let what compiled functions and modules create be on the device of their arguments.
+
+    TorchScript's own ``x.device`` is the real one.
+    """
+    for kind in (torch.jit.ScriptFunction, torch.ScriptMethod):
+        patches.replace(kind, "__call__", _on_device_of_arguments(kind.__call__, recorder))
+
+
+def _on_device_of_arguments(
+    original: Callable[..., Any], recorder: StepRecorder
+) -> Callable[..., Any]:
+    def call(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        here = recorder.here
+        before = here.is_call_on_device
+        device = recorder.devices.first_device((*args, *kwargs.values()))
+        if device is not None:
+            here.is_call_on_device = True
+            here.last_device = device
+        try:
+            return original(compiled, *args, **kwargs)
+        finally:
+            here.is_call_on_device = before
+
+    return call

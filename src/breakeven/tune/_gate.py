@@ -187,7 +187,7 @@ def _why(failure: RunFailure) -> str:
     match failure.kind:
         case FailureKind.TIME_LIMIT:
             return f"did not end within {failure.message}{after}"
-        case FailureKind.NO_STEP:
+        case FailureKind.NO_STEP | FailureKind.NO_OPERATOR:
             return "ended without a training step"
         case FailureKind.EXIT:
             return f"ended with status {failure.message}{after}"
