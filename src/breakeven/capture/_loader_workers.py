@@ -12,7 +12,7 @@ import inspect
 import multiprocessing
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns, thread_time_ns
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset, get_worker_info
@@ -106,9 +106,10 @@ def _functions_of(item: Any) -> Iterator[FunctionType]:
     elif isinstance(item, ConcatDataset):
         for part in held.get("datasets", ()):
             yield from _functions_of(part)
-    values = [item] if callable(item) and hasattr(item, "__code__") else []
-    if not values:
-        values = [value for kind in type(item).__mro__ for value in vars(kind).values()]
+    kind = type(item)
+    values: list[Any] = [value for base in kind.__mro__ for value in vars(base).values()]
+    if isinstance(item, (FunctionType, MethodType)):
+        values = [item]
     for value in values:
         inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
         function = inspect.unwrap(inner) if isinstance(inner, FunctionType) else inner
