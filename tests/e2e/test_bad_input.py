@@ -183,6 +183,13 @@ def test_a_script_for_torchrun_is_answered_for_one_gpu(
     assert run.document["step"]["batch_size"] == 32
 
 
+@pytest.mark.slow
+def test_a_data_set_that_needs_its_workers(run_check: RunCheck) -> None:
+    run = run_check(SCRIPTS / "needs_workers.py")
+    assert run.returncode == 0, run.stderr
+    assert run.document["step"]["batch_size"] == 32
+
+
 def test_data_parallel_is_answered_for_one_gpu(run_check: RunCheck) -> None:
     script = SCRIPTS / "data_parallel.py"
     run = run_check(script)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
+from breakeven.capture._cuda_answers import answer_the_rest
 from breakeven.capture._cuda_names import CudaDevices
 from breakeven.configure import Patches
 
@@ -29,7 +30,20 @@ _PROPERTIES = {
     "gcnArchName": "",
     "regs_per_multiprocessor": 65536,
     "L2_cache_size": 40 * 2**20,
+    "max_threads_per_block": 1024,
+    "shared_memory_per_block": 48 * 2**10,
+    "shared_memory_per_block_optin": 163 * 2**10,
+    "shared_memory_per_multiprocessor": 164 * 2**10,
+    "clock_rate": 1_410_000,
+    "memory_clock_rate": 1_593_000,
+    "memory_bus_width": 5120,
+    "uuid": "00000000-0000-0000-0000-000000000000",
+    "pci_bus_id": 0,
+    "pci_device_id": 0,
+    "pci_domain_id": 0,
 }
+# The versions that torch 2.13 is built with.
+_CUDA_VERSION, _CUDNN_VERSION = "13.0", 91_900
 
 
 class _Stream:
@@ -123,6 +137,7 @@ def patch_cuda_api(
         cuda: The pretended devices; one by default.
     """
     cuda = cuda or CudaDevices()
+    before = dict(vars(torch.cuda))
     # torch remembers its factories on first use of a device context: not ours, please.
     torch.utils._device._device_constructors()
 
@@ -159,7 +174,9 @@ def patch_cuda_api(
         "get_arch_list": ["sm_80"],
         "utilization": 0, "mem_get_info": (_PROPERTIES["total_memory"],) * 2,
         "is_current_stream_capturing": False, "can_device_access_peer": False,
-        "set_stream": None,
+        "set_stream": None, "get_allocator_backend": "native", "_sleep": None,
+        "get_per_process_memory_fraction": 1.0, "memory_snapshot": [], "get_sync_debug_mode": 0,
+        "set_sync_debug_mode": None,
     }  # fmt: skip
     for name, value in constant.items():
         patches.replace(torch.cuda, name, lambda *_, _value=value, **__: _value)
@@ -186,8 +203,16 @@ def patch_cuda_api(
     for name in ("range_push", "range_pop", "mark"):
         patches.replace(torch.cuda.nvtx, name, lambda *_: None)
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda _: False)
+    if is_available:
+        patches.replace(torch.version, "cuda", _CUDA_VERSION)
+        patches.replace(torch.backends.cudnn, "version", lambda: _CUDNN_VERSION)
+        patches.replace(torch.backends.cudnn, "is_available", lambda: True)
+        patches.replace(torch.backends.cuda, "is_built", lambda: True)
+    for name in ("_record_memory_history", "_dump_snapshot"):
+        patches.replace(torch.cuda.memory, name, lambda *_, **__: None)
     patches.replace(torch.backends.mps, "is_available", lambda: False)
     _patch_accelerator(patches, is_available, wait, choose, cuda)
+    answer_the_rest(patches, before)
 
 
 def _patch_accelerator(

@@ -15,6 +15,7 @@ import torch
 from msgspec.structs import replace
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, TensorDataset
 
+from breakeven.capture._loader_workers import WorkTimes
 from breakeven.capture._location import is_user_file, location_of
 from breakeven.configure import has_whole_batches
 from breakeven.trace import LoaderFacts, Location
@@ -50,6 +51,8 @@ class LoaderRecord:
         cpu_ns: Processor time of each fetch.
         batch_bytes: Tensors of the first batch.
         facts: What does not change; None before the first batch.
+        keeps_workers: Whether its workers stay in a run that loads without them.
+        work: What these take for a batch.
     """
 
     location: Location | None
@@ -60,6 +63,8 @@ class LoaderRecord:
     cpu_ns: list[int] = field(default_factory=list)
     batch_bytes: int = 0
     facts: LoaderFacts | None = None
+    keeps_workers: bool = False
+    work: WorkTimes | None = None
 
 
 def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFacts:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data._utils import worker as working
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from breakeven.capture._loader_facts import (
     LoaderRecord,
@@ -21,6 +22,7 @@ from breakeven.capture._loader_facts import (
     join_records,
     length_of,
 )
+from breakeven.capture._loader_workers import WorkTimes, needs_workers
 from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._protocol import LoaderUse
 from breakeven.capture._unrecorded import without_modes
@@ -34,7 +36,8 @@ class LoaderWatch(Patches):
     Args:
         old_batch_size: DataLoaders of this batch size get the new one; 0 for none.
         new_batch_size: The new batch size.
-        in_process: Load without worker processes, so that the fetch itself can be seen.
+        in_process: Load without worker processes, so that the fetch itself can be seen, where
+            what is loaded does not ask for them.
         around_fetch: Context manager entered around every fetch; called with the loader.
         on_batch: Called with every batch and the time of its fetch in nanoseconds.
     """
@@ -61,6 +64,7 @@ class LoaderWatch(Patches):
         watch = self
         original_init = DataLoader.__init__
         original_iterator_init = _BaseDataLoaderIter.__init__
+        original_start = _MultiProcessingDataLoaderIter.__init__
         original_next = _BaseDataLoaderIter.__next__
 
         @functools.wraps(original_init)
@@ -78,13 +82,25 @@ class LoaderWatch(Patches):
                         wrapped.persistent_workers if wrapped else bool(loader.persistent_workers)
                     ),
                 )
-                watch._keep_in_process(loader)
+                if loader.num_workers and needs_workers(loader):
+                    watch._records[loader].keeps_workers = True
+                else:
+                    watch._keep_in_process(loader)
 
         def initialize_iterator(iterator: Any, loader: Any) -> None:
             original_iterator_init(iterator, loader)
             iterator._watched_loader = loader
             if watch._in_process:
                 watch._record_of(loader).num_epochs += 1
+
+        def start_workers(iterator: Any, loader: Any) -> None:
+            if not watch._in_process:
+                return original_start(iterator, loader)
+            record = watch._record_of(loader)
+            record.work = WorkTimes(loader.num_workers, loader.multiprocessing_context)
+            with Patches() as patches:
+                patches.replace(working, "_worker_loop", record.work.loop())
+                return original_start(iterator, loader)
 
         def fetch(iterator: Any) -> Any:
             loader = vars(iterator).get("_watched_loader")
@@ -97,6 +113,10 @@ class LoaderWatch(Patches):
             cpu_ns = thread_time_ns() - started_cpu_ns
             watch._fetches.append((loader, duration_ns))
             if watch._in_process:
+                work = watch._record_of(loader).work
+                if work is not None:
+                    # Of a batch in a worker; the wait is about as long as a queue takes.
+                    duration_ns, cpu_ns = work.means()
                 watch._note_fetch(loader, batch, duration_ns, cpu_ns)
             if watch._on_batch is not None:
                 watch._on_batch(batch, duration_ns)
@@ -104,6 +124,7 @@ class LoaderWatch(Patches):
 
         self.replace(DataLoader, "__init__", initialize)
         self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
+        self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
         self.replace(_BaseDataLoaderIter, "__next__", fetch)
         return self
 

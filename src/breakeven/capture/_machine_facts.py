@@ -32,7 +32,7 @@ def with_machine_facts(facts: RunFacts, parameters: Iterable[torch.Tensor]) -> R
         num_interop_threads=torch.get_num_interop_threads(),
         num_cores=num_cores(),
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
-        has_cuda_build=torch.version.cuda is not None,
+        has_cuda_build=torch._C._has_cuda,
         has_nvidia_device=Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None,
     )
 

@@ -73,7 +73,8 @@ def patch_process_group(
     patches.replace(nn.SyncBatchNorm, "forward", _BatchNorm.forward)
     handle = "_passing_sync_batchnorm_handle"
     patches.replace(DistributedDataParallel, handle, lambda *_: None)
-    spawn = torch.multiprocessing.spawn  # pyright: ignore[reportPrivateImportUsage]
+    # The function, which hides its module.
+    spawn: Any = vars(torch.multiprocessing)["spawn"]
     patches.replace(torch.multiprocessing, "spawn", _call_first(spawn))
 
 

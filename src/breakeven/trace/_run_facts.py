@@ -17,7 +17,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
             made before the recording.
         batch_size: Samples per batch; 0 where a sampler yields whole batches or nothing says.
         num_samples: Of its data set; 0 where the data set has no length.
-        num_workers: Worker processes that were asked for; the recording itself loads without.
+        num_workers: Worker processes that were asked for; the recording itself loads without,
+            but for a data set that asks which worker it is in.
         pin_memory: Whether batches arrive in pinned memory.
         persistent_workers: Whether workers were to outlive an epoch.
         num_epochs: Times that it was iterated in the recorded steps.
@@ -32,8 +33,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         has_batched_fetch: Whether whole batches are fetched in one call: ``__getitems__``, or a
             sampler that yields batches.
         batch_bytes: Tensors of the first batch.
-        fetch_ns: Typical time of fetching one batch in the training process, the first left out;
-            0 where fetching uses the device and so is among the events of the step.
+        fetch_ns: Typical time of fetching one batch in the process that does it, the first left
+            out; 0 where fetching uses the device and so is among the events of the step.
         fetch_cpu_ns: Processor time of the same.
     """
 
