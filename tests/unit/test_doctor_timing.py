@@ -732,3 +732,20 @@ def test_devices_that_are_timed_one_after_the_other(name: str) -> None:
     source = dedent(RUN) + dedent((BOTH | ONE)[name])
     case = made_up_case(*step_of(source), source=source, caveats=(NEVER_ON_DEVICE,))
     assert lines(NO_SYNC.detect(case)) == (marks(source) if name in BOTH else [])
+
+
+def test_steps_that_were_recorded_before_the_clock_starts() -> None:
+    source = """\
+        import time
+        def update(x):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        for _ in range(20):
+            update(x)
+        start = time.time()
+        for _ in range(100):
+            update(x)
+        print(time.time() - start)  # here
+        """
+    assert found(NO_SYNC, source) == marks(source)
+    assert found(WARMUP, source) == []

@@ -15,6 +15,7 @@ from breakeven.doctor._device_source import (
     unused_choices,
 )
 from breakeven.doctor._rule import Case, Occurrence, Rule
+from breakeven.doctor._timing_names import compares_devices
 from breakeven.trace import NEVER_ON_DEVICE, Location
 
 _MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
@@ -168,7 +169,9 @@ def _is_at_fault(case: Case) -> bool:
     """Return whether a script without a GPU meant to use one; unknown files may have."""
     if not case.sources.files:
         return True
-    return mentions_gpu(case.sources) and not chooses_gpu(case.sources)
+    # A comparison that begins with the CPU is cut off before it comes to the GPU.
+    is_meant = chooses_gpu(case.sources) or compares_devices(case.sources)
+    return mentions_gpu(case.sources) and not is_meant
 
 
 DEVICE_RULES: tuple[Rule, ...] = (RaisesOnDevice(), NeverOnDevice(), *PART_RULES)

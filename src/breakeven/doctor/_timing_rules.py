@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar, final
 
 from breakeven.doctor._rule import Case, Occurrence, Rule
-from breakeven.doctor._source import LOOP_STATEMENTS, Source, dotted_name
+from breakeven.doctor._source import LOOP_STATEMENTS, Source, dotted_name, spans
 from breakeven.doctor._timing_names import TimingNames, compares_devices
 from breakeven.doctor._timing_use import is_mean, is_used, iterations
 from breakeven.doctor._timing_walk import (
@@ -195,7 +195,26 @@ def _lines_of(case: Case, source: Source) -> WorkLines:
             waiting.update(lines)
         elif isinstance(event, Op) and not event.is_on_host and event.phase is not Phase.DATA:
             issuing.update(lines)
-    return WorkLines(issuing=frozenset(issuing), waiting=frozenset(waiting))
+    return WorkLines(
+        issuing=frozenset(issuing | _calls_of_holders(source, issuing)),
+        waiting=frozenset(waiting | _calls_of_holders(source, waiting)),
+    )
+
+
+def _calls_of_holders(source: Source, lines: set[int]) -> set[int]:
+    """Return the lines that call a function which holds one of ``lines``, by its name.
+
+    The recorded steps may be over before the timed ones begin, which call the same.
+    """
+    found: set[int] = set()
+    functions = [
+        node for node in source.nodes(ast.FunctionDef) if isinstance(node, ast.FunctionDef)
+    ]
+    for _ in range(3):  # functions that call functions that work
+        for function in functions:
+            if any(spans(function, line) for line in lines | found):
+                found.update(call.lineno for call in source.calls(function.name))
+    return found
 
 
 def _waits(event: Event) -> bool:

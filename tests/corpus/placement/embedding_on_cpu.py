@@ -31,7 +31,7 @@ def main():
         loss = nn.functional.binary_cross_entropy_with_logits(model(ids), clicks)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        optimizer.step()  # or: PART_ON_CPU
     print(loss.item())
 
 
