@@ -53,11 +53,13 @@ class ModulePath(ExitStack):
         if not self._stack and not self._recorder.is_paused:
             self._call = start_call(module, inputs, self._recorder)
         self._stack.append(self._names[module])
+        self._recorder.modules.append((self._stack[-1], module))
         self._recorder.module_path = self._stack[-1]
 
     def _leave_module(self, module: nn.Module, *_: Any) -> None:
         if self._stack:
             self._stack.pop()
+            self._recorder.modules.pop()
         if self._call is not None and not self._stack:
             self._call.end(self._recorder.events)
             self._call = None

@@ -60,6 +60,8 @@ class StepRecorder(TorchDispatchMode):
         self.faults: dict[tuple[str, int], DeviceFault] = {}
         self.phase: Phase | None = None
         self.module_path = ""
+        # Modules that run now, the outermost first, by their paths.
+        self.modules: list[tuple[str, torch.nn.Module]] = []
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
         # `nn.DataParallel` was given several devices, of which it got one.
@@ -183,7 +185,19 @@ class StepRecorder(TorchDispatchMode):
         """Note that the user's line would raise on a machine with a GPU; once for each line."""
         location = self.current_origin().location
         key = (location.file, location.line) if location else ("", 0)
-        self.faults.setdefault(key, DeviceFault(message=message, location=location))
+        # What follows from a mixture that CUDA would have refused is no fault of its own.
+        is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
+        if key not in self.faults and not is_consequence:
+            module = self._module_on_host()
+            self.faults[key] = DeviceFault(message=message, location=location, module=module)
+
+    def _module_on_host(self) -> str:
+        """Return the path of the outermost running module that was never moved."""
+        for path, module in self.modules:
+            parameters = list(module.parameters())
+            if parameters and not any(map(self.devices.is_on_device, parameters)):
+                return path
+        return ""
 
     def refuse_array(self, tensor: torch.Tensor) -> None:
         """Note that NumPy is given a tensor of the device, which CUDA refuses."""

@@ -8,7 +8,7 @@ from torch import nn
 class Ranker(nn.Module):
     def __init__(self, rows=20_000, dim=64):
         super().__init__()
-        self.table = nn.Embedding(rows, dim)
+        self.table = nn.Embedding(rows, dim)  # or: PART_ON_CPU
         self.tower = nn.Sequential(nn.Linear(8 * dim, 256), nn.ReLU(), nn.Linear(256, 1))
 
     def place(self, device):
