@@ -345,6 +345,32 @@ def test_a_line_that_raises_is_an_error() -> None:
     assert (finding.share_fraction, finding.gain_fraction) == (0, 0)
 
 
+LEFT_BEHIND = """\
+    class Net(nn.Module):
+        def __init__(self):
+            self.body = nn.Linear(8, 8)
+            self.head = nn.Identity()
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    model = Net()
+    model.head = Head(8)
+    other = Head(8)
+    """
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [("Net.head", 10), ("Net.body.0", 3), ("Net", 9), ("Head", 7), ("Net.tail", 7), ("", 7)],
+)
+def test_a_module_that_was_left_behind_is_told_where_it_is_made(module: str, line: int) -> None:
+    fault = DeviceFault(message="addmm combines tensors", location=at(7), module=module)
+    told = findings(op(100, host_ns=90), faults=(fault,), source=LEFT_BEHIND)
+    assert [place for place in told if place[0] == "DEV001"] == [("DEV001", line)]
+    assert "line" in told["DEV001", line].title
+
+
 DROPPED = """\
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = Net()

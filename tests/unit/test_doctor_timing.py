@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 from textwrap import dedent
 
 import pytest
-from made_up_cases import lines, made_up_case, marked
+from made_up_cases import FILE, lines, made_up_case, marked
 
-from breakeven.doctor import all_rules
+from breakeven.doctor import Sources, all_rules
 from breakeven.doctor._timing_rules import FirstStepsTimed, TimedWithoutSync
-from breakeven.trace import NEVER_ON_DEVICE, Event, LoaderFacts, Phase, RunFacts, Sync
+from breakeven.trace import NEVER_ON_DEVICE, Event, LoaderFacts, Phase, RunFacts, SourceText, Sync
 from made_up_steps import at, op
 
 NO_SYNC, WARMUP = TimedWithoutSync(), FirstStepsTimed()
@@ -487,4 +488,264 @@ def test_means_without_the_first_steps(name: str) -> None:
 )
 def test_odd_sources_break_nothing(source: str) -> None:
     assert found(NO_SYNC, source) == []
+    assert found(WARMUP, source) == []
+
+
+STOPWATCHES = {
+    "stopwatch": """\
+        import time
+        class Stopwatch:
+            def start(self):
+                self.begun = time.perf_counter()
+            def stop(self):
+                self.elapsed = time.perf_counter() - self.begun  # here
+                return self.elapsed
+        watch = Stopwatch()
+        watch.start()
+        for _ in range(20):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        print(watch.stop() / 20)
+        """,
+    "stopwatch in init": """\
+        import time
+        class Timer:
+            def __init__(self):
+                self.t0 = time.time()
+            def elapsed(self):
+                return time.time() - self.t0  # here
+        timer = Timer()
+        for _ in range(20):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        print(timer.elapsed() / 20)
+        """,
+    "callable pair": """\
+        import time
+        def tic():
+            return time.perf_counter()
+        def toc(start):
+            return time.perf_counter() - start  # here
+        start = tic()
+        for i in range(100):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        print(toc(start))
+        """,
+    "globals tic toc": """\
+        import time
+        _t = 0
+        def tic():
+            global _t
+            _t = time.perf_counter()
+        def toc():
+            print("took", time.perf_counter() - _t)  # here
+        tic()
+        for i in range(100):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        toc()
+        """,
+    "timeit": """\
+        import timeit
+        def step():
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        seconds = timeit.timeit(step, number=100)  # work # here
+        print(seconds / 100)
+        """,
+    "timeit lambda": """\
+        import timeit
+        def step(a):
+            model(a).sum().backward()  # work
+            optimizer.step()  # step
+        print(timeit.timeit(lambda: step(x), number=50) / 50)  # work # here
+        """,
+    "timeit repeat": """\
+        from timeit import repeat
+        def step():
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        print(min(repeat(step, repeat=5, number=20)) / 20)  # work # here
+        """,
+}
+WAITING_STOPWATCHES = {
+    "stopwatch that waits": """\
+        import time, torch
+        class Stopwatch:
+            def start(self):
+                self.begun = time.perf_counter()
+            def stop(self):
+                torch.cuda.synchronize()
+                self.elapsed = time.perf_counter() - self.begun
+                return self.elapsed
+        watch = Stopwatch()
+        watch.start()
+        for _ in range(20):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        print(watch.stop() / 20)
+        """,
+    "tic toc with a helper": """\
+        import time
+        _t = 0
+        def tic():
+            global _t
+            _t = time.perf_counter()
+        def wait():
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        def toc():
+            wait()
+            print("took", time.perf_counter() - _t)
+        tic()
+        for i in range(100):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        toc()
+        """,
+    "timeit of a step that waits": """\
+        import timeit
+        def step():
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+            torch.cuda.synchronize()
+        seconds = timeit.timeit(step, number=100)  # work
+        print(seconds / 100)
+        """,
+    "timeit of nothing on the device": """\
+        import timeit
+        print(timeit.timeit(parse, number=10))
+        for _ in range(9):
+            model(x).sum().backward()  # work
+        """,
+    "stopwatch that times something else": """\
+        import time
+        class Watch:
+            def start(self):
+                self.t = time.time()
+            def stop(self):
+                return time.time() - self.t
+        watch = Watch()
+        watch.start()
+        load()
+        print(watch.stop())
+        model(x).sum().backward()  # work
+        """,
+}
+
+
+@pytest.mark.parametrize("name", STOPWATCHES)
+def test_stopwatch_of_the_script_that_does_not_wait(name: str) -> None:
+    assert found(NO_SYNC, STOPWATCHES[name]) == marks(STOPWATCHES[name])
+
+
+@pytest.mark.parametrize("name", WAITING_STOPWATCHES)
+def test_stopwatch_that_waits_or_times_no_work(name: str) -> None:
+    assert found(NO_SYNC, WAITING_STOPWATCHES[name]) == []
+
+
+@pytest.mark.parametrize("name", ["stopwatch", "stopwatch in init"])
+def test_mean_of_a_stopwatch_includes_the_first_steps(name: str) -> None:
+    assert found(WARMUP, STOPWATCHES[name]) == marks(STOPWATCHES[name])
+
+
+def test_stopwatch_of_another_file() -> None:
+    helper = """\
+        from time import perf_counter
+        class Timer:
+            def __enter__(self):
+                self.start = perf_counter()
+                return self
+            def __exit__(self, *_):
+                self.seconds = perf_counter() - self.start
+        _began = 0.0
+        def begin():
+            global _began
+            _began = perf_counter()
+        def end(what):
+            print(what, perf_counter() - _began)  # here
+        """
+    source = """\
+        from helper import begin, end
+        begin()
+        for x in range(50):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        end("training")
+        """
+    case = made_up_case(*step_of(source), source=source)
+    texts = (
+        SourceText(path=FILE, text=dedent(source)),
+        SourceText(path="helper.py", text=dedent(helper)),
+    )
+    (one,) = NO_SYNC.detect(dataclasses.replace(case, sources=Sources.of(texts)))
+    assert one.location is not None
+    assert (one.location.file, one.location.line) == ("helper.py", marks(helper)[0])
+    assert "is timed from line 11" in one.evidence
+
+
+BOTH = {
+    "loop": """\
+        for device in ["cpu", "cuda"]:
+            run(torch.device(device))
+        """,
+    "loop over a name": """\
+        devices = ["cpu"]
+        if torch.cuda.is_available():
+            devices.append("cuda:0")
+        for name in devices:
+            run(name)
+        """,
+    "calls": """\
+        run("cpu")
+        run(device="cuda")
+        """,
+}
+ONE = {
+    "choice": """\
+        run("cuda" if torch.cuda.is_available() else "cpu")
+        """,
+    "option": """\
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+        run(parser.parse_args().device)
+        """,
+    "calls of others": """\
+        torch.device("cpu")
+        torch.load(path, map_location="cuda")
+        """,
+}
+RUN = """\
+import time
+def run(device):
+    start = time.time()
+    for _ in range(50):
+        model(x).sum().backward()  # work
+        optimizer.step()  # step
+    print(device, time.time() - start)  # here
+"""
+
+
+@pytest.mark.parametrize("name", [*BOTH, *ONE])
+def test_devices_that_are_timed_one_after_the_other(name: str) -> None:
+    # The steps that are recorded are those on the CPU, which comes first.
+    source = dedent(RUN) + dedent((BOTH | ONE)[name])
+    case = made_up_case(*step_of(source), source=source, caveats=(NEVER_ON_DEVICE,))
+    assert lines(NO_SYNC.detect(case)) == (marks(source) if name in BOTH else [])
+
+
+def test_steps_that_were_recorded_before_the_clock_starts() -> None:
+    source = """\
+        import time
+        def update(x):
+            model(x).sum().backward()  # work
+            optimizer.step()  # step
+        for _ in range(20):
+            update(x)
+        start = time.time()
+        for _ in range(100):
+            update(x)
+        print(time.time() - start)  # here
+        """
+    assert found(NO_SYNC, source) == marks(source)
     assert found(WARMUP, source) == []

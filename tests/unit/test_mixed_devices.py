@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 from torch.utils.checkpoint import checkpoint
 
+from breakeven.capture._module_path import ModulePath
 from breakeven.trace import Copy, Op, Sync
 
 Piece = Callable[[], object]
@@ -337,3 +338,42 @@ def test_gradients_are_clipped_by_device() -> None:
         nn.utils.clip_grad_norm_([here, there], 1.0)
     norms = [e for e in recorder.events if isinstance(e, Op) and "_foreach_norm" in e.name]
     assert sorted(op.device for op in norms) == ["cpu", "cuda:0"]
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(3, 3)
+        self.scores = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.hidden(x))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+        self.head = Head()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+
+def test_fault_names_the_outermost_module_that_was_left_behind() -> None:
+    with pretending() as recorder, ModulePath(recorder):
+        model = Model()
+        model.body.cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(on_gpu(2, 3)).sum().backward()
+        recorder.start_update()
+        optimizer.step()
+        recorder.end_update()
+    # What the update mixes afterwards follows from it.
+    assert {fault.module for fault in recorder.faults.values()} == {"Model.head"}
+
+
+def test_batch_that_was_left_behind_is_no_fault_of_a_module() -> None:
+    with pretending() as recorder, ModulePath(recorder):
+        Model().cuda()(torch.zeros(2, 3))
+    assert {fault.module for fault in recorder.faults.values()} == {""}

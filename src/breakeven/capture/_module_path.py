@@ -65,12 +65,15 @@ class ModulePath(ExitStack):
         if not here.stack and recorder.is_noting:
             here.call = start_call(module, inputs, recorder)
         here.stack.append(self._names[module])
+        recorder.here.modules.append((here.stack[-1], module))
         recorder.here.module_path = here.stack[-1]
 
     def _leave_module(self, module: nn.Module, *_: Any) -> None:
         recorder, here = self._recorder, self._here
         if here.stack:
             here.stack.pop()
+        if recorder.here.modules:
+            recorder.here.modules.pop()
         if here.call is not None and not here.stack:
             here.call.end(recorder.events)
             here.call = None

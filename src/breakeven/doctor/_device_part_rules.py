@@ -9,11 +9,12 @@ import msgspec
 
 from breakeven.doctor._copy_edits import on_device
 from breakeven.doctor._copy_owner import Made, Upload, is_layer, made_on_host, uploads
-from breakeven.doctor._events import host_ns, line_of
+from breakeven.doctor._device_source import part_made_at
+from breakeven.doctor._events import host_ns, line_of, op_at
 from breakeven.doctor._rule import Case, Occurrence, Rule, by_line
 from breakeven.doctor._sync_owner import NEAR, Wait, is_average, waits_of
 from breakeven.simulate import Edit
-from breakeven.trace import Event, Op, Phase
+from breakeven.trace import Event, Location, Op, Phase
 from breakeven.units import format_duration
 
 # A host part without gradients matters from this share of the step on.
@@ -29,7 +30,8 @@ class PartOnHost:
     What it does:
         Finds operators of layers and losses that the host computes while others run on the device:
         those that gradients flow through, those of layers that take a twentieth of the step or
-        more, and weights that are read back to be averaged on the host.
+        more, and weights that are read back to be averaged on the host. The line is that which
+        makes the part, where the source shows one.
 
     Why it costs time:
         The host computes them many times slower than the device, and activations and gradients
@@ -100,11 +102,26 @@ def _host_part(case: Case) -> tuple[Occurrence, ...]:
             fix="move the module or the loss to the GPU, with its inputs",
             evidence=f"{len(part)} operators on the host"
             + (", gradients flow through them" if has_gradients else ""),
-            location=next(events[i].location for i in part if line_of(events[i]) == dearest),
+            location=_line_of_part(case, [i for i in part if line_of(events[i]) == dearest]),
             events=tuple(sorted((*part, *gone))),
             edit=Edit(replaced={**moved, **gone}),
         ),
     )
+
+
+def _line_of_part(case: Case, dearest: list[int]) -> Location | None:
+    """Return the line that makes the module of these operators, else that of the first of them."""
+    ops = [op_at(case.trace, index) for index in dearest]
+    module = next((op.module for op in ops if op.module), "")
+    elsewhere = {f"{op.module}." for op in case.trace.ops if not op.is_on_host}
+    parts = module.split(".") if module else []
+    # The outermost that has nothing on the device.
+    wholes = (".".join(parts[: depth + 1]) for depth in range(len(parts)))
+    whole = next(
+        (one for one in wholes if not any(path.startswith(f"{one}.") for path in elsewhere)), ""
+    )
+    made = part_made_at(case.sources, whole) if whole else None
+    return made or ops[0].location
 
 
 def _is_forward(op: Op) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import ClassVar, final
 
 from breakeven.doctor._device_part_rules import PART_RULES
@@ -12,10 +13,12 @@ from breakeven.doctor._device_source import (
     is_expected_to_fail,
     made_at,
     mentions_gpu,
+    part_made_at,
     unused_choices,
 )
 from breakeven.doctor._rule import Case, Occurrence, Rule
-from breakeven.trace import NEVER_ON_DEVICE, Location
+from breakeven.doctor._timing_names import compares_devices
+from breakeven.trace import NEVER_ON_DEVICE, DeviceFault, Location
 
 _MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
 
@@ -26,6 +29,7 @@ class RaisesOnDevice:
 
     What it does:
         Finds lines that mix tensors of host and device, or turn a device tensor into a NumPy array.
+        Where a whole module was left on the host, the line is that which makes it.
 
     Why it costs time:
         It costs the run: the script stops there with ``Expected all tensors to be on the same
@@ -57,18 +61,39 @@ class RaisesOnDevice:
 
     def detect(self, case: Case) -> tuple[Occurrence, ...]:
         """Return one occurrence for each line that raises, and is not expected to."""
-        return tuple(
-            Occurrence(
-                title=f"on a GPU this line raises: {fault.message}",
-                fix="move every tensor that it uses to the device, or back with .cpu()",
-                evidence="the recorded step reached the line with its tensors placed as on a GPU",
-                location=fault.location,
-                share_fraction=0.0,
-                is_error=True,
-            )
-            for fault in case.trace.faults
-            if not case.sources.is_at(fault.location, is_expected_to_fail)
-        )
+        found: dict[object, Occurrence] = {}
+        for fault in case.trace.faults:
+            if case.sources.is_at(fault.location, is_expected_to_fail):
+                continue
+            made = part_made_at(case.sources, fault.module) if fault.module else None
+            one = _raising(fault) if made is None else _left_behind(fault, made)
+            found.setdefault(one.location, one)
+        return tuple(found.values())
+
+
+def _raising(fault: DeviceFault) -> Occurrence:
+    return Occurrence(
+        title=f"on a GPU this line raises: {fault.message}",
+        fix="move every tensor that it uses to the device, or back with .cpu()",
+        evidence="the recorded step reached the line with its tensors placed as on a GPU",
+        location=fault.location,
+        share_fraction=0.0,
+        is_error=True,
+    )
+
+
+def _left_behind(fault: DeviceFault, made: Location) -> Occurrence:
+    """Return the occurrence of a module that stays on the host, at the line that makes it."""
+    raising = fault.location
+    where = "a line" if raising is None else f"line {raising.line} of {PurePath(raising.file).name}"
+    return Occurrence(
+        title=f"{fault.module} is made here and stays on the CPU; on a GPU {where} raises",
+        fix="move it to the device too, or make it an attribute of the model before that is moved",
+        evidence=f"it {fault.message}; all parameters of the module are on the CPU",
+        location=made,
+        share_fraction=0.0,
+        is_error=True,
+    )
 
 
 @final
@@ -168,7 +193,9 @@ def _is_at_fault(case: Case) -> bool:
     """Return whether a script without a GPU meant to use one; unknown files may have."""
     if not case.sources.files:
         return True
-    return mentions_gpu(case.sources) and not chooses_gpu(case.sources)
+    # A comparison that begins with the CPU is cut off before it comes to the GPU.
+    is_meant = chooses_gpu(case.sources) or compares_devices(case.sources)
+    return mentions_gpu(case.sources) and not is_meant
 
 
 DEVICE_RULES: tuple[Rule, ...] = (RaisesOnDevice(), NeverOnDevice(), *PART_RULES)

@@ -93,6 +93,33 @@ def made_at(sources: Sources, model: str) -> Location | None:
     return lines[0] if len(lines) == 1 else None
 
 
+def part_made_at(sources: Sources, module: str) -> Location | None:
+    """Return the line that makes a part of a model: ``self.head = Head()``, or ``model = Net()``.
+
+    Args:
+        sources: The user's files.
+        module: Dotted path: ``Net.encoder.head``, or ``Net`` for the whole.
+    """
+    parts = [part for part in module.split(".") if not part.isdigit()]
+    if len(parts) < 2:
+        return made_at(sources, module)
+    lines = [
+        source.location(node)
+        for source in sources
+        for node in source.nodes(ast.Assign)
+        if isinstance(node, ast.Assign)
+        and any(dotted_name(target).endswith(f".{parts[-1]}") for target in node.targets)
+        and any(isinstance(inner, ast.Call) for inner in ast.walk(node.value))
+        and not _holds_a_place(node.value)
+    ]
+    return lines[0] if len(lines) == 1 else None
+
+
+def _holds_a_place(value: ast.expr) -> bool:
+    """Return whether a module is made that another one takes the place of."""
+    return isinstance(value, ast.Call) and dotted_name(value.func).endswith("Identity")
+
+
 def forced_to_cpu(sources: Sources) -> Iterator[Location]:
     """Yield settings of a trainer that keep it off a GPU: ``accelerator="cpu"``."""
     for source in sources:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from breakeven.doctor._source import Source, dotted_name, is_constant, keyword
+from breakeven.doctor._source import Source, Sources, dotted_name, is_constant, keyword
 
 _CLOCKS = frozenset({
     "time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",
     "time.monotonic_ns", "time.process_time", "timeit.default_timer", "datetime.datetime.now",
     "datetime.datetime.utcnow",
 })  # fmt: skip
+
+# Read the clock around what they are given.
+_OWN_CLOCKS = frozenset({"timeit.timeit", "timeit.repeat"})
 
 # The device is done when these return.
 _WAITS = frozenset({
@@ -33,12 +37,14 @@ class TimingNames:
 
     Args:
         clocks: Dotted names that read a clock when called: ``time.time``, ``now``.
+        own_clocks: Those that read it around what they are given: ``timeit.timeit``.
         waiting: Names of functions of the file that wait for the device.
         losses: Tensors on which ``backward()`` is called.
         on_device: Models and tensors that are made on, or moved to, a device.
     """
 
     clocks: frozenset[str]
+    own_clocks: frozenset[str]
     waiting: frozenset[str]
     losses: frozenset[str]
     on_device: frozenset[str]
@@ -47,12 +53,28 @@ class TimingNames:
     def of(source: Source) -> TimingNames:
         """Return the names of a file."""
         return TimingNames(
-            _clock_names(source), _waiting_names(source), _loss_names(source), _device_names(source)
+            clocks=_names_of(source, _CLOCKS),
+            own_clocks=_names_of(source, _OWN_CLOCKS),
+            waiting=_waiting_names(source),
+            losses=_loss_names(source),
+            on_device=_device_names(source),
         )
 
     def is_clock(self, node: ast.AST) -> bool:
         """Return whether a node is a call that reads a clock."""
         return isinstance(node, ast.Call) and dotted_name(node.func) in self.clocks
+
+    @property
+    def has_clocks(self) -> bool:
+        """Return whether anything in the file reads a clock."""
+        return bool(self.clocks or self.own_clocks)
+
+    def own_clock_runs(self, call: ast.Call) -> ast.expr | None:
+        """Return what a call runs between two readings of its own, as ``timeit.timeit`` does."""
+        given = call.args[0] if call.args else keyword(call, "stmt")
+        if dotted_name(call.func) in self.own_clocks:
+            return given
+        return None
 
     def is_wait(self, node: ast.AST) -> bool:
         """Return whether a node is a call that returns once the device is done."""
@@ -85,12 +107,60 @@ class TimingNames:
         return isinstance(node, ast.Name) and node.id in self.on_device
 
 
-def _clock_names(source: Source) -> frozenset[str]:
-    clocks = {name for name, stands_for in source.imports.items() if stands_for in _CLOCKS}
+def compares_devices(sources: Sources) -> bool:
+    """Return whether a script does the same on the CPU and on a GPU, one after the other.
+
+    As a loop over both, or a function that is called with each.
+    """
+    for source in sources:
+        for loop in source.nodes(ast.For):
+            assert isinstance(loop, ast.For)
+            given = [loop.iter]
+            if isinstance(loop.iter, ast.Name):
+                given += [node.value for node in _assigned(source, loop.iter.id)]
+                given += source.calls(f"{loop.iter.id}.append")
+            if _names_both(text for node in given for text in _texts_in(node)):
+                return True
+        called: dict[str, list[str]] = {}
+        for call in source.nodes(ast.Call):
+            assert isinstance(call, ast.Call)
+            own = [*call.args, *(one.value for one in call.keywords)]
+            texts = [text for node in own for text in _texts_in(node)]
+            # Both in one call are options to choose from.
+            if not _names_both(texts):
+                called.setdefault(dotted_name(call.func), []).extend(texts)
+        functions = {node.name for node in source.nodes(ast.FunctionDef)}  # pyright: ignore
+        if any(name in functions and _names_both(texts) for name, texts in called.items()):
+            return True
+    return False
+
+
+def _names_both(texts: Iterable[str]) -> bool:
+    known = {text.partition(":")[0] for text in texts}
+    return {"cpu", "cuda"} <= known
+
+
+def _texts_in(node: ast.AST) -> list[str]:
+    """Return the texts in an expression; a choice between two is none."""
+    if isinstance(node, ast.IfExp):
+        return []
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    return [text for child in ast.iter_child_nodes(node) for text in _texts_in(child)]
+
+
+def _assigned(source: Source, name: str) -> Iterator[ast.Assign]:
+    for node in source.nodes(ast.Assign):
+        if isinstance(node, ast.Assign) and any(dotted_name(t) == name for t in node.targets):
+            yield node
+
+
+def _names_of(source: Source, known: frozenset[str]) -> frozenset[str]:
+    clocks = {name for name, stands_for in source.imports.items() if stands_for in known}
     for name, stands_for in source.imports.items():
         prefix = stands_for + "."
         clocks.update(
-            name + clock.removeprefix(stands_for) for clock in _CLOCKS if clock.startswith(prefix)
+            name + clock.removeprefix(stands_for) for clock in known if clock.startswith(prefix)
         )
     # `now = time.perf_counter`.
     for node in source.nodes(ast.Assign):

@@ -7,10 +7,16 @@ from collections.abc import Iterator
 from typing import ClassVar, final
 
 from breakeven.doctor._rule import Case, Occurrence, Rule
-from breakeven.doctor._source import LOOP_STATEMENTS, Source, dotted_name
-from breakeven.doctor._timing_names import TimingNames
+from breakeven.doctor._source import LOOP_STATEMENTS, Source, dotted_name, spans
+from breakeven.doctor._timing_names import TimingNames, compares_devices
 from breakeven.doctor._timing_use import is_mean, is_used, iterations
-from breakeven.doctor._timing_walk import Timed, WorkLines, timed_work
+from breakeven.doctor._timing_walk import (
+    Timed,
+    TimedFile,
+    WorkLines,
+    clock_readers,
+    timed_work,
+)
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
 
 # The host runs ahead of the device by so many launches at most (as the simulator assumes); over
@@ -56,8 +62,9 @@ class TimedWithoutSync:
     Known limits:
         A wait anywhere after the first work counts as one, since work that is still under way at
         the end then is at most a step's. Times of whole trainings, over several epochs or twenty
-        thousand launches, are not judged: the queue is a small part of them. Clocks that are
-        passed through functions are not followed.
+        thousand launches, are not judged: the queue is a small part of them. Stopwatches of the
+        script (``tic()``, ``timer.stop()``, in any of its files) are followed where one function
+        has the name; lists of readings are not.
     """
 
     code: ClassVar[str] = "TIME001"
@@ -69,14 +76,14 @@ class TimedWithoutSync:
         for source, timed in _measurements(case):
             if timed.is_awaited or _is_long(case, source, timed):
                 continue
-            location = source.location(timed.end)
+            location = timed.ended_in.location(timed.end)
             found.setdefault(
                 (location.file, location.line),
                 Occurrence(
                     title="the clock is read while the GPU is still at work",
                     fix="call torch.cuda.synchronize() before both readings of the clock",
                     evidence=f"{_what(timed)} is timed from line "
-                    f"{source.location(timed.start).line}, and nothing waits for it",
+                    f"{timed.started_in.location(timed.start).line}, and nothing waits for it",
                     location=location,
                     is_error=True,
                 ),
@@ -137,13 +144,14 @@ class FirstStepsTimed:
                 continue
             if _steps_within(case, source, timed)[0] > 1:
                 continue  # over several epochs the first steps hardly show
-            location = source.location(timed.end)
+            location = timed.ended_in.location(timed.end)
             found.setdefault(
                 (location.file, location.line),
                 Occurrence(
                     title="the mean of these times includes the first steps",
                     fix="run three to ten steps before the clock starts, or leave them out",
-                    evidence=f"the clock starts at line {source.location(timed.start).line}, "
+                    evidence="the clock starts at line "
+                    f"{timed.started_in.location(timed.start).line}, "
                     "before the GPU has done anything",
                     location=location,
                     is_error=True,
@@ -154,17 +162,24 @@ class FirstStepsTimed:
 
 def _measurements(case: Case) -> Iterator[tuple[Source, Timed]]:
     """Yield what the script times and uses, with work of a device in it."""
-    if not case.trace.uses_device or NEVER_ON_DEVICE in case.trace.caveats:
+    is_never = NEVER_ON_DEVICE in case.trace.caveats and not compares_devices(case.sources)
+    if not case.trace.uses_device or is_never:
         return  # a CPU is done when a call returns
-    for source in case.sources:
-        names = TimingNames.of(source)
-        if not names.clocks:
+    files = [
+        TimedFile(source, TimingNames.of(source), _lines_of(case, source))
+        for source in case.sources
+    ]
+    readers = clock_readers(files)
+    for file in files:
+        if not file.names.has_clocks and not readers:
             continue
         try:
-            found = tuple(timed_work(source, names, _lines_of(case, source)))
+            found = tuple(timed_work(file, readers))
         except RecursionError:
             continue  # an expression nested a thousand times over, as programs write it
-        yield from ((source, timed) for timed in found if is_used(source, timed.difference))
+        yield from (
+            (file.source, timed) for timed in found if is_used(timed.ended_in, timed.difference)
+        )
 
 
 def _lines_of(case: Case, source: Source) -> WorkLines:
@@ -180,7 +195,26 @@ def _lines_of(case: Case, source: Source) -> WorkLines:
             waiting.update(lines)
         elif isinstance(event, Op) and not event.is_on_host and event.phase is not Phase.DATA:
             issuing.update(lines)
-    return WorkLines(issuing=frozenset(issuing), waiting=frozenset(waiting))
+    return WorkLines(
+        issuing=frozenset(issuing | _calls_of_holders(source, issuing)),
+        waiting=frozenset(waiting | _calls_of_holders(source, waiting)),
+    )
+
+
+def _calls_of_holders(source: Source, lines: set[int]) -> set[int]:
+    """Return the lines that call a function which holds one of ``lines``, by its name.
+
+    The recorded steps may be over before the timed ones begin, which call the same.
+    """
+    found: set[int] = set()
+    functions = [
+        node for node in source.nodes(ast.FunctionDef) if isinstance(node, ast.FunctionDef)
+    ]
+    for _ in range(3):  # functions that call functions that work
+        for function in functions:
+            if any(spans(function, line) for line in lines | found):
+                found.update(call.lineno for call in source.calls(function.name))
+    return found
 
 
 def _waits(event: Event) -> bool:

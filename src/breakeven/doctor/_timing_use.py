@@ -34,7 +34,9 @@ def is_mean(source: Source, timed: Timed) -> bool:
     )
     if timed.loops:
         return not is_started_in_loop and any(
-            isinstance(use, ast.BinOp) for use in _uses(source, timed.difference, _MAX_NAMES)
+            isinstance(use, ast.BinOp)
+            for shown in {timed.difference, timed.shown}
+            for use in _uses(source, shown, _MAX_NAMES)
         )
     if not is_started_in_loop or _is_guarded(source, timed.difference):
         return False
@@ -113,6 +115,9 @@ def _uses_of_names(
         if not isinstance(target, ast.Name):
             # An attribute or an item outlives the function; it is kept for something.
             yield target
+            if isinstance(target, ast.Attribute) and names_left:
+                for load in _loads_of_attribute(source, target):
+                    yield from _uses(source, load, names_left - 1)
         elif names_left:
             for load in _loads(source, target.id):
                 yield from _uses(source, load, names_left - 1)
@@ -125,6 +130,17 @@ def _loads(source: Source, name: str) -> list[ast.AST]:
         if isinstance(node, (ast.Name, ast.Attribute))
         and isinstance(node.ctx, ast.Load)
         and dotted_name(node) == name
+    ]
+
+
+def _loads_of_attribute(source: Source, target: ast.Attribute) -> list[ast.AST]:
+    """Return where an attribute is read, whatever the object is called there."""
+    return [
+        node
+        for node in source.nodes(ast.Attribute)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and node.attr == target.attr
     ]
 
 

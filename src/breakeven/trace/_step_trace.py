@@ -28,10 +28,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that would raise on a machine with a GPU."""
+    """A line that would raise on a machine with a GPU.
+
+    Args:
+        message: Why, after "this line raises:".
+        location: The line.
+        module: Dotted path of the outermost module that ran there with all of its parameters on the
+            host, as in `Op`; empty where none did.
+    """
 
     message: str
     location: Location | None = None
+    module: str = ""
 
 
 NEVER_ON_DEVICE = Caveat(

@@ -8,7 +8,7 @@ from torch import nn
 class Ranker(nn.Module):
     def __init__(self, rows=20_000, dim=64):
         super().__init__()
-        self.table = nn.Embedding(rows, dim)
+        self.table = nn.Embedding(rows, dim)  # or: PART_ON_CPU
         self.tower = nn.Sequential(nn.Linear(8 * dim, 256), nn.ReLU(), nn.Linear(256, 1))
 
     def place(self, device):
@@ -31,7 +31,7 @@ def main():
         loss = nn.functional.binary_cross_entropy_with_logits(model(ids), clicks)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        optimizer.step()  # or: PART_ON_CPU
     print(loss.item())
 
 

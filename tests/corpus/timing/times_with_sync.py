@@ -1,6 +1,6 @@
 # healthy
 # looks like: TIME_NO_SYNC, TIME_WARMUP, SYNC_EXPLICIT
-# may find: LAUNCH_FLOOR, BATCH_SMALL
+# may find: LAUNCH_FLOOR, BATCH_SMALL, NO_TF32_AMP
 import time
 
 import torch
