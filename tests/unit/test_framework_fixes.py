@@ -159,6 +159,28 @@ def test_the_class_that_learns_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "fix"),
+    [
+        ("a2c.a2c:A2C", "A2C(..., n_steps=...) larger; no argument compiles the policy"),
+        ("dqn.dqn:DQN", "DQN(..., batch_size=...) larger; no argument compiles the policy"),
+    ],
+)
+def test_each_algorithm_has_an_argument_of_its_own_for_the_size_of_a_step(
+    algorithm: str, fix: str
+) -> None:
+    small = tuple(
+        msgspec.structs.replace(op(10, host_ns=1_000, line=FIT), stack=0) for _ in range(20)
+    )
+    trace = StepTrace(
+        events=small,
+        stacks=((at(FIT),),),
+        frames=((f"stable_baselines3.{algorithm}.learn",),),
+    )
+    found = diagnose(trace, GPU, HOST, costs=MadeUpCosts())
+    assert fix in [one.finding.fix for one in found]
+
+
 ADAM = "optimizer = torch.optim.Adam(model.parameters())"
 
 

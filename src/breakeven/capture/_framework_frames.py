@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import NamedTuple
 
 from torch import nn
@@ -41,7 +41,6 @@ _PARTS = {
 # Modules of torch whose functions of these names are such parts as well.
 _TORCH_PARTS = ("torch._tensor", "torch.amp.", "torch.autograd", "torch.nn.utils.", "torch.optim.")
 
-# Below the call of a model its modules tell the parts apart.
 _CALL_OF_MODULE = nn.Module._call_impl.__code__
 
 
@@ -59,9 +58,15 @@ class FrameworkFrame(NamedTuple):
     is_framework: bool
 
 
+# Stands for the call of an `nn.Module`: what is below it is told apart by modules.
+CALL_OF_MODULE = FrameworkFrame(name="", part="", is_framework=False)
+
+
 def framework_frame(frame: FrameType) -> FrameworkFrame | None:
     """Return what ``frame`` tells of a framework's step; None where it tells nothing."""
     code = frame.f_code
+    if code is _CALL_OF_MODULE:
+        return CALL_OF_MODULE
     module = str(frame.f_globals.get("__name__", ""))
     part = _PARTS.get(code.co_name, "")
     is_framework = module.partition(".")[0] in _FRAMEWORKS
@@ -71,11 +76,6 @@ def framework_frame(frame: FrameType) -> FrameworkFrame | None:
         return None
     name = f"{module}:{code.co_qualname}"
     return FrameworkFrame(name=name, part=part, is_framework=is_framework)
-
-
-def is_call_of_module(code: CodeType) -> bool:
-    """Return whether a frame of ``code`` calls an ``nn.Module``."""
-    return code is _CALL_OF_MODULE
 
 
 def parts_of_step(frames: Iterable[FrameworkFrame]) -> tuple[str, ...]:

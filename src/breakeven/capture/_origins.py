@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from breakeven.capture._framework_frames import (
+    CALL_OF_MODULE,
     FrameworkFrame,
     framework_frame,
-    is_call_of_module,
     parts_of_step,
 )
 from breakeven.capture._location import is_user_file, location_of, runs_user_code
@@ -109,7 +109,7 @@ class Origins:
         return forward._replace(stack=now.stack) if now.location == forward.location else forward
 
     def _origin_of(self, frame: FrameType | None, module: str) -> Origin:
-        libraries = self._libraries
+        libraries, parts = self._libraries, self._framework_frames
         key: list[int] = []
         below: list[int] = []
         via = ""
@@ -122,25 +122,26 @@ class Origins:
                 key += (id(code), frame.f_lasti)
             elif not key:
                 via = via or library
-                if is_call_of_module(code):
+                number = id(code)
+                part = parts[number] if number in parts else self._framework_frame(frame)
+                if part is CALL_OF_MODULE:
                     below.clear()
-                elif self._framework_frame(frame) is not None:
-                    below.append(id(code))
+                elif part is not None:
+                    below.append(number)
             frame = frame.f_back
         numbered = tuple(below), tuple(key)
-        number = self._numbers_by_frames.get(numbered)
-        if number is None:
-            number = self._number_of(innermost, below)
-            self._numbers_by_frames[numbered] = number
-        location = self.stacks[number][-1] if number >= 0 else None
-        return Origin(location, module, number, via)
+        stack = self._numbers_by_frames.get(numbered)
+        if stack is None:
+            stack = self._number_of(innermost, below)
+            self._numbers_by_frames[numbered] = stack
+        location = self.stacks[stack][-1] if stack >= 0 else None
+        return Origin(location, module, stack, via)
 
     def _framework_frame(self, frame: FrameType) -> FrameworkFrame | None:
         code = frame.f_code
-        if id(code) not in self._framework_frames:
-            self._codes[id(code)] = code
-            self._framework_frames[id(code)] = framework_frame(frame)
-        return self._framework_frames[id(code)]
+        self._codes[id(code)] = code
+        found = self._framework_frames[id(code)] = framework_frame(frame)
+        return found
 
     def _classify(self, frame: FrameType) -> str | None:
         """Return None for a file of the user, else the name to report; empty for none."""
