@@ -195,6 +195,8 @@ def _why(failure: RunFailure) -> str:
             return f"was ended by signal {failure.message}{after}"
         case FailureKind.SECOND_DEVICE:
             return f"uses a second GPU, {failure.message}"
+        case FailureKind.OTHER_PROCESS:
+            return "took its steps in processes of its own"
         case FailureKind.EXCEPTION:
             said = failure.message.strip().splitlines()
             return f"raised {': '.join((failure.exception, *said[:1]))}{after}"
