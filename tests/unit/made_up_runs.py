@@ -8,6 +8,7 @@ from breakeven.capture import (
     FailureKind,
     LoaderUse,
     PlainRun,
+    ProbeRun,
     RunFailure,
     RunRequest,
     Target,
@@ -71,10 +72,21 @@ Answer = PlainRun | TracedRun | RunFailure
 
 
 class ScriptedLauncher:
-    """Gives scripted answers in turn, and keeps the requests."""
+    """Gives scripted answers in turn, and keeps the requests.
 
-    def __init__(self, answers: Sequence[Answer], num_steps: Sequence[int] = ()) -> None:
+    A probe of the script by itself fails as the last run did, unless its answers are scripted.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        num_steps: Sequence[int] = (),
+        probes: Sequence[ProbeRun | RunFailure] = (),
+    ) -> None:
         self.requests: list[RunRequest] = []
+        self.probed: list[RunRequest] = []
+        self._probes = list(probes)
+        self._last: Answer | None = None
         self.output = "what the script printed"
         self._answers = list(answers)
         self._num_steps = num_steps
@@ -83,7 +95,16 @@ class ScriptedLauncher:
         self.requests.append(request)
         for number in self._num_steps:
             on_step(number)
-        return self._answers.pop(0)
+        self._last = self._answers.pop(0)
+        return self._last
+
+    def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
+        self.probed.append(request)
+        self.output = f"what it printed in probe {len(self.probed)}"
+        if self._probes:
+            return self._probes.pop(0)
+        assert isinstance(self._last, RunFailure)
+        return self._last
 
     def run_in_turns(self, request: RunRequest) -> Generator[None, None, Answer]:
         yield

@@ -57,6 +57,7 @@ def test_no_finalizer_of_the_script_runs_before_the_answer(monkeypatch: pytest.M
     run = cast("Any", object.__new__(ChildRun))
     run._ending = threading.Lock()
     run._session = SimpleNamespace(result=result)
+    run._processes = SimpleNamespace(is_own=True, found=lambda: None)
     run._send = sent.append
     gc.collect()
     Left(finalized)

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from made_up_runs import FUNCTION, SCRIPT
+from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, RunFailure, Target, TargetKind
+from breakeven.capture import FailureKind, OwnProcesses, RunFailure, Target, TargetKind
 from breakeven.check._failures import script_error
+from breakeven.check._packages import install_hint
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import Location
 
@@ -183,3 +185,74 @@ def test_hint_is_a_command_that_runs_the_target() -> None:
     assert hint(SCRIPT).endswith(": python train.py --lr 0.1")
     assert hint(package).endswith(": python -m lab.train")
     assert hint(FUNCTION).endswith(': python -c "from train import step; step()"')
+
+
+PROCESSES = OwnProcesses(
+    num_started=2, location=LINE, source="worker.start()", function="train.py:train"
+)
+
+
+def processes_error(kind: FailureKind, processes: OwnProcesses) -> BreakevenError:
+    failure = RunFailure(kind=kind, message="60 s", processes=processes)
+    return script_error(failure, SCRIPT, "")
+
+
+def test_training_in_other_processes_is_no_matter_of_time() -> None:
+    started = " at /elsewhere/model.py:17: `worker.start()`"
+    seen = processes_error(FailureKind.OTHER_PROCESS, replace(PROCESSES, has_steps=True))
+    assert seen.message.startswith(f"train.py trains in processes that it starts{started}; ")
+    assert seen.hint is not None
+    assert "train.py:train" in seen.hint
+    late = processes_error(FailureKind.TIME_LIMIT, PROCESSES)
+    assert late.message == (
+        "train.py took no training step in its own process within 60 s, and started 2 other "
+        f"processes{started}, whose steps breakeven does not see"
+    )
+    unnamed = replace(PROCESSES, num_started=1, function="")
+    ended = processes_error(FailureKind.NO_STEP, unnamed)
+    assert "in its own process until its end, and started another process at" in ended.message
+    for error in (late, ended):
+        assert "time-limit" not in str(error.hint)
+    assert "path.py:function" in str(ended.hint)
+
+
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("timm", "pip install timm"),
+        ("PIL", "pip install pillow"),
+        ("PIL.Image", "pip install pillow"),
+        ("cv2", "pip install opencv-python"),
+        ("sklearn.svm", "pip install scikit-learn"),
+        ("yaml", "pip install PyYAML"),
+        ("skimage", "pip install scikit-image"),
+        ("google.protobuf", "pip install protobuf"),
+        ("", "what the message asks for"),
+        ("torch.nowhere", "is installed, and has no torch.nowhere"),
+    ],
+)
+def test_package_to_install_is_named_as_it_is_installed(
+    module: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    installed = {"torch": ["torch"]}
+    monkeypatch.setattr("breakeven.check._packages.packages_distributions", lambda: installed)
+    found = install_hint(module)
+    assert hint in found
+    assert not found.endswith(("install", "install "))
+
+
+def test_absent_module_that_is_here_is_not_to_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").touch()
+    hint = install_hint("models.resnet")
+    assert "pip" not in hint
+    assert f"PYTHONPATH={tmp_path}" in hint
+
+
+def test_last_words_of_a_script_are_no_status() -> None:
+    error = explain(FailureKind.EXIT, "no data found")
+    assert error.message.startswith("train.py ended with the words `no data found` before")

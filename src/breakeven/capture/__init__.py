@@ -14,7 +14,9 @@ from breakeven.capture._protocol import FailureKind as FailureKind
 from breakeven.capture._protocol import HostRun as HostRun
 from breakeven.capture._protocol import LoaderUse as LoaderUse
 from breakeven.capture._protocol import NumbersRun as NumbersRun
+from breakeven.capture._protocol import OwnProcesses as OwnProcesses
 from breakeven.capture._protocol import PlainRun as PlainRun
+from breakeven.capture._protocol import ProbeRun as ProbeRun
 from breakeven.capture._protocol import RunFailure as RunFailure
 from breakeven.capture._protocol import RunRequest as RunRequest
 from breakeven.capture._protocol import SourceFile as SourceFile

@@ -8,20 +8,21 @@ import linecache
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from breakeven.capture._as_main import fresh_main, put_folder_first, run_as_main
-from breakeven.capture._location import as_text, is_user_file, locate, location_of, user_frame
+from breakeven.capture._failure_facts import failure_in_frame, failure_of, internal_failure
 from breakeven.capture._numbers_session import NumbersSession
 from breakeven.capture._plain_session import PlainSession
+from breakeven.capture._probe_session import ProbeSession
+from breakeven.capture._process_watch import ProcessWatch
 from breakeven.capture._protocol import (
     FailureKind,
     Message,
@@ -35,10 +36,11 @@ from breakeven.capture._traced_session import TracedSession
 from breakeven.capture._turns import Turns
 from breakeven.configure import keep_freed_memory
 from breakeven.timing import TurnKind
-from breakeven.trace import Location
 from breakeven.units import NS_PER_S
 
 _PROGRESS_EVERY_S = 0.2
+# How long the script's own process may wait for its first step while its others take theirs.
+_OWN_STEP_LIMIT_S = 2.0
 
 
 class ChildRun:
@@ -61,6 +63,7 @@ class ChildRun:
             keep_freed_memory()
         takes_turns = request.turns is not TurnKind.NONE
         self._turns = Turns(turn_fd, answer_fd, request.turns) if takes_turns else None
+        self._processes = ProcessWatch()
         self._session = self._make_session()
 
     def run(self) -> NoReturn:
@@ -69,15 +72,15 @@ class ChildRun:
         if self._request.is_traced and self._request.configuration.num_threads:
             torch.set_num_threads(self._request.configuration.num_threads)
         try:
-            with self._session:
+            with self._processes, self._session:
                 self._run_target(self._request.target)
-        except SystemExit as error:
-            has_failed = error.code not in (None, 0)
-            self._finish(self._explain(error), has_failed=has_failed)
         except BaseException as error:  # the user's code may raise anything
-            self._finish(self._explain(error), has_failed=True)
+            if not self._processes.is_own:
+                raise  # it ends as a process that a script forks ends
+            has_failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
+            self._finish(failure_of(error, self._session.num_steps), has_failed=has_failed)
         self._finish()
-        raise AssertionError("the process has ended")
+        sys.exit()
 
     def _run_target(self, target: Target) -> None:
         if target.kind is not TargetKind.FUNCTION:
@@ -107,6 +110,9 @@ class ChildRun:
             function()
 
     def _on_step(self, num_steps: int) -> None:
+        if not self._processes.is_own:
+            self._processes.note_step()
+            return
         now_s = monotonic()
         if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
             self._send(StepCount(num_steps=num_steps))
@@ -119,70 +125,63 @@ class ChildRun:
         stops at the step boundary as if the power had failed, and cannot save a half-trained
         model over a good one. Nor does a finalizer of what the script left in a reference cycle: a
         DataLoader's waits up to five seconds for each of its processes.
+
+        A process that the script forked has no answer to give, and goes on.
         """
+        if not self._processes.is_own:
+            return
         self._ending.acquire()
         gc.disable()
         try:
             answer = (None if has_failed else self._session.result()) or failure or self._no_step()
+            if isinstance(answer, RunFailure):
+                answer = replace(answer, processes=self._processes.found())
             self._send(answer)
             for stream in (sys.stdout, sys.stderr):
                 _flush(stream)
         except BaseException:  # a bug of ours must not leave the parent waiting
-            self._send(_internal_failure())
+            self._send(internal_failure())
         finally:
             os._exit(0)
 
-    def _make_session(self) -> PlainSession | TracedSession | NumbersSession:
+    def _make_session(self) -> PlainSession | TracedSession | NumbersSession | ProbeSession:
         if self._request.is_traced:
             return TracedSession(self._request, self._finish, self._on_step)
         if self._request.num_recorded_steps:
             return NumbersSession(self._request, self._finish, self._on_step)
+        if self._request.num_probe_steps:
+            return ProbeSession(self._request, self._finish, self._on_step)
         return PlainSession(self._request, self._finish, self._on_step, self._turns)
 
     def _watch_time(self) -> None:
         begun_s = monotonic()
         left_s = self._request.time_limit_s
         while left_s > 0:
-            threading.Event().wait(left_s)
+            if self._processes.wait_for_steps(left_s):
+                self._end_if_it_only_waits()
             paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
             left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
-        frame = sys._current_frames().get(self._main_thread)
-        stood_at = user_frame(frame)
-        location = locate(stood_at)
-        self._finish(
-            RunFailure(
-                kind=FailureKind.TIME_LIMIT,
-                message=f"{self._request.time_limit_s:g} s",
-                location=location,
-                source=_source_line(location),
-                num_steps=self._session.num_steps,
-                stack=_stack_of_frame(frame),
-            ),
-            # Fewer steps are fewer samples, but they are not the recording that was asked for.
-            has_failed=self._request.num_recorded_steps > 0,
+        # Fewer steps are fewer samples, but they are not the recording that was asked for.
+        has_failed = self._request.num_recorded_steps > 0
+        self._end(
+            FailureKind.TIME_LIMIT, f"{self._request.time_limit_s:g} s", has_failed=has_failed
         )
+
+    def _end_if_it_only_waits(self) -> None:
+        """End the run where forked processes train, and this one takes no step of its own."""
+        threading.Event().wait(_OWN_STEP_LIMIT_S)
+        if self._session.num_steps == 0:
+            self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
+
+    def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
+        frame = sys._current_frames().get(self._main_thread)
+        failure = failure_in_frame(kind, message, frame, self._session.num_steps)
+        self._finish(failure, has_failed=has_failed)
 
     def _no_step(self) -> RunFailure:
         is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
         kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
         return RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
-
-    def _explain(self, error: BaseException) -> RunFailure:
-        stack = _stack_of_error(error)
-        location = stack[-1] if stack else None
-        kind = FailureKind.EXCEPTION
-        if isinstance(error, SystemExit):
-            kind = FailureKind.EXIT
-        return RunFailure(
-            kind=kind,
-            message=_text_of(error),
-            exception=type(error).__name__,
-            location=location,
-            source=_source_line(location),
-            num_steps=self._session.num_steps,
-            missing=_missing_thing(error),
-            stack=stack,
-        )
 
     def _send(self, message: Message) -> None:
         line = msgspec.json.encode(message) + b"\n"
@@ -215,57 +214,8 @@ def _load_function(target: Target) -> Callable[[], Any]:
     return function
 
 
-def _text_of(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return as_text(str(error.code if error.code is not None else 0))
-    if isinstance(error, SyntaxError):
-        return as_text(error.msg)
-    return as_text(str(error))
-
-
-def _missing_thing(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return error.name or ""
-    if isinstance(error, FileNotFoundError):
-        return as_text(str(error.filename or ""))
-    return ""
-
-
-def _stack_of_error(error: BaseException) -> tuple[Location, ...]:
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return (location_of(error.filename, error.lineno),)
-    found: list[Location] = []
-    step: TracebackType | None = error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        if is_user_file(code.co_filename):
-            found.append(location_of(code.co_filename, step.tb_lineno, code.co_name))
-        step = step.tb_next
-    return tuple(found)
-
-
-def _stack_of_frame(frame: FrameType | None) -> tuple[Location, ...]:
-    found: list[Location] = []
-    while frame is not None:
-        location = locate(frame) if is_user_file(frame.f_code.co_filename) else None
-        if location is not None:
-            found.append(location)
-        frame = frame.f_back
-    return tuple(reversed(found))
-
-
-def _source_line(location: Location | None) -> str:
-    return linecache.getline(location.file, location.line).strip() if location else ""
-
-
 def _flush(stream: Any) -> None:
     try:
         stream.flush()
     except (AttributeError, OSError, ValueError):
         return  # the script closed or replaced it
-
-
-def _internal_failure() -> RunFailure:
-    return RunFailure(
-        kind=FailureKind.INTERNAL, message=traceback.format_exc(), exception="breakeven"
-    )

@@ -28,6 +28,7 @@ from breakeven.capture._protocol import (
     NumbersRun,
     Paused,
     PlainRun,
+    ProbeRun,
     Ready,
     Request,
     RunFailure,
@@ -143,7 +144,18 @@ class Launcher:
             on_step: Called now and then with the number of steps done.
         """
         answer = self._ask(request, request.time_limit_s, on_step)
-        assert not isinstance(answer, HostRun | NumbersRun)
+        assert not isinstance(answer, HostRun | NumbersRun | ProbeRun)
+        return answer
+
+    def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
+        """Run the script as it is for a few steps, to see whether it fails by itself.
+
+        Args:
+            request: What to run, and how many steps.
+        """
+        assert request.num_probe_steps > 0
+        answer = self._ask(request, request.time_limit_s, lambda _: None)
+        assert isinstance(answer, ProbeRun | RunFailure)
         return answer
 
     def record_numbers(self, request: RunRequest) -> NumbersRun | RunFailure:

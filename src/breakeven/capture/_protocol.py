@@ -2,7 +2,8 @@
 
 Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
 says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times and then
-``PlainRun``, ``TracedRun``, ``NumbersRun`` or ``RunFailure``, and the server says ``Ended``.
+``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server says
+``Ended``.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
             all that is unseeded seeded alike, instead of timing it; 0 to time it. Of steps that
             take longer than ``budget_s`` in all, at least two.
         raw_numbers_path: The file that they are written to.
+        num_probe_steps: Run the script until it has taken so many steps, to see whether it fails by
+            itself: with nothing replaced but, with ``has_cuda``, CUDA by the CPU; 0 for no probe.
         weight_noise_roundoffs: Move the weights by so many roundoffs in such a run, before the
             first step and after each.
         weight_noise_seed: Which of them up, and which down.
@@ -125,6 +128,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     raw_changed_text: bytes = b""
     num_recorded_steps: int = 0
     raw_numbers_path: bytes = b""
+    num_probe_steps: int = 0
     weight_noise_roundoffs: float = 0.0
     weight_noise_seed: int = 0
     backwards_per_step: int = 0
@@ -244,6 +248,34 @@ class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
     num_steps: int
 
 
+class ProbeRun(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """The script took the steps of a probe without failing.
+
+    Args:
+        num_steps: How many.
+    """
+
+    num_steps: int
+
+
+class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes that the script started by itself; those that load its batches are not counted.
+
+    Args:
+        num_started: How many.
+        location: The user's line that started the last of them.
+        source: Text of that line.
+        function: What they run, as ``train.py:train``; empty where that is not known.
+        has_steps: Whether training steps were seen in them, which only forked ones show.
+    """
+
+    num_started: int
+    location: Location
+    source: str = ""
+    function: str = ""
+    has_steps: bool = False
+
+
 class FailureKind(StrEnum):
     """Why a run ended without an answer."""
 
@@ -252,6 +284,7 @@ class FailureKind(StrEnum):
     NO_STEP = "no_step"
     NO_OPERATOR = "no_operator"
     TIME_LIMIT = "time_limit"
+    OTHER_PROCESS = "other_process"
     KILLED = "killed"
     INTERNAL = "internal"
 
@@ -268,6 +301,10 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         num_steps: Steps done until then.
         missing: Module or file that was absent.
         stack: The user's lines that led there, outermost first.
+        our_line: The innermost of breakeven's own lines that the script called, where an exception
+            passed one; its file is relative to where breakeven is installed.
+        traceback: The whole traceback of an exception, or its end.
+        processes: What the script started by itself.
     """
 
     kind: FailureKind
@@ -278,6 +315,9 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     num_steps: int = 0
     missing: str = ""
     stack: tuple[Location, ...] = ()
+    our_line: Location | None = None
+    traceback: str = ""
+    processes: OwnProcesses | None = None
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
@@ -337,5 +377,5 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     can_take_long_turns: bool = False
 
 
-Answer = PlainRun | TracedRun | NumbersRun | HostRun | RunFailure
+Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RunFailure
 Message = Ready | Started | StepCount | Paused | Answer | Ended

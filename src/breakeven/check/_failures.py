@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import re
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from breakeven.capture import FailureKind, RunFailure, Target, TargetKind
+from breakeven.check._packages import install_hint
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import Location
 
@@ -17,20 +21,24 @@ _LAUNCHER_ENVIRONMENT = (
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
-def script_error(failure: RunFailure, target: Target, output: str) -> BreakevenError:
+def script_error(
+    failure: RunFailure, target: Target, output: str, *, known: str = ""
+) -> BreakevenError:
     """Return the error that says what ended the run.
 
     Args:
         failure: What the child reported.
         target: What it ran.
         output: The end of what the script printed.
+        known: What to do where the exception itself does not tell; that the script must run by
+            itself first, where nothing is known of that.
     """
     if failure.kind is FailureKind.INTERNAL:
         return BreakevenError(
             f"breakeven failed while it watched {target.label}: {_last_line(failure.message)}",
             hint=f"this is a bug in breakeven; please report it with:\n{failure.message}",
         )
-    message, hint = _explain(failure, target)
+    message, hint = _explain(failure, target, known)
     location = failure.location
     return ScriptError(
         message,
@@ -42,16 +50,78 @@ def script_error(failure: RunFailure, target: Target, output: str) -> BreakevenE
     )
 
 
-def _explain(failure: RunFailure, target: Target) -> tuple[str, str]:
+def our_error(
+    failure: RunFailure, target: Target, *, watching: str, otherwise: str
+) -> BreakevenError:
+    """Return the error of a run in which breakeven failed, and not the script.
+
+    Args:
+        failure: What the child reported.
+        target: What it ran.
+        watching: What breakeven did with the script: ``recorded``.
+        otherwise: How the script runs without that.
+    """
+    ours = failure.our_line
+    where = f", in {ours.file}:{ours.line} ({ours.function})" if ours else ""
+    told = (failure.traceback or _what_ended(failure)).strip()
+    return BreakevenError(
+        f"breakeven failed while it {watching} {target.label}, which {otherwise}: "
+        f"{_what_ended(failure)}{_at(failure)}{where}",
+        hint="this is a bug in breakeven, not in the script; please report it with the script, or "
+        f"what is around that line, and:\n{_versions()}\n{told}",
+    )
+
+
+def late_error(
+    failure: RunFailure,
+    target: Target,
+    output: str,
+    *,
+    watching: str,
+    num_steps: int,
+    took_s: float,
+) -> ScriptError:
+    """Return the error of a script that by itself is fast enough.
+
+    Args:
+        failure: The time limit of a run in which breakeven watched.
+        target: What it ran.
+        output: The end of what the script printed.
+        watching: As for `our_error`.
+        num_steps: Steps that it took by itself.
+        took_s: How long that took, in seconds.
+    """
+    stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
+    return ScriptError(
+        f"{target.label} did not complete {_wanted(failure)} within {failure.message} while "
+        f"breakeven {watching} it{stood}; by itself it took {num_steps} steps in {took_s:.1f} s",
+        hint="raise --time-limit, since breakeven looks at more steps and recording slows them, or "
+        "give the script a smaller model",
+        file=failure.location.file if failure.location else None,
+        line=failure.location.line if failure.location else None,
+        output=output,
+    )
+
+
+def is_in_other_processes(failure: RunFailure) -> bool:
+    """Return whether a script that took no step itself has started processes, which may have."""
+    if failure.kind is FailureKind.OTHER_PROCESS:
+        return True
+    is_without = failure.kind in (FailureKind.NO_STEP, FailureKind.TIME_LIMIT)
+    return is_without and failure.num_steps == 0 and failure.processes is not None
+
+
+def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]:
+    if is_in_other_processes(failure):
+        return _explain_processes(failure, target)
     match failure.kind:
         case FailureKind.EXCEPTION:
-            return _explain_exception(failure, target)
+            return _explain_exception(failure, target, known)
         case FailureKind.EXIT:
             return (
-                f"{target.label} ended with status {failure.message} {_after(failure)}"
-                f"{_at(failure)}",
+                f"{target.label} ended {_status(failure)} {_after(failure)}{_at(failure)}",
                 "breakeven needs two optimizer steps; give the script the arguments it needs "
-                "after `--`",
+                "after `--`" + (f"; {known}" if known else ""),
             )
         case FailureKind.NO_STEP:
             return _explain_no_step(failure, target)
@@ -73,16 +143,43 @@ def _explain(failure: RunFailure, target: Target) -> tuple[str, str]:
                 f"{target.label} was ended by signal {failure.message} {_after(failure)}",
                 _signal_hint(failure.message),
             )
-        case FailureKind.INTERNAL:
+        case FailureKind.OTHER_PROCESS | FailureKind.INTERNAL:
             raise AssertionError("handled by the caller")
 
 
-def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
-    what = f"{failure.exception}: {failure.message}" if failure.message else failure.exception
-    message = f"{target.label} raised {what}{_at(failure)} {_after(failure)}"
+def _explain_processes(failure: RunFailure, target: Target) -> tuple[str, str]:
+    processes = failure.processes
+    function, line = "path.py:function", ""
+    if processes is not None:
+        function = processes.function or function
+        line = f" at {_text_of_line(processes.location, processes.source)}"
+    hint = (
+        "name the function that trains, if it can be called without arguments: "
+        f"{function}; or let the script train in its own process"
+    )
+    if processes is None or processes.has_steps:
+        return (
+            f"{target.label} trains in processes that it starts{line}; breakeven sees the "
+            "steps of the script's own process alone",
+            hint,
+        )
+    ended = (
+        f"within {failure.message}" if failure.kind is FailureKind.TIME_LIMIT else "until its end"
+    )
+    number = processes.num_started
+    others = "another process" if number == 1 else f"{number} other processes"
+    return (
+        f"{target.label} took no training step in its own process {ended}, and started {others} "
+        f"{line.lstrip()}, whose steps breakeven does not see",
+        f"where these train, {hint}",
+    )
+
+
+def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple[str, str]:
+    message = f"{target.label} raised {_what_ended(failure)}{_at(failure)} {_after(failure)}"
     if failure.exception == "ModuleNotFoundError":
-        return message, f"install it for this Python: python -m pip install {failure.missing}"
-    if failure.exception == "FileNotFoundError":
+        return message, install_hint(failure.missing)
+    if failure.exception == "FileNotFoundError" and failure.missing:
         missing = Path(failure.missing)
         where = "" if missing.is_absolute() else f" (looked for in {Path.cwd()})"
         return (
@@ -111,7 +208,35 @@ def _explain_exception(failure: RunFailure, target: Target) -> tuple[str, str]:
         return message, "name a function that the file defines: path.py:function"
     if target.kind is TargetKind.FUNCTION and "required positional argument" in failure.message:
         return message, "name a function that can be called without arguments"
-    return message, f"the script must run by itself first: {_command(target)}"
+    return message, known or f"the script must run by itself first: {command_of(target)}"
+
+
+def _what_ended(failure: RunFailure) -> str:
+    match failure.kind:
+        case FailureKind.EXIT:
+            return f"it ended {_status(failure)}"
+        case FailureKind.NO_STEP:
+            return "it ended without a training step"
+        case FailureKind.KILLED:
+            return f"it was ended by signal {failure.message}"
+        case FailureKind.TIME_LIMIT:
+            return f"it did not complete {_wanted(failure)} within {failure.message}"
+        case _:
+            return ": ".join(part for part in (failure.exception, failure.message) if part)
+
+
+def _status(failure: RunFailure) -> str:
+    """Return how a script ended itself: by a number, or by its last words."""
+    is_number = failure.message.lstrip("-").isdecimal()
+    return f"with status {failure.message}" if is_number else f"with the words `{failure.message}`"
+
+
+def _versions() -> str:
+    found = [f"Python {platform.python_version()}", platform.platform()]
+    for name in ("torch", "breakeven"):
+        with suppress(PackageNotFoundError):
+            found.insert(0, f"{name} {version(name)}")
+    return ", ".join(found)
 
 
 def _needs_launcher(message: str) -> bool:
@@ -152,8 +277,12 @@ def _at(failure: RunFailure) -> str:
 def _line_of(failure: RunFailure) -> str:
     location = failure.location
     assert location is not None
+    return _text_of_line(location, failure.source)
+
+
+def _text_of_line(location: Location, source: str) -> str:
     place = _place(location)
-    return f"{place}: `{failure.source}`" if failure.source else place
+    return f"{place}: `{source}`" if source else place
 
 
 def _place(location: Location) -> str:
@@ -165,7 +294,7 @@ def _place(location: Location) -> str:
     return f"{shown}:{location.line}"
 
 
-def _command(target: Target) -> str:
+def command_of(target: Target) -> str:
     """Return how Python alone runs the target."""
     if target.kind is TargetKind.FUNCTION:
         name = target.function

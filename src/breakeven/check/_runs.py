@@ -15,7 +15,7 @@ from breakeven.capture import (
     Target,
     TracedRun,
 )
-from breakeven.check._failures import script_error
+from breakeven.check._blame import find_cause
 from breakeven.check._progress import Progress
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
@@ -77,16 +77,15 @@ class Runs:
         of_size = f" at batch size {new_batch_size}" if new_batch_size else ""
         how = "as if it were moved to a GPU" if self._request.is_moved else "on a pretended GPU"
         self._begin(f"recording a step {how}{of_size}")
-        answer = self._run(
-            replace(
-                self._request,
-                is_traced=True,
-                loader_batch_size=loader_batch_size,
-                new_batch_size=new_batch_size,
-            )
+        request = replace(
+            self._request,
+            is_traced=True,
+            loader_batch_size=loader_batch_size,
+            new_batch_size=new_batch_size,
         )
+        answer = self._run(request)
         if not isinstance(answer, TracedRun):
-            raise self._error(answer)
+            raise self._error(request, answer, self._launcher.output)
         if not answer.trace.uses_device and not self._request.is_moved:
             self._request = replace(self._request, is_moved=True)
             return self.trace(loader_batch_size=loader_batch_size, new_batch_size=new_batch_size)
@@ -101,6 +100,7 @@ class Runs:
         """Time the step on this CPU; a script that insists on a GPU is told that there is one."""
         self._begin("measuring the step on this CPU")
         answer = self._run(self._request)
+        output = self._launcher.output
         if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
             # The traced run got through, so the GPU that it had makes the difference.
             again = self._run(replace(self._request, has_cuda=True))
@@ -108,7 +108,7 @@ class Runs:
                 self._request = replace(self._request, has_cuda=True)
                 return again
         if not isinstance(answer, PlainRun):
-            raise self._error(answer)
+            raise self._error(self._request, answer, output)
         if is_worth_repeating(answer):
             self._begin("measuring again, since this machine is busy")
             again = self._run(self._request)
@@ -158,9 +158,12 @@ class Runs:
     def _tell_step(self, num_steps: int) -> None:
         self._progress.detail(f"step {num_steps}")
 
-    def _error(self, answer: PlainRun | TracedRun | RunFailure) -> Exception:
+    def _error(
+        self, request: RunRequest, answer: PlainRun | TracedRun | RunFailure, output: str
+    ) -> Exception:
         assert isinstance(answer, RunFailure)
-        return script_error(answer, self._target, self._launcher.output)
+        self._begin("running the script by itself, to see whose failure it is")
+        return find_cause(self._launcher, request, answer, output)
 
 
 def is_worth_repeating(run: PlainRun) -> bool:

@@ -255,8 +255,14 @@ def _values_of(name: str, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
         for node in own.source.nodes(ast.Assign, ast.AnnAssign, *LOOP_STATEMENTS):
             if isinstance(node, ast.While) or not _is_in(node, own):
                 continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            value = node.iter if isinstance(node, (ast.For, ast.AsyncFor)) else node.value
+            targets: list[ast.expr] = []
+            value: ast.expr | None = None
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, ast.AnnAssign):
+                targets, value = [node.target], node.value
+            elif isinstance(node, (ast.For, ast.AsyncFor)):
+                targets, value = [node.target], node.iter
             named = [part.id for t in targets for part in ast.walk(t) if isinstance(part, ast.Name)]
             if value is not None and name in named:
                 found = True

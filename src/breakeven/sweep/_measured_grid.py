@@ -249,7 +249,7 @@ class MeasuredGrid:
     def _problem(self, job: _Job, done: EngineRun) -> str | None:
         """Return why a run is no measurement of its point."""
         if isinstance(done.answer, RunFailure):
-            return self._runs.error(job.settings, done.answer, done.output).message
+            return self._runs.what_ended(job.settings, done.answer)
         wanted = done.request.new_batch_size
         loader = done.answer.loader
         if wanted and (loader is None or loader.batch_size != wanted):

@@ -16,7 +16,7 @@ from breakeven.capture import (
     Target,
     TracedRun,
 )
-from breakeven.check import Progress, script_error
+from breakeven.check import Progress, find_cause, script_error
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.sweep._axes import fill_arguments
 from breakeven.sweep._grid import axis_of, describe
@@ -112,7 +112,7 @@ class ScriptRuns:
             answer = self._run(replace(request, is_moved=True))
         if not isinstance(answer, TracedRun):
             assert isinstance(answer, RunFailure), "asked for a trace"
-            raise self.error(settings, answer, self._launcher.output)
+            raise find_cause(self._launcher, request, answer, self._launcher.output)
         self._backwards_per_step = answer.backwards_per_step
         self._num_host_steps = answer.num_host_steps
         if new and (answer.loader is None or answer.loader.batch_size != new):
@@ -124,11 +124,16 @@ class ScriptRuns:
             )
         return answer
 
+    def what_ended(self, settings: Mapping[str, AxisValue], failure: RunFailure) -> str:
+        """Return what ended a run at one point of many, where no other run is made to learn why."""
+        return script_error(failure, self.target_at(settings), "").message
+
     def error(
         self, settings: Mapping[str, AxisValue], failure: RunFailure, output: str
     ) -> BreakevenError:
-        """Return the error that says why the script gave no answer."""
-        return script_error(failure, self.target_at(settings), output)
+        """Return the error that says why the script, as it is, gave no answer."""
+        request = self.plain_request(settings, None, 0.0)
+        return find_cause(self._launcher, request, failure, output)
 
     def _batch_change(
         self, settings: Mapping[str, AxisValue], loader: LoaderUse | None

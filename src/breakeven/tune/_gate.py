@@ -193,6 +193,8 @@ def _why(failure: RunFailure) -> str:
             return f"ended with status {failure.message}{after}"
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
+        case FailureKind.OTHER_PROCESS:
+            return "took its steps in processes of its own"
         case FailureKind.EXCEPTION:
             said = failure.message.strip().splitlines()
             return f"raised {': '.join((failure.exception, *said[:1]))}{after}"

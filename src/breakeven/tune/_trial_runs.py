@@ -330,6 +330,8 @@ def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
         return Outcome.CRASHED, f"the process was ended by {first_line}"
     if failure.kind is FailureKind.EXIT:
         return Outcome.CRASHED, f"the script ended with status {first_line}"
+    if failure.kind is FailureKind.OTHER_PROCESS:
+        return Outcome.CRASHED, "the script took its steps in processes of its own"
     if failure.kind is FailureKind.NO_STEP:
         return Outcome.CRASHED, "the script came to its end without two optimizer steps"
     what = f"{failure.exception}: {first_line}" if failure.exception else first_line

@@ -1,0 +1,165 @@
+"""Failures of real runs: whose they are, and training in processes that the script starts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest, find_target
+from breakeven.check import Runs, SilentProgress
+from breakeven.errors import BreakevenError, ScriptError
+
+TRAIN = """
+import sys, torch
+def train(num_steps=10_000):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+"""
+Prepare = Callable[..., RunRequest]
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as started:
+        yield started
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Return a function that writes ``train.py`` and returns the request to run it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> RunRequest:
+        path = tmp_path / "train.py"
+        path.write_text(TRAIN + textwrap.dedent(text))
+        target = find_target(str(path))
+        return RunRequest(target=target, is_traced=False, time_limit_s=30.0, budget_s=0.05)
+
+    return write
+
+
+def check(launcher: Launcher, request: RunRequest) -> BreakevenError:
+    """Return the error with which a check ends."""
+    runs = Runs(launcher, request.target, request.time_limit_s, SilentProgress())
+    with pytest.raises(BreakevenError) as caught:
+        runs.trace()
+    return caught.value
+
+
+WORKERS = """
+import torch.multiprocessing as mp
+if __name__ == "__main__":
+    context = mp.get_context("{method}")
+    workers = [context.Process(target=train, args=({num_steps},)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+"""
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["plain", "traced"])
+def test_training_in_forked_processes_is_told_at_once(
+    is_traced: bool, launcher: Launcher, prepare: Prepare
+) -> None:
+    request = prepare(WORKERS.format(method="fork", num_steps=10**9))
+    failure = launcher.run(replace(request, is_traced=is_traced))
+    assert isinstance(failure, RunFailure)
+    assert failure.kind is FailureKind.OTHER_PROCESS
+    assert failure.processes is not None
+    assert failure.processes.source == "worker.start()"
+    assert failure.processes.function == "train.py:train"
+    assert failure.processes.has_steps
+    # Nobody goes on training.
+    assert isinstance(launcher.run(prepare("train()")), PlainRun)
+
+
+@pytest.mark.slow
+def test_training_in_fresh_processes_is_no_missing_step(
+    launcher: Launcher, prepare: Prepare
+) -> None:
+    error = check(launcher, prepare(WORKERS.format(method="spawn", num_steps=1)))
+    assert "started 2 other processes at train.py:16: `worker.start()`" in error.message
+    assert "train.py:train" in str(error.hint)
+
+
+def test_other_programs_of_python_are_told_of(launcher: Launcher, prepare: Prepare) -> None:
+    request = prepare("import subprocess\nsubprocess.run([sys.executable, '-c', ''])")
+    message = check(launcher, request).message
+    assert "another process at train.py:11: `subprocess.run(" in message
+
+
+def test_own_processes_of_other_kinds_do_not_matter(launcher: Launcher, prepare: Prepare) -> None:
+    request = prepare("""
+        import os, subprocess
+        from torch.utils.data import DataLoader
+        if os.fork() == 0:
+            try:
+                sys.exit(3)
+            finally:
+                print('child', flush=True)
+        print(os.waitstatus_to_exitcode(os.wait()[1]), subprocess.getoutput('echo shell'))
+        print([int(batch) for batch in DataLoader(range(2), num_workers=1)])
+        train()
+    """)
+    assert isinstance(launcher.run(request), PlainRun)
+    assert launcher.output == "child\n3 shell\n[0, 1]\n"
+    only_loading = prepare("""
+        from torch.utils.data import DataLoader
+        print([int(batch) for batch in DataLoader(range(2), num_workers=1)])
+    """)
+    failure = launcher.run(only_loading)
+    assert isinstance(failure, RunFailure)
+    assert (failure.kind, failure.processes) == (FailureKind.NO_STEP, None)
+
+
+def test_what_fails_only_while_it_is_recorded_is_breakevens(
+    launcher: Launcher, prepare: Prepare
+) -> None:
+    # Stands for whatever a recording does not bear.
+    error = check(
+        launcher,
+        prepare("""
+            if isinstance(vars(torch.Tensor).get("device"), property):
+                raise RuntimeError("not as it was")
+            train()
+        """),
+    )
+    assert not isinstance(error, ScriptError)
+    assert error.message == (
+        "breakeven failed while it recorded train.py, which runs by itself: RuntimeError: not as "
+        'it was at train.py:12: `raise RuntimeError("not as it was")`'
+    ).replace("train.py, which", f"{Path.cwd()}/train.py, which")
+    assert "RuntimeError: not as it was" in str(error.hint)
+
+
+def test_script_for_a_gpu_is_told_its_own_error(launcher: Launcher, prepare: Prepare) -> None:
+    error = check(
+        launcher,
+        prepare("""
+            assert torch.cuda.is_available(), "needs a GPU"
+            weight = torch.ones(2).cuda()
+            weight.no_such_thing()
+        """),
+    )
+    assert isinstance(error, ScriptError)
+    assert "AttributeError" in error.message
+    assert error.line == 13
+    assert "where torch.cuda.is_available() says yes" in str(error.hint)
+    assert "it raised AssertionError instead" in str(error.hint)
+
+
+def test_script_of_its_own_error_is_known_to_have_it(launcher: Launcher, prepare: Prepare) -> None:
+    error = check(launcher, prepare("print('so far')\ntrain(2)\nraise ValueError('boom')"))
+    assert isinstance(error, ScriptError)
+    assert error.output == "so far\n"
+    assert "ValueError: boom" in error.message
+    assert "the script fails so by itself, without breakeven: python" in str(error.hint)
