@@ -13,9 +13,9 @@ from breakeven.trace import Copy, Op, Sync
 
 
 @contextmanager
-def pretending() -> Iterator[StepRecorder]:
-    """Run the block on a pretended device, and record it."""
-    recorder = StepRecorder(DeviceMap())
+def pretending(*, is_recording: bool = True) -> Iterator[StepRecorder]:
+    """Run the block on a pretended device, and record it or not."""
+    recorder = StepRecorder(DeviceMap(), is_recording=is_recording)
     with pretended_cuda(recorder, lambda: None):
         yield recorder
 

@@ -230,3 +230,31 @@ def test_autocast_multiplies_in_half_precision() -> None:
     assert {spec.dtype for op in products for spec in op.inputs} == {"float16"}
     assert all(parameter.grad.dtype is torch.float32 for parameter in model.parameters())
     assert recorder.autocast_dtype == "float16"
+
+
+@pytest.mark.parametrize("is_recording", [True, False])
+def test_product_into_a_wider_type_is_what_only_a_gpu_has(is_recording: bool) -> None:
+    with pretending(is_recording=is_recording) as recorder:
+        a = torch.randn(4, 8, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty(4, 4, device="cuda")
+        product = torch.mm(a, a.t(), out_dtype=torch.float32)
+        torch.addmm(product, a, a.t(), out_dtype=torch.float32, beta=0.5, out=out)
+        is_recorded = {"mm", "addmm"} <= set(names(recorder))
+    wide = a.float() @ a.float().t()
+    torch.testing.assert_close(product, wide)
+    torch.testing.assert_close(out, 1.5 * wide)
+    assert is_recorded == is_recording
+
+
+def test_what_a_call_keeps_for_its_backward_is_on_the_device() -> None:
+    with pretending(is_recording=False) as recorder:
+        layer = nn.Linear(8, 8).cuda()
+        heads = layer(torch.randn(2, 5, 8, device="cuda")).view(2, 5, 4, 2).transpose(1, 2)
+        torch.matmul(heads, heads.transpose(-1, -2)).sum().backward()
+        assert layer.weight.grad is not None
+        assert recorder.faults == {}
+
+
+def test_stream_may_be_named() -> None:
+    with pretending(), torch.cuda.stream(stream=torch.cuda.Stream()):
+        assert torch.ones(1, device="cuda").is_cuda

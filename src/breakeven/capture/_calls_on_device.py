@@ -88,15 +88,24 @@ class CallsOnDevice(TorchFunctionMode):
             here.is_call_on_device, here.reading = before
 
     def _common_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Return where all tensors of a call are; None where they differ, or a device is named."""
+        """Return where all tensors of a call are; None where only the recorder may run it.
+
+        So it is where they differ, where a device or a type that only GPUs write is named, and
+        where gradients flow: what a call keeps for its backward, which is seen, must be known.
+        """
+        if "device" in kwargs or "out_dtype" in kwargs:
+            return None
         device_of = self._recorder.devices.device_of
+        is_graph_built = torch.is_grad_enabled()
         found = None
         for tensor in tensors_in((*args, *kwargs.values()) if kwargs else args):
+            if is_graph_built and tensor.requires_grad:
+                return None
             place = device_of(tensor)
             if found is not None and place != found:
                 return None
             found = place
-        return None if "device" in kwargs else found or HOST
+        return found or HOST
 
     def _run_alone(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: str

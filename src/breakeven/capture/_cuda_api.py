@@ -197,7 +197,7 @@ def patch_cuda_api(
         patches.replace(module, "set_rng_state_all", lambda *_, **__: None)
     patches.replace(torch.cuda, "Stream", stream)
     patches.replace(torch.cuda, "Event", _Event)
-    patches.replace(torch.cuda, "stream", lambda _: nullcontext())
+    patches.replace(torch.cuda, "stream", lambda stream=None: nullcontext())
     patches.replace(torch.cuda, "current_stream", stream)
     patches.replace(torch.cuda, "default_stream", stream)
     for name in ("range_push", "range_pop", "mark"):

@@ -86,18 +86,18 @@ class CudaGraphs(Patches):
             self.replace(module, "graph_pool_handle", self.new_pool)
             self.replace(module, "is_current_stream_capturing", self._is_capturing)
         self.replace(torch.cuda.Stream, "is_capturing", lambda _: self._is_capturing())
-        original = torch.cuda.stream
+        enter_stream = torch.cuda.stream
 
         @contextmanager
-        def stream(which: Any) -> Iterator[None]:
-            with original(which):
+        def use(stream: Any) -> Iterator[None]:
+            with enter_stream(stream):
                 self._num_side_streams += 1
                 try:
                     yield
                 finally:
                     self._num_side_streams -= 1
 
-        self.replace(torch.cuda, "stream", stream)
+        self.replace(torch.cuda, "stream", use)
         # Made on first use, and kept.
         self.replace(torch.cuda.graph, "default_capture_stream", None)
         self.replace(torch._C, "_host_emptyCache", lambda: None)

@@ -30,8 +30,16 @@ def describe(tensor: torch.Tensor, devices: DeviceMap) -> TensorSpec:
     )
 
 
+# These have overloads that take `out_dtype`, for GPUs alone.
+_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
+
+
 def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator on the CPU, in float32 where half precision would be emulated."""
+    if base_name in _PRODUCTS and func._overloadname.startswith("dtype"):
+        *tensors, dtype = args
+        plain = getattr(func.overloadpacket, "out" if "out" in kwargs else "default")
+        return plain(*(tensor.to(dtype) for tensor in tensors), **kwargs)
     if base_name not in _SLOW_IN_HALF or not any(
         tensor.dtype is torch.float16 for tensor in tensors_in(args)
     ):
