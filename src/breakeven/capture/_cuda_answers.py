@@ -52,7 +52,9 @@ def answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
                 patches.replace(module, name, answered[id(value)])
             elif isinstance(value, FunctionType) and not name.startswith("_"):
                 least = _LEAST.get(_result_of(value), _LEAST)
-                if value.__module__.startswith(_PACKAGES) and least is not _LEAST:
+                is_own = value.__module__.startswith(_PACKAGES)
+                is_own = is_own and not value.__module__.startswith(_LEFT_OUT)
+                if is_own and least is not _LEAST:
                     patches.replace(module, name, _answering(value, least))
 
 
