@@ -140,6 +140,10 @@ def test_failure_of_our_own_may_say_nothing() -> None:
         ("RuntimeError", "DefaultCPUAllocator: can't allocate memory", "", SCRIPT, "does not fit"),
         ("OSError", "[Errno 12] Cannot allocate memory", "", SCRIPT, "does not fit"),
         ("AttributeError", "train.py has no function 'step'", "", FUNCTION, "that the file define"),
+        ("KeyError", "'LOCAL_RANK'", "", SCRIPT, "started by torchrun"),
+        ("ValueError", "environment variable WORLD_SIZE expected, but not set", "", SCRIPT,
+         "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1"),
+        ("KeyError", "'RANKS'", "", SCRIPT, "run by itself first"),
         ("TypeError", "step() missing 1 required positional argument: 'x'", "", FUNCTION,
          "without arguments"),
         # In a script the same exceptions are the script's own business.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -46,20 +46,37 @@ def answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
         for name, value in vars(torch.cuda).items()
         if name in before and before[name] is not value
     }
-    for module in list(_modules()):
+    for module in _modules():
         for name, value in list(vars(module).items()):
             if id(value) in answered:
                 patches.replace(module, name, answered[id(value)])
-            elif isinstance(value, FunctionType) and not name.startswith("_"):
-                least = _LEAST.get(_result_of(value), _LEAST)
-                if value.__module__.startswith(_PACKAGES) and least is not _LEAST:
-                    patches.replace(module, name, _answering(value, least))
+    for module, name, function, stand_in in _questions():
+        if vars(module)[name] is function:
+            patches.replace(module, name, stand_in)
 
 
-def _modules() -> Iterator[ModuleType]:
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_PACKAGES) and not name.startswith(_LEFT_OUT):
-            yield module
+@functools.cache
+def _questions() -> tuple[tuple[ModuleType, str, FunctionType, Callable[..., Any]], ...]:
+    """Return the public functions whose result may be the least, and what stands in for each."""
+    found: list[tuple[ModuleType, str, FunctionType, Callable[..., Any]]] = []
+    for module in _modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or not isinstance(value, FunctionType):
+                continue
+            is_own = value.__module__.startswith(_PACKAGES)
+            if is_own and not value.__module__.startswith(_LEFT_OUT):
+                result = _result_of(value)
+                if result in _LEAST:
+                    found.append((module, name, value, _answering(value, _LEAST[result])))
+    return tuple(found)
+
+
+def _modules() -> list[ModuleType]:
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(_PACKAGES) and not name.startswith(_LEFT_OUT)
+    ]
 
 
 def _result_of(function: FunctionType) -> str:

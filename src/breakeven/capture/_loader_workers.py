@@ -100,21 +100,23 @@ def _functions_of(item: Any) -> Iterator[FunctionType]:
     """Yield the script's functions that an object runs, and those of the data sets in it."""
     if isinstance(item, functools.partial):
         item = item.func
-    held = getattr(item, "__dict__", {})
     if isinstance(item, Subset):
-        yield from _functions_of(held.get("dataset"))
+        yield from _functions_of(vars(item).get("dataset"))
     elif isinstance(item, ConcatDataset):
-        for part in held.get("datasets", ()):
+        for part in vars(item).get("datasets", ()):
             yield from _functions_of(part)
     kind = type(item)
     values: list[Any] = [value for base in kind.__mro__ for value in vars(base).values()]
     if isinstance(item, (FunctionType, MethodType)):
         values = [item]
     for value in values:
-        inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-        function = inspect.unwrap(inner) if isinstance(inner, FunctionType) else inner
-        if isinstance(function, FunctionType):
-            yield function
+        inner = value
+        if isinstance(value, (staticmethod, classmethod, MethodType)):
+            inner = value.__func__
+        elif isinstance(value, property):
+            inner = value.fget
+        if isinstance(inner, FunctionType):
+            yield inspect.unwrap(inner)
 
 
 def _asks(function: FunctionType, seen: set[int]) -> bool:

@@ -186,7 +186,7 @@ def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple
             message,
             f"the script needs {failure.missing}{where}: run where it is, or pass its path",
         )
-    if failure.exception in ("KeyError", "ValueError") and _needs_launcher(failure.message):
+    if failure.exception in ("KeyError", "TypeError", "ValueError") and _needs_launcher(failure):
         return (
             message,
             "the script is started by torchrun, which sets variables of the environment: run "
@@ -239,10 +239,10 @@ def _versions() -> str:
     return ", ".join(found)
 
 
-def _needs_launcher(message: str) -> bool:
+def _needs_launcher(failure: RunFailure) -> bool:
     """Return whether a variable is missing that ``torchrun`` sets for each process."""
     names = {setting.split("=")[0] for setting in _LAUNCHER_ENVIRONMENT.split()}
-    return not names.isdisjoint(re.findall(r"\w+", message))
+    return not names.isdisjoint(re.findall(r"\w+", f"{failure.message} {failure.source}"))
 
 
 def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:

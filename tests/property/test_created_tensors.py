@@ -1,0 +1,75 @@
+"""What a script creates is what torch would create, wherever it says that it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from breakeven.capture._device_map import DeviceMap
+from breakeven.capture._pretended_cuda import pretended_cuda
+from breakeven.capture._recorder import StepRecorder
+from breakeven.capture._redirect import redirect_cuda_to_cpu
+
+DATA = [[1.0, 2.0], [3.0, 4.0]]
+MADE: dict[str, Callable[..., torch.Tensor]] = {
+    "zeros": lambda **named: torch.zeros(2, 2, **named),
+    "full": lambda **named: torch.full((2, 2), 3.0, **named),
+    "arange": lambda **named: torch.arange(4.0, **named),
+    "eye": lambda **named: torch.eye(2, **named),
+    "tensor": lambda **named: torch.tensor(DATA, **named),
+    "asarray": lambda **named: torch.asarray(DATA, **named),
+    "asarray of numpy": lambda **named: torch.asarray(np.array(DATA), copy=True, **named),
+    "scalar": lambda **named: torch.scalar_tensor(3.0, **named),
+    "like": lambda **named: torch.ones_like(torch.zeros(2, 2), **named),
+    "new_tensor": lambda **named: torch.zeros(1).new_tensor(DATA, **named),
+    "new_full": lambda **named: torch.zeros(1).new_full((2,), 3.0, **named),
+    "linspace": lambda **named: torch.linspace(0, 1, 5, **named),
+    "window": lambda **named: torch.signal.windows.hann(4, **named),
+    "frequencies": lambda **named: torch.fft.fftfreq(4, **named),
+}
+
+DEVICES = st.sampled_from([None, "cpu", "cuda", "cuda:0", "cuda:1", torch.device("cuda"), 0, 2])
+DTYPES = st.sampled_from([None, torch.float32, torch.float64])
+
+
+def pretended() -> Any:
+    return pretended_cuda(StepRecorder(DeviceMap()), lambda: None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(sorted(MADE)),
+    device=DEVICES,
+    default=st.sampled_from([None, "cpu", "cuda"]),
+    dtype=DTYPES,
+    requires_grad=st.sampled_from([None, False, True]),
+    is_pretended=st.booleans(),
+)
+def test_created_tensor_is_torchs_own_but_for_its_device(
+    name: str, device: Any, default: str | None, dtype: Any, requires_grad: bool | None,
+    is_pretended: bool,
+) -> None:  # fmt: skip
+    options = {
+        key: value
+        for key, value in (("dtype", dtype), ("requires_grad", requires_grad))
+        if value is not None
+    }
+    expected = MADE[name](**options)
+    with pretended() if is_pretended else redirect_cuda_to_cpu():
+        around = torch.device(default) if default else nullcontext()
+        with around:
+            made = MADE[name](**options, **({} if device is None else {"device": device}))
+        # `zeros_like(x)` and `x.new_*` follow `x`, which the block's own device has made.
+        wanted = device if device is not None else default
+        is_cuda = wanted not in (None, "cpu")
+        assert made.device.type == ("cuda" if is_cuda and is_pretended else "cpu")
+        assert made.is_leaf is expected.is_leaf
+        assert made.requires_grad is expected.requires_grad
+        assert made.dtype is expected.dtype
+    assert torch.equal(made.detach(), expected.detach())
