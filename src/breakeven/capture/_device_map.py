@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+)
 
 from breakeven.capture._unrecorded import without_modes
 
@@ -182,7 +186,7 @@ def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
         return (tensor if values is None else values).untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):
         # Within `torch.func` a tensor stands for a whole batch, or is followed by another level.
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return _storage_of(torch._C._functorch.get_unwrapped(tensor))
+        if is_functorch_wrapped_tensor(tensor):
+            return _storage_of(get_unwrapped(tensor))
         # Wrapper subclasses have none, nor have parameters of lazy modules yet.
         return None

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe, run_on_cpu, tensors_in
-from breakeven.capture._model_calls import CalledModel
+from breakeven.capture._model_calls import CalledModel, module_on_host
 from breakeven.capture._op_schema import (
     attributes_of,
     find_stray,
@@ -188,16 +188,8 @@ class StepRecorder(TorchDispatchMode):
         # What follows from a mixture that CUDA would have refused is no fault of its own.
         is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
         if key not in self.faults and not is_consequence:
-            module = self._module_on_host()
+            module = module_on_host(self.modules, self.devices)
             self.faults[key] = DeviceFault(message=message, location=location, module=module)
-
-    def _module_on_host(self) -> str:
-        """Return the path of the outermost running module that was never moved."""
-        for path, module in self.modules:
-            parameters = list(module.parameters())
-            if parameters and not any(map(self.devices.is_on_device, parameters)):
-                return path
-        return ""
 
     def refuse_array(self, tensor: torch.Tensor) -> None:
         """Note that NumPy is given a tensor of the device, which CUDA refuses."""

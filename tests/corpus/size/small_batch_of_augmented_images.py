@@ -28,7 +28,9 @@ def main():
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 3),
     ).to(device)  # fmt: skip
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    loader = DataLoader(Photos(), batch_size=2, shuffle=True)  # finds: LOADER_WORKERS0/TRANSFORM_CPU
+    loader = DataLoader(
+        Photos(), batch_size=2, shuffle=True
+    )  # finds: LOADER_WORKERS0/TRANSFORM_CPU
     for photo, kind in loader:
         loss = nn.functional.cross_entropy(net(photo.to(device)), kind.to(device))
         optimizer.zero_grad()
