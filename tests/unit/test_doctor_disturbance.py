@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 from made_up_layers import linear
 from msgspec.structs import replace
 
+from breakeven.capture import PlainRun
+from breakeven.check import Runs
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import diagnose, examine
-from breakeven.timing import CpuFacts, CpuTrial, Estimate, Source
-from breakeven.trace import DeviceFault, Event, HostWork, Phase, RunFacts, StepTrace, Sync
+from breakeven.explain._cpu_trials import try_cpu_settings
+from breakeven.timing import CpuFacts, CpuTrial, Estimate, Measurement, Source
+from breakeven.trace import (
+    Configuration,
+    DeviceFault,
+    Event,
+    HostWork,
+    Phase,
+    RunFacts,
+    StepTrace,
+    Sync,
+)
 from made_up_steps import GPU, HOST, MadeUpCosts, at, op
 
 MS = 1_000_000
@@ -136,3 +150,27 @@ def test_quiet_machine_changes_nothing() -> None:
     trace = step(op(100, host_ns=90), Sync(kind="item", location=at(7)), script(30))
     facts = {"costs": MadeUpCosts(), "cpu": threads(7, 0.1)}
     assert examine(trace, GPU, HOST, **facts).found == diagnose(trace, GPU, HOST, **facts)
+
+
+def test_trials_tell_the_largest_load_of_any_of_them() -> None:
+    def run(num_threads: int, load: float) -> PlainRun:
+        return PlainRun(
+            measurement=Measurement(samples_ns=(MS,) * 9),
+            processor="Made-up CPU",
+            precision="fp32",
+            num_threads=num_threads,
+            peak_memory_bytes=0,
+            load_fraction=load,
+        )
+
+    class MadeUpRuns:
+        def measure_under(self, configuration: Configuration) -> PlainRun:
+            return run(configuration.num_threads, 0.3 if configuration.num_threads == 1 else 0.1)
+
+    trace = step(op(100), load=0.0)
+    trace = replace(trace, facts=replace(trace.facts, num_cores=8))
+    facts = try_cpu_settings(cast(Runs, MadeUpRuns()), run(8, 0.2), trace, HOST)
+
+    assert facts is not None
+    assert [trial.setting for trial in facts.trials] == ["threads=1", "threads=4"]
+    assert facts.load_fraction == 0.3

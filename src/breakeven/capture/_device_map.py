@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+)
 
 from breakeven.capture._unrecorded import without_modes
 

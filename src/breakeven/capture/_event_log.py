@@ -15,9 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture._device_map import DEVICE, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe
-from breakeven.capture._model_calls import CalledModel
+from breakeven.capture._model_calls import CalledModel, module_on_host
 from breakeven.capture._origins import Origin, Origins
-from breakeven.configure import named_parameters_of
 from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, Op, Phase, Sync
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
@@ -202,16 +201,8 @@ class EventLog(TorchDispatchMode):
         # What follows from a mixture that CUDA would have refused is no fault of its own.
         is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
         if key not in self.faults and not is_consequence:
-            module = self._module_on_host()
+            module = module_on_host(self.here.modules, self.devices)
             self.faults[key] = DeviceFault(message=message, location=location, module=module)
-
-    def _module_on_host(self) -> str:
-        """Return the path of the outermost running module that was never moved."""
-        for path, module in self.here.modules:
-            parameters = [parameter for _, parameter in named_parameters_of(module)]
-            if parameters and not any(map(self.devices.is_on_device, parameters)):
-                return path
-        return ""
 
     def record_op(
         self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],

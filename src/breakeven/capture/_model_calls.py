@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ import msgspec
 import torch
 from torch import nn
 
-from breakeven.configure import has_parameters
+from breakeven.capture._device_map import DeviceMap
+from breakeven.configure import has_parameters, named_parameters_of
 from breakeven.trace import Event, Location, ModelCall, Phase
 
 if TYPE_CHECKING:
@@ -121,3 +122,17 @@ def _keywords_of_call() -> dict[str, Any]:
         frame = frame.f_back
     found = None if frame is None else frame.f_locals.get("kwargs")
     return found if isinstance(found, dict) else {}
+
+
+def module_on_host(modules: Iterable[tuple[str, nn.Module]], devices: DeviceMap) -> str:
+    """Return the path of the first module that was never moved; empty where each was.
+
+    Args:
+        modules: Those that run, the outermost first, by their paths.
+        devices: Where their parameters are.
+    """
+    for path, module in modules:
+        parameters = [parameter for _, parameter in named_parameters_of(module)]
+        if parameters and not any(map(devices.is_on_device, parameters)):
+            return path
+    return ""

@@ -249,8 +249,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         def group(tensor_lists: Any, with_indices: bool = False) -> Any:
             placed: dict[Any, Any] = {}
             for (_, dtype), (lists, indices) in original(tensor_lists, True).items():
-                # The first list, full, tells: step counters stay on the host.
-                devices = [tensor.device for tensor in lists[0]]  # pyright: ignore[reportOptionalMemberAccess]
+                # The first list tells: step counters stay on the host.
+                devices = [tensor.device for tensor in lists[0] if tensor is not None]
                 for device in dict.fromkeys(devices):
                     own = [at for at, found in enumerate(devices) if found == device]
                     parts = [[given[at] for at in own] if given else [] for given in lists]

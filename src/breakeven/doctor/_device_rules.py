@@ -89,7 +89,7 @@ def _left_behind(fault: DeviceFault, made: Location) -> Occurrence:
     return Occurrence(
         title=f"{fault.module} is made here and stays on the CPU; on a GPU {where} raises",
         fix="move it to the device too, or make it an attribute of the model before that is moved",
-        evidence=f"it {fault.message}; all parameters of the module are on the CPU",
+        evidence=f"{fault.message}; all parameters of the module are on the CPU",
         location=made,
         share_fraction=0.0,
         is_error=True,

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replaced
 
 from breakeven.doctor._events import copy_at
 from breakeven.doctor._rule import Case
-from breakeven.doctor._source import LOOP_STATEMENTS, Function, Source
+from breakeven.doctor._source import Function, Source
 from breakeven.trace import Event, HostArray, HostWork, Location, Op, TensorSpec
 
 # Calls that change the place or the type of numbers, and nothing that differs between epochs.
@@ -252,17 +252,12 @@ def _values_of(name: str, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
         return
     for own in (scope, _Scope(scope.source, None)):
         found = False
-        for node in own.source.nodes(ast.Assign, ast.AnnAssign, *LOOP_STATEMENTS):
-            if isinstance(node, ast.While) or not _is_in(node, own):
+        for node in own.source.nodes(ast.Assign, ast.AnnAssign, ast.For):
+            assert isinstance(node, (ast.Assign, ast.AnnAssign, ast.For))
+            if not _is_in(node, own):
                 continue
-            targets: list[ast.expr] = []
-            value: ast.expr | None = None
-            if isinstance(node, ast.Assign):
-                targets, value = node.targets, node.value
-            elif isinstance(node, ast.AnnAssign):
-                targets, value = [node.target], node.value
-            elif isinstance(node, (ast.For, ast.AsyncFor)):
-                targets, value = [node.target], node.iter
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = node.iter if isinstance(node, ast.For) else node.value
             named = [part.id for t in targets for part in ast.walk(t) if isinstance(part, ast.Name)]
             if value is not None and name in named:
                 found = True

@@ -97,10 +97,8 @@ def clock_readers(files: Iterable[TimedFile]) -> Readers:
             reads = any(map(file.names.is_clock, ast.walk(function)))
             if reads and not any(line in file.lines.issuing for line in lines):
                 holder = file.source.parent(function)
-                is_made = function.name == "__init__"
-                name = (
-                    holder.name if is_made and isinstance(holder, ast.ClassDef) else function.name
-                )
+                is_class = isinstance(holder, ast.ClassDef)
+                name = holder.name if is_class and function.name == "__init__" else function.name
                 found.setdefault(name, []).append((file, function))
     return {name: own[0] for name, own in found.items() if len(own) == 1}
 

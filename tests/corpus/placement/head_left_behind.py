@@ -39,5 +39,5 @@ for step in range(12):
     loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad()
     loss.backward()
-    optimizer.step()
+    optimizer.step()  # or: PART_ON_CPU
 print(loss.item())
