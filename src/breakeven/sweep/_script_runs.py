@@ -107,7 +107,8 @@ class ScriptRuns:
             answer = self._run(replace(request, is_moved=True))
         if not isinstance(answer, TracedRun):
             assert isinstance(answer, RunFailure), "asked for a trace"
-            raise find_cause(self._launcher, request, answer, self._launcher.output)
+            output = self._launcher.output
+            raise find_cause(self._launcher, request, answer, output, self._progress.begin)
         if new and (answer.loader is None or answer.loader.batch_size != new):
             raise ScriptError(
                 f"{self._target.label} does not load batches of {new} when its DataLoader is "
@@ -126,7 +127,7 @@ class ScriptRuns:
     ) -> BreakevenError:
         """Return the error that says why the script, as it is, gave no answer."""
         request = self.plain_request(settings, None, 0.0)
-        return find_cause(self._launcher, request, failure, output)
+        return find_cause(self._launcher, request, failure, output, self._progress.begin)
 
     def _batch_change(
         self, settings: Mapping[str, AxisValue], loader: LoaderUse | None
