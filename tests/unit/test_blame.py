@@ -23,8 +23,10 @@ NO_STEP = RunFailure(kind=FailureKind.NO_STEP, message="")
 def cause(
     failed: RunFailure, *probes: ProbeRun | RunFailure, request: RunRequest = REQUEST
 ) -> tuple[BreakevenError, ScriptedLauncher]:
-    launcher = ScriptedLauncher((), probes=probes)
-    return find_cause(launcher, request, failed, "what it printed"), launcher
+    launcher, told = ScriptedLauncher((), probes=probes), list[str]()
+    error = find_cause(launcher, request, failed, "what it printed", told.append)
+    assert len(told) == len(launcher.probed)
+    return error, launcher
 
 
 @pytest.mark.parametrize(

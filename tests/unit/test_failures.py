@@ -133,6 +133,7 @@ def test_failure_of_our_own_may_say_nothing() -> None:
     [
         ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "pip install timm"),
         ("FileNotFoundError", "[Errno 2]", "/data/train.npz", SCRIPT, "needs /data/train.npz: run"),
+        ("FileExistsError", "[Errno 17]", "", SCRIPT, "runs the script several times"),
         ("EOFError", "EOF when reading a line", "", SCRIPT, "standard input, which is empty"),
         ("SyntaxError", "invalid syntax", "", SCRIPT, "no Python that this version"),
         ("MemoryError", "", "", SCRIPT, "does not fit this machine's memory"),
@@ -207,16 +208,17 @@ def test_training_in_other_processes_is_no_matter_of_time() -> None:
     assert seen.message.startswith(f"train.py trains in processes that it starts{started}; ")
     assert seen.hint is not None
     assert "train.py:train" in seen.hint
+    assert "time-limit" not in seen.hint
     late = processes_error(FailureKind.TIME_LIMIT, PROCESSES)
     assert late.message == (
-        "train.py took no training step in its own process within 60 s, and started 2 other "
-        f"processes{started}, whose steps breakeven does not see"
+        "train.py did not complete a training step in its own process within 60 s; it started 2 "
+        f"other processes{started}, whose steps breakeven does not see"
     )
+    assert str(late.hint).startswith("where these train, name the function that trains")
     unnamed = replace(PROCESSES, num_started=1, function="")
     ended = processes_error(FailureKind.NO_STEP, unnamed)
-    assert "in its own process until its end, and started another process at" in ended.message
-    for error in (late, ended):
-        assert "time-limit" not in str(error.hint)
+    assert "a training step in its own process; it started another process at" in ended.message
+    assert "time-limit" not in str(ended.hint)
     assert "path.py:function" in str(ended.hint)
 
 

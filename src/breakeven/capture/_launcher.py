@@ -53,7 +53,7 @@ _SETTLE_S = 0.01
 _SETTLE_LIMIT_S = 0.5
 # Escape sequences such as those of colours, and the backspaces of progress bars.
 _STEERING = re.compile(
-    "\x1b\\[[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[@-Z\\\\-_=>]|\b"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|\x08"
 )
 _DECODER = msgspec.json.Decoder(Message)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
 from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target
 from breakeven.check._failures import (
     command_of,
-    is_in_other_processes,
     late_error,
     our_error,
     script_error,
@@ -38,7 +38,11 @@ class Probes(Protocol):
 
 
 def find_cause(
-    launcher: Probes, request: RunRequest, failure: RunFailure, output: str
+    launcher: Probes,
+    request: RunRequest,
+    failure: RunFailure,
+    output: str,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> BreakevenError:
     """Run the script by itself, and return the error that says what is known then.
 
@@ -47,11 +51,13 @@ def find_cause(
         request: The run that failed.
         failure: What came of it.
         output: The end of what the script printed in it.
+        tell: Called with what is done next, before the script is run.
     """
     target = request.target
     # At another batch size than its own, the script by itself proves nothing.
-    if failure.kind in _KNOWN or is_in_other_processes(failure) or request.new_batch_size:
+    if failure.kind in _KNOWN or request.new_batch_size:
         return script_error(failure, target, output)
+    tell("running the script by itself, to see whose failure it is")
     alone, took_s = _probe(launcher, request, failure, has_cuda=False)
     own_output = launcher.output
     if _is_same(alone, failure):
@@ -60,6 +66,7 @@ def find_cause(
     is_late = failure.kind is FailureKind.TIME_LIMIT
     well, otherwise = alone, "runs by itself"
     if not (is_late and _is_well(alone, failure)):
+        tell("running the script with its CUDA calls run by the CPU")
         told, told_s = _probe(launcher, request, failure, has_cuda=True)
         if _is_same(told, failure):
             return script_error(failure, target, output, known=_fault_on_gpu(target, alone))

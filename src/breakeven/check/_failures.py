@@ -18,6 +18,12 @@ _LAUNCHER_ENVIRONMENT = (
     "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
 )
 
+# Where a script has no step.
+_STEP_HINT = (
+    "if it trains only with certain arguments, pass them after `--`; or name a function that does "
+    "one step: path.py:function"
+)
+
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -103,7 +109,7 @@ def late_error(
     )
 
 
-def is_in_other_processes(failure: RunFailure) -> bool:
+def _is_in_other_processes(failure: RunFailure) -> bool:
     """Return whether a script that took no step itself has started processes, which may have."""
     if failure.kind is FailureKind.OTHER_PROCESS:
         return True
@@ -112,7 +118,7 @@ def is_in_other_processes(failure: RunFailure) -> bool:
 
 
 def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]:
-    if is_in_other_processes(failure):
+    if _is_in_other_processes(failure):
         return _explain_processes(failure, target)
     match failure.kind:
         case FailureKind.EXCEPTION:
@@ -163,15 +169,19 @@ def _explain_processes(failure: RunFailure, target: Target) -> tuple[str, str]:
             "steps of the script's own process alone",
             hint,
         )
-    ended = (
-        f"within {failure.message}" if failure.kind is FailureKind.TIME_LIMIT else "until its end"
-    )
     number = processes.num_started
     others = "another process" if number == 1 else f"{number} other processes"
+    unseen = f"it started {others}{line}, whose steps breakeven does not see"
+    if failure.kind is FailureKind.TIME_LIMIT:
+        stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
+        return (
+            f"{target.label} did not complete a training step in its own process within "
+            f"{failure.message}{stood}; {unseen}",
+            f"where these train, {hint}; otherwise raise --time-limit",
+        )
     return (
-        f"{target.label} took no training step in its own process {ended}, and started {others} "
-        f"{line.lstrip()}, whose steps breakeven does not see",
-        f"where these train, {hint}",
+        f"{target.label} ended without a training step in its own process; {unseen}",
+        f"where these train, {hint}; {_STEP_HINT}",
     )
 
 
@@ -191,6 +201,12 @@ def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple
             message,
             "the script is started by torchrun, which sets variables of the environment: run "
             f"`{_LAUNCHER_ENVIRONMENT} breakeven check ...`, with the number of GPUs as WORLD_SIZE",
+        )
+    if failure.exception == "FileExistsError":
+        return (
+            message,
+            "breakeven runs the script several times, and an earlier run may have made it: let the "
+            "script take what is there, for instance with exist_ok=True",
         )
     if failure.exception == "EOFError":
         return (
@@ -250,8 +266,7 @@ def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:
         return (
             f"{target.label} ended without a training step: no optimizer was stepped, and no "
             "backward pass made",
-            "if it trains only with certain arguments, pass them after `--`; or name a function "
-            "that does one step: path.py:function",
+            _STEP_HINT,
         )
     return (
         f"{target.label} ended {_after(failure)}; a step is timed from one update to the next",

@@ -162,8 +162,7 @@ class Runs:
         self, request: RunRequest, answer: PlainRun | TracedRun | RunFailure, output: str
     ) -> Exception:
         assert isinstance(answer, RunFailure)
-        self._begin("running the script by itself, to see whose failure it is")
-        return find_cause(self._launcher, request, answer, output)
+        return find_cause(self._launcher, request, answer, output, self._begin)
 
 
 def is_worth_repeating(run: PlainRun) -> bool:

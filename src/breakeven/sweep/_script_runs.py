@@ -112,7 +112,8 @@ class ScriptRuns:
             answer = self._run(replace(request, is_moved=True))
         if not isinstance(answer, TracedRun):
             assert isinstance(answer, RunFailure), "asked for a trace"
-            raise find_cause(self._launcher, request, answer, self._launcher.output)
+            output = self._launcher.output
+            raise find_cause(self._launcher, request, answer, output, self._progress.begin)
         self._backwards_per_step = answer.backwards_per_step
         self._num_host_steps = answer.num_host_steps
         if new and (answer.loader is None or answer.loader.batch_size != new):
@@ -133,7 +134,7 @@ class ScriptRuns:
     ) -> BreakevenError:
         """Return the error that says why the script, as it is, gave no answer."""
         request = self.plain_request(settings, None, 0.0)
-        return find_cause(self._launcher, request, failure, output)
+        return find_cause(self._launcher, request, failure, output, self._progress.begin)
 
     def _batch_change(
         self, settings: Mapping[str, AxisValue], loader: LoaderUse | None

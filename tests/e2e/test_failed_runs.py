@@ -87,7 +87,7 @@ def test_training_in_fresh_processes_is_no_missing_step(
     launcher: Launcher, prepare: Prepare
 ) -> None:
     error = check(launcher, prepare(WORKERS.format(method="spawn", num_steps=1)))
-    assert "started 2 other processes at train.py:16: `worker.start()`" in error.message
+    assert "it started 2 other processes at train.py:16: `worker.start()`" in error.message
     assert "train.py:train" in str(error.hint)
 
 
