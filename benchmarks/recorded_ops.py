@@ -1,4 +1,4 @@
-"""The operators that breakeven records of a step, against those that torch's profiler sees natively.
+"""The operators that breakeven records of a step, against those that torch's profiler sees.
 
 Run ``python benchmarks/recorded_ops.py`` in an environment with breakeven, where the repository is.
 Each script is recorded on a pretended GPU, and run on the CPU under ``torch.profiler``, which is
@@ -49,7 +49,7 @@ _PROFILED_ROUND = 3
 _OPTIMIZER, _COPIES, _CASTS, _LOADER = "lists of tensors", "copies", "casts", "loader"
 _ONE_HOT, _MASKS, _IN_PLACE, _BESIDE = "classes", "masks", "in place", "beside"
 
-# Composites that CUDA runs as one operator, or otherwise: torch's name, and how the recording begins theirs.
+# Composites that CUDA runs as one operator, or otherwise, by torch's name.
 _IN_ONE = {
     "dropout": ("aten::dropout",),
     "recurrent layer": ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"),

@@ -230,3 +230,12 @@ def test_autocast_multiplies_in_half_precision() -> None:
     assert {spec.dtype for op in products for spec in op.inputs} == {"float16"}
     assert all(parameter.grad.dtype is torch.float32 for parameter in model.parameters())
     assert recorder.autocast_dtype == "float16"
+
+
+def test_an_output_of_a_recurrent_layer_that_is_not_used_has_no_gradient() -> None:
+    with pretending() as recorder:
+        lstm = torch.nn.LSTM(4, 6).cuda()
+        output, _ = lstm(torch.randn(3, 2, 4, device="cuda"))
+        recorder.start_step()
+        output.sum().backward()
+    assert "zeros" not in names(recorder)
