@@ -258,3 +258,12 @@ def test_what_a_call_keeps_for_its_backward_is_on_the_device() -> None:
 def test_stream_may_be_named() -> None:
     with pretending(), torch.cuda.stream(stream=torch.cuda.Stream()):
         assert torch.ones(1, device="cuda").is_cuda
+
+
+def test_an_output_of_a_recurrent_layer_that_is_not_used_has_no_gradient() -> None:
+    with pretending() as recorder:
+        lstm = torch.nn.LSTM(4, 6).cuda()
+        output, _ = lstm(torch.randn(3, 2, 4, device="cuda"))
+        recorder.start_step()
+        output.sum().backward()
+    assert "zeros" not in names(recorder)

@@ -215,6 +215,8 @@ class _RecordedAsOne(torch.autograd.Function):
         for output in outputs:
             recorder.devices.place(output, ctx.device)
         ctx.origin = recorder.current_origin()
+        # A gradient that nobody gives is no tensor of zeros on CUDA either.
+        ctx.set_materialize_grads(False)
         ctx.recorder, ctx.names, ctx.subgraph = recorder, names, subgraph
         # CUDA keeps them for the backward pass too, in their own dtype.
         ctx.tensors = tensors
