@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from public_data._registry import kind
 from public_data._text import words
 
