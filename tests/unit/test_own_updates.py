@@ -207,39 +207,3 @@ def test_forward_pass_in_another_thread_belongs_to_the_step() -> None:
             there = ops_of(lambda model, x: pool.submit(model, x).result())
     here = ops_of(lambda model, x: model(x))
     assert there == here
-
-
-def test_nothing_is_watched_before_a_device_is_named() -> None:
-    sizes: list[int] = []
-
-    def note() -> None:
-        sizes.append(torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack())
-
-    with record_steps():
-        torch.randn(3).sum()
-        note()
-        torch.device("cpu")
-        torch.zeros(3, device="cpu").to("cpu")
-        note()
-        torch.zeros(3, device="cuda")
-        note()
-    note()
-    assert sizes == [0, 0, 2, 0]
-
-
-def test_modes_of_the_script_stay_its_own() -> None:
-    """They are entered before, and left after, a device is named for the first time."""
-
-    class Doubling(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            result = func(*args, **(kwargs or {}))
-            return result * 2 if func is torch.add else result
-
-    with record_steps():
-        with Doubling(), torch.device("cpu"):
-            x = torch.ones(2, device="cuda")
-            assert torch.add(x, x).tolist() == [4, 4]
-            assert torch.zeros(1).device.type == "cpu"
-        assert torch.add(x, x).tolist() == [2, 2]
-        assert x.is_cuda
-    assert torch._C._len_torch_function_stack() == 0

@@ -23,6 +23,11 @@ from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, Op, Ph
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 _SCRIPT_GAP_NS = 500_000
 
+# Longer than this without gradients, and a model is evaluated: a step acts or samples for less.
+_LONG_EVALUATION_NS = 1_500_000_000
+# Of so many operators, at most one may be followed for its gradient then.
+_FOLLOWED_SHARE = 10
+
 
 class _Here(threading.local):
     """What is so in the thread that asks: several may work on one step."""
@@ -65,6 +70,9 @@ class EventLog(TorchDispatchMode):
         self.faults: dict[tuple[str, int], DeviceFault] = {}
         self.origins = Origins()
         self.is_anomaly_checked = False
+        # Since the step began: when that was, and the operators whose gradients are followed.
+        self._started_ns = 0
+        self._num_followed = 0
         self._last_exit_ns = 0
 
     @property
@@ -88,8 +96,14 @@ class EventLog(TorchDispatchMode):
         self.model_calls = []
         self.origins.start_step()
         self.is_anomaly_checked = False
-        self._last_exit_ns = perf_counter_ns()
+        self._started_ns = self._last_exit_ns = perf_counter_ns()
+        self._num_followed = 0
         self.devices.start_peak()
+
+    def is_evaluating(self) -> bool:
+        """Return whether the step so far is a long time without gradients."""
+        is_long = perf_counter_ns() - self._started_ns > _LONG_EVALUATION_NS
+        return is_long and self._num_followed * _FOLLOWED_SHARE < len(self.events)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -212,6 +226,7 @@ class EventLog(TorchDispatchMode):
         """Note an operator; ``origin`` overrides the line and module that are running."""
         if not self.is_noting:
             return
+        self._num_followed += torch.is_grad_enabled()
         origin = origin or self.current_origin()
         node = torch._C._current_autograd_node()
         if node is not None:

@@ -30,6 +30,9 @@ from breakeven.trace import Phase
 # Namespaces of operators that compute nothing, here: no other process answers a collective.
 _BOOKKEEPING = ("profiler.", "prim.", "c10d.")
 
+# Events after which it is asked whether a step evaluates a model.
+_LOOK_EVERY = 256
+
 
 class StepRecorder(EventLog):
     """Sees every operator below autograd and autocast, runs it on the CPU, and notes it down.
@@ -56,6 +59,8 @@ class StepRecorder(EventLog):
         self.watch: Watch | None = None
         # Sees each operator that is recorded before it runs, as long as there is one.
         self.updates: UpdateWatch | None = None
+        # Called when a step turns out to evaluate a model first, and at length.
+        self.on_evaluation: Callable[[], None] = lambda: None
         # Called when events are kept for the first time.
         self.on_first_recording: list[Callable[[], None]] = []
         self._run = run
@@ -152,6 +157,8 @@ class StepRecorder(EventLog):
                     self.devices.pin(output)
             if is_noting:
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
+                if not len(self.events) % _LOOK_EVERY and self.is_evaluating():
+                    self.on_evaluation()
         self._last_exit_ns = perf_counter_ns()
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from statistics import median_high
 from time import perf_counter_ns
@@ -12,10 +13,10 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture._loader_watch import LoaderWatch
-from breakeven.capture._model_calls import CalledModel
-from breakeven.capture._protocol import Boundary, LoaderUse, TracedRun
+from breakeven.capture._protocol import Boundary, TracedRun
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import COMPILE_IGNORED
+from breakeven.capture._step_segment import Segment, join
 from breakeven.capture._step_shapes import compare_shapes, shapes_of
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
@@ -27,6 +28,9 @@ _MAX_STEPS = 10
 _ENOUGH_NS = 500_000_000
 # Longer than this, and two must do.
 _TOO_LONG_NS = 5_000_000_000
+# A script that evaluates its model after the first update, or the first epoch, does so once or
+# twice before it trains on.
+_MOST_EVALUATIONS = 2
 
 
 _OWN_UPDATES: dict[Boundary, list[Caveat]] = {
@@ -55,29 +59,6 @@ _OWN_UPDATES: dict[Boundary, list[Caveat]] = {
 }
 
 
-class _Segment(msgspec.Struct):
-    """What was recorded between two updates; joined, of a whole step."""
-
-    optimizer: int
-    events: list[Event]
-    peak_bytes: int
-    live_bytes: int
-    loader: LoaderUse | None
-    model_inputs: list[int]
-    # With the position of the list of events that the call's own positions are of.
-    model_calls: list[tuple[int, CalledModel]]
-    reached: set[int]
-    is_anomaly_checked: bool
-    num_backwards: int
-    # Recorded from its beginning.
-    is_whole: bool
-
-    @property
-    def uses_device(self) -> bool:
-        """Return whether anything at all happens on the device."""
-        return any(isinstance(event, Op) and not event.is_on_host for event in self.events)
-
-
 class StepTracer:
     """Cuts the recorder's events at updates and puts steps together from the pieces.
 
@@ -93,10 +74,11 @@ class StepTracer:
         self._recorder = recorder
         self._loaders = loaders
         self._optimizers: list[int] = []
-        self._segments: deque[_Segment] = deque(maxlen=16 * _MAX_STEPS)
+        self._segments: deque[Segment] = deque(maxlen=16 * _MAX_STEPS)
         self._boundary = Boundary.GRADIENT
         self._is_whole = False
         self._num_backwards = 0
+        self._num_evaluations = 0
         self._first_ns = 0
         self.is_compiled = False
         # Updates of steps that did not use the device, before those that do.
@@ -141,6 +123,16 @@ class StepTracer:
         if not self._recorder.is_recording:
             self._recorder.start_recording()
 
+    def leave_out(self) -> None:
+        """Record nothing up to the next update: the script evaluates its model, and that at length.
+
+        A step that does so each time is recorded as it is.
+        """
+        if self._num_evaluations < _MOST_EVALUATIONS:
+            self._num_evaluations += 1
+            self._is_whole = False
+            self._recorder.is_recording = False
+
     def count_host_step(self) -> None:
         """Note an update while nothing is recorded, as the device is not used."""
         self.num_host_calls += 1
@@ -166,7 +158,7 @@ class StepTracer:
         self._first_ns = self._first_ns or perf_counter_ns()
         self._optimizers.append(optimizer)
         self._segments.append(
-            _Segment(
+            Segment(
                 optimizer=optimizer,
                 events=self._recorder.events,
                 peak_bytes=self._recorder.devices.peak_device_bytes,
@@ -184,7 +176,7 @@ class StepTracer:
         self._recorder.start_recording()
         self._num_backwards = 0
         self._is_whole = True
-        if num_steps < 2:
+        if num_steps < 2 or not self._has_whole_step():
             return False
         elapsed_ns = perf_counter_ns() - self._first_ns
         enough_ns = _ENOUGH_NS if num_steps > 2 else _TOO_LONG_NS
@@ -205,7 +197,7 @@ class StepTracer:
         # frequent ones the latest.
         candidates = [step for step in steps if step.uses_device] or steps
         # Before a script captures a CUDA graph, it makes steps without one.
-        candidates = [step for step in candidates if _has_graph(step)] or candidates
+        candidates = [step for step in candidates if step.has_graph] or candidates
         # Work of the host is not compared: on a busy machine any pause looks like it.
         signatures = [
             tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
@@ -260,6 +252,16 @@ class StepTracer:
             num_host_steps=self.num_host_calls,
         )
 
+    def _has_whole_step(self) -> bool:
+        """Return whether the segments of a round have all been recorded as a whole."""
+        offset = len(self._optimizers) - len(self._segments)
+        flags = [True] * offset + [segment.is_whole for segment in self._segments]
+        ends = [-1, *find_round_ends(self._optimizers)]
+        return any(
+            start + 1 >= offset and all(flags[start + 1 : end + 1])
+            for start, end in itertools.pairwise(ends)
+        )
+
     def _start_over(self) -> None:
         self._num_forgotten += len(self._optimizers)
         self._optimizers.clear()
@@ -267,46 +269,19 @@ class StepTracer:
         self._is_whole = False
         self._first_ns = 0
 
-    def _rounds(self) -> list[_Segment]:
+    def _rounds(self) -> list[Segment]:
         """Join the segments of each round into one."""
         offset = len(self._optimizers) - len(self._segments)
         segments = list(self._segments)
-        steps: list[_Segment] = []
+        steps: list[Segment] = []
         start = 0
         for end in find_round_ends(self._optimizers):
             if end < offset:
                 continue
             parts = segments[start : end - offset + 1]
             start = end - offset + 1
-            steps.append(_join(parts))
+            steps.append(join(parts))
         return steps
-
-
-def _join(parts: list[_Segment]) -> _Segment:
-    """Return the segments of one step as one."""
-    events: list[Event] = []
-    model_calls: list[tuple[int, CalledModel]] = []
-    for part in parts:
-        model_calls += [(len(events), call) for _, call in part.model_calls]
-        events += part.events
-    return _Segment(
-        optimizer=parts[-1].optimizer,
-        events=events,
-        peak_bytes=max(part.peak_bytes for part in parts),
-        live_bytes=parts[-1].live_bytes,
-        loader=_join_loaders([part.loader for part in parts if part.loader]),
-        model_inputs=[size for part in parts for size in part.model_inputs],
-        model_calls=model_calls,
-        reached=set().union(*(part.reached for part in parts)),
-        is_anomaly_checked=any(part.is_anomaly_checked for part in parts),
-        num_backwards=sum(part.num_backwards for part in parts),
-        is_whole=all(part.is_whole for part in parts),
-    )
-
-
-def _has_graph(step: _Segment) -> bool:
-    """Return whether a CUDA graph runs any of the step."""
-    return any(isinstance(event, Op) and event.is_replayed for event in step.events)
 
 
 def _typical(signatures: list[int], lengths: list[int]) -> int:
@@ -321,7 +296,7 @@ def _typical(signatures: list[int], lengths: list[int]) -> int:
     return [own for own, length in zip(signatures, lengths, strict=True) if length == middle][-1]
 
 
-def _batch_size(step: _Segment) -> int | None:
+def _batch_size(step: Segment) -> int | None:
     """Return the samples of a step: what its loader yields, or the input of its one model call."""
     if step.loader is not None:
         return step.loader.batch_size * step.loader.batches_per_step
@@ -335,7 +310,7 @@ def _signature(event: Event) -> Any:
     return type(event).__name__
 
 
-def _with_typical_host_work(alike: list[_Segment]) -> tuple[list[Event], list[int]]:
+def _with_typical_host_work(alike: list[Segment]) -> tuple[list[Event], list[int]]:
     """Return the last step's events, its host work replaced by what is typical of all of them.
 
     A pause of the operating system looks like work of the script once; work is there each time.
@@ -363,7 +338,7 @@ def _with_typical_host_work(alike: list[_Segment]) -> tuple[list[Event], list[in
     return events, [*positions, len(events)]
 
 
-def _used_stacks(events: list[Event], step: _Segment) -> dict[int, int]:
+def _used_stacks(events: list[Event], step: Segment) -> dict[int, int]:
     """Return a new number for each stack that an event or a call of a model names; -1 stays."""
     used = {event.stack for event in events} | {call.stack for _, call in step.model_calls}
     numbers = {old: new for new, old in enumerate(sorted(used - {-1}))}
@@ -385,16 +360,6 @@ def _host_work_ns(events: list[Event]) -> Counter[tuple[int, str]]:
         else:
             position += 1
     return durations
-
-
-def _join_loaders(uses: list[LoaderUse]) -> LoaderUse | None:
-    if not uses:
-        return None
-    return replace(
-        uses[-1],
-        batches_per_step=sum(use.batches_per_step for use in uses),
-        wait_ns=sum(use.wait_ns for use in uses),
-    )
 
 
 def _settings(autocast_dtype: str, is_compiled: bool) -> Settings:

@@ -78,6 +78,7 @@ class TracedSession(ExitStack):
         self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(self._recorder, self._loaders)
+        self._recorder.on_evaluation = self._tracer.leave_out
         # Since when steps on the GPU are waited for, and what had happened on it by then.
         self._waiting_since_ns = 0
         self._num_before_wait = 0
@@ -215,7 +216,8 @@ class TracedSession(ExitStack):
 
     def _on_batch(self, batch: Any, duration_ns: int) -> None:
         """Note the time of a fetch on the host in place of what it did."""
-        if self._recorder.num_device_events > self._num_before_fetch:
+        has_used_device = self._recorder.num_device_events > self._num_before_fetch
+        if has_used_device and not self._request.is_moved:
             self._loads_on_device = True
         if not self._loads_on_device:
             num_workers = self._loaders.num_workers_of_last_fetch()

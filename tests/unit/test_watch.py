@@ -1,0 +1,113 @@
+"""What is watched of a script, and when: as little as will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+from breakeven.capture import record_steps, trace_step
+from breakeven.trace import StepTrace
+
+NUM_STEPS = 5
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+
+
+def run(train: Callable[[], object]) -> StepTrace:
+    with record_steps() as recording:
+        train()
+    return recording.trace
+
+
+def evaluations_recorded(*, evaluates_always: bool) -> int:
+    def train() -> None:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(NUM_STEPS):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4, device="cuda")).mean().backward()
+            optimizer.step()
+            if evaluates_always or step < 2:
+                with torch.no_grad():
+                    for _ in range(400):
+                        torch.sigmoid(model[0].weight)
+
+    return sum(op.name.startswith("aten.sigmoid") for op in run(train).ops)
+
+
+def test_evaluation_after_the_first_updates_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakeven.capture._event_log._LONG_EVALUATION_NS", 0)
+    assert evaluations_recorded(evaluates_always=False) == 0
+
+
+def test_evaluation_of_each_step_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakeven.capture._event_log._LONG_EVALUATION_NS", 0)
+    assert evaluations_recorded(evaluates_always=True) == 400
+
+
+class Squares(Dataset[torch.Tensor]):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.sin(torch.tensor([index, index**2], dtype=torch.float32))
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+
+def test_loading_is_no_part_of_a_step_that_is_moved_to_a_device() -> None:
+    """A sampler reads numbers back, which waits for no device."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = Squares()
+    loader = DataLoader(data, 4, sampler=RandomSampler(data, replacement=True))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(next(iter(loader))).mean().backward()
+        optimizer.step()
+
+    trace = trace_step(step).trace
+    assert trace.uses_device
+    assert not [op for op in trace.ops if op.name.startswith("aten.sin")]
+    assert trace.h2d_bytes == 4 * 2 * 4
+
+
+def test_nothing_is_watched_before_a_device_is_named() -> None:
+    sizes: list[int] = []
+
+    def note() -> None:
+        sizes.append(torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack())
+
+    with record_steps():
+        torch.randn(3).sum()
+        note()
+        torch.device("cpu")
+        torch.zeros(3, device="cpu").to("cpu")
+        note()
+        torch.zeros(3, device="cuda")
+        note()
+    note()
+    assert sizes == [0, 0, 2, 0]
+
+
+def test_modes_of_the_script_stay_its_own() -> None:
+    """They are entered before, and left after, a device is named for the first time."""
+
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.add else result
+
+    with record_steps():
+        with Doubling(), torch.device("cpu"):
+            x = torch.ones(2, device="cuda")
+            assert torch.add(x, x).tolist() == [4, 4]
+            assert torch.zeros(1).device.type == "cpu"
+        assert torch.add(x, x).tolist() == [2, 2]
+        assert x.is_cuda
+    assert torch._C._len_torch_function_stack() == 0
