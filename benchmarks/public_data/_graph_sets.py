@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+
 from public_data._registry import kind
 
 

@@ -148,11 +148,6 @@ def test_a_script_without_a_gpu_has_no_copies() -> None:
     assert found == {}
 
 
-def test_the_first_step_copies_the_model_too() -> None:
-    first = Caveat(code="first-step", message="only the first step could be recorded")
-    assert findings(made(), copy(NOISE), op(9), caveats=(first,)) == {}
-
-
 # --- COPY002, COPY003: made on the host -----------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from made_up_hosts import HOST, calibration
 from breakeven.cost import host_for, host_spec, measured_speed, reference_host
 from breakeven.device import find_host_cpu
 
-_NOT_TIMES = {"id", "name", "source", "log_sigma"}
+_NOT_TIMES = {"id", "name", "source", "log_sigma", "load_fraction"}
 
 
 def times_of(host) -> dict[str, float]:

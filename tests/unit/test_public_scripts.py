@@ -104,7 +104,7 @@ def test_the_table_that_ships_is_read_and_says_which_commits_were_tried() -> Non
         (
             '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\n'
             'data = [{ kind = "moon", to = "x" }]\n',
-            "a `kind` of any_checksum",
+            "a `kind` of alias, any_checksum",
         ),
     ],
 )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from breakeven.capture import record_steps, trace_step
+from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._optimizer_hooks import OptimizerHooks
+from breakeven.capture._recorder import StepRecorder
 from breakeven.trace import StepTrace
 
 NUM_STEPS = 5
@@ -75,6 +79,15 @@ def test_loading_is_no_part_of_a_step_that_is_moved_to_a_device() -> None:
     assert trace.uses_device
     assert not [op for op in trace.ops if op.name.startswith("aten.sin")]
     assert trace.h2d_bytes == 4 * 2 * 4
+
+
+def test_weights_read_from_numpy_are_moved_with_the_model_and_not_in_a_step() -> None:
+    devices = DeviceMap(DEVICE)
+    with OptimizerHooks(lambda _: None, StepRecorder(devices)):
+        weight = nn.Parameter(torch.from_numpy(np.ones((2, 3), dtype=np.float32)))
+        devices.place(weight, HOST)
+        torch.optim.SGD([weight], 0.1)
+    assert devices.is_on_device(weight)
 
 
 def test_nothing_is_watched_before_a_device_is_named() -> None:

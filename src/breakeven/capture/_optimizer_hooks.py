@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from breakeven.capture._closures import Arguments, around_closure
-from breakeven.capture._device_map import HOST
+from breakeven.capture._device_map import DEVICE, HOST
 from breakeven.capture._location import caller_of_constructor, locate
 from breakeven.capture._recorder import StepRecorder
 from breakeven.configure import ByIdentity, Patches, groups_of, updated_by
@@ -54,6 +54,9 @@ class OptimizerHooks(Patches):
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             made[optimizer] = locate(caller_of_constructor(sys._getframe(1), optimizer))
+            if self._recorder is not None and self._recorder.is_moving:
+                for parameter in updated_by(optimizer):  # as `model.to(device)` before would
+                    self._recorder.devices.place(parameter, DEVICE)
 
         self.replace(torch.optim.Optimizer, "__init__", initialize)
         if self._recorder is not None:
