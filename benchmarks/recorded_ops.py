@@ -73,7 +73,7 @@ NAMED = {
     _COPIES: "what is copied between host and device stays where it is natively",
     _CASTS: "an autocast region for CUDA casts nothing on the CPU",
     _LOADER: "what a DataLoader computes on the host is recorded as the time that it takes",
-    _BESIDE: "threads that make no node of autograd's graph are no part of the step",
+    _BESIDE: "threads with a rhythm of their own compute more, the longer a step takes",
 }
 # They compute nothing.
 _ALLOCATIONS = frozenset(
@@ -117,6 +117,7 @@ def compare(trace: StepTrace, native: Native) -> Comparison:
     counts: Counter[str] = Counter()
     expected: Counter[str] = Counter()
     named: Counter[str] = Counter()
+    beside = {name for name, difference in native.ops if difference == _BESIDE}
     on_device = trace.uses_device
     composites = Counter(native.composites)
     for name, difference in native.ops:
@@ -154,6 +155,7 @@ def compare(trace: StepTrace, native: Native) -> Comparison:
     only_recorded, only_native = counts - expected, expected - counts
     if trace.settings.autocast_dtype:
         named[_CASTS] += only_recorded.pop("_to_copy", 0)
+    named[_BESIDE] += sum(only_recorded.pop(name, 0) for name in beside)
     for name in list(only_recorded):
         for other, difference in ((_UNDER_MASK.get(name, ""), _MASKS), (f"{name}_", _IN_PLACE)):
             same = min(only_recorded[name], only_native[other])

@@ -129,7 +129,8 @@ def test_workers_stay_where_something_asks_for_them(
     work = [event for event in trace.events if isinstance(event, HostWork) and event.kind == "data"]
     assert [one.num_workers for one in work] == [NUM_WORKERS]
     # What a batch takes a worker: the wait for it would be anything down to nothing.
-    assert facts.fetch_ns >= facts.fetch_cpu_ns > 0
+    # Two clocks, read one after the other.
+    assert facts.fetch_ns * 1.1 >= facts.fetch_cpu_ns > 0
     assert not trace.faults
 
 

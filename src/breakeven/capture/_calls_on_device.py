@@ -23,6 +23,8 @@ _READINGS = {
     "__getitem__": "int", "__setitem__": "int", "__format__": "format",
 }  # fmt: skip
 
+_ASKING_FOR_A_GPU = frozenset({"device", "out_dtype", "pin_memory"})
+
 # Results of these are in several places.
 _SCATTERING = frozenset({"_pack_padded_sequence"})
 
@@ -90,10 +92,10 @@ class CallsOnDevice(TorchFunctionMode):
     def _common_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """Return where all tensors of a call are; None where only the recorder may run it.
 
-        So it is where they differ, where a device or a type that only GPUs write is named, and
+        So it is where they differ, where something is named that only machines with a GPU do, and
         where gradients flow: what a call keeps for its backward, which is seen, must be known.
         """
-        if "device" in kwargs or "out_dtype" in kwargs:
+        if kwargs and not kwargs.keys().isdisjoint(_ASKING_FOR_A_GPU):
             return None
         device_of = self._recorder.devices.device_of
         is_graph_built = torch.is_grad_enabled()

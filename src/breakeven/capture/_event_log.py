@@ -214,7 +214,9 @@ class EventLog(TorchDispatchMode):
         key = (location.file, location.line) if location else ("", 0)
         # What follows from a mixture that CUDA would have refused is no fault of its own.
         is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
-        if key not in self.faults and not is_consequence:
+        # Up to the first recorded step nobody knows which module runs.
+        is_vague = key in self.faults and not self.faults[key].module
+        if is_vague or not (key in self.faults or is_consequence):
             module = module_on_host(self.here.modules, self.devices)
             self.faults[key] = DeviceFault(message=message, location=location, module=module)
 

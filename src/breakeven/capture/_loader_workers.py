@@ -116,7 +116,10 @@ def _functions_of(item: Any) -> Iterator[FunctionType]:
         elif isinstance(value, property):
             inner = value.fget
         if isinstance(inner, FunctionType):
-            yield inspect.unwrap(inner)
+            unwrapped = inspect.unwrap(inner)
+            # A class that was given to `functools.wraps` need not lead to a function.
+            if isinstance(unwrapped, FunctionType):
+                yield unwrapped
 
 
 def _asks(function: FunctionType, seen: set[int]) -> bool:

@@ -119,7 +119,8 @@ class StepRecorder(EventLog):
         kwargs = dict(kwargs or {})
         name, base_name = _names_of(func)
         inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
-        if not self.is_recording and inputs and "device" not in kwargs and not self.is_moving:
+        is_placed = "device" in kwargs or "pin_memory" in kwargs
+        if not self.is_recording and inputs and not is_placed and not self.is_moving:
             places = set(map(self.devices.device_of, inputs))
             if len(places) == 1:
                 return self._run_unrecorded(func, base_name, args, kwargs, places.pop())

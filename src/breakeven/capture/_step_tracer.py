@@ -217,7 +217,7 @@ class StepTracer:
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
         caveats += self._recorder.one_gpu.caveats()
-        typical_events, positions = _with_typical_host_work(alike)
+        typical_events, positions = _with_typical_host_times(alike)
         numbers = _used_stacks(typical_events, chosen)
         origins = self._recorder.origins
         used = [number for number in numbers if number >= 0]
@@ -310,16 +310,22 @@ def _signature(event: Event) -> Any:
     return type(event).__name__
 
 
-def _with_typical_host_work(alike: list[Segment]) -> tuple[list[Event], list[int]]:
-    """Return the last step's events, its host work replaced by what is typical of all of them.
+def _with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int]]:
+    """Return the last step's events, with what is typical of all of them for the host's times.
 
-    A pause of the operating system looks like work of the script once; work is there each time.
-    Pauses only ever add, so the lower quartile of all steps counts, and none where that is 0.
+    A pause of the operating system looks like work of the script once, or is part of an operator;
+    work is there each time. Pauses only ever add, so the lower quartile of all steps counts, and
+    there is no work where that is 0.
 
     Returns:
         The events, and for each of the last step, and for its end, the position among them.
     """
     durations = [_host_work_ns(step.events) for step in alike]
+    # The same events one by one, as all steps have the same but for the work of the host.
+    others = zip(
+        *([e for e in s.events if not isinstance(e, HostWork)] for s in alike), strict=True
+    )
+    quartile = len(alike) // 4
     events: list[Event] = []
     positions: list[int] = []
     noted: set[tuple[int, str]] = set()
@@ -328,10 +334,13 @@ def _with_typical_host_work(alike: list[Segment]) -> tuple[list[Event], list[int
         positions.append(len(events))
         if not isinstance(event, HostWork):
             position += 1
+            times = [same.host_ns for same in next(others) if isinstance(same, Op)]
+            if times:
+                event = replace(event, host_ns=sorted(times)[quartile])
             events.append(event)
             continue
         key = (position, event.kind)
-        typical_ns = sorted(own[key] for own in durations)[len(alike) // 4]
+        typical_ns = sorted(own[key] for own in durations)[quartile]
         if typical_ns and key not in noted:
             events.append(replace(event, duration_ns=typical_ns))
         noted.add(key)

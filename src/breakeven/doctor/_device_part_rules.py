@@ -11,6 +11,7 @@ from breakeven.doctor._copy_edits import on_device
 from breakeven.doctor._copy_owner import Made, Upload, is_layer, made_on_host, uploads
 from breakeven.doctor._device_source import part_made_at
 from breakeven.doctor._events import host_ns, line_of, op_at
+from breakeven.doctor._loop_flow import parameters_of
 from breakeven.doctor._rule import Case, Occurrence, Rule, by_line
 from breakeven.doctor._sync_owner import NEAR, Wait, is_average, waits_of
 from breakeven.simulate import Edit
@@ -120,7 +121,15 @@ def _line_of_part(case: Case, dearest: list[int]) -> Location | None:
     whole = next(
         (one for one in wholes if not any(path.startswith(f"{one}.") for path in elsewhere)), ""
     )
-    made = part_made_at(case.sources, whole) if whole else None
+    parameters = parameters_of(case.trace)
+    # A loss has none: it computes where its inputs are.
+    has_parameters = whole and any(
+        tensor.storage in parameters
+        for op in case.trace.ops
+        if f"{op.module}.".startswith(f"{whole}.")
+        for tensor in op.inputs
+    )
+    made = part_made_at(case.sources, whole) if has_parameters else None
     return made or ops[0].location
 
 

@@ -194,7 +194,7 @@ def value_axis(label: str, values: Iterable[float], as_text: Callable[[float], s
     span = high if starts_at_zero else high - low
     step = _nice_step((span or abs(high) or 1.0) / _FEWEST_STEPS)
     first = 0.0 if starts_at_zero else math.floor(low / step) * step
-    num_steps = max(math.ceil((high * (1 + _MARGIN) - first) / step), 1)
+    num_steps = max(math.ceil((high - first) * (1 + _MARGIN) / step), 1)
     ticks = tuple(
         Tick(value=first + i * step, label=as_text(first + i * step)) for i in range(num_steps + 1)
     )

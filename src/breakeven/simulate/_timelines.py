@@ -176,7 +176,8 @@ class _Run:
                 pass
 
     def _launch(self, point: Point) -> None:
-        if self._may_fill:
+        # What a graph replays takes no place in the queue.
+        if self._may_fill and point.launches:
             self._wait_for_room(point.launches)
         self.device += point.gap_ns
         np.maximum(self.device, self.host + point.latency_ns, out=self.device)

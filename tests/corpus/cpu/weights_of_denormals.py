@@ -1,5 +1,5 @@
 # finds in the step: DENORMALS
-# may find: LAUNCH_FLOOR, BATCH_SMALL
+# may find: LAUNCH_FLOOR, BATCH_SMALL, NO_TF32_AMP
 import torch
 import torch.nn as nn
 

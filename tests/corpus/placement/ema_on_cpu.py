@@ -1,4 +1,4 @@
-# may find: LAUNCH_FLOOR, BATCH_SMALL, LOG_HEAVY, CPU_ROUNDTRIP
+# may find: LAUNCH_FLOOR, BATCH_SMALL, LOG_HEAVY, CPU_ROUNDTRIP, NO_TF32_AMP
 import torch
 from torch import nn
 

@@ -15,7 +15,7 @@ class Photos(Dataset):
     def __getitem__(self, index):
         rng = np.random.default_rng(index)
         photo = rng.random((3, 96, 96), dtype=np.float32)
-        for _ in range(15):
+        for _ in range(15):  # finds: TRANSFORM_CPU
             photo = np.fft.irfft2(np.fft.rfft2(photo)).astype(np.float32)
         top, left = rng.integers(0, 32, 2)
         return torch.from_numpy(photo[:, top : top + 64, left : left + 64].copy()), index % 3
@@ -28,9 +28,7 @@ def main():
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 3),
     ).to(device)  # fmt: skip
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    loader = DataLoader(
-        Photos(), batch_size=2, shuffle=True
-    )  # finds: LOADER_WORKERS0/TRANSFORM_CPU
+    loader = DataLoader(Photos(), batch_size=2, shuffle=True)  # finds: LOADER_WORKERS0
     for photo, kind in loader:
         loss = nn.functional.cross_entropy(net(photo.to(device)), kind.to(device))
         optimizer.zero_grad()
