@@ -37,3 +37,11 @@ def test_module_is_absent_by_name_or_without_one(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     assert failure_of(raised(path, "import nowhere.at_all\n"), 0).missing == "nowhere"
     assert failure_of(raised(path, "raise ModuleNotFoundError('get it')\n"), 0).missing == ""
+
+
+def test_traceback_keeps_its_lines_beside_a_message_without_end(tmp_path: Path) -> None:
+    text = "def fail():\n    raise RuntimeError('backend not there ' * 1_000)\n\nfail()\n"
+    told = failure_of(raised(tmp_path / "train.py", text), num_steps=0).traceback
+    assert "in fail" in told
+    assert told.rstrip().endswith("...")
+    assert len(told) < 8_000

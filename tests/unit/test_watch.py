@@ -57,7 +57,8 @@ def test_evaluation_of_each_step_belongs_to_it(monkeypatch: pytest.MonkeyPatch) 
 
 class Squares(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.sin(torch.tensor([index, index**2], dtype=torch.float32))
+        squares = torch.sin(torch.tensor([index, index**2], dtype=torch.float32))
+        return squares + torch.zeros(2, device=squares.device)
 
     def __len__(self) -> int:
         return 1_000_000
@@ -79,6 +80,27 @@ def test_loading_is_no_part_of_a_step_that_is_moved_to_a_device() -> None:
     assert trace.uses_device
     assert not [op for op in trace.ops if op.name.startswith("aten.sin")]
     assert trace.h2d_bytes == 4 * 2 * 4
+
+
+def test_device_of_a_script_on_the_cpu_is_the_one_that_it_is_moved_to() -> None:
+    device = torch.device("cpu")
+    model = nn.Linear(2, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = np.ones((4, 2), dtype=np.float32)
+
+    def step() -> None:
+        noise = torch.randn(4, 2).to(device)
+        x = torch.from_numpy(data).to(device) + noise
+        assert x.device == model.weight.device == torch.zeros(1, device=device).device
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        loss.detach().cpu().numpy()
+
+    trace = trace_step(step).trace
+    assert [(copy.source, copy.num_bytes) for copy in trace.copies] == [("cpu", 4 * 2 * 4)]
+    assert [sync.kind for sync in trace.syncs] == ["cpu"]
 
 
 def test_weights_read_from_numpy_are_moved_with_the_model_and_not_in_a_step() -> None:

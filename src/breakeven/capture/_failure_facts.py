@@ -12,8 +12,9 @@ from breakeven.capture._protocol import FailureKind, RunFailure
 from breakeven.trace import Location
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# The end of a traceback tells most.
+# The end of a traceback tells most, and the beginning of a message: torch's may list all backends.
 _MAX_TRACEBACK = 6_000
+_MAX_MESSAGE = 1_000
 
 
 def failure_of(error: BaseException, num_steps: int) -> RunFailure:
@@ -38,7 +39,7 @@ def failure_of(error: BaseException, num_steps: int) -> RunFailure:
         missing=_missing_thing(error),
         stack=stack,
         our_line=_our_line(error),
-        traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK:],
+        traceback=_traceback_of(error),
     )
 
 
@@ -62,6 +63,12 @@ def failure_in_frame(
         num_steps=num_steps,
         stack=_stack_of_frame(frame),
     )
+
+
+def _traceback_of(error: BaseException) -> str:
+    message = "".join(traceback.format_exception_only(error))
+    lines = "".join(traceback.format_exception(error)).removesuffix(message)[-_MAX_TRACEBACK:]
+    return lines + (message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}...\n")
 
 
 def internal_failure() -> RunFailure:

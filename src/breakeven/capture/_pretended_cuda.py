@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import keep_to_one_device, patch_data_parallel
 from breakeven.capture._device_functions import DeviceFunction, device_functions
-from breakeven.capture._device_map import HOST
+from breakeven.capture._device_map import DEVICE, HOST
 from breakeven.capture._lazy_parameters import (
     is_uninitialized,
     patch_lazy_parameters,
@@ -143,16 +144,16 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
     def _patch_transfers(self, recorder: StepRecorder) -> None:
         original_to = torch.Tensor.to
         devices = recorder.devices
+        # `batch.to(device)` is how a script moves what it has, whatever its device is called.
+        by_name = DEVICE if recorder.is_moving else HOST
 
         @functools.wraps(original_to)
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            if type(tensor) in _PLAIN_TYPES:  # none of what follows is the script's own call
-                with torch._C.DisableTorchFunction():
-                    return move(tensor, args, kwargs)
-            return move(tensor, args, kwargs)
+            with _unseen(tensor):
+                return move(tensor, args, kwargs, by_name)
 
         def move(
-            tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+            tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], host: str
         ) -> torch.Tensor:
             target, options = _split_device(tensor, args, kwargs, recorder.cuda)
             if target is not None and target.type == "cuda":
@@ -161,7 +162,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
                 return original_to(tensor, *args, **kwargs)
             where = devices.device_of(tensor)
             if target is not None:
-                where = str(target) if target.type == "cuda" else HOST
+                where = str(target) if target.type == "cuda" else host
             if is_uninitialized(tensor):
                 place_later(tensor, where)
                 return tensor
@@ -175,7 +176,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             return to(tensor, wanted, non_blocking=non_blocking)
 
         def cpu(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
-            return to(tensor, "cpu")
+            with _unseen(tensor):
+                return move(tensor, ("cpu",), {}, HOST)
 
         def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
             if devices.is_pinned(tensor):
@@ -342,6 +344,11 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         return created.detach().to(target).requires_grad_()
 
     return create
+
+
+def _unseen(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Return a context in which no call is the script's own, unless a subclass wants to see it."""
+    return torch._C.DisableTorchFunction() if type(tensor) in _PLAIN_TYPES else nullcontext()
 
 
 def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:

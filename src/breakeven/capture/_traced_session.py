@@ -212,6 +212,9 @@ class TracedSession(ExitStack):
             self._loads_on_device = reaches_device(loader, self._recorder.devices)
         if not self._loads_on_device:
             stack.enter_context(without_modes())
+            devices = self._recorder.devices
+            stack.callback(setattr, devices, "default", devices.default)
+            devices.default = HOST
         return stack
 
     def _on_batch(self, batch: Any, duration_ns: int) -> None:
