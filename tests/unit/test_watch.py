@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from breakeven.capture import record_steps, trace_step
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
@@ -80,6 +80,29 @@ def test_loading_is_no_part_of_a_step_that_is_moved_to_a_device() -> None:
     assert trace.uses_device
     assert not [op for op in trace.ops if op.name.startswith("aten.sin")]
     assert trace.h2d_bytes == 4 * 2 * 4
+
+
+class OnDevice(Squares):
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index).to(self.device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_loading_puts_on_the_device_is_there_from_the_first_batch_on(device: str) -> None:
+    def train() -> None:
+        model = nn.Linear(2, 1).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x in DataLoader(Subset(OnDevice(device), range(4 * NUM_STEPS)), 4):
+            optimizer.zero_grad()
+            model(x if device == "cuda" else x.cuda()).mean().backward()
+            optimizer.step()
+
+    trace = run(train)
+    assert not trace.faults
+    assert any(op.name.startswith("aten.sin") for op in trace.ops) == (device == "cuda")
 
 
 def test_device_of_a_script_on_the_cpu_is_the_one_that_it_is_moved_to() -> None:

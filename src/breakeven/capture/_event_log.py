@@ -214,11 +214,14 @@ class EventLog(TorchDispatchMode):
         key = (location.file, location.line) if location else ("", 0)
         # What follows from a mixture that CUDA would have refused is no fault of its own.
         is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
-        # Up to the first recorded step nobody knows which module runs.
-        is_vague = key in self.faults and not self.faults[key].module
-        if is_vague or not (key in self.faults or is_consequence):
+        known = self.faults.get(key)
+        if known is None and is_consequence:
+            return
+        if known is None or not known.module:
+            # Up to the first recorded step nobody knows which module runs.
             module = module_on_host(self.here.modules, self.devices)
-            self.faults[key] = DeviceFault(message=message, location=location, module=module)
+            told = known.message if known is not None and not module else message
+            self.faults[key] = DeviceFault(message=told, location=location, module=module)
 
     def record_op(
         self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],

@@ -1,9 +1,9 @@
-"""Whether what a DataLoader calls can get at tensors that are on a device already."""
+"""Whether what a DataLoader calls may have to do with tensors on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ _MAX_DEPTH = 5
 _MAX_ITEMS = 16
 
 
-def reaches_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
-    """Return whether the data set, the sampler or the collation holds a tensor on a device.
+def may_reach_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
+    """Return whether the data set, the sampler or the collation has to do with a device.
 
-    Attributes, closures and the globals that methods name are followed a few levels deep. What a
-    fetch puts on a device itself is seen when it does.
+    So it is where they hold a tensor on one, or may move one there. Attributes, closures and the
+    globals that methods name are followed a few levels deep.
     """
     sources = [vars(loader).get(name) for name in ("dataset", "sampler", "batch_sampler")]
     waiting = [(source, 0) for source in [*sources, vars(loader).get("collate_fn")]]
@@ -34,8 +34,22 @@ def reaches_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
             if devices.is_on_device(value):
                 return True
             continue
+        if isinstance(value, FunctionType) and _may_move(value.__code__):
+            return True
         waiting += [(part, depth + 1) for part in _parts_of(value)]
     return False
+
+
+def _may_move(code: CodeType) -> bool:
+    """Return whether a function has ``x.cuda()``, or ``x.to(...)`` and what is named like a device.
+
+    Most calls of ``to`` in a data set change a type.
+    """
+    texts = (constant for constant in code.co_consts if isinstance(constant, str))
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *texts)
+    return "cuda" in code.co_names or (
+        "to" in code.co_names and any("dev" in name or "cuda" in name for name in names)
+    )
 
 
 def _parts_of(value: Any) -> Iterator[Any]:

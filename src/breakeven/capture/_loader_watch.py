@@ -39,13 +39,13 @@ class LoaderWatch(Patches):
         in_process: Load without worker processes, so that the fetch itself can be seen, where
             what is loaded does not ask for them.
         around_fetch: Context manager entered around every fetch; called with the loader.
-        on_batch: Called with every batch and the time of its fetch in nanoseconds.
+        on_batch: Called with the loader, its batch and the time of the fetch in nanoseconds.
     """
 
     def __init__(
         self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
         around_fetch: Callable[[Any], Any] = nullcontext,
-        on_batch: Callable[[Any, int], None] | None = None,
+        on_batch: Callable[[DataLoader[Any], Any, int], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._old_batch_size = old_batch_size
@@ -119,7 +119,7 @@ class LoaderWatch(Patches):
                     duration_ns, cpu_ns = work.means()
                 watch._note_fetch(loader, batch, duration_ns, cpu_ns)
             if watch._on_batch is not None:
-                watch._on_batch(batch, duration_ns)
+                watch._on_batch(loader, batch, duration_ns)
             return batch
 
         self.replace(DataLoader, "__init__", initialize)

@@ -9,13 +9,14 @@ from time import perf_counter_ns
 from typing import Any
 
 from msgspec.structs import replace
+from torch.utils.data import DataLoader
 
 from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._call_watch import CallWatch
 from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture._host_arrays import held_arrays
-from breakeven.capture._loader_reach import reaches_device
+from breakeven.capture._loader_reach import may_reach_device
 from breakeven.capture._loader_watch import LoaderWatch, tensors_of
 from breakeven.capture._machine_facts import with_machine_facts
 from breakeven.capture._module_path import ModulePath
@@ -27,6 +28,7 @@ from breakeven.capture._source_files import mentions_cuda, source_texts
 from breakeven.capture._step_tracer import StepTracer
 from breakeven.capture._unrecorded import without_modes
 from breakeven.capture._update_watch import UpdateWatch
+from breakeven.configure import ByIdentity
 from breakeven.measure import OtherLoad
 from breakeven.trace import HostArray, Phase
 from breakeven.units import NS_PER_S
@@ -69,9 +71,10 @@ class TracedSession(ExitStack):
             around_fetch=self._around_fetch,
             on_batch=self._on_batch,
         )
-        # Unknown until the first fetch; what is moved to a GPU keeps loading on the host.
-        self._loads_on_device: bool | None = False if request.is_moved else None
+        # Whether a loader uses the device, as far as is known.
+        self._uses_device = ByIdentity[DataLoader[Any], bool]()
         self._num_before_fetch = 0
+        self._is_loading_timed = True
         self._graphs = CudaGraphs(self._mark)
         self._optimizers = OptimizerHooks(self._graphs.end_update, self._recorder)
         self._updates = UpdateWatch(self._recorder, self._mark_own)
@@ -125,7 +128,7 @@ class TracedSession(ExitStack):
             facts = with_machine_facts(run.trace.facts, parameters)
         facts = replace(
             facts,
-            loaders=self._loaders.facts(is_timed=not self._loads_on_device),
+            loaders=self._loaders.facts(is_timed=self._is_loading_timed),
             optimizers=self._optimizers.facts(),
             calls=self._calls.calls(self._tracer.round_ends()),
             arrays=self._arrays,
@@ -201,28 +204,30 @@ class TracedSession(ExitStack):
     def _note_compile(self) -> None:
         self._tracer.is_compiled = True
 
-    def _around_fetch(self, loader: Any) -> ExitStack:
+    def _around_fetch(self, loader: DataLoader[Any]) -> ExitStack:
         """Load at full speed, unless that uses the device."""
         stack = ExitStack()
-        before = self._recorder.phase
-        self._recorder.phase = Phase.DATA
-        stack.callback(setattr, self._recorder, "phase", before)
-        self._num_before_fetch = self._recorder.num_device_events
-        if self._loads_on_device is None:
-            self._loads_on_device = reaches_device(loader, self._recorder.devices)
-        if not self._loads_on_device:
+        recorder, devices = self._recorder, self._recorder.devices
+        stack.callback(setattr, recorder, "phase", recorder.phase)
+        recorder.phase = Phase.DATA
+        self._num_before_fetch = recorder.num_device_events
+        if loader not in self._uses_device:
+            # What is moved to a GPU keeps loading on the host.
+            may_reach = not self._request.is_moved and may_reach_device(loader, devices)
+            self._uses_device[loader] = may_reach
+        if not self._uses_device[loader]:
             stack.enter_context(without_modes())
-            devices = self._recorder.devices
             stack.callback(setattr, devices, "default", devices.default)
             devices.default = HOST
         return stack
 
-    def _on_batch(self, batch: Any, duration_ns: int) -> None:
+    def _on_batch(self, loader: DataLoader[Any], batch: Any, duration_ns: int) -> None:
         """Note the time of a fetch on the host in place of what it did."""
-        has_used_device = self._recorder.num_device_events > self._num_before_fetch
-        if has_used_device and not self._request.is_moved:
-            self._loads_on_device = True
-        if not self._loads_on_device:
+        uses_device = self._recorder.num_device_events > self._num_before_fetch
+        self._uses_device[loader] = uses_device and not self._request.is_moved
+        if self._uses_device[loader]:
+            self._is_loading_timed = False
+        else:
             num_workers = self._loaders.num_workers_of_last_fetch()
             self._recorder.record_host_work("data", duration_ns, num_workers, Phase.DATA)
             for tensor in tensors_of(batch):
