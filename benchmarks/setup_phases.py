@@ -23,12 +23,12 @@ from torch import nn
 
 from breakeven.capture import record_steps
 
-_RUNS = 5
+_RUNS = 3
 
 
 def generate_samples() -> None:
     samples = []
-    for _ in range(5_000):
+    for _ in range(40_000):
         x = torch.rand(10)
         samples.append(torch.cat([x.sin(), x.cos()]) * 2)
     torch.stack(samples)
@@ -36,13 +36,13 @@ def generate_samples() -> None:
 
 def simulate_in_python() -> None:
     state = 1.0
-    for step in range(300_000):
+    for step in range(3_000_000):
         state = 3.9 * state * (1 - state) if step % 7 else 0.5
     torch.tensor(state)
 
 
 def tokenise() -> None:
-    text = "the quick brown fox jumps over the lazy dog " * 20_000
+    text = "the quick brown fox jumps over the lazy dog " * 60_000
     words = re.findall(r"\w+", text)
     numbers = {word: number for number, word in enumerate(Counter(words))}
     torch.tensor([numbers[word] for word in words])
@@ -50,15 +50,15 @@ def tokenise() -> None:
 
 def prepare_with_numpy() -> None:
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 255, (2_000, 3, 32, 32), dtype=np.uint8)
+    pictures = rng.integers(0, 255, (10_000, 3, 32, 32), dtype=np.uint8)
     torch.from_numpy((pictures.astype(np.float32) / 255 - 0.5) / 0.25)
 
 
 def collate_all() -> None:
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 255, (3_000, 28, 28), dtype=np.uint8)
+    pictures = rng.integers(0, 255, (20_000, 28, 28), dtype=np.uint8)
     loader = torch.utils.data.DataLoader(
-        [(torch.from_numpy(picture).float().div(255), 1) for picture in pictures], 3_000
+        [(torch.from_numpy(picture).float().div(255), 1) for picture in pictures], 20_000
     )
     next(iter(loader))
 
@@ -68,29 +68,29 @@ def collate_all_beside_a_model() -> None:
     collate_all()
 
 
-def build_model() -> None:
-    nn.Transformer(256, 8, 3, 3, 1024, batch_first=True)
+def build_model() -> nn.Module:
+    return nn.Transformer(384, 8, 6, 6, 2048, batch_first=True)
 
 
 def build_and_move_model() -> None:
-    nn.Transformer(256, 8, 3, 3, 1024, batch_first=True).cuda()
+    build_model().cuda()
 
 
 def load_checkpoint() -> None:
     file = io.BytesIO()
-    torch.save({str(number): torch.zeros(200, 200) for number in range(60)}, file)
+    torch.save({str(number): torch.zeros(200, 200) for number in range(600)}, file)
     file.seek(0)
     torch.load(file)
 
 
 def normalise_on_the_device() -> None:
-    x = torch.randn(2_000, 3_000).cuda()
+    x = torch.randn(6_000, 3_000).cuda()
     ((x - x.mean(0)) / x.std(0)).clamp_(-3, 3)
 
 
 def act_before_learning() -> None:
     policy = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4)).cuda()
-    for _ in range(1_000):
+    for _ in range(5_000):
         with torch.no_grad():
             policy(torch.randn(1, 8).cuda()).argmax().item()
 
@@ -121,7 +121,7 @@ def main() -> int:
     return 0
 
 
-def _on_cpu(phase: Callable[[], None]) -> Callable[[], None]:
+def _on_cpu(phase: Callable[[], object]) -> Callable[[], object]:
     def run() -> None:
         original = torch.Tensor.cuda, nn.Module.cuda
         torch.Tensor.cuda = nn.Module.cuda = lambda thing, *_: thing  # type: ignore[method-assign]
@@ -133,7 +133,7 @@ def _on_cpu(phase: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _recorded(phase: Callable[[], None]) -> Callable[[], None]:
+def _recorded(phase: Callable[[], object]) -> Callable[[], object]:
     def run() -> None:
         with record_steps():
             phase()
@@ -141,7 +141,7 @@ def _recorded(phase: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _timed(function: Callable[[], None]) -> float:
+def _timed(function: Callable[[], object]) -> float:
     begun_s = process_time()
     function()
     return process_time() - begun_s
