@@ -26,7 +26,8 @@ COMMANDS = ("check", "explain")
 # Processes under way, each the first of its session; once it is over, no thread starts another.
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 _IS_OVER = Event()
-MUST_RUN_FIRST = "must run by itself first"
+# What an error says that takes the script to be at fault; only scripts that run are asked about.
+BLAMING = ("must run by itself first", "the script fails so by itself")
 # Nothing that a script asks of the world is answered here: it is to fail at once, not to wait.
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -60,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long it took.
         exit_code: None where its time was over.
         error: The error's lines up to the script's output, in one.
-        blames_script: The error says that the script must run by itself first.
+        blames_script: The error says that the script itself does not run.
         verdict: ``cpu``, ``gpu`` or ``too_close``.
         cpu_step_ns: Of the step on this CPU.
         best_gpu: The fastest GPU, and its step.
@@ -243,7 +244,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
                 return read_answer(json.loads(output), known)
             except json.JSONDecodeError:
                 complaints = f"error: printed no document: {output[:100]!r}"
-        blames_script = MUST_RUN_FIRST in complaints
+        blames_script = any(words in complaints for words in BLAMING)
         error = error_of(complaints) if exit_code is not None else "did not end in time"
         return Answer(answered=False, error=error, blames_script=blames_script, **known)
 

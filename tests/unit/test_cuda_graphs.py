@@ -395,3 +395,17 @@ def test_the_pool_of_a_graph_keeps_what_its_capture_took() -> None:
 def test_a_graph_that_was_not_captured_cannot_be_replayed() -> None:
     with pretending(), pytest.raises(RuntimeError, match="not captured"):
         torch.cuda.CUDAGraph().replay()
+
+
+@pytest.mark.parametrize("enter", [pretend, redirect])
+def test_a_stream_may_be_entered_again(enter: Callable[[], AbstractContextManager[object]]) -> None:
+    with enter():
+        side = torch.cuda.stream(torch.cuda.Stream())
+        for _ in range(2):
+            with side:
+                torch.ones(1, device="cuda")
+
+
+def test_a_capture_that_was_not_begun_cannot_be_ended() -> None:
+    with pretend(), pytest.raises(RuntimeError, match="not begun"):
+        torch.cuda.CUDAGraph().capture_end()

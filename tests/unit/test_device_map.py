@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -163,3 +164,17 @@ def test_map_does_not_outlive_its_last_user() -> None:
     gc.collect()
     assert reference() is None
     assert tensor.numel() == 1
+
+
+def test_loading_in_one_thread_is_nothing_to_another() -> None:
+    devices = DeviceMap(DEVICE)
+    with ThreadPoolExecutor(1) as pool:
+        with devices.loading(), devices.loading():
+            other = devices.loading()
+            pool.submit(other.__enter__).result()
+            assert pool.submit(lambda: devices.default).result() == HOST
+        assert devices.default == DEVICE
+        with devices.loading():
+            pool.submit(other.__exit__, None, None, None).result()
+            assert pool.submit(lambda: devices.default).result() == DEVICE
+            assert devices.default == HOST

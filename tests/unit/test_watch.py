@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +15,16 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from breakeven.capture import record_steps, trace_step
 from breakeven.capture._device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture._host_arrays import held_arrays
+from breakeven.capture._loader_reach import may_reach_device
+from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._recorder import StepRecorder
-from breakeven.trace import StepTrace
+from breakeven.capture._step_tracer import StepTracer
+from breakeven.trace import HostArray, StepTrace
 
 NUM_STEPS = 5
+HERE = torch.float16
 
 
 def mlp() -> nn.Sequential:
@@ -169,3 +177,70 @@ def test_modes_of_the_script_stay_its_own() -> None:
         assert torch.add(x, x).tolist() == [2, 2]
         assert x.is_cuda
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_steps_that_warm_up_on_the_cpu_are_counted() -> None:
+    tracer = StepTracer(StepRecorder(DeviceMap()), LoaderWatch())
+    for _ in range(3):
+        tracer.mark(0)
+    for _ in range(5):
+        tracer.count_host_step()
+    tracer.forget_host_steps()
+    for _ in range(2):
+        tracer.mark(0)
+    assert tracer.round_ends() == (9, 10)
+
+
+class AllAtOnce(list[int]):
+    def __getitem__(self, index: Any) -> Any:
+        return int(index)
+
+
+@pytest.mark.parametrize(
+    ("collate", "may_reach"),
+    [
+        (lambda batch: tuple(one.to(HERE) for one in batch), False),
+        (lambda batch: tuple(one.to("cuda") for one in batch), True),
+        (lambda batch: [one.float() for one in batch], False),
+        (lambda batch: [one.cuda() for one in batch], True),
+    ],
+)
+def test_what_a_loader_calls_may_move_to_a_device(
+    collate: Callable[[Any], Any], may_reach: bool
+) -> None:
+    loader = DataLoader(AllAtOnce([1, 2]), 2, collate_fn=collate)
+    assert may_reach_device(loader, DeviceMap()) == may_reach
+
+
+def test_arrays_of_a_script_are_told_without_asking_its_objects() -> None:
+    class Gone:
+        __slots__ = ()
+
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    class Short:
+        pass
+
+    short = Short()
+    held = {"proxy": weakref.proxy(short), "gone": Gone(), "big": np.zeros(40_000, dtype=">f4")}
+    del short
+
+    def train() -> tuple[HostArray, ...]:
+        proxy, gone, big = held["proxy"], held["gone"], held["big"]  # noqa: F841
+        return held_arrays(sys._getframe())
+
+    found = {array.name: (array.dtype, array.num_bytes) for array in train()}
+    assert found["big"] == ("float32", 160_000)
+
+
+def test_tensor_of_named_data_is_made_in_a_script_that_is_moved() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (weight * torch.tensor(data=[1.0, 2.0])).sum().backward()
+        optimizer.step()
+
+    assert trace_step(step).trace.h2d_bytes == 8

@@ -7,8 +7,7 @@ replay. Updates count where they happen: in replays, not in the capture, which c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -51,7 +50,7 @@ class CudaGraphs(Patches):
         self._recorder: StepRecorder | None = None
         self._captured: CapturedGraph | None = None
         self.num_replays = 0
-        self._num_side_streams = self._num_warmups = self._num_settling = 0
+        self.num_side_streams = self._num_warmups = self._num_settling = 0
         self._pools = count(1)
         # What the pool of each graph keeps beyond what is in use after its capture.
         self._kept_bytes: dict[Any, int] = {}
@@ -61,7 +60,7 @@ class CudaGraphs(Patches):
         if self._captured is not None:
             self._captured.end_update(optimizer)
             return
-        if self._num_side_streams:
+        if self.num_side_streams:
             self._num_warmups += 1
         elif self._num_settling:
             self._num_settling -= 1
@@ -70,7 +69,7 @@ class CudaGraphs(Patches):
     @property
     def is_settled(self) -> bool:
         """Return whether steps are as they stay: not made ready for a capture, nor just after."""
-        is_warming_up = self._num_side_streams > 0 and self._num_warmups <= _MOST_WARMUPS
+        is_warming_up = self.num_side_streams > 0 and self._num_warmups <= _MOST_WARMUPS
         return not is_warming_up and not self._num_settling
 
     def patch(self, recorder: StepRecorder | None = None) -> CudaGraphs:
@@ -86,18 +85,7 @@ class CudaGraphs(Patches):
             self.replace(module, "graph_pool_handle", self.new_pool)
             self.replace(module, "is_current_stream_capturing", self._is_capturing)
         self.replace(torch.cuda.Stream, "is_capturing", lambda _: self._is_capturing())
-        enter_stream = torch.cuda.stream
-
-        @contextmanager
-        def use(stream: Any) -> Iterator[None]:
-            with enter_stream(stream):
-                self._num_side_streams += 1
-                try:
-                    yield
-                finally:
-                    self._num_side_streams -= 1
-
-        self.replace(torch.cuda, "stream", use)
+        self.replace(torch.cuda, "stream", lambda stream=None: _SideStream(self))
         # Made on first use, and kept.
         self.replace(torch.cuda.graph, "default_capture_stream", None)
         self.replace(torch._C, "_host_emptyCache", lambda: None)
@@ -183,7 +171,8 @@ class CapturedGraph:
 
     def capture_end(self) -> None:
         graphs = self._graphs
-        assert self._work is not None
+        if self._work is None:
+            raise RuntimeError("the capture of a CUDA graph is ended that was not begun")
         graphs.end()
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
@@ -257,6 +246,19 @@ class CapturedGraph:
                 )
         self._parts.append([_replayed(event) for event in recorder.events if _is_in_graph(event)])
         recorder.events = []
+
+
+class _SideStream:
+    """What ``torch.cuda.stream`` gives; a script may keep it, and enter it again."""
+
+    def __init__(self, graphs: CudaGraphs) -> None:
+        self._graphs = graphs
+
+    def __enter__(self) -> None:
+        self._graphs.num_side_streams += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._graphs.num_side_streams -= 1
 
 
 class _Outside:

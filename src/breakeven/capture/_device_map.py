@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,10 @@ class _Block:
     is_pinned: bool = False
 
 
+class _Here(threading.local):
+    is_loading = False
+
+
 class DeviceMap:
     """The device of every storage.
 
@@ -52,11 +58,26 @@ class DeviceMap:
     """
 
     def __init__(self, default: str = HOST) -> None:
-        self.default = default
+        self._default = default
+        self._here = _Here()
         self._blocks: dict[int, _Block] = {}
         self._next_number = 0
         self.device_bytes = 0
         self.peak_device_bytes = 0
+
+    @property
+    def default(self) -> str:
+        """Return where a storage is, in this thread, of which nothing was said."""
+        return HOST if self._here.is_loading else self._default
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Let what is made in this thread be on the host inside."""
+        before, self._here.is_loading = self._here.is_loading, True
+        try:
+            yield
+        finally:
+            self._here.is_loading = before
 
     def device_of(self, tensor: _Memory) -> str:
         """Return ``cpu`` or ``cuda:0``; ``cuda:1`` and so on where there are more."""

@@ -173,8 +173,7 @@ class GraphWork:
         if number < 0 or tensor.layout is not torch.strided:
             raise BreakevenError(
                 "a captured CUDA graph works on a tensor that has no memory of its own kind "
-                f"({tensor.layout})",
-                hint="leave operators on sparse tensors out of the graph",
+                f"({tensor.layout}): leave operators on sparse tensors out of the graph"
             )
         if number in self._made:
             return _Inner(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from breakeven.capture._location import as_text, user_frame
+from breakeven.capture._object_parts import attributes_of
 from breakeven.trace import HostArray
 
 # Smaller ones are settings and statistics.
@@ -32,7 +33,7 @@ def held_arrays(frame: FrameType | None) -> tuple[HostArray, ...]:
                 found.setdefault(id(array), (name, array))
         frame = frame.f_back
     arrays = (
-        HostArray(name=as_text(name), dtype=str(array.dtype), shape=tuple(array.shape))
+        HostArray(name=as_text(name), dtype=array.dtype.name, shape=tuple(array.shape))
         for name, array in found.values()
     )
     largest_first = sorted(arrays, key=lambda array: array.num_bytes, reverse=True)
@@ -41,13 +42,12 @@ def held_arrays(frame: FrameType | None) -> tuple[HostArray, ...]:
 
 def _arrays_in(names: Mapping[str, Any], kind: type[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in names.items():
-        if isinstance(value, kind):
+        if issubclass(type(value), kind):
             yield name, value
             continue
-        inner = value if type(value) is dict else getattr(value, "__dict__", None)
         # Modules and classes hold what belongs to their makers.
-        if not isinstance(inner, dict) or isinstance(value, (type, type(sys))):
+        if issubclass(type(value), (type, ModuleType)):
             continue
-        for key, item in list(inner.items()):
-            if isinstance(key, str) and isinstance(item, kind):
+        for key, item in dict(value if type(value) is dict else attributes_of(value)).items():
+            if isinstance(key, str) and issubclass(type(item), kind):
                 yield key, item

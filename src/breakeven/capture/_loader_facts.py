@@ -6,7 +6,6 @@ import ast
 import tokenize
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
-from itertools import islice
 from statistics import median
 from types import CodeType
 from typing import Any
@@ -17,6 +16,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, Te
 
 from breakeven.capture._loader_workers import WorkTimes
 from breakeven.capture._location import is_user_file, location_of
+from breakeven.capture._object_parts import attributes_of, elements_of
 from breakeven.configure import has_whole_batches
 from breakeven.trace import LoaderFacts, Location
 
@@ -94,7 +94,7 @@ def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFact
 
 def batch_size_of(loader: DataLoader[Any]) -> int | None:
     """Return the samples of a batch, where the loader or its batch sampler says."""
-    size = loader.batch_size or _attributes(loader.batch_sampler).get("batch_size")
+    size = loader.batch_size or attributes_of(loader.batch_sampler).get("batch_size")
     return size if isinstance(size, int) else None
 
 
@@ -149,27 +149,18 @@ def held_bytes(dataset: Any) -> int:
             return int(getattr(value, "nbytes", 0))
         if is_nested or not isinstance(value, (list, tuple, dict)):
             return 0
-        return sum(count(item, is_nested=True) for item in _elements(value))
+        return sum(count(item, is_nested=True) for item in elements_of(value, _MAX_ELEMENTS))
 
     def held_by(source: Any) -> int:
         if isinstance(source, Subset):
-            return held_by(_attributes(source).get("dataset"))
+            return held_by(attributes_of(source).get("dataset"))
         if isinstance(source, ConcatDataset):
-            return sum(held_by(part) for part in _attributes(source).get("datasets", ()))
+            return sum(held_by(part) for part in attributes_of(source).get("datasets", ()))
         if isinstance(source, (list, tuple)):
-            return sum(count(sample) for sample in _elements(source))
-        return sum(count(value) for value in _attributes(source).values())
+            return sum(count(sample) for sample in elements_of(source, _MAX_ELEMENTS))
+        return sum(count(value) for value in attributes_of(source).values())
 
     return held_by(dataset)
-
-
-def _elements(held: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> Iterable[Any]:
-    """Return the first elements as they are stored, whatever a class of one's own makes of them."""
-    if isinstance(held, dict):
-        return islice(dict.values(held), _MAX_ELEMENTS)
-    if isinstance(held, list):
-        return islice(list.__iter__(held), _MAX_ELEMENTS)
-    return islice(tuple.__iter__(held), _MAX_ELEMENTS)
 
 
 def _innermost(dataset: Any) -> Any:
@@ -177,20 +168,12 @@ def _innermost(dataset: Any) -> Any:
     while True:
         inner = None
         if isinstance(dataset, Subset):
-            inner = _attributes(dataset).get("dataset")
+            inner = attributes_of(dataset).get("dataset")
         elif isinstance(dataset, ConcatDataset):
-            inner = next(iter(_attributes(dataset).get("datasets", ())), None)
+            inner = next(iter(attributes_of(dataset).get("datasets", ())), None)
         if inner is None:
             return dataset
         dataset = inner
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    return dict(found) if isinstance(found, dict) else {}
 
 
 def length_of(dataset: Any) -> int:
@@ -207,7 +190,7 @@ def _only_indexes(dataset: Any) -> bool:
     """Return whether nothing but indexing shows in the data set's ``__getitem__``."""
     if isinstance(dataset, TensorDataset):
         return True
-    attributes = _attributes(dataset)
+    attributes = attributes_of(dataset)
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     if isinstance(dataset, (list, tuple)):
         return held_bytes(dataset) > 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
 from breakeven.capture._device_map import DeviceMap
+from breakeven.capture._object_parts import attributes_of, codes_of, elements_of
 
 # A data set in a subset in a wrapper of one's own; items of longer lists are samples, all alike.
 _MAX_DEPTH = 5
@@ -30,11 +31,12 @@ def may_reach_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
         if id(value) in seen or depth > _MAX_DEPTH:
             continue
         seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            if devices.is_on_device(value):
+        # Not `isinstance`, which a proxy answers for another object.
+        if issubclass(type(value), torch.Tensor):
+            if devices.is_on_device(cast(torch.Tensor, value)):
                 return True
             continue
-        if isinstance(value, FunctionType) and _may_move(value.__code__):
+        if type(value) is FunctionType and _may_move(value.__code__):
             return True
         waiting += [(part, depth + 1) for part in _parts_of(value)]
     return False
@@ -45,22 +47,24 @@ def _may_move(code: CodeType) -> bool:
 
     Most calls of ``to`` in a data set change a type.
     """
-    texts = (constant for constant in code.co_consts if isinstance(constant, str))
-    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *texts)
-    return "cuda" in code.co_names or (
-        "to" in code.co_names and any("dev" in name or "cuda" in name for name in names)
-    )
+    called: set[str] = set()
+    named: set[str] = set()
+    for part in codes_of(code):
+        called.update(part.co_names)
+        named.update(part.co_names, part.co_varnames, part.co_freevars)
+        named.update(constant for constant in part.co_consts if isinstance(constant, str))
+    is_device_named = any("dev" in name or "cuda" in name for name in named)
+    return "cuda" in called or ("to" in called and is_device_named)
 
 
 def _parts_of(value: Any) -> Iterator[Any]:
     """Yield what an object refers to, without a call of its own methods."""
-    if isinstance(value, (list, tuple)):
-        yield from value[:_MAX_ITEMS]
-    elif isinstance(value, dict):
-        yield from list(value.values())[:_MAX_ITEMS]
-    elif isinstance(value, MethodType):
+    kind = type(value)
+    if issubclass(kind, (list, tuple, dict)):
+        yield from elements_of(value, _MAX_ITEMS)
+    elif kind is MethodType:
         yield from (value.__self__, value.__func__)
-    elif isinstance(value, FunctionType):
+    elif kind is FunctionType:
         for cell in value.__closure__ or ():
             try:
                 yield cell.cell_contents
@@ -71,9 +75,9 @@ def _parts_of(value: Any) -> Iterator[Any]:
             for name in value.__code__.co_names
             if isinstance(found := value.__globals__.get(name), torch.Tensor)
         )
-    elif not isinstance(value, type) and isinstance(getattr(value, "__dict__", None), dict):
-        yield from vars(value).values()
+    elif not issubclass(kind, type):
+        yield from attributes_of(value).values()
         for name in ("__getitem__", "__getitems__", "__iter__", "__call__"):
-            method = getattr(type(value), name, None)
+            method = getattr(kind, name, None)
             if isinstance(method, FunctionType):
                 yield method

@@ -12,7 +12,7 @@ import inspect
 import multiprocessing
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns, thread_time_ns
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset, get_worker_info
@@ -20,6 +20,7 @@ from torch.utils.data._utils import fetch as fetching
 from torch.utils.data._utils import worker as working
 
 from breakeven.capture._location import is_user_file
+from breakeven.capture._object_parts import codes_of
 from breakeven.capture._unrecorded import without_modes
 
 # How a data set asks for it.
@@ -126,15 +127,8 @@ def _asks(function: FunctionType, seen: set[int]) -> bool:
     if id(function) in seen or not is_user_file(function.__code__.co_filename):
         return False
     seen.add(id(function))
-    names = set(_names_in(function.__code__))
+    names = {name for code in codes_of(function.__code__) for name in code.co_names}
     if not names.isdisjoint(_QUESTIONS):
         return True
     called = (function.__globals__.get(name) for name in names)
     return any(_asks(each, seen) for each in called if isinstance(each, FunctionType))
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

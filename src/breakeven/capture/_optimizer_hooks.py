@@ -44,6 +44,8 @@ class OptimizerHooks(Patches):
         self._seen: list[torch.optim.Optimizer] = []
         # The user's line that made each.
         self._made = ByIdentity[torch.optim.Optimizer, Location | None]()
+        # Those that stepped before what counts.
+        self._forgotten = ByIdentity[torch.optim.Optimizer, bool]()
         self._num_calls = 0
 
     def __enter__(self) -> OptimizerHooks:
@@ -66,7 +68,7 @@ class OptimizerHooks(Patches):
 
     def has_any(self) -> bool:
         """Return whether an optimizer has been made."""
-        return bool(self._made)
+        return any(optimizer not in self._forgotten for optimizer in self._made)
 
     def is_round_known(self) -> bool:
         """Return whether all optimizers have stepped, so that a round of them can be told.
@@ -75,12 +77,15 @@ class OptimizerHooks(Patches):
         """
         if self._num_calls >= _MAX_CALLS_BEFORE:
             return True
-        return all(id(optimizer) in self._numbers for optimizer in self._made)
+        return all(
+            id(optimizer) in self._numbers or optimizer in self._forgotten
+            for optimizer in self._made
+        )
 
     def forget(self) -> None:
         """Begin anew: the optimizers that have stepped so far do not count."""
         for optimizer in self._seen:
-            self._made.pop(optimizer, None)
+            self._forgotten[optimizer] = True
         self._seen.clear()
         self._numbers.clear()
         self._num_calls = 0

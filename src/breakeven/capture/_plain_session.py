@@ -181,7 +181,9 @@ class PlainSession(ExitStack):
 
     def _end_backward(self, call: BackwardCall) -> None:
         """End a step after each so many backward passes, as no optimizer of torch does."""
-        self._loss_dtype = call.outputs[0].dtype
+        first = next(iter(call.outputs), None)
+        if isinstance(first, torch.Tensor):  # and no edge of the graph
+            self._loss_dtype = first.dtype
         self._num_backwards += 1
         if self._num_backwards % self._request.backwards_per_step == 0:
             self._mark(-1)

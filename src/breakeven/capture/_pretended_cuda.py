@@ -335,7 +335,8 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         created = function(*args, **kwargs)
         if is_pinned:
             devices.pin(created)
-        if target is None and recorder.is_moving and not isinstance(args[0], torch.Tensor):
+        given = next(iter((*args, *kwargs.values())))
+        if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
             devices.place(created, HOST)
         if target is None or not (on_device or torch.device(target).type == "cpu"):
             return created

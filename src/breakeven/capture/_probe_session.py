@@ -46,7 +46,7 @@ class ProbeSession(ExitStack):
     def __enter__(self) -> ProbeSession:
         super().__enter__()
         if self._request.has_cuda:
-            self.enter_context(redirect_cuda_to_cpu(has_cuda=True))
+            self.enter_context(redirect_cuda_to_cpu(has_cuda=True, is_alone=True))
         self.callback(register_optimizer_step_post_hook(self._after).remove)
         self.enter_context(BackwardCalls(self._end_backward))
         return self

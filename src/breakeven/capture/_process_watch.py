@@ -23,7 +23,10 @@ from breakeven.trace import Location
 # Of a forked process; it says no more than that.
 _MAX_NOTED_STEPS = 3
 # Processes that libraries start for other work than training.
-_LIBRARY_WORK = ("torch.utils.data.", "multiprocessing.managers", "multiprocessing.resource")
+_LIBRARY_WORK = (
+    "torch.utils.data.", "multiprocessing.managers", "multiprocessing.resource",
+    "breakeven.capture._loader_workers",
+)  # fmt: skip
 _PYTHON_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed")
 
 
@@ -48,6 +51,8 @@ class ProcessWatch(Patches):
         @functools.wraps(start)
         def start_noted(process: BaseProcess) -> None:
             target = getattr(process, "_target", None)
+            while isinstance(target, functools.partial):
+                target = target.func
             is_noted = not str(getattr(target, "__module__", "")).startswith(_LIBRARY_WORK)
             self._start(start, process, is_noted=is_noted, function=_function_of(process))
 

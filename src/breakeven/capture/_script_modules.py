@@ -67,7 +67,7 @@ def _take_out(folder: str, *, also_its_own: bool = False) -> dict[str, ModuleTyp
 
 
 def _stands_aside(module: ModuleType, name: str, folder: str, *, also_its_own: bool) -> bool:
-    is_at_start = getattr(module.__spec__, "loader", None) in _LOADED_AT_START
+    is_at_start = getattr(getattr(module, "__spec__", None), "loader", None) in _LOADED_AT_START
     if name in ("__main__", "encodings") or is_at_start:
         return False
     spec = PathFinder.find_spec(name, [folder])

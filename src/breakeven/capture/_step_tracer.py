@@ -62,8 +62,8 @@ _OWN_UPDATES: dict[Boundary, list[Caveat]] = {
 class StepTracer:
     """Cuts the recorder's events at updates and puts steps together from the pieces.
 
-    What precedes the first update is not recorded: a script prepares itself at its own speed, and
-    its first update sets up the optimizer's state.
+    What precedes the end of the first backward pass is not recorded: a script prepares itself at
+    its own speed. What is left of that step does not count as a whole one.
 
     Args:
         recorder: Records the events.
@@ -136,10 +136,12 @@ class StepTracer:
     def count_host_step(self) -> None:
         """Note an update while nothing is recorded, as the device is not used."""
         self.num_host_calls += 1
+        self._num_forgotten += 1
 
     def forget_host_steps(self) -> None:
         """Begin anew, since the steps so far did not use the device."""
         self.num_host_calls += len(self._optimizers) + 1
+        self._num_forgotten += 1
         self._start_over()
         self._recorder.start_recording()
         self._is_whole = True

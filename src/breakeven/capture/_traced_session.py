@@ -217,8 +217,7 @@ class TracedSession(ExitStack):
             self._uses_device[loader] = may_reach
         if not self._uses_device[loader]:
             stack.enter_context(without_modes())
-            stack.callback(setattr, devices, "default", devices.default)
-            devices.default = HOST
+            stack.enter_context(devices.loading())
         return stack
 
     def _on_batch(self, loader: DataLoader[Any], batch: Any, duration_ns: int) -> None:

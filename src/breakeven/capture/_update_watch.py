@@ -94,7 +94,8 @@ class UpdateWatch:
         Args:
             inputs: Whose gradients it was asked for; empty for all that is trained.
         """
-        self._num_asked = sum(tensor.numel() for tensor in inputs)
+        # An edge of the graph may stand for a tensor.
+        self._num_asked = sum(one.numel() for one in inputs if isinstance(one, torch.Tensor))
         used, before = self._used, self._used_before
         self._used, self._used_before = set(), used if self._has_seen_all else None
         if self._has_seen_all:

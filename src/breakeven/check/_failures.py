@@ -258,7 +258,9 @@ def _versions() -> str:
 def _needs_launcher(failure: RunFailure) -> bool:
     """Return whether a variable is missing that ``torchrun`` sets for each process."""
     names = {setting.split("=")[0] for setting in _LAUNCHER_ENVIRONMENT.split()}
-    return not names.isdisjoint(re.findall(r"\w+", f"{failure.message} {failure.source}"))
+    # A constant of the script may have such a name too.
+    source = failure.source if "env" in failure.source else ""
+    return not names.isdisjoint(re.findall(r"\w+", f"{failure.message} {source}"))
 
 
 def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:

@@ -90,7 +90,7 @@ def frames_below(case: Case, occurrence: Occurrence) -> tuple[str, ...]:
     """Return the functions of a framework that all of a finding lies in, below its line."""
     trace = case.trace
     line = _line(occurrence.location)
-    members = [trace.events[index] for index in occurrence.events if index < len(trace.events)]
+    members = [trace.events[index] for index in occurrence.events]
     return _common(trace.frames_of(event) for event in members if line_of(event) == line)
 
 

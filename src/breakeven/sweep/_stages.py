@@ -169,8 +169,8 @@ class SweepStages:
             (done,) = self._kept.measure([request])
             if not isinstance(done.answer, RunFailure):
                 return base, done.answer
-            error = self._runs.error(base.settings, done.answer, done.output)
-            first_error = first_error or error
+            if first_error is None:  # to know the cause takes runs of its own
+                first_error = self._runs.error(base.settings, done.answer, done.output)
         assert first_error is not None, "there is a step, so one was recorded unchanged"
         raise first_error
 
