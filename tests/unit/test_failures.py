@@ -60,8 +60,8 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
         ),
         (
             FailureKind.NO_STEP, "", 0,
-            "train.py ended without a training step: no optimizer was stepped, and no backward "
-            "pass made",
+            "train.py ended without a training step: no optimizer was stepped, and at most "
+            "one backward pass made",
             "path.py:function",
         ),
         (

@@ -46,6 +46,7 @@ from breakeven.capture._torchscript import patch_compiled_calls, patch_torchscri
 from breakeven.capture._transfer import transfer
 from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
+from breakeven.trace import Phase
 
 # What reads memory of the host where it is.
 _WRAPPING = ("from_numpy", "frombuffer", "from_file")
@@ -338,6 +339,9 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         given = next(iter((*args, *kwargs.values())))
         if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
             devices.place(created, HOST)
+        if recorder.is_moving and recorder.here.phase is Phase.OPTIMIZER and not on_device:
+            devices.place(created, HOST)  # torch itself says "cpu" for counters of steps
+            return created
         if target is None or not (on_device or torch.device(target).type == "cpu"):
             return created
         if not kwargs.get("requires_grad"):
