@@ -60,7 +60,7 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
         ),
         (
             FailureKind.NO_STEP, "", 0,
-            "train.py ended without a training step: no optimizer was stepped, and at most "
+            "train.py ended without a training step: no optimizer was stepped, and not more than "
             "one backward pass made",
             "path.py:function",
         ),
