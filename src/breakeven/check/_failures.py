@@ -266,8 +266,8 @@ def _needs_launcher(failure: RunFailure) -> bool:
 def _explain_no_step(failure: RunFailure, target: Target) -> tuple[str, str]:
     if failure.num_steps == 0:
         return (
-            f"{target.label} ended without a training step: no optimizer was stepped, and not more than "
-            "one backward pass made",
+            f"{target.label} ended without a training step: no optimizer was stepped, and not "
+            "more than one backward pass made",
             _STEP_HINT,
         )
     return (
