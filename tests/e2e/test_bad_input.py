@@ -132,6 +132,11 @@ def test_os_exit_before_any_step(run_check: RunCheck, status: str) -> None:
     assert "hint: " in run.stderr
 
 
+def test_os_exit_after_some_steps(run_check: RunCheck) -> None:
+    run = run_check(SCRIPTS / "hard_exit.py", arguments=("0", "5"))
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"), [("hangs.py", ()), ("ignores_signals.py", ("--hang",))]

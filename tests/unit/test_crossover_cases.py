@@ -130,6 +130,14 @@ def test_a_dip_beside_an_unclear_win_is_not_noise() -> None:
     assert found.value > 64
 
 
+def test_a_dip_beside_an_unclear_win_between_clear_ones_is_ignored() -> None:
+    times = dict(zip(SIZES, (2.0, 2.0, 140.0, 700.0, 80.0), strict=True))
+    found = find_crossover(linear_cpu(), gpu(times, spread=1.5))
+
+    assert isinstance(found, NoCrossover)
+    assert found.faster is DeviceKind.GPU
+
+
 def test_gpu_faster_everywhere() -> None:
     found = find_crossover(linear_cpu(), flat_gpu(1))
 

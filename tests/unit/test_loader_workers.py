@@ -134,6 +134,12 @@ def test_workers_stay_where_something_asks_for_them(
     assert not trace.faults
 
 
+def test_batches_are_pinned_beside_the_step() -> None:
+    trace = recorded(lambda: NEEDING["init"](pin_memory=True))
+    assert not [op for op in trace.ops if op.location is None]
+    assert [copy.is_pinned for copy in trace.copies] == [True]
+
+
 def test_workers_are_other_processes() -> None:
     processes: set[float] = set()
     recorded(NEEDING["assertion"], lambda batch: processes.update(batch.flatten().tolist()))

@@ -21,7 +21,7 @@ from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._step_tracer import StepTracer
-from breakeven.trace import HostArray, StepTrace
+from breakeven.trace import HostArray, Phase, StepTrace
 
 NUM_STEPS = 5
 HERE = torch.float16
@@ -244,3 +244,72 @@ def test_tensor_of_named_data_is_made_in_a_script_that_is_moved() -> None:
         optimizer.step()
 
     assert trace_step(step).trace.h2d_bytes == 8
+
+
+def test_device_may_be_named_by_a_context_first() -> None:
+    def train() -> None:
+        with torch.device("cuda"):
+            model = nn.Linear(4, 1)
+            x = torch.randn(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(NUM_STEPS):
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+
+    trace = run(train)
+    assert trace.uses_device
+    assert not trace.faults
+
+
+class Box(torch.Tensor):
+    label: str = ""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        if type(result) is cls:
+            result.label = "of torch"
+        return result
+
+
+def test_subclasses_of_tensors_stay_what_they_are_on_their_way() -> None:
+    labels: list[str] = []
+
+    def train() -> None:
+        model = nn.Linear(4, 1).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(NUM_STEPS):
+            box = torch.ones(8, 4).as_subclass(Box)
+            there = box.to("cuda", torch.float32)
+            back = there.cpu()
+            assert type(there) is type(back) is Box
+            labels.extend((there.label, back.label))
+            optimizer.zero_grad()
+            model(there.as_subclass(torch.Tensor)).mean().backward()
+            optimizer.step()
+
+    trace = run(train)
+    assert set(labels) == {"of torch"}
+    assert trace.h2d_bytes == 8 * 4 * 4
+
+
+def test_an_update_within_the_backward_pass_is_one() -> None:
+    def train() -> None:
+        model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+        optimizers = {one: torch.optim.SGD([one], 0.1) for one in model.parameters()}
+
+        def update(parameter: torch.Tensor) -> None:
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in optimizers:
+            parameter.register_post_accumulate_grad_hook(update)
+        for _ in range(8):
+            model(torch.randn(8, 4, device="cuda")).mean().backward()
+
+    trace = run(train)
+    updates = [op for op in trace.ops if op.phase is Phase.OPTIMIZER]
+    assert len(updates) == 4
+    backward = {op.module for op in trace.ops if op.phase is Phase.BACKWARD and "mm" in op.name}
+    assert backward == {"Sequential.0", "Sequential.2"}

@@ -34,9 +34,12 @@ from breakeven.capture._protocol import (
 )
 from breakeven.capture._traced_session import TracedSession
 from breakeven.capture._turns import Turns
-from breakeven.configure import keep_freed_memory
+from breakeven.configure import Patches, keep_freed_memory
 from breakeven.timing import TurnKind
 from breakeven.units import NS_PER_S
+
+# Our own; a script that calls it ends, like one that calls `sys.exit`.
+_exit = os._exit
 
 _PROGRESS_EVERY_S = 0.2
 # How long the script's own process may wait for its first step while its others take theirs.
@@ -72,7 +75,8 @@ class ChildRun:
         if self._request.is_traced and self._request.configuration.num_threads:
             torch.set_num_threads(self._request.configuration.num_threads)
         try:
-            with self._processes, self._session:
+            with self._processes, self._session, Patches() as patches:
+                patches.replace(os, "_exit", self._end_at_once)
                 self._run_target(self._request.target)
         except BaseException as error:  # the user's code may raise anything
             if not self._processes.is_own:
@@ -142,7 +146,16 @@ class ChildRun:
         except BaseException:  # a bug of ours must not leave the parent waiting
             self._send(internal_failure())
         finally:
-            os._exit(0)
+            _exit(0)
+
+    def _end_at_once(self, status: int) -> NoReturn:
+        """Take ``os._exit`` of the script for its end."""
+        if not self._processes.is_own:
+            _exit(status)
+        frame, num_steps = sys._getframe(1), self._session.num_steps
+        failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
+        self._finish(failure, has_failed=status != 0)
+        _exit(status)
 
     def _make_session(self) -> PlainSession | TracedSession | NumbersSession | ProbeSession:
         if self._request.is_traced:

@@ -254,7 +254,9 @@ class EventLog(TorchDispatchMode):
 
     def current_phase(self) -> Phase:
         """Return the phase of what runs now."""
-        if torch._C._current_autograd_node() is not None:
+        # A hook of the backward pass may update parameters.
+        is_updating = self.here.phase is Phase.OPTIMIZER
+        if torch._C._current_autograd_node() is not None and not is_updating:
             return Phase.BACKWARD
         return self.here.phase or Phase.FORWARD
 

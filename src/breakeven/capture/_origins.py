@@ -76,7 +76,9 @@ class Origins:
 
     def start_step(self) -> None:
         """Forget the forward operators of the step before."""
-        self._forward.clear()
+        # Of an update within a backward pass, the rest of that pass is still to come.
+        if torch._C._current_autograd_node() is None:
+            self._forward.clear()
         self.reached = set()
 
     def current(self, frame: FrameType | None, module: str) -> Origin:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -43,16 +42,13 @@ from breakeven.capture._redirect import (
 )
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_compiled_calls, patch_torchscript
-from breakeven.capture._transfer import transfer
+from breakeven.capture._transfer import seen_by_subclasses, transfer
 from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
 from breakeven.trace import Phase
 
 # What reads memory of the host where it is.
 _WRAPPING = ("from_numpy", "frombuffer", "from_file")
-
-
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
@@ -148,10 +144,15 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         # `batch.to(device)` is how a script moves what it has, whatever its device is called.
         by_name = DEVICE if recorder.is_moving else HOST
 
+        def watched(device: Any) -> Any:
+            if is_cuda(device):  # `with torch.device("cuda")` comes here alone
+                recorder.start_watching()
+            return recorder.cuda.as_device(device)
+
+        @seen_by_subclasses
         @functools.wraps(original_to)
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            with _unseen(tensor):
-                return move(tensor, args, kwargs, by_name)
+            return move(tensor, args, kwargs, by_name)
 
         def move(
             tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], host: str
@@ -176,9 +177,10 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             wanted = recorder.cuda.as_device("cuda" if device is None else device)
             return to(tensor, wanted, non_blocking=non_blocking)
 
+        @seen_by_subclasses
+        @functools.wraps(torch.Tensor.cpu)
         def cpu(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
-            with _unseen(tensor):
-                return move(tensor, ("cpu",), {}, HOST)
+            return move(tensor, ("cpu",), {}, HOST)
 
         def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
             if devices.is_pinned(tensor):
@@ -200,7 +202,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
                 else _with_name(found, recorder)
             )
             self.replace(found.owner, found.name, create)
-        patch_default_device(self, recorder.cuda.as_device)
+        patch_default_device(self, watched)
         patch_module_to(self, recorder.cuda.as_device)
         if recorder.is_moving:
             for name in _WRAPPING:
@@ -349,11 +351,6 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         return created.detach().to(target).requires_grad_()
 
     return create
-
-
-def _unseen(tensor: torch.Tensor) -> AbstractContextManager[object]:
-    """Return a context in which no call is the script's own, unless a subclass wants to see it."""
-    return torch._C.DisableTorchFunction() if type(tensor) in _PLAIN_TYPES else nullcontext()
 
 
 def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:

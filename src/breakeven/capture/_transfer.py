@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,29 @@ import torch
 from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._unrecorded import undispatched
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a method of tensors that, as those of torch do, lets a subclass handle its call.
+
+    Of a plain tensor, nothing that happens inside is the script's own call.
+    """
+
+    @functools.wraps(method)
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        kind = type(tensor)
+        if kind in _PLAIN_TYPES:
+            with torch._C.DisableTorchFunction():
+                return method(tensor, *args, **kwargs)
+        handle = kind.__torch_function__
+        is_handled = torch._C._is_torch_function_enabled()
+        if handle is torch._C._disabled_torch_function_impl or not is_handled:
+            return method(tensor, *args, **kwargs)
+        return handle(call, (kind,), (tensor, *args), kwargs)
+
+    return call
 
 
 def transfer(

@@ -48,6 +48,9 @@ class Watch(Patches):
 
         @functools.wraps(original)
         def bootstrap(thread: threading.Thread) -> None:
+            if _is_of_loader(thread):
+                original(thread)
+                return
             self._push()
             try:
                 original(thread)
@@ -100,6 +103,12 @@ class Watch(Patches):
         for mode in reversed(_take_all_function_modes()):
             if mode is not self._calls:
                 torch.overrides._push_mode(mode)
+
+
+def _is_of_loader(thread: threading.Thread) -> bool:
+    """Return whether a DataLoader made a thread, as it does to pin batches beside the training."""
+    target = getattr(thread, "_target", None)
+    return str(getattr(target, "__module__", "")).startswith("torch.utils.data.")
 
 
 def _take_all_dispatch_modes() -> list[TorchDispatchMode]:

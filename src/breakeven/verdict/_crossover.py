@@ -146,13 +146,12 @@ def _noise_dips(ratios: Sequence[_SizedRatio]) -> frozenset[int]:
     position = 0
     while position < len(ratios):
         end = position
-        while end < len(ratios) and ratios[end].ratio.value <= 0:
+        while end < len(ratios) and not ratios[end].ratio.is_won:
             end += 1
         run = range(position, end)
-        if run and position > 0 and end < len(ratios):
-            is_between_wins = ratios[position - 1].ratio.is_won and ratios[end].ratio.is_won
-            if is_between_wins and not any(ratios[i].ratio.is_lost for i in run):
-                dips.update(run)
+        is_between_wins = position > 0 and end < len(ratios)
+        if is_between_wins and not any(ratios[i].ratio.is_lost for i in run):
+            dips.update(run)
         position = end + 1
     return frozenset(dips)
 
