@@ -10,6 +10,7 @@ import torch
 from pretended_steps import next_line
 
 import breakeven
+from breakeven.capture import _location
 from breakeven.capture._location import as_text, is_user_file, locate, location_of
 
 
@@ -77,3 +78,26 @@ def test_file_name_that_is_no_unicode_can_be_shown() -> None:
     assert as_text(name) == "/home/me/tr\\xffin.py"
     assert location_of(name, 3).file.encode() == b"/home/me/tr\\xffin.py"
     assert as_text("/home/mé/train.py") == "/home/mé/train.py"
+
+
+def test_packages_installed_beside_the_users_files_are_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "trainer-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("trainer/loop.py,sha256=0,1\none_file.py,,\n../../bin/train,,\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for cached in (is_user_file, _location._installed_beside):
+        cached.cache_clear()
+    try:
+        found = {
+            name: is_user_file(str(tmp_path / name))
+            for name in ("trainer/loop.py", "one_file.py", "trainer_of_mine.py", "bin/train.py")
+        }
+    finally:
+        for cached in (is_user_file, _location._installed_beside):
+            cached.cache_clear()
+    assert found == {
+        "trainer/loop.py": False, "one_file.py": False,
+        "trainer_of_mine.py": True, "bin/train.py": True,
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,31 @@ _LIBRARIES = _library_folders()
 
 
 @cache
+def _installed_beside() -> tuple[str, ...]:
+    """Return what ``pip install --target`` has put into other folders of the search path.
+
+    A folder may hold files of the user too, so each package says what belongs to it.
+    """
+    return tuple(
+        f"{folder}/{name}"
+        for entry in sys.path
+        if (folder := Path(entry).resolve()) and str(folder) not in _LIBRARIES
+        for record in folder.glob("*.dist-info/RECORD")
+        for name in _tops_of(record)
+    )
+
+
+def _tops_of(record: Path) -> set[str]:
+    """Return the folders, with a slash, and files at the top of what a package has installed."""
+    try:
+        paths = [line.partition(",")[0] for line in record.read_text("utf-8").splitlines()]
+    except (OSError, ValueError):
+        return set()
+    tops = {path.partition("/") for path in paths}
+    return {first + slash for first, slash, _ in tops if not first.endswith((".dist-info", ".."))}
+
+
+@cache
 def is_user_file(filename: str) -> bool:
     """Return whether ``filename`` belongs to the user: no library, no interpreter, not us."""
     if filename.startswith("<"):
@@ -35,6 +61,7 @@ def is_user_file(filename: str) -> bool:
         not any(resolved.startswith(folder + "/") for folder in _LIBRARIES)
         and "/site-packages/" not in resolved
         and "/dist-packages/" not in resolved
+        and not resolved.startswith(_installed_beside())
     )
 
 
