@@ -401,9 +401,11 @@ def test_a_graph_that_was_not_captured_cannot_be_replayed() -> None:
 def test_a_stream_may_be_entered_again(enter: Callable[[], AbstractContextManager[object]]) -> None:
     with enter():
         side = torch.cuda.stream(torch.cuda.Stream())
-        for _ in range(2):
+        sums: list[float] = []
+        for value in (1.0, 2.0):
             with side:
-                torch.ones(1, device="cuda")
+                sums.append(torch.full((3,), value, device="cuda").sum().item())
+    assert sums == [3.0, 6.0]
 
 
 def test_a_capture_that_was_not_begun_cannot_be_ended() -> None:
