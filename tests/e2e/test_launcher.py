@@ -144,7 +144,7 @@ def test_run_leaves_nothing_for_the_next(launcher: Launcher, prepare: Prepare) -
         ("x = 1\nraise ValueError('boom')\n", FailureKind.EXCEPTION, "boom", 2),
         ("import sys\n\nsys.exit(7)\n", FailureKind.EXIT, "7", 3),
         ("pass\n", FailureKind.NO_STEP, "", None),
-        ("import os\nos._exit(3)\n", FailureKind.EXIT, "3", None),
+        ("import os\nos._exit(3)\n", FailureKind.EXIT, "3", 2),
         ("import os\nos.kill(os.getpid(), 11)\n", FailureKind.KILLED, "SIGSEGV", None),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from breakeven.capture import FailureKind, RunFailure
+from breakeven.capture import FailureKind, RunFailure, _child_run
 from breakeven.capture._child_run import ChildRun
 
 
@@ -43,7 +42,7 @@ def test_no_finalizer_of_the_script_runs_before_the_answer(monkeypatch: pytest.M
     def end(status: int) -> None:
         raise Ended(status)
 
-    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(_child_run, "_exit", end)
     finalized: list[str] = []
     sent: list[Any] = []
 

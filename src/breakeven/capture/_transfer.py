@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from breakeven.capture._device_map import HOST
+from breakeven.capture._lazy_parameters import is_uninitialized
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._unrecorded import undispatched
 
@@ -28,10 +29,14 @@ def seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., tor
             with torch._C.DisableTorchFunction():
                 return method(tensor, *args, **kwargs)
         handle = kind.__torch_function__
-        is_handled = torch._C._is_torch_function_enabled()
-        if handle is torch._C._disabled_torch_function_impl or not is_handled:
-            return method(tensor, *args, **kwargs)
-        return handle(call, (kind,), (tensor, *args), kwargs)
+        is_handled = (
+            torch._C._is_torch_function_enabled()
+            and handle is not torch._C._disabled_torch_function_impl
+            and not is_uninitialized(tensor)
+        )
+        if is_handled:
+            return handle(call, (kind,), (tensor, *args), kwargs)
+        return method(tensor, *args, **kwargs)
 
     return call
 
