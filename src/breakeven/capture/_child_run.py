@@ -150,11 +150,10 @@ class ChildRun:
 
     def _end_at_once(self, status: int) -> NoReturn:
         """Take ``os._exit`` of the script for its end."""
-        if not self._processes.is_own:
-            _exit(status)
-        frame, num_steps = sys._getframe(1), self._session.num_steps
-        failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
-        self._finish(failure, has_failed=status != 0)
+        if self._processes.is_own:
+            frame, num_steps = sys._getframe(1), self._session.num_steps
+            failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
+            self._finish(failure, has_failed=status != 0)
         _exit(status)
 
     def _make_session(self) -> PlainSession | TracedSession | NumbersSession | ProbeSession:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -197,7 +196,6 @@ def patch_cuda_api(
         patches.replace(module, "set_rng_state_all", lambda *_, **__: None)
     patches.replace(torch.cuda, "Stream", stream)
     patches.replace(torch.cuda, "Event", _Event)
-    patches.replace(torch.cuda, "stream", lambda stream=None: nullcontext())
     patches.replace(torch.cuda, "current_stream", stream)
     patches.replace(torch.cuda, "default_stream", stream)
     for name in ("range_push", "range_pop", "mark"):

@@ -220,8 +220,8 @@ class EventLog(TorchDispatchMode):
         if known is None or not known.module:
             # Up to the first recorded step nobody knows which module runs.
             module = module_on_host(self.here.modules, self.devices)
-            told = known.message if known is not None and not module else message
-            self.faults[key] = DeviceFault(message=told, location=location, module=module)
+            if known is None or module:
+                self.faults[key] = DeviceFault(message=message, location=location, module=module)
 
     def record_op(
         self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],

@@ -48,6 +48,7 @@ def _arrays_in(names: Mapping[str, Any], kind: type[Any]) -> Iterator[tuple[str,
         # Modules and classes hold what belongs to their makers.
         if issubclass(type(value), (type, ModuleType)):
             continue
-        for key, item in dict(value if type(value) is dict else attributes_of(value)).items():
+        inner = dict(value) if type(value) is dict else attributes_of(value)
+        for key, item in inner.items():
             if isinstance(key, str) and issubclass(type(item), kind):
                 yield key, item

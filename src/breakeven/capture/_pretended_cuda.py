@@ -144,11 +144,6 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         # `batch.to(device)` is how a script moves what it has, whatever its device is called.
         by_name = DEVICE if recorder.is_moving else HOST
 
-        def watched(device: Any) -> Any:
-            if is_cuda(device):  # `with torch.device("cuda")` comes here alone
-                recorder.start_watching()
-            return recorder.cuda.as_device(device)
-
         @seen_by_subclasses
         @functools.wraps(original_to)
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -202,7 +197,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
                 else _with_name(found, recorder)
             )
             self.replace(found.owner, found.name, create)
-        patch_default_device(self, watched)
+        # `with torch.device("cuda")` comes here alone.
+        patch_default_device(self, functools.partial(_watched, recorder))
         patch_module_to(self, recorder.cuda.as_device)
         if recorder.is_moving:
             for name in _WRAPPING:
@@ -360,19 +356,22 @@ def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., A
     """
     function, position = found.current(), found.position
 
-    def name(device: Any) -> torch.device:
-        recorder.start_watching()
-        return recorder.cuda.as_device(device)
-
     @found.stand_in
     def create(*args: Any, **kwargs: Any) -> Any:
         if kwargs and is_cuda(kwargs.get("device")):
-            kwargs["device"] = name(kwargs["device"])
+            kwargs["device"] = _watched(recorder, kwargs["device"])
         if 0 <= position < len(args) and is_cuda(args[position]):
-            args = (*args[:position], name(args[position]), *args[position + 1 :])
+            args = (*args[:position], _watched(recorder, args[position]), *args[position + 1 :])
         return function(*args, **kwargs)
 
     return create
+
+
+def _watched(recorder: StepRecorder, device: Any) -> torch.device:
+    """Return the device that a script names, and watch from then on if it is a GPU."""
+    if is_cuda(device):
+        recorder.start_watching()
+    return recorder.cuda.as_device(device)
 
 
 def _default_device() -> torch.device | None:
