@@ -128,13 +128,13 @@ def build_parser() -> argparse.ArgumentParser:
         default=40,
         help="a script that still runs then is taken to train (40)",
     )
-    add("--time-limit", metavar="S", type=float, default=300, help="of each command (300)")
+    add("--time-limit", metavar="S", type=float, default=900, help="of each command (900)")
     add(
         "--run-limit",
         metavar="S",
         type=float,
-        default=60,
-        help="--time-limit that the command is given (60)",
+        default=300,
+        help="--time-limit that the command is given (300)",
     )
     add(
         "--keep",

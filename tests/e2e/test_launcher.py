@@ -168,12 +168,14 @@ def test_end_without_an_answer_says_why_and_where(
 
 def test_script_that_hangs_is_stopped_where_it_stands(launcher: Launcher, prepare: Prepare) -> None:
     request = prepare("import time\n\ntime.sleep(600)\n")
+    told: list[str] = []
     # Enough for a busy machine to come to the line.
-    failure = launcher.run(replace(request, time_limit_s=2.0))
+    failure = launcher.run(replace(request, time_limit_s=3.0), told.append)
     assert isinstance(failure, RunFailure)
-    assert (failure.kind, failure.message) == (FailureKind.TIME_LIMIT, "2 s")
+    assert (failure.kind, failure.message) == (FailureKind.TIME_LIMIT, "3 s")
     assert failure.location is not None
     assert failure.location.line == 3
+    assert set(told) == {f"no step yet, at {Path(request.target.path).name}:3"}
 
 
 def test_changed_text_is_what_the_script_finds_as_its_source(

@@ -91,10 +91,10 @@ class ScriptedLauncher:
         self._answers = list(answers)
         self._num_steps = num_steps
 
-    def run(self, request: RunRequest, on_step: Callable[[int], None]) -> Answer:
+    def run(self, request: RunRequest, tell: Callable[[str], None]) -> Answer:
         self.requests.append(request)
         for number in self._num_steps:
-            on_step(number)
+            tell(f"step {number}")
         self._last = self._answers.pop(0)
         return self._last
 

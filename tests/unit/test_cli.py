@@ -92,7 +92,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "is_module": False,
         "devices": (),
         "host": "here",
-        "time_limit_s": 60.0,
+        "time_limit_s": 300.0,
     }
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from breakeven.capture._as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture._failure_facts import failure_in_frame, failure_of, internal_failure
+from breakeven.capture._location import locate
 from breakeven.capture._numbers_session import NumbersSession
 from breakeven.capture._plain_session import PlainSession
 from breakeven.capture._probe_session import ProbeSession
@@ -42,6 +44,8 @@ from breakeven.units import NS_PER_S
 _exit = os._exit
 
 _PROGRESS_EVERY_S = 0.2
+# How often a script that has done no step is asked where it stands.
+_WAITING_EVERY_S = 2.0
 # How long the script's own process may wait for its first step while its others take theirs.
 _OWN_STEP_LIMIT_S = 2.0
 
@@ -61,6 +65,7 @@ class ChildRun:
         self._last_progress_s = monotonic()
         # Whoever takes it ends the process: the training loop or the watchdog.
         self._ending = threading.Lock()
+        self._sending = threading.Lock()
         self._main_thread = threading.get_ident()
         if request.is_traced:
             keep_freed_memory()
@@ -169,8 +174,11 @@ class ChildRun:
         begun_s = monotonic()
         left_s = self._request.time_limit_s
         while left_s > 0:
-            if self._processes.wait_for_steps(left_s):
+            if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
                 self._end_if_it_only_waits()
+            elif self._session.num_steps == 0:
+                location = locate(self._script_frame())
+                self._send(StepCount(num_steps=0, location=location))
             paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
             left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
         # Fewer steps are fewer samples, but they are not the recording that was asked for.
@@ -186,9 +194,12 @@ class ChildRun:
             self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
 
     def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
-        frame = sys._current_frames().get(self._main_thread)
+        frame = self._script_frame()
         failure = failure_in_frame(kind, message, frame, self._session.num_steps)
         self._finish(failure, has_failed=has_failed)
+
+    def _script_frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._main_thread)
 
     def _no_step(self) -> RunFailure:
         is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
@@ -197,8 +208,9 @@ class ChildRun:
 
     def _send(self, message: Message) -> None:
         line = msgspec.json.encode(message) + b"\n"
-        while line:
-            line = line[os.write(self._answer_fd, line) :]
+        with self._sending:
+            while line:
+                line = line[os.write(self._answer_fd, line) :]
 
 
 def _keep_lines(text: bytes, path: str) -> None:

@@ -135,15 +135,15 @@ class Launcher:
         return self._ready
 
     def run(
-        self, request: RunRequest, on_step: Callable[[int], None] = lambda _: None
+        self, request: RunRequest, tell: Callable[[str], None] = lambda _: None
     ) -> PlainRun | TracedRun | RunFailure:
         """Run once, and return what came of it.
 
         Args:
             request: What to run.
-            on_step: Called now and then with the number of steps done.
+            tell: Called now and then with how far the run is.
         """
-        answer = self._ask(request, request.time_limit_s, on_step)
+        answer = self._ask(request, request.time_limit_s, tell)
         assert not isinstance(answer, HostRun | NumbersRun | ProbeRun)
         return answer
 
@@ -197,8 +197,8 @@ class Launcher:
             )
         return answer
 
-    def _ask(self, request: Request, limit_s: float, on_step: Callable[[int], None]) -> Answer:
-        turns = self._turns(request, limit_s, on_step)
+    def _ask(self, request: Request, limit_s: float, tell: Callable[[str], None]) -> Answer:
+        turns = self._turns(request, limit_s, tell)
         while True:
             try:
                 next(turns)
@@ -206,7 +206,7 @@ class Launcher:
                 return end.value
 
     def _turns(
-        self, request: Request, limit_s: float, on_step: Callable[[int], None]
+        self, request: Request, limit_s: float, tell: Callable[[str], None]
     ) -> Generator[None, None, Answer]:
         self.ready()
         self._output.clear()
@@ -218,7 +218,7 @@ class Launcher:
             if isinstance(message, Started):
                 self._child = message.process
             elif isinstance(message, StepCount):
-                on_step(message.num_steps)
+                tell(message.text)
             elif isinstance(message, Paused):
                 paused_s = monotonic()
                 yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum, StrEnum
+from pathlib import Path
 
 import msgspec
 
@@ -171,9 +172,22 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
-    """Progress: so many steps are done."""
+    """Progress: so many steps are done.
+
+    Args:
+        num_steps: Their number.
+        location: Where a script stands that has done none.
+    """
 
     num_steps: int
+    location: Location | None = None
+
+    @property
+    def text(self) -> str:
+        """Return it for a person."""
+        if self.location is None:
+            return f"step {self.num_steps}"
+        return f"no step yet, at {Path(self.location.file).name}:{self.location.line}"
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):

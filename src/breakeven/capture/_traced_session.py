@@ -39,9 +39,10 @@ _MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Bounda
 # ... and where it has made none.
 _MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
 
-# How long steps on the GPU are waited for, as a share of the time limit, where a script that names
-# one has made steps without it.
-_DEVICE_PATIENCE = 0.25
+# How long steps on the GPU are waited for where a script that names one has made steps without it;
+# a share of the time limit at most.
+_DEVICE_PATIENCE_S = 15.0
+_DEVICE_SHARE = 0.25
 
 
 class TracedSession(ExitStack):
@@ -186,7 +187,7 @@ class TracedSession(ExitStack):
             self._waiting_since_ns = 0
             self._optimizers.forget()
             self._tracer.forget_host_steps()
-        elif waited_s > _DEVICE_PATIENCE * self._request.time_limit_s:
+        elif waited_s > min(_DEVICE_PATIENCE_S, _DEVICE_SHARE * self._request.time_limit_s):
             self._on_done()
         else:
             self._tracer.count_host_step()

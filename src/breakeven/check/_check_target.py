@@ -23,7 +23,7 @@ def check_target(
     is_module: bool = False,
     devices: Sequence[str] = (),
     host: str = "here",
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 300.0,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.

@@ -150,13 +150,10 @@ class Runs:
 
     def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:
         started_s = monotonic()
-        answer = self._launcher.run(request, self._tell_step)
+        answer = self._launcher.run(request, self._progress.detail)
         # Recording ends after few steps, but timing takes its budget at least.
         self._last_s = max(monotonic() - started_s, request.budget_s)
         return answer
-
-    def _tell_step(self, num_steps: int) -> None:
-        self._progress.detail(f"step {num_steps}")
 
     def _error(
         self, request: RunRequest, answer: PlainRun | TracedRun | RunFailure, output: str

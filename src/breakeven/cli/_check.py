@@ -31,14 +31,12 @@ examples:
   breakeven check train.py:train_step --json -o report.json
   breakeven check -m mypackage.train"""
 
-DEFAULT_TIME_LIMIT_S = 60.0
-
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check``."""
     add_target(parser)
     add_comparison(parser)
-    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="the script")
+    add_time_limit(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli._check import DEFAULT_TIME_LIMIT_S
 from breakeven.cli._options import add_comparison, add_target, add_time_limit, is_stored_run
 from breakeven.errors import UsageError
 
@@ -47,7 +46,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="only findings of this rule, by code or cause; may be repeated "
         "(all rules: breakeven rules)",
     )
-    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="the script")
+    add_time_limit(parser)
     parser.add_argument(
         "--trace",
         metavar="FILE",

@@ -6,6 +6,9 @@ import argparse
 import math
 from pathlib import Path
 
+# A real script may take minutes to its first step; what it does is shown meanwhile.
+_SCRIPT_LIMIT_S = 300.0
+
 
 def add_target(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     """Add the script that a command runs.
@@ -53,13 +56,18 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     add_module(parser)
 
 
-def add_time_limit(parser: argparse.ArgumentParser, *, default_s: float, script: str) -> None:
+def add_time_limit(
+    parser: argparse.ArgumentParser,
+    *,
+    default_s: float = _SCRIPT_LIMIT_S,
+    script: str = "the script",
+) -> None:
     """Add the limit of a run.
 
     Args:
         parser: Of the command.
         default_s: Limit where none is given, in seconds.
-        script: What runs, for the help: "the script".
+        script: What runs, for the help.
     """
     parser.add_argument(
         "--time-limit",

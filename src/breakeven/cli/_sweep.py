@@ -42,7 +42,6 @@ examples:
   breakeven sweep train.py --over depth=2..12+1 --device T4 --chart depth.html \\
       -- --depth {depth}"""
 
-DEFAULT_TIME_LIMIT_S = 60.0
 _CHART_SUFFIXES = (".html", ".png", ".svg")
 
 
@@ -66,7 +65,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="how several GPUs share the work: DistributedDataParallel or nn.DataParallel "
         "(default: ddp)",
     )
-    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="the script")
+    add_time_limit(parser)
     parser.add_argument(
         "--fresh", action="store_true", help="measure again what was measured before"
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli._amounts import duration_s, num_steps
-from breakeven.cli._check import DEFAULT_TIME_LIMIT_S
 from breakeven.cli._options import add_module, add_target, add_time_limit
 from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
@@ -82,7 +81,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="try larger batches too, where memory allows; this changes the training",
     )
-    add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="the script")
+    add_time_limit(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
         "-o",

@@ -31,7 +31,7 @@ def explain_target(
     is_module: bool = False,
     devices: Sequence[str] = (),
     host: str = "here",
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 300.0,
     rules: Sequence[str] = (),
     tries_cpu: bool = True,
     budget_s: float = 1.0,

@@ -68,7 +68,7 @@ class LocalEngine:
         (machine,) = self.machines()
         for request in requests:
             with machine_lock(self._tell_wait):
-                answer = self._launcher.run(request, self._tell_step)
+                answer = self._launcher.run(request, self._progress.detail)
             assert isinstance(answer, PlainRun | RunFailure), "asked for plain runs alone"
             yield EngineRun(
                 request=request, answer=answer, output=self._launcher.output, machine=machine
@@ -76,6 +76,3 @@ class LocalEngine:
 
     def _tell_wait(self) -> None:
         self._progress.detail("waiting for another breakeven process, which is measuring")
-
-    def _tell_step(self, num_steps: int) -> None:
-        self._progress.detail(f"step {num_steps}")

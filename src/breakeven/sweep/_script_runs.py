@@ -146,6 +146,4 @@ class ScriptRuns:
         return (0, 0) if wanted == loader.batch_size else (loader.batch_size, wanted)
 
     def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:
-        return self._launcher.run(
-            request, lambda num_steps: self._progress.detail(f"step {num_steps}")
-        )
+        return self._launcher.run(request, self._progress.detail)

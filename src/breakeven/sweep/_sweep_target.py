@@ -25,7 +25,7 @@ def sweep_target(
     is_module: bool = False,
     devices: Sequence[str] = (),
     host: str = "here",
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 300.0,
     engine: Engine | None = None,
     strategy: Strategy = Strategy.DDP,
     is_fresh: bool = False,

@@ -54,7 +54,7 @@ def tune_target(
     num_steps: int = DEFAULT_NUM_STEPS,
     is_exact_only: bool = False,
     tries_batch_size: bool = False,
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 300.0,
     progress: Progress | None = None,
 ) -> TuneReport:
     """Find the fastest configuration of the training step of ``target``, and prove it.
