@@ -23,6 +23,7 @@ def estimate(value_s: float, *, width: float = 1.1, source: Source = Source.MEAS
 
 def prediction(name: str, value_s: float, *, width: float = 1.1) -> StepPrediction:
     return StepPrediction(
+        loader_ns=0.0,
         device=made_up_device(name),
         batch_size=64,
         estimate=estimate(value_s, width=width, source=Source.PREDICTED),

@@ -91,3 +91,16 @@ def test_all_but_the_work_of_the_host_stays() -> None:
 def test_step_without_host_work_is_left_alone() -> None:
     traced = traced_run(OP)
     assert DevicePath(traced, plain_run()).prepare(traced) == traced.trace
+
+
+@pytest.mark.parametrize(
+    ("alone_ns", "expected"),
+    [
+        (300_000, 600_000),  # two workers finish a batch in 300 µs, so each takes twice that
+        (0, 400_000),  # not measured: the work that was traced
+    ],
+)
+def test_workers_take_for_a_batch_what_they_take_alone(alone_ns: float, expected: int) -> None:
+    data = replace(DATA, num_workers=2)
+    loader = replace(loader_use(wait_ns=1_000, num_workers=2), alone_ns=alone_ns)
+    assert durations(traced_run(data, OP), plain_run(10_000_000, loader)) == [expected]

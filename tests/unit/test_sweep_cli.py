@@ -110,7 +110,7 @@ def test_defaults(sweep: FakeSweep) -> None:
         "is_module": False,
         "devices": (),
         "host": "here",
-        "time_limit_s": 60.0,
+        "time_limit_s": 300.0,
         "engine": None,
         "strategy": Strategy.DDP,
         "is_fresh": False,

@@ -89,7 +89,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
         "num_steps": 10_000,
         "is_exact_only": False,
         "tries_batch_size": False,
-        "time_limit_s": 60.0,
+        "time_limit_s": 300.0,
     }
     said = capsys.readouterr()
     assert said.out.startswith("1.84× faster (1.79–1.90×): 168 µs a step")

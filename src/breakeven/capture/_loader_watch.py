@@ -6,7 +6,7 @@ import functools
 import sys
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -28,6 +28,10 @@ from breakeven.capture._protocol import LoaderUse
 from breakeven.capture._unrecorded import without_modes
 from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts
+
+# How long a loader is watched alone, and the batches that tell its pace.
+_ALONE_LIMIT_NS = 2_000_000_000
+_LEAST_BATCHES, _ENOUGH_BATCHES = 3, 50
 
 
 class LoaderWatch(Patches):
@@ -58,6 +62,9 @@ class LoaderWatch(Patches):
         self._used: list[LoaderRecord] = []
         # Since the last step boundary: (loader, time of the fetch).
         self._fetches: list[tuple[Any, int]] = []
+        # What the last batch came from that worker processes loaded.
+        self._last_of_workers: _MultiProcessingDataLoaderIter | None = None
+        self._next = _BaseDataLoaderIter.__next__
 
     def __enter__(self) -> LoaderWatch:
         super().__enter__()
@@ -112,6 +119,8 @@ class LoaderWatch(Patches):
             duration_ns = perf_counter_ns() - started_ns
             cpu_ns = thread_time_ns() - started_cpu_ns
             watch._fetches.append((loader, duration_ns))
+            if isinstance(iterator, _MultiProcessingDataLoaderIter):
+                watch._last_of_workers = iterator
             if watch._in_process:
                 work = watch._record_of(loader).work
                 if work is not None:
@@ -127,6 +136,36 @@ class LoaderWatch(Patches):
         self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
         self.replace(_BaseDataLoaderIter, "__next__", fetch)
         return self
+
+    def time_alone(self) -> float:
+        """Return nanoseconds per batch of the last loader that has workers, with nothing beside.
+
+        Its epoch is gone on with, or another one begun; 0 where there is no such loader, or it
+        yields too few batches in the time that this may take.
+        """
+        iterator = self._last_of_workers
+        if iterator is None:
+            return 0.0
+        loader = vars(iterator)["_watched_loader"]
+        # So many may lie ready.
+        num_ahead = int(loader.prefetch_factor) * int(loader.num_workers)
+        deadline_ns = perf_counter_ns() + _ALONE_LIMIT_NS
+        with suppress(StopIteration):
+            for _ in range(num_ahead):
+                self._next(iterator)
+            begun_ns, num_batches = perf_counter_ns(), 0
+            while perf_counter_ns() < deadline_ns and num_batches < _ENOUGH_BATCHES:
+                self._next(iterator)
+                num_batches += 1
+            return _per_batch(begun_ns, num_batches)
+        # A short epoch: what starting the workers takes belongs to its batches.
+        begun_ns, num_batches = perf_counter_ns(), 0
+        iterator = iter(loader)
+        with suppress(StopIteration):
+            while perf_counter_ns() < deadline_ns:
+                self._next(iterator)
+                num_batches += 1
+        return _per_batch(begun_ns, num_batches)
 
     def num_workers_of_last_fetch(self) -> int:
         """Return the worker processes that the script gave the loader of the last fetch."""
@@ -205,6 +244,12 @@ class LoaderWatch(Patches):
         }.items():  # fmt: skip
             loader.__dict__[name] = value
         loader.__dict__["_DataLoader__multiprocessing_context"] = None
+
+
+def _per_batch(begun_ns: int, num_batches: int) -> float:
+    if num_batches < _LEAST_BATCHES:
+        return 0.0
+    return (perf_counter_ns() - begun_ns) / num_batches
 
 
 def _with_enough_samples(

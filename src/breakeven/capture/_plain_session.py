@@ -16,6 +16,7 @@ from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
+from breakeven.capture._phase_watch import PhaseWatch
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.capture._source_files import user_sources
@@ -78,6 +79,7 @@ class PlainSession(ExitStack):
         self._on_step = on_step
         self._uses_cuda = request.on_cuda
         self._uses: list[LoaderUse] = []
+        self._alone_ns = 0.0
         self._graphs = CudaGraphs(self._mark)
         self._optimizers = OptimizerHooks(self._graphs.end_update)
         self._num_backwards = 0
@@ -101,6 +103,7 @@ class PlainSession(ExitStack):
             most_samples=_MOST_STEPS[request.turns],
         )
         self._warnings = WarningWatch()
+        self._phases = PhaseWatch()
         self._page_faults = PageFaults()
         self._settings = configured(
             request.configuration, device="cuda" if request.on_cuda else "cpu"
@@ -128,6 +131,7 @@ class PlainSession(ExitStack):
             )
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
+        self.enter_context(self._phases)
         if self._request.backwards_per_step:
             self.enter_context(BackwardCalls(self._end_backward))
         self.enter_context(self._warnings)
@@ -168,7 +172,7 @@ class PlainSession(ExitStack):
             peak_memory_bytes=(
                 torch.cuda.max_memory_allocated() if self._uses_cuda else _peak_memory_bytes()
             ),
-            loader=_typical_use(self._uses),
+            loader=_typical_use(self._uses, self._alone_ns),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
@@ -177,6 +181,7 @@ class PlainSession(ExitStack):
             page_faults_per_step=page_faults,
             effects=self._settings.effects(),
             turns=self._sample_turns(),
+            phases=self._phases.phases(self._timer.end_calls()[measurement.num_warmup :]),
         )
 
     def _end_backward(self, call: BackwardCall) -> None:
@@ -198,6 +203,7 @@ class PlainSession(ExitStack):
         if self._turns is not None:
             self._turn_of_call.append(self._turns.number)
         self._page_faults.mark(self._timer.num_calls)
+        self._phases.mark()
         use = self._loaders.end_step()
         if use is not None:
             self._uses.append(use)
@@ -205,6 +211,8 @@ class PlainSession(ExitStack):
         has_own_updates = self._request.backwards_per_step > 0
         is_known = has_own_updates or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
+            if self._turns is None and not self._uses_cuda:
+                self._alone_ns = self._loaders.time_alone()
             self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)
@@ -219,7 +227,7 @@ class PlainSession(ExitStack):
     def _sample_turns(self) -> tuple[int, ...]:
         if self._turns is None:
             return ()
-        return tuple(self._turn_of_call[call] for call in self._timer.sample_calls())
+        return tuple(self._turn_of_call[call] for call in self._timer.end_calls()[1:])
 
     def _note_compile(self) -> None:
         self._is_compiled = True
@@ -245,12 +253,12 @@ def _uses_workers(uses: list[LoaderUse]) -> bool:
     return any(use.num_workers for use in uses)
 
 
-def _typical_use(uses: list[LoaderUse]) -> LoaderUse | None:
+def _typical_use(uses: list[LoaderUse], alone_ns: float) -> LoaderUse | None:
     if not uses:
         return None
     # The first fetch starts workers and fills caches.
     waits = [use.wait_ns for use in uses[1:] or uses]
-    return replace(uses[-1], wait_ns=float(median(waits)))
+    return replace(uses[-1], wait_ns=float(median(waits)), alone_ns=alone_ns)
 
 
 def _peak_memory_bytes() -> int:

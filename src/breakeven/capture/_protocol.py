@@ -16,7 +16,7 @@ import msgspec
 
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
-from breakeven.timing import Measurement, TurnKind
+from breakeven.timing import Measurement, StepPhases, TurnKind
 from breakeven.trace import Configuration, Location, SourceText, StepTrace
 
 
@@ -162,6 +162,8 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
         num_samples: Length of its data set; 0 for an iterable one.
         num_workers: Its worker processes.
         wait_ns: Time per step that the training loop spends in it.
+        alone_ns: Time per batch where nothing trains beside its worker processes; 0 where that was
+            not measured.
     """
 
     batch_size: int
@@ -169,6 +171,7 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
     num_workers: int
     wait_ns: float
+    alone_ns: float = 0.0
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
@@ -215,6 +218,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
             optimizer setting that two optimizers got, 0 for one that found nothing to change.
         turns: For each sample of the measurement, the number of the turn in which it ended; empty
             where the run took no turns.
+        phases: Parts of the step, as the host went through them; None where no step was whole.
     """
 
     measurement: Measurement
@@ -231,6 +235,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     page_faults_per_step: float = 0.0
     effects: dict[str, int] = {}
     turns: tuple[int, ...] = ()
+    phases: StepPhases | None = None
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

@@ -34,3 +34,13 @@ class undispatched:  # noqa: N801 - a context manager reads as a verb
     def __exit__(self, *_: object) -> None:
         for key in _MODE_KEYS:
             _exclude(key, self._before)
+
+
+@contextmanager
+def same_numbers() -> Iterator[None]:
+    """Draw random numbers inside that the script draws again afterwards."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -44,13 +44,14 @@ def check_step(
         BreakevenError: A device or host is unknown.
     """
     specs = select_devices(devices)
-    host_spec = measure_host().host if host == HERE else named_host(host)
+    here = measure_host().host
+    host_spec = here if host == HERE else named_host(host)
     plain = time_step(step, budget_s=budget_s)
     if is_worth_repeating(plain):
         plain = quieter(plain, time_step(step, budget_s=budget_s))
     traced = trace_step(step)
     measured = (measured_result(plain, DeviceKind.CPU),)
-    comparison = compare(traced, plain, specs, host_spec, measured)
+    comparison = compare(traced, plain, specs, host_spec, measured, here)
     return comparison.report(
         target=str(getattr(step, "__qualname__", type(step).__name__)),
         crossover=_ONE_SIZE,

@@ -10,7 +10,7 @@ from breakeven.check._batch_sizes import BatchSizes, no_loader
 from breakeven.check._comparison import Comparison, compare, measured_result, select_devices
 from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
-from breakeven.device import DeviceSpec
+from breakeven.device import HERE, DeviceSpec
 from breakeven.errors import Caveat
 from breakeven.trace import ScaledTrace
 from breakeven.verdict import CheckReport, Crossover, Curve, DeviceKind, NoCrossover
@@ -50,7 +50,7 @@ def check_target(
     with Launcher() as launcher:
         progress.begin("starting torch")
         ready = launcher.ready()
-        host_spec = find_host(host, launcher)
+        host_spec, here = find_host(host, launcher), find_host(HERE, launcher)
         runs = Runs(launcher, found, time_limit_s, progress)
         traced = runs.trace()
         plain = runs.measure()
@@ -58,7 +58,7 @@ def check_target(
         on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
-        comparison = compare(traced, plain, specs, host_spec, measured)
+        comparison = compare(traced, plain, specs, host_spec, measured, here)
         crossover, curves, caveats, scaled = _search_crossover(runs, comparison, specs)
         progress.end()
     return comparison.report(

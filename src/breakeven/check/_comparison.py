@@ -14,6 +14,7 @@ from breakeven.errors import Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.timing import CpuFacts, Source
 from breakeven.trace import ScaledTrace, StepTrace
+from breakeven.units import format_percent
 from breakeven.verdict import (
     SCHEMA_VERSION,
     CheckReport,
@@ -30,6 +31,9 @@ from breakeven.verdict import (
     device_result,
     record,
 )
+
+# A share of the measured step that is said.
+_MUCH_WAITING = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,7 @@ def compare(
     devices: Sequence[DeviceSpec],
     host: HostSpec,
     measured: Sequence[DeviceResult],
+    here: HostSpec,
 ) -> Comparison:
     """Predict the step on ``devices`` and compare it with what was measured.
 
@@ -146,9 +151,11 @@ def compare(
         devices: GPUs to predict.
         host: What issues the work.
         measured: Results of the devices that are here, this CPU first.
+        here: This machine's costs.
     """
     path = DevicePath(traced, plain)
     trace = path.prepare(traced)
+    host = path.feeding(host, here)
     predictions = predict_steps(trace, devices, host)
     results = (*measured, *map(device_result, predictions))
     return Comparison(
@@ -190,6 +197,20 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
         bound=None,
         peak_memory_bytes=plain.peak_memory_bytes,
         fits=True,
-        caveats=plain.caveats,
+        caveats=(*plain.caveats, *_waiting(plain)),
         num_samples=len(plain.measurement.steady_ns),
+    )
+
+
+def _waiting(plain: PlainRun) -> tuple[Caveat, ...]:
+    """Say how much of a measured step waits for worker processes, where it is much."""
+    loader, step_ns = plain.loader, plain.measurement.median_ns
+    if loader is None or not loader.num_workers or loader.wait_ns < _MUCH_WAITING * step_ns:
+        return ()
+    return (
+        Caveat(
+            code="waits-for-loader",
+            message=f"{format_percent(loader.wait_ns / step_ns)} of the measured step waits for "
+            "the worker processes of the DataLoader",
+        ),
     )

@@ -17,6 +17,7 @@ from breakeven.cost._era import Era as Era
 from breakeven.cost._era import era_of as era_of
 from breakeven.cost._host_cost import HostPart as HostPart
 from breakeven.cost._host_cost import host_op_parts as host_op_parts
+from breakeven.cost._host_cost import starts_backward as starts_backward
 from breakeven.cost._kernel import Algorithm as Algorithm
 from breakeven.cost._kernel import Family as Family
 from breakeven.cost._kernel import Kernel as Kernel
@@ -30,11 +31,13 @@ from breakeven.cost._launch import LaunchCosts as LaunchCosts
 from breakeven.cost._launch import copy_ns as copy_ns
 from breakeven.cost._launch import kernel_floor_ns as kernel_floor_ns
 from breakeven.cost._launch import launch_costs as launch_costs
+from breakeven.cost._lower_optimizer import num_list_tensors as num_list_tensors
 from breakeven.cost._lowering import lower as lower
 from breakeven.cost._named_hosts import host_for as host_for
 from breakeven.cost._named_hosts import host_spec as host_spec
 from breakeven.cost._named_hosts import measured_speed as measured_speed
 from breakeven.cost._named_hosts import reference_host as reference_host
+from breakeven.cost._op_name import is_in_place as is_in_place
 from breakeven.cost._roofline import EfficiencyArrays as EfficiencyArrays
 from breakeven.cost._step_costs import StepCosts as StepCosts
 from breakeven.cost._step_costs import shipped_costs as shipped_costs

@@ -93,6 +93,21 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
     Returns:
         Kinds of host work and their nanoseconds.
     """
+    factor = _factor(Phase.BACKWARD if starts_backward(op) else op.phase, host)
+    return tuple((part, time_ns * factor) for part, time_ns in _parts(op, lowering, host))
+
+
+def _factor(phase: Phase, host: HostSpec) -> float:
+    match phase:
+        case Phase.BACKWARD:
+            return host.backward_factor
+        case Phase.OPTIMIZER:
+            return host.optimizer_factor
+        case Phase.FORWARD | Phase.DATA:
+            return host.forward_factor
+
+
+def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
     if not lowering.kernels:
         return _view_parts(op, host)
     if op.name.startswith(("aten._foreach_", "aten._fused_", "aten._amp_foreach_")):
@@ -100,7 +115,7 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
             (HostPart.FOREACH, host.foreach_ns),
             (HostPart.FOREACH_TENSORS, len(op.inputs) * host.foreach_tensor_ns),
         )
-    if _starts_backward(op):
+    if starts_backward(op):
         return ((HostPart.BACKWARD_CALL, host.backward_call_ns),)
     forward, backward, extra = _call(op, lowering)
     calls_ns = host.op_ns * extra
@@ -115,7 +130,7 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
     return (python, own)
 
 
-def _starts_backward(op: Op) -> bool:
+def starts_backward(op: Op) -> bool:
     """Return whether ``op`` is the gradient of the loss by itself, a one, of a ``backward()``."""
     return op.name == "aten.ones_like.default" and all(spec.numel == 1 for spec in op.outputs)
 

@@ -66,6 +66,11 @@ def multi_tensor_launches(numels: Iterable[int], num_lists: int) -> int:
     return launches + (1 if num_chunks else 0)
 
 
+def num_list_tensors(op: Op) -> int:
+    """Return how many tensors a ``_foreach`` operator works through."""
+    return len(_lists(op)[0])
+
+
 def _lists(op: Op) -> list[Sequence[TensorSpec]]:
     """Return the lists of tensors among the inputs, which the trace has joined into one."""
     name, overload = base_name(op.name).removeprefix("_foreach_"), overload_name(op.name)

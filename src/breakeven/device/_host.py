@@ -24,6 +24,15 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
         foreach_ns: One ``_foreach`` call of an optimizer, without its tensors.
         foreach_tensor_ns: What each tensor adds to it.
         view_ns: An operator that only makes a view.
+        device_ns: What an operator of a device takes beyond one of the CPU: the part of ``op_ns``,
+            ``backward_ns`` and ``foreach_ns`` that is not there on the CPU; 0 where unknown.
+        module_ns: A call of a module that does nothing; 0 where unknown.
+        step_ns: Python of a step outside of its operators: gradients set to zero, the call of
+            the optimizer; 0 where no step was measured.
+        forward_factor: What the forward pass of a measured step takes the host, over what the other
+            costs make it.
+        backward_factor: The same of the backward pass.
+        optimizer_factor: The same of the update.
         source: The calibration that gave the figures: machine, date, torch version.
         log_sigma: Standard deviation of the logarithm of what the host spends on a step, predicted
             from these.
@@ -42,6 +51,12 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     foreach_tensor_ns: float
     view_ns: float
     source: str
+    device_ns: float = 0.0
+    module_ns: float = 0.0
+    step_ns: float = 0.0
+    forward_factor: float = 1.0
+    backward_factor: float = 1.0
+    optimizer_factor: float = 1.0
     log_sigma: float = 0.25
     load_fraction: float = 0.0
 

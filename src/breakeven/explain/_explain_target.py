@@ -17,6 +17,7 @@ from breakeven.check import (
     measured_result,
     select_devices,
 )
+from breakeven.device import HERE
 from breakeven.errors import Caveat
 from breakeven.explain._cpu_trials import try_cpu_settings
 from breakeven.explain._explanation import Question, chosen_rules, explain
@@ -72,7 +73,7 @@ def explain_target(
             launcher = stack.enter_context(Launcher())
         progress.begin("starting torch")
         ready = launcher.ready()
-        host_spec = find_host(host, launcher)
+        host_spec, here = find_host(host, launcher), find_host(HERE, launcher)
         runs = Runs(launcher, found, time_limit_s, progress, budget_s=budget_s)
         traced = runs.trace()
         plain = runs.measure()
@@ -83,7 +84,7 @@ def explain_target(
         scaled, unscaled = _record_other_size(runs, traced, plain)
         cpu = try_cpu_settings(runs, plain, traced.trace, host_spec) if tries_cpu else None
         progress.begin("simulating the step with and without each fix")
-        comparison = compare(traced, plain, specs, host_spec, measured)
+        comparison = compare(traced, plain, specs, host_spec, measured, here)
         report = explain(
             Question(
                 target=found.label,

@@ -117,6 +117,8 @@ def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostC
         foreach_ns=cost["foreach"] + more_ns,
         foreach_tensor_ns=_PACKING_SHARE * cost["foreach_tensor"],
         view_ns=cost["view"],
+        device_ns=more_ns,
+        module_ns=cost["module"],
         log_sigma=math.hypot(_MEASURED_LOG_SIGMA, _log_spread(rounds["op"])),
         source=(
             f"measured on {cpu_name()}, {datetime.now(tz=UTC):%Y-%m-%d}, "

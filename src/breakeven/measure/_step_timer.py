@@ -95,9 +95,9 @@ class StepTimer:
             for earlier, later in itertools.pairwise(self._read_ends())
         )
 
-    def sample_calls(self) -> tuple[int, ...]:
-        """Return for every sample the number of the optimizer call, from 0, with which it ends."""
-        return tuple(end.call for end in self._read_ends()[1:])
+    def end_calls(self) -> tuple[int, ...]:
+        """Return the numbers of the optimizer calls, from 0, between which the samples lie."""
+        return tuple(end.call for end in self._read_ends())
 
     def measurement(self) -> Measurement | None:
         """Return the samples so far, or None when there is no complete step."""

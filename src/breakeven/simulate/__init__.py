@@ -5,10 +5,16 @@ from breakeven.simulate._attribution import StepCause as StepCause
 from breakeven.simulate._attribution import TimePart as TimePart
 from breakeven.simulate._bound import Bound as Bound
 from breakeven.simulate._cost_model import CostModel as CostModel
+from breakeven.simulate._cpu_step import CPU_STEP_LOG_SIGMA as CPU_STEP_LOG_SIGMA
+from breakeven.simulate._cpu_step import CpuStep as CpuStep
+from breakeven.simulate._cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate._edit import Edit as Edit
 from breakeven.simulate._finding import Finding as Finding
 from breakeven.simulate._finding import Severity as Severity
 from breakeven.simulate._finding import Side as Side
+from breakeven.simulate._host_anchor import MeasuredStep as MeasuredStep
+from breakeven.simulate._host_anchor import anchored_host as anchored_host
+from breakeven.simulate._host_anchor import scaled_host as scaled_host
 from breakeven.simulate._model_size import ModelSize as ModelSize
 from breakeven.simulate._model_size import model_size as model_size
 from breakeven.simulate._multi_gpu import MultiGpuPrediction as MultiGpuPrediction

@@ -60,8 +60,7 @@ class _Planner:
         self._full_gap = self._full(rates.gap_ns)
 
         self._points: list[Point] = []
-        # A captured step costs the host one launch, whatever its size.
-        self._pending: Array = self._full(rates.graph_ns).copy()
+        self._pending: Array = self._full(rates.lead_ns).copy()
         self._dispatch: dict[int, float] = {}
         self._time_rows: Array = np.zeros((0, 0, 0))
         self._kernel_rows: dict[tuple[int, Kernel], int] = {}

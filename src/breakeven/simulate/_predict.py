@@ -13,11 +13,12 @@ from breakeven.errors import Caveat
 from breakeven.simulate._bound import Bound
 from breakeven.simulate._cost_model import CostModel
 from breakeven.simulate._plan import Array
+from breakeven.simulate._prices import per_batch_ns
 from breakeven.simulate._program import build_program
 from breakeven.simulate._scenario import FAST, SLOW, TYPICAL, WITHOUT_EACH
 from breakeven.simulate._timelines import simulate
 from breakeven.timing import Estimate, Source
-from breakeven.trace import StepTrace
+from breakeven.trace import HostWork, StepTrace
 
 # What a process occupies before its first tensor: the CUDA context, and the kernels of torch,
 # cuBLAS and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the
@@ -40,6 +41,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
         host_ns: The host's own work per step, waiting for nothing.
         launch_ns: The part of it that issues the device's operators.
         device_busy_ns: Kernels and copies per step.
+        loader_ns: What worker processes take for the batches of a step; 0 without them.
         num_kernels: Kernels launched per step.
         peak_memory_bytes: Largest memory in use, the CUDA context included.
         fits: Whether that fits the device.
@@ -54,6 +56,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     host_ns: float
     launch_ns: float
     device_busy_ns: float
+    loader_ns: float
     num_kernels: int
     peak_memory_bytes: int
     fits: bool
@@ -93,6 +96,11 @@ def predict_steps(
     for p, program in enumerate(programs):
         peak_memory_bytes = program.trace.peak_memory_bytes + _CONTEXT_BYTES
         num_kernels, caveats = program.num_kernels, program.caveats
+        loader_ns = sum(
+            per_batch_ns(event)
+            for event in program.trace.events
+            if isinstance(event, HostWork) and event.num_workers
+        )
         main_precision = _main_precision(program.kernels)
         for d, device in enumerate(devices):
             precision, missing = _precision_on(device, main_precision)
@@ -113,6 +121,7 @@ def predict_steps(
                     host_ns=float(host_ns[p, d, 0]),
                     launch_ns=float(host_ns[p, d, 0] - host_ns[p, d, without[Bound.LAUNCH]]),
                     device_busy_ns=float(timelines.device_busy_ns[p, d, 0]),
+                    loader_ns=loader_ns,
                     num_kernels=num_kernels,
                     peak_memory_bytes=peak_memory_bytes,
                     fits=peak_memory_bytes <= device.memory_bytes,

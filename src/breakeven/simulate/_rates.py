@@ -39,7 +39,8 @@ class Rates:
         copy_launch_ns: That of a queued copy: (D, K).
         latency_ns: From a launch to its start on an idle device: (D, K).
         gap_ns: From the end of a kernel to the start of the next: (D, K).
-        graph_ns: The host's time to launch a captured step, 0 where it is not captured: (D, K).
+        lead_ns: The host's time before the first event: that to launch a captured step, or its own
+            outside of operators: (D, K).
         graph_launch_ns: That to launch a graph of the script, 0 where the step is captured: (D, K).
         sync_ns: The host's time of a sync on an idle device: (D, K).
     """
@@ -54,7 +55,7 @@ class Rates:
     copy_launch_ns: Array
     latency_ns: Array
     gap_ns: Array
-    graph_ns: Array
+    lead_ns: Array
     graph_launch_ns: Array
     sync_ns: Array
 
@@ -103,6 +104,7 @@ def rates_of(
     def column(values: list[float]) -> Array:
         return np.array(values)[:, None] * factor
 
+    # A captured step costs the host one launch, whatever its size.
     launch_ns = column([cost.launch_ns for cost in launches])
     graph_launch_ns = column([cost.graph_launch_ns for cost in launches])
     return Rates(
@@ -116,7 +118,7 @@ def rates_of(
         copy_launch_ns=launch_ns * scale[Bound.TRANSFER],
         latency_ns=column([cost.latency_ns for cost in launches]),
         gap_ns=column([cost.gap_ns for cost in launches]),
-        graph_ns=graph_launch_ns * is_captured,
+        lead_ns=graph_launch_ns * is_captured + host.step_ns * host_factor * is_issued,
         graph_launch_ns=graph_launch_ns * is_issued,
         sync_ns=column([cost.sync_ns for cost in launches]) * scale[Bound.SYNC],
     )

@@ -130,7 +130,7 @@ def price(
         own_ns[row] += (count - 1) * gap_ns
     is_launched = (kinds == KERNEL) | (kinds == LAUNCHES)
     before_ns = work_ns + launch_ns
-    lead_ns = float(rates.graph_ns[0, 0])
+    lead_ns = float(rates.lead_ns[0, 0])
     more_ns = sum(launches.more_ns for launches in more.values())
     rows = _kept(kinds) if is_merged else np.arange(len(kinds))
     return Score(

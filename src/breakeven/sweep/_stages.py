@@ -42,13 +42,14 @@ class SweepStages:
         kept: Makes and keeps the measured runs.
         devices: GPUs.
         host: What feeds them.
+        here: This machine's costs.
         strategy: How several GPUs share a step.
         progress: Is told what happens.
     """
 
     def __init__(
         self, axes: Sequence[SweepAxis], runs: ScriptRuns, kept: KeptRuns,
-        devices: Sequence[DeviceSpec], host: HostSpec, strategy: Strategy,
+        devices: Sequence[DeviceSpec], host: HostSpec, here: HostSpec, strategy: Strategy,
         progress: SweepProgress,
     ) -> None:  # fmt: skip
         self._axes = tuple(axes)
@@ -59,6 +60,7 @@ class SweepStages:
         self._kept = kept
         self._devices = devices
         self._host = host
+        self._here = here
         self._strategy = strategy
         self._progress = progress
         self._traced = TracedGrid(runs, axes)
@@ -86,6 +88,7 @@ class SweepStages:
         """Predict each step on each GPU, with what the host's own work takes in a plain run."""
         self._base, self._plain = self._measure_base()
         path = DevicePath(self._base.traced, self._plain)
+        self._host = path.feeding(self._host, self._here)
         # Points that differ in nothing that is traced share their step.
         distinct = {id(step): step for step in self._steps.values()}
         prepared = {key: path.prepare(TracedRun(trace=step)) for key, step in distinct.items()}

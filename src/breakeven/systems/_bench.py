@@ -14,7 +14,7 @@ import breakeven.workloads
 from breakeven.calibrate import check_host_name, find_host, named_host
 from breakeven.capture import Launcher, PlainRun, find_target
 from breakeven.check import DevicePath, Progress, Runs, SilentProgress
-from breakeven.device import HostSpec, find_device
+from breakeven.device import HERE, HostSpec, find_device
 from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.simulate import StepPrediction, predict_steps
@@ -59,6 +59,8 @@ class Bench:
         self._stack = ExitStack()
         self._plain: dict[tuple[str, tuple[str, ...], int, float], PlainRun] = {}
         self._num_threads = 0
+        # What is known of each step that was measured and recorded.
+        self._paths: list[tuple[StepTrace, DevicePath]] = []
 
     def __enter__(self) -> Bench:
         return self
@@ -130,7 +132,10 @@ class Bench:
         """
         plain = self.measure(script, *arguments, num_threads=num_threads)
         traced = self._runs(script, arguments).trace()
-        return DevicePath(traced, plain).prepare(traced)
+        path = DevicePath(traced, plain)
+        step = path.prepare(traced)
+        self._paths.append((step, path))
+        return step
 
     def predict(
         self,
@@ -150,7 +155,19 @@ class Bench:
             BreakevenError: A device or host is unknown.
         """
         feeding = self.host if host is None else named_host(host)
-        return predict_steps(traces, [find_device(name) for name in devices], feeding)
+        specs = [find_device(name) for name in devices]
+        return tuple(
+            prediction
+            for trace in ((traces,) if isinstance(traces, StepTrace) else traces)
+            for prediction in predict_steps(trace, specs, self._feeding(feeding, trace))
+        )
+
+    def _feeding(self, host: HostSpec, trace: StepTrace) -> HostSpec:
+        """Return a host with what is known of its work on a step that was measured here."""
+        for own, path in self._paths:
+            if own is trace:
+                return path.feeding(host, find_host(HERE, self.launcher))
+        return host
 
     def sweep(
         self,

@@ -12,6 +12,7 @@ from breakeven.timing._measurement import Measurement as Measurement
 from breakeven.timing._rounds import find_round_ends as find_round_ends
 from breakeven.timing._speedup import Speedup as Speedup
 from breakeven.timing._speedup import compare_pairs as compare_pairs
+from breakeven.timing._step_phases import StepPhases as StepPhases
 from breakeven.timing._turn_ratio import RunRatio as RunRatio
 from breakeven.timing._turn_ratio import TurnKind as TurnKind
 from breakeven.timing._turn_ratio import compare_runs as compare_runs

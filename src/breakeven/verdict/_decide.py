@@ -14,6 +14,8 @@ from breakeven.verdict._report import Choice, DeviceKind, DeviceResult, Verdict
 
 # Step times of GPUs within this ratio are not told apart by a prediction.
 _ALIKE = 1.2
+# What takes more of a step than this is what the step waits for.
+_MOST_OF_STEP = 0.8
 
 
 def device_result(prediction: StepPrediction) -> DeviceResult:
@@ -64,7 +66,7 @@ def decide(
         return _verdict(Choice.GPU, gpu, cpu, because=because)
     if ratio.is_lost:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_cpu(gpu, cpu, detail))
-    return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu))
+    return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu, detail))
 
 
 def _step_ns(result: DeviceResult) -> float:
@@ -99,10 +101,24 @@ def _because_alike(gpus: Sequence[DeviceResult]) -> str:
     return f" All {len(gpus)} GPUs compared are about as fast: the cheapest will do."
 
 
-def _because_close(gpu: DeviceResult, cpu: DeviceResult) -> str:
+def _because_close(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
+    if detail is not None and _waits_for_loader(detail):
+        return f"{_because_loader(detail)}. Make it faster before you pay for {gpu.device}."
     return (
         f"{gpu.device} takes {_range(gpu)}, {cpu.device} {_range(cpu)}: the difference is within "
         "the intervals, so measure on that GPU before you pay for it."
+    )
+
+
+def _waits_for_loader(detail: StepPrediction) -> bool:
+    """Return whether the workers of a loader take most of the step."""
+    return detail.loader_ns > _MOST_OF_STEP * detail.estimate.value_ns
+
+
+def _because_loader(detail: StepPrediction) -> str:
+    return (
+        f"The worker processes of the DataLoader take {_about(detail.loader_ns)} for the data of a "
+        "step, whatever computes it"
     )
 
 
@@ -130,6 +146,8 @@ def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
             return f"; copies between host and GPU make it {step}"
         case Bound.SYNC:
             return f"; waiting for each other makes it {step}"
+        case Bound.HOST_DATA if _waits_for_loader(detail):
+            return f"; the workers of the DataLoader make it {step}"
         case Bound.HOST_DATA:
             return f"; the host's own work makes it {step}"
         case Bound.HOST_OPTIMIZER:
@@ -160,6 +178,8 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
                 f"Copies between host and GPU make a step {_about(gpu.step_ns)} on "
                 f"{gpu.device}; {done}."
             )
+        case Bound.HOST_DATA if _waits_for_loader(detail):
+            return f"{_because_loader(detail)}; {done}."
         case Bound.HOST_DATA | Bound.HOST_OPTIMIZER:
             where = "the optimizer" if detail.bound is Bound.HOST_OPTIMIZER else "its own work"
             return (

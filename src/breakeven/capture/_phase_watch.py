@@ -1,0 +1,70 @@
+"""Time the parts of a step as they pass by: for the plain run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+
+from breakeven.configure import Patches
+from breakeven.timing import StepPhases
+
+
+class _Update(NamedTuple):
+    """What there was from one update to the next: backward passes, and the time since the last."""
+
+    backward_ns: int
+    optimizer_ns: int
+
+
+class PhaseWatch(Patches):
+    """Takes the time of backward passes, and from the last of them to the end of the update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._updates: list[_Update] = []
+        self._backward_ns = 0
+        self._last_end_ns = 0
+        self._depth = 0
+
+    def __enter__(self) -> PhaseWatch:
+        super().__enter__()
+        original = torch.autograd._engine_run_backward  # pyright: ignore[reportPrivateImportUsage]
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            begun_ns = perf_counter_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if not self._depth:  # those within another one, as of a checkpoint, are part of it
+                    self._last_end_ns = perf_counter_ns()
+                    self._backward_ns += self._last_end_ns - begun_ns
+
+        self.replace(torch.autograd, "_engine_run_backward", run)
+        return self
+
+    def mark(self) -> None:
+        """Note the end of an update."""
+        since_ns = perf_counter_ns() - self._last_end_ns if self._backward_ns else 0
+        self._updates.append(_Update(self._backward_ns, since_ns))
+        self._backward_ns = 0
+
+    def phases(self, ends: Sequence[int]) -> StepPhases | None:
+        """Return what is typical of steps; None where there are none.
+
+        Args:
+            ends: Numbers of the updates, from 0, that end the steps; the first is that before them.
+        """
+        steps = [self._updates[before + 1 : end + 1] for before, end in pairwise(ends)]
+        if not steps:
+            return None
+        return StepPhases(
+            backward_ns=median(sum(update.backward_ns for update in step) for step in steps),
+            optimizer_ns=median(sum(update.optimizer_ns for update in step) for step in steps),
+        )

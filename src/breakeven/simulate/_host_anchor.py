@@ -1,0 +1,237 @@
+"""The host's work on a GPU, from the same step as it was measured on the CPU.
+
+A step whose arithmetic is negligible takes the host on a GPU what it takes it on the CPU, and
+more: Python, dispatcher and autograd are the same. So the measured step, less the arithmetic and
+what only the CPU's path does, plus what only a device's does, is the best that is known of that
+work. Where arithmetic is most of the step, its rest says little, and what is usual decides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from breakeven.device import HostSpec
+from breakeven.simulate._cpu_step import (
+    UPDATE_OPS,
+    IssuedOp,
+    cpu_op_ns,
+    issued_ops,
+    looped_ns,
+    native_ns,
+    predict_cpu_step,
+)
+from breakeven.simulate._program import Program
+from breakeven.trace import Phase
+
+# What an operator takes the CPU besides its arithmetic, within a step and so with colder caches
+# than in a loop of its own: at least so many operators there, and so many times its calls there.
+_LEAST_DISPATCH_OPS = 3.0
+_COLD_DISPATCH = 1.5
+# How far off each part of the evidence is: the measured time, the arithmetic of what was recorded,
+# what a device's operators add.
+_TIME_ERROR = 0.05
+_ARITHMETIC_ERROR = 0.12
+_DEVICE_ERROR = 0.5
+# What is more than so many deviations from what is usual has a cause that the model does not know.
+_MOST_DEVIATIONS = 2.0
+_LEAST_FACTOR, _MOST_FACTOR = 0.5, 8.0
+_LEAST_LOG_SIGMA = 0.1
+
+
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was timed on the CPU, in nanoseconds.
+
+    Args:
+        forward_ns: All but the phases below, the DataLoader and other work of the script.
+        backward_ns: Backward passes.
+        optimizer_ns: From the end of the last backward pass to the end of the update.
+    """
+
+    forward_ns: float
+    backward_ns: float
+    optimizer_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usual:
+    """How much more the host's work in a phase takes than the costs per operator make it."""
+
+    factor: float
+    log_sigma: float
+
+
+# Of the thirty networks of `benchmarks/small_steps.py`, where the step itself is the evidence.
+_USUAL = {
+    Phase.FORWARD: _Usual(factor=1.15, log_sigma=0.2),
+    Phase.BACKWARD: _Usual(factor=0.94, log_sigma=0.2),
+    Phase.OPTIMIZER: _Usual(factor=1.45, log_sigma=0.3),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """The host's work in one phase, in nanoseconds.
+
+    Args:
+        modelled_ns: By the costs per operator.
+        device_ns: The part of that which only a device's operators take.
+        time_ns: Its estimate.
+        error_ns: A standard deviation of the estimate.
+    """
+
+    modelled_ns: float
+    device_ns: float
+    time_ns: float
+    error_ns: float
+
+    @property
+    def factor(self) -> float:
+        """Return what the estimate is of the model's."""
+        if not self.modelled_ns:
+            return 1.0
+        return min(_MOST_FACTOR, max(_LEAST_FACTOR, self.time_ns / self.modelled_ns))
+
+
+def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> HostSpec:
+    """Return the host with its work in each phase as a measured step tells it.
+
+    Args:
+        program: The recorded step, as a GPU would run it.
+        host: The machine on which it was recorded and measured, with its own costs measured.
+        measured: The step on its CPU.
+    """
+    phases = issued_ops(program)
+    predicted = predict_cpu_step(program, host)
+    arithmetic_ns = sum(
+        _arithmetic_ns(each, program, host) for issued in phases.values() for each in issued
+    )
+    measured_ns = measured.forward_ns + measured.backward_ns + measured.optimizer_ns
+    # Arithmetic leaves cold caches to the CPU's Python, which a GPU does not.
+    cold = min(1.0, arithmetic_ns / measured_ns) if measured_ns else 1.0
+    updates_ns = UPDATE_OPS * len(program.trace.facts.optimizers) * cpu_op_ns(host)
+    slowness = _slowness(measured.optimizer_ns, predicted.optimizer_ns) ** (1 - cold)
+    works = {
+        Phase.FORWARD: _work(
+            Phase.FORWARD, phases, program, host,
+            time_ns=measured.forward_ns - predicted.zero_grad_ns, cold=cold,
+        ),
+        Phase.BACKWARD: _work(
+            Phase.BACKWARD, phases, program, host, time_ns=measured.backward_ns, cold=cold
+        ),
+        Phase.OPTIMIZER: _work(
+            Phase.OPTIMIZER, phases, program, host,
+            time_ns=measured.optimizer_ns - slowness * updates_ns,
+            cold=cold,
+            slowness=slowness,
+        ),
+    }  # fmt: skip
+    total_ns = sum(work.time_ns for work in works.values())
+    error_ns = math.hypot(
+        *(work.error_ns for work in works.values()),
+        _DEVICE_ERROR * sum(work.device_ns for work in works.values()),
+    )
+    return replace(
+        host,
+        step_ns=predicted.zero_grad_ns + slowness * updates_ns,
+        forward_factor=works[Phase.FORWARD].factor,
+        backward_factor=works[Phase.BACKWARD].factor,
+        optimizer_factor=works[Phase.OPTIMIZER].factor,
+        log_sigma=max(_LEAST_LOG_SIGMA, error_ns / total_ns) if total_ns > 0 else host.log_sigma,
+    )
+
+
+def scaled_host(host: HostSpec, anchored: HostSpec) -> HostSpec:
+    """Return another host with what a script takes one that was measured beyond what is usual.
+
+    The costs of a host that was not measured come from whole steps, and contain what is usual.
+
+    Args:
+        host: The other one.
+        anchored: What a measured step made of this machine.
+    """
+    return replace(
+        host,
+        forward_factor=anchored.forward_factor / _USUAL[Phase.FORWARD].factor,
+        backward_factor=anchored.backward_factor / _USUAL[Phase.BACKWARD].factor,
+        optimizer_factor=anchored.optimizer_factor / _USUAL[Phase.OPTIMIZER].factor,
+    )
+
+
+def _work(
+    phase: Phase, phases: dict[Phase, list[IssuedOp]], program: Program, host: HostSpec, *,
+    time_ns: float, cold: float, slowness: float = 1.0,
+) -> _Work:  # fmt: skip
+    """Return the host's work in a phase.
+
+    Args:
+        phase: Which.
+        phases: What the host issues.
+        program: The step.
+        host: The host.
+        time_ns: What the phase took on the CPU.
+        cold: Share of the step that is arithmetic.
+        slowness: Of the update, what it took over what was expected of it.
+    """
+    issued = [each for each in phases[phase] if each.lowering is not None]
+    cpu = _without_device(host)
+    modelled_ns = sum(_issue_ns(each, program, host) for each in issued)
+    device_ns = modelled_ns - sum(_issue_ns(each, program, cpu) for each in issued)
+    arithmetic_ns = sum(_arithmetic_ns(each, program, host) for each in phases[phase])
+    looping_ns = slowness * sum(looped_ns(each, program, host) for each in issued)
+    seen_ns = time_ns - arithmetic_ns - looping_ns + device_ns
+    seen_error_ns = math.hypot(
+        _TIME_ERROR * time_ns,
+        _ARITHMETIC_ERROR * arithmetic_ns,
+        2 * _TIME_ERROR * looping_ns,
+        cold * (time_ns - arithmetic_ns),
+    )
+    usual = _USUAL[phase]
+    usual_ns = usual.factor * modelled_ns
+    usual_error_ns = usual.log_sigma * usual_ns
+    if not modelled_ns:
+        return _Work(modelled_ns=0.0, device_ns=0.0, time_ns=0.0, error_ns=0.0)
+    weight = usual_error_ns**2 / (usual_error_ns**2 + seen_error_ns**2)
+    error_ns = math.sqrt(weight) * seen_error_ns
+    deviations = abs(seen_ns - usual_ns) / math.hypot(seen_error_ns, usual_error_ns)
+    return _Work(
+        modelled_ns=modelled_ns,
+        device_ns=device_ns,
+        time_ns=weight * seen_ns + (1 - weight) * usual_ns,
+        error_ns=error_ns * max(1.0, deviations / _MOST_DEVIATIONS),
+    )
+
+
+def _slowness(measured_ns: float, predicted_ns: float) -> float:
+    """Return what an update took over what was expected of it."""
+    return measured_ns / predicted_ns if measured_ns > 0 and predicted_ns > 0 else 1.0
+
+
+def _arithmetic_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
+    """Return what an operator takes the CPU beyond being called."""
+    if issued.is_view:
+        return 0.0
+    least_ns = _LEAST_DISPATCH_OPS * cpu_op_ns(host)
+    called_ns = _COLD_DISPATCH * _issue_ns(issued, program, _without_device(host))
+    looping_ns = looped_ns(issued, program, host)
+    return max(0.0, native_ns(issued, host) - max(least_ns, called_ns) - looping_ns)
+
+
+def _issue_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
+    if issued.lowering is None:
+        return 0.0
+    return program.costs.host_op_ns(issued.op, issued.lowering, host)
+
+
+def _without_device(host: HostSpec) -> HostSpec:
+    """Return the host's costs of the CPU's own operators."""
+    return replace(
+        host,
+        op_ns=host.op_ns - host.device_ns,
+        backward_ns=host.backward_ns - host.device_ns,
+        foreach_ns=host.foreach_ns - host.device_ns,
+        device_ns=0.0,
+    )

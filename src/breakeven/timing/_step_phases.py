@@ -1,0 +1,17 @@
+"""The parts of a measured step."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of a step, each the median of all steps, in nanoseconds.
+
+    Args:
+        backward_ns: Backward passes.
+        optimizer_ns: From the end of each last backward pass to the end of the update.
+    """
+
+    backward_ns: float
+    optimizer_ns: float
