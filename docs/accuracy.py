@@ -7,10 +7,13 @@ not part of the repository, so the page is kept there instead of being built.
 from __future__ import annotations
 
 import argparse
+import csv
+import math
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, median, quantiles
 
 from breakeven.cost import era_of
 from breakeven.errors import BreakevenError
@@ -19,6 +22,15 @@ from breakeven.validate import RowFilter, SilentProgress, predictor_for, validat
 from breakeven.verdict import AccuracyReport, LeaveOut
 
 DOCS = Path(__file__).resolve().parent
+# Written by `benchmarks/small_steps.py --csv`.
+SMALL_STEPS = DOCS.parent / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
+PHASES = {
+    "zero_grad": "gradients set to None",
+    "forward": "forward pass and loss",
+    "backward": "backward pass",
+    "optimizer": "update",
+    "step": "whole step",
+}
 # What was never seen first: it is what a user with another GPU or model may expect.
 PROTOCOLS = (LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
 
@@ -27,12 +39,38 @@ def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str)
     """Write the page about the reports and their plots; return the names of the files."""
     plots = {report.protocol: scatter_svg(report) for report in reports}
     names = {protocol: plot_name(protocol) for protocol, plot in plots.items() if plot is not None}
-    page = validation_markdown(reports, plots=names, command=command)
+    page = validation_markdown(reports, plots=names, command=command) + small_steps_markdown()
     (folder / "accuracy.md").write_text(page, "utf-8")
     for protocol, plot in plots.items():
         if plot is not None:
             (folder / names[protocol]).write_bytes(plot)
     return ("accuracy.md", *names.values())
+
+
+def small_steps_markdown() -> str:
+    """Return the section about the host's work, from the table of measured small steps."""
+    with SMALL_STEPS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = [
+        "",
+        "## The host's work on small steps",
+        "",
+        f"{len(rows)} small networks, of many families and optimizers, on one thread of one "
+        "machine. Their steps on the *CPU* are predicted from a recording and from what the host "
+        "takes per operator, by the model that a GPU's host has too, and compared with the steps "
+        "as timed from outside: `python benchmarks/small_steps.py`. The figures of the model were "
+        "fitted to these very networks on this machine; leaving each network out changes little.",
+        "",
+        "| part | median | P90 | bias |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for phase, title in PHASES.items():
+        ratios = [float(row[f"{phase}_predicted_us"]) / float(row[f"{phase}_us"]) for row in rows]
+        errors = [abs(ratio - 1) for ratio in ratios]
+        bias = math.exp(mean(map(math.log, ratios))) - 1
+        p90 = quantiles(errors, n=10)[-1]
+        lines.append(f"| {title} | {median(errors):.0%} | {p90:.0%} | {bias:+.0%} |")
+    return "\n".join([*lines, ""])
 
 
 def main(argv: list[str]) -> int:

@@ -183,6 +183,13 @@ def test_time_below_a_frameworks_line_is_told_apart_by_its_functions() -> None:
     }
 
 
+def test_the_call_of_the_optimizer_is_time_of_its_line() -> None:
+    events = (op(10, host_ns=100, line=1), op(10, host_ns=20, line=3, phase=Phase.OPTIMIZER))
+    program = build_program(StepTrace(events=events), costs=MadeUpCosts())
+    found = WhatIf(program, GPU, replace(HOST, step_ns=30)).attribution()
+    assert by_line(found) == {(StepCause.DISPATCHER, 1): 100, (StepCause.OPTIMIZER, 3): 50}
+
+
 def test_an_empty_step_has_no_parts() -> None:
     found = attributed()
     assert (found.step_ns, found.parts) == (0, ())

@@ -181,6 +181,34 @@ def test_why_the_gpu_wins() -> None:
     assert verdict.because == ("The work of a step keeps A100 busy for 2 ms, and CPU for 100 ms.")
 
 
+@pytest.mark.parametrize(
+    ("cpu_ms", "sentence"),
+    [
+        (
+            100,
+            "The work of a step keeps A100 busy for 10 ns, and CPU for 100 ms; the workers of the "
+            "DataLoader make it 2 ms.",
+        ),
+        (
+            2,
+            "The worker processes of the DataLoader take 2 ms for the data of a step, whatever "
+            "computes it. Make it faster before you pay for A100.",
+        ),
+        (
+            0.1,
+            "The worker processes of the DataLoader take 2 ms for the data of a step, whatever "
+            "computes it; CPU is done in 100 µs.",
+        ),
+    ],
+)
+def test_the_loader_is_named_where_it_decides(cpu_ms: float, sentence: str) -> None:
+    data = HostWork(kind="data", duration_ns=4_000_000, num_workers=2)
+    prediction = predicted(data, op(10))
+    assert prediction.loader_ns == 2 * MS
+    verdict = decide([device_result(prediction), cpu(cpu_ms)], predictions=[prediction])
+    assert verdict.because == sentence
+
+
 def test_a_prediction_becomes_a_result() -> None:
     prediction = predicted(op(2 * MS, host_ns=1))
     shown = device_result(prediction)

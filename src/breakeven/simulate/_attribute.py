@@ -88,11 +88,20 @@ def whole_parts(values: Iterable[float], total: int) -> tuple[int, ...]:
 def _leaves(program: Program, tape: Tape, row: int, piece: Piece) -> Iterable[tuple[_Leaf, float]]:
     index = int(tape.rows.event[row])
     event = program.trace.events[index]
-    if piece.spent is Spent.GRAPH:
-        yield (str(StepCause.LAUNCH), "", "", None, None, ()), piece.time_ns
+    if piece.spent is Spent.LEAD:
+        yield _lead_leaf(program, tape), piece.time_ns
         return
     for cause, share in _causes(program, tape, row, piece.spent):
         yield _leaf(cause, event, program.trace), share * piece.time_ns
+
+
+def _lead_leaf(program: Program, tape: Tape) -> _Leaf:
+    """Return what comes before the first event: the optimizer's own Python, or a captured step."""
+    updates = (op for op in program.trace.ops if op.phase is Phase.OPTIMIZER)
+    first = next(updates, None) if tape.host.step_ns else None
+    if first is None:
+        return str(StepCause.LAUNCH), "", "", None, None, ()
+    return _leaf(StepCause.OPTIMIZER, first, program.trace)
 
 
 def _leaf(cause: str, event: Event, trace: StepTrace) -> _Leaf:

@@ -24,8 +24,8 @@ class Spent(Enum):
     """The host's work up to a point, its first launch included."""
 
     MORE_LAUNCHES = auto()
-    GRAPH = auto()
-    """The launch of a captured step."""
+    LEAD = auto()
+    """What the host does before the first point."""
 
     SYNC = auto()
     COPY = auto()
@@ -174,7 +174,7 @@ class _Walk:
         if index == 0:
             return None
         # Differs at the beginning of a step alone.
-        self._spend(index, Spent.GRAPH, self._log[index - 1].host_ns)
+        self._spend(index, Spent.LEAD, self._log[index - 1].host_ns)
         return index - 1, _Track.HOST
 
     def _back_on_device(self, index: int) -> _Place | None:

@@ -69,7 +69,7 @@ def phase_times(program: Program, device: DeviceSpec, host: HostSpec) -> PhaseTi
     return PhaseTimes(
         forward_host_ns=host_ns[Phase.FORWARD],
         backward_host_ns=host_ns[Phase.BACKWARD],
-        other_host_ns=host_ns[Phase.OPTIMIZER] + host_ns[Phase.DATA],
+        other_host_ns=host_ns[Phase.OPTIMIZER] + host_ns[Phase.DATA] + host.step_ns,
         forward_device_ns=device_ns[Phase.FORWARD],
         backward_device_ns=device_ns[Phase.BACKWARD],
         other_device_ns=device_ns[Phase.OPTIMIZER] + device_ns[Phase.DATA],
