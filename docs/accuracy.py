@@ -59,7 +59,7 @@ def small_steps_markdown() -> str:
         "machine. Their steps on the *CPU* are predicted from a recording and from what the host "
         "takes per operator, by the model that a GPU's host has too, and compared with the steps "
         "as timed from outside: `python benchmarks/small_steps.py`. The figures of the model were "
-        "fitted to these very networks on this machine; leaving each network out changes little.",
+        "fitted to these very networks on this machine.",
         "",
         "| part | median | P90 | bias |",
         "| --- | ---: | ---: | ---: |",

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import pytest
+from made_up_hosts import HOST
 from made_up_runs import device_op, loader_use, plain_run, traced_run
 from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
-from breakeven.trace import Copy, Event, HostWork
+from breakeven.cost import reference_host
+from breakeven.device import HostSpec
+from breakeven.timing import StepPhases
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
 
 DATA = HostWork(kind="data", duration_ns=400_000)
 SCRIPT = HostWork(kind="script", duration_ns=200_000)
@@ -104,3 +108,81 @@ def test_workers_take_for_a_batch_what_they_take_alone(alone_ns: float, expected
     data = replace(DATA, num_workers=2)
     loader = replace(loader_use(wait_ns=1_000, num_workers=2), alone_ns=alone_ns)
     assert durations(traced_run(data, OP), plain_run(10_000_000, loader)) == [expected]
+
+
+PHASES = StepPhases(backward_ns=100_000, optimizer_ns=50_000)
+HERE = replace(HOST, device_ns=1_000.0, module_ns=500.0)
+STEP = tuple(
+    replace(OP, host_ns=2_000, phase=phase)
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    for _ in range(10)
+)
+
+
+def stepped(*events: Event, optimizer: str) -> TracedRun:
+    """Return a step that an optimizer of torch ends, or one of the script's own."""
+    facts = OptimizerFacts(
+        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
+    )
+    run = traced_run(*events)
+    known = replace(run.trace.facts, optimizers=(facts,))
+    return replace(run, trace=replace(run.trace, facts=known))
+
+
+def fed(
+    *events: Event, plain: PlainRun | None = None, optimizer: str = "torch", host: HostSpec = HERE
+) -> HostSpec:
+    run = traced_run(*events)
+    facts = OptimizerFacts(
+        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
+    )
+    run = replace(
+        run, trace=replace(run.trace, facts=replace(run.trace.facts, optimizers=(facts,)))
+    )
+    return DevicePath(run, plain or replace(plain_run(400_000), phases=PHASES)).feeding(host, HERE)
+
+
+def test_measured_step_tells_the_hosts_work() -> None:
+    host = fed(*STEP)
+    slower = fed(*STEP, plain=replace(plain_run(800_000), phases=PHASES))
+    assert host.step_ns > 0
+    assert slower.forward_factor > host.forward_factor > 1
+    assert slower.backward_factor == host.backward_factor
+
+
+def test_host_is_left_where_the_measured_step_tells_nothing_of_it() -> None:
+    assert fed(*STEP, plain=plain_run(400_000)) == HERE
+    elsewhere = replace(plain_run(400_000), phases=PHASES, processor="Another CPU")
+    assert fed(*STEP, plain=elsewhere) == HERE
+    assert fed(GraphLaunch(), *STEP) == HERE
+
+
+def test_another_host_takes_its_own_time_for_the_same_script() -> None:
+    named = fed(*STEP, host=reference_host())
+    assert (named.id, named.op_ns) == ("reference", reference_host().op_ns)
+    assert named.forward_factor != 1.0
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), [("torch", 0), ("own", 200_000)])
+def test_work_within_an_update_is_the_scripts_where_the_optimizer_is(
+    optimizer: str, expected: int
+) -> None:
+    work = replace(SCRIPT, phase=Phase.OPTIMIZER)
+    facts = OptimizerFacts(
+        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
+    )
+    run = traced_run(*STEP, work)
+    run = replace(
+        run, trace=replace(run.trace, facts=replace(run.trace.facts, optimizers=(facts,)))
+    )
+    assert durations(run, replace(plain_run(9_000_000), phases=PHASES)) == [expected]
+
+
+def test_work_before_an_update_is_no_work_of_the_forward_pass() -> None:
+    plain = replace(
+        plain_run(600_000), phases=StepPhases(backward_ns=100_000, optimizer_ns=250_000)
+    )
+    log = replace(SCRIPT, phase=Phase.FORWARD)
+    after = fed(*STEP[:20], log, *STEP[20:], plain=plain)
+    assert after.forward_factor == fed(*STEP).forward_factor
+    assert after.optimizer_factor == pytest.approx(fed(*STEP).optimizer_factor)

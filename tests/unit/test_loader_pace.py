@@ -32,8 +32,40 @@ def test_pace_of_workers_is_that_of_their_work(length: int) -> None:
         assert watch.time_alone() > 2 * SAMPLE_S * 1e9
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_pace_is_unknown_without_workers_or_with_too_few_batches(num_workers: int) -> None:
+class Broken(Slow):
+    def __getitem__(self, index: int) -> int:
+        if index > 4:
+            raise OSError("a file is missing")
+        return index
+
+
+class Counting(DataLoader[int]):
+    """A loader of one's own, around that of torch."""
+
+    def __iter__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Slow(400), batch_size=2),
+        DataLoader(Broken(400), batch_size=2, num_workers=1),
+        Counting(Slow(4), batch_size=2, num_workers=1),
+    ],
+)
+def test_pace_is_unknown_without_workers_and_where_the_script_is_in_the_way(
+    loader: DataLoader[int],
+) -> None:
     with LoaderWatch() as watch:
-        list(DataLoader(Slow(4), batch_size=2, num_workers=num_workers))
+        for _ in loader:
+            break
         assert watch.time_alone() == 0.0
+
+
+def test_pace_of_two_workers_counts_rounds_of_both() -> None:
+    with LoaderWatch() as watch:
+        for _ in DataLoader(Slow(4_000), batch_size=4, num_workers=2):
+            break
+        # Each takes four samples for a batch, and they do so at the same time.
+        assert 2 * SAMPLE_S < watch.time_alone() / 1e9 < 40 * SAMPLE_S

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -177,8 +178,10 @@ class ChildRun:
             if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
                 self._end_if_it_only_waits()
             elif self._session.num_steps == 0:
-                location = locate(self._script_frame())
-                self._send(StepCount(num_steps=0, location=location))
+                with suppress(OSError, ValueError):  # the folder that it began in may be gone
+                    location = locate(self._script_frame())
+                    if location is not None and location.line:
+                        self._send(StepCount(num_steps=0, location=location))
             paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
             left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
         # Fewer steps are fewer samples, but they are not the recording that was asked for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
@@ -29,9 +30,11 @@ from breakeven.capture._unrecorded import without_modes
 from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts
 
-# How long a loader is watched alone, and the batches that tell its pace.
-_ALONE_LIMIT_NS = 2_000_000_000
-_LEAST_BATCHES, _ENOUGH_BATCHES = 3, 50
+# How long a loader is watched alone: usually, and at most.
+_ALONE_NS = 500_000_000
+_ALONE_LIMIT_S = 8.0
+# What tells its pace: rounds of its workers, or batches of an epoch.
+_ROUNDS, _LEAST_BATCHES = 2, 3
 
 
 class LoaderWatch(Patches):
@@ -140,32 +143,51 @@ class LoaderWatch(Patches):
     def time_alone(self) -> float:
         """Return nanoseconds per batch of the last loader that has workers, with nothing beside.
 
-        Its epoch is gone on with, or another one begun; 0 where there is no such loader, or it
-        yields too few batches in the time that this may take.
+        Its epoch is gone on with, or another one begun. 0 where there is no such loader, or it
+        yields too few batches in the time that this may take, or fails.
         """
+        found: list[float] = []
+
+        def time() -> None:
+            with suppress(Exception):  # of a worker, or of the script's own iterator
+                found.append(self._pace())
+
+        # A loader may wait for what only a step puts there; the process ends without this thread.
+        thread = threading.Thread(target=time, daemon=True)
+        thread.start()
+        thread.join(_ALONE_LIMIT_S)
+        return found[0] if found else 0.0
+
+    def _pace(self) -> float:
         iterator = self._last_of_workers
         if iterator is None:
             return 0.0
         loader = vars(iterator)["_watched_loader"]
-        # So many may lie ready.
-        num_ahead = int(loader.prefetch_factor) * int(loader.num_workers)
-        deadline_ns = perf_counter_ns() + _ALONE_LIMIT_NS
-        with suppress(StopIteration):
-            for _ in range(num_ahead):
+        num_workers = int(loader.num_workers)
+        try:
+            for _ in range(int(loader.prefetch_factor) * num_workers):  # so many may lie ready
                 self._next(iterator)
             begun_ns, num_batches = perf_counter_ns(), 0
-            while perf_counter_ns() < deadline_ns and num_batches < _ENOUGH_BATCHES:
-                self._next(iterator)
-                num_batches += 1
-            return _per_batch(begun_ns, num_batches)
-        # A short epoch: what starting the workers takes belongs to its batches.
+            # Workers that began together end together: whole rounds of them count.
+            while num_batches < _ROUNDS * num_workers or _is_soon(begun_ns):
+                for _ in range(num_workers):
+                    self._next(iterator)
+                num_batches += num_workers
+            return (perf_counter_ns() - begun_ns) / num_batches
+        except StopIteration:
+            return self._pace_of_epoch(loader)
+
+    def _pace_of_epoch(self, loader: DataLoader[Any]) -> float:
+        """Return the pace of a short epoch: starting its workers belongs to its batches."""
         begun_ns, num_batches = perf_counter_ns(), 0
         iterator = iter(loader)
+        if not isinstance(iterator, _MultiProcessingDataLoaderIter):
+            return 0.0  # the script's own, around one of torch
         with suppress(StopIteration):
-            while perf_counter_ns() < deadline_ns:
+            while num_batches < _LEAST_BATCHES or _is_soon(begun_ns):
                 self._next(iterator)
                 num_batches += 1
-        return _per_batch(begun_ns, num_batches)
+        return (perf_counter_ns() - begun_ns) / num_batches if num_batches else 0.0
 
     def num_workers_of_last_fetch(self) -> int:
         """Return the worker processes that the script gave the loader of the last fetch."""
@@ -246,10 +268,9 @@ class LoaderWatch(Patches):
         loader.__dict__["_DataLoader__multiprocessing_context"] = None
 
 
-def _per_batch(begun_ns: int, num_batches: int) -> float:
-    if num_batches < _LEAST_BATCHES:
-        return 0.0
-    return (perf_counter_ns() - begun_ns) / num_batches
+def _is_soon(begun_ns: int) -> bool:
+    """Return whether watching a loader alone has only begun."""
+    return perf_counter_ns() - begun_ns < _ALONE_NS
 
 
 def _with_enough_samples(

@@ -28,6 +28,7 @@ class PhaseWatch(Patches):
         super().__init__()
         self._updates: list[_Update] = []
         self._backward_ns = 0
+        # Since when the update lasts: the end of the last backward pass, or of another update.
         self._last_end_ns = 0
         self._depth = 0
 
@@ -51,9 +52,11 @@ class PhaseWatch(Patches):
 
     def mark(self) -> None:
         """Note the end of an update."""
-        since_ns = perf_counter_ns() - self._last_end_ns if self._backward_ns else 0
+        now_ns = perf_counter_ns()
+        since_ns = now_ns - self._last_end_ns if self._last_end_ns else 0
         self._updates.append(_Update(self._backward_ns, since_ns))
         self._backward_ns = 0
+        self._last_end_ns = now_ns
 
     def phases(self, ends: Sequence[int]) -> StepPhases | None:
         """Return what is typical of steps; None where there are none.

@@ -35,7 +35,7 @@ from breakeven.measure import (
     StepTimer,
 )
 from breakeven.processor import cpu_name
-from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, TurnKind
+from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, StepPhases, TurnKind
 from breakeven.units import format_percent
 
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
@@ -104,6 +104,8 @@ class PlainSession(ExitStack):
         )
         self._warnings = WarningWatch()
         self._phases = PhaseWatch()
+        # A device works on when the host has gone on, and what is compiled must not see our code.
+        self._has_phases = not request.on_cuda and turns is None and not request.compiles
         self._page_faults = PageFaults()
         self._settings = configured(
             request.configuration, device="cuda" if request.on_cuda else "cpu"
@@ -131,7 +133,8 @@ class PlainSession(ExitStack):
             )
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
-        self.enter_context(self._phases)
+        if self._has_phases:
+            self.enter_context(self._phases)
         if self._request.backwards_per_step:
             self.enter_context(BackwardCalls(self._end_backward))
         self.enter_context(self._warnings)
@@ -181,7 +184,7 @@ class PlainSession(ExitStack):
             page_faults_per_step=page_faults,
             effects=self._settings.effects(),
             turns=self._sample_turns(),
-            phases=self._phases.phases(self._timer.end_calls()[measurement.num_warmup :]),
+            phases=self._step_phases(measurement.num_warmup),
         )
 
     def _end_backward(self, call: BackwardCall) -> None:
@@ -203,7 +206,8 @@ class PlainSession(ExitStack):
         if self._turns is not None:
             self._turn_of_call.append(self._turns.number)
         self._page_faults.mark(self._timer.num_calls)
-        self._phases.mark()
+        if self._has_phases:
+            self._phases.mark()
         use = self._loaders.end_step()
         if use is not None:
             self._uses.append(use)
@@ -211,7 +215,7 @@ class PlainSession(ExitStack):
         has_own_updates = self._request.backwards_per_step > 0
         is_known = has_own_updates or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
-            if self._turns is None and not self._uses_cuda:
+            if self._request.times_loader:
                 self._alone_ns = self._loaders.time_alone()
             self._on_done()
         elif self._turns is not None:
@@ -223,6 +227,14 @@ class PlainSession(ExitStack):
         for parameter in self._optimizers.parameters():
             counts[parameter.dtype] += parameter.numel()
         return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
+
+    def _step_phases(self, num_warmup: int) -> StepPhases | None:
+        if not self._has_phases:
+            return None
+        found = self._phases.phases(self._timer.end_calls()[num_warmup:])
+        if found is not None and self._request.backwards_per_step:
+            return replace(found, optimizer_ns=0.0)  # nothing says when such an update ends
+        return found
 
     def _sample_turns(self) -> tuple[int, ...]:
         if self._turns is None:

@@ -134,6 +134,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     weight_noise_seed: int = 0
     backwards_per_step: int = 0
     num_skipped_steps: int = 0
+    times_loader: bool = False
 
     @property
     def compiles(self) -> bool:

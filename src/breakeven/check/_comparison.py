@@ -203,14 +203,26 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
 
 
 def _waiting(plain: PlainRun) -> tuple[Caveat, ...]:
-    """Say how much of a measured step waits for worker processes, where it is much."""
+    """Say how much of a measured step waits for worker processes, and if their pace is unknown."""
     loader, step_ns = plain.loader, plain.measurement.median_ns
-    if loader is None or not loader.num_workers or loader.wait_ns < _MUCH_WAITING * step_ns:
+    if loader is None or not loader.num_workers:
         return ()
-    return (
-        Caveat(
-            code="waits-for-loader",
-            message=f"{format_percent(loader.wait_ns / step_ns)} of the measured step waits for "
-            "the worker processes of the DataLoader",
-        ),
-    )
+    caveats: list[Caveat] = []
+    if loader.wait_ns > _MUCH_WAITING * step_ns:
+        share = format_percent(loader.wait_ns / step_ns)
+        caveats.append(
+            Caveat(
+                code="waits-for-loader",
+                message=f"{share} of the measured step waits for the worker processes of the "
+                "DataLoader",
+            )
+        )
+    if not loader.alone_ns:
+        caveats.append(
+            Caveat(
+                code="loader-not-timed",
+                message="the worker processes of the DataLoader were not timed by themselves; the "
+                "GPU's step counts what their work took while it was recorded",
+            )
+        )
+    return tuple(caveats)

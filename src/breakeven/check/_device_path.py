@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, TracedRun
@@ -14,7 +16,7 @@ from breakeven.simulate import (
     scaled_host,
 )
 from breakeven.timing import StepPhases
-from breakeven.trace import HostWork, Phase, StepTrace
+from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 
 
 class DevicePath:
@@ -35,10 +37,13 @@ class DevicePath:
         operators_ns = sum(op.host_ns for op in trace.ops)
         data_ns = plain.loader.wait_ns if plain.loader else 0.0
         rest_ns = max(0.0, plain.measurement.median_ns - operators_ns - data_ns)
-        script_ns = _duration_ns(trace, "script")
+        script_ns = _total_ns(trace.events, "script")
         self._script_ratio = min(1.0, rest_ns / script_ns) if script_ns else 1.0
-        # The Python of an update is known as part of it.
-        self._knows_update = plain.phases is not None and plain.phases.optimizer_ns > 0
+        # What torch's own optimizers do in Python is part of the update; it looks like work of the
+        # script, since it takes longer while it is recorded.
+        optimizers = trace.facts.optimizers
+        is_known = plain.phases is not None and plain.phases.optimizer_ns > 0
+        self._knows_update = is_known and all(each.is_from_torch for each in optimizers)
         self._step = self.prepare(traced)
         self._plain = plain
 
@@ -49,24 +54,31 @@ class DevicePath:
             host: What issues the work of the GPUs.
             here: The machine that measured the step, with its costs measured as well.
         """
-        if self._plain.phases is None or self._plain.processor != here.name:
+        is_replayed = any(isinstance(event, GraphLaunch) for event in self._step.events)
+        # A graph's operators ran one by one on the CPU, which tells nothing of their replay.
+        if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
         anchored = self._anchored(here, self._plain.phases)
         return anchored if host.is_measured else scaled_host(host, anchored)
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
         program = build_program(self._step)
-        optimizer_ns = phases.optimizer_ns
-        if not optimizer_ns:  # the script updates its weights itself, before the next step
-            optimizer_ns = predict_cpu_step(program, host).optimizer_ns
+        update_ns = phases.optimizer_ns
+        if not update_ns:  # the script updates its weights itself, before the next step
+            update_ns = predict_cpu_step(program, host).optimizer_ns
+        # What the script does by itself is predicted as it is.
+        after_backward = self._step.events[_end_of_backward(self._step) :]
+        script_after_ns = _total_ns(after_backward, "script")
+        script_before_ns = _total_ns(self._step.events, "script") - script_after_ns
         data_ns = self._plain.loader.wait_ns if self._plain.loader else 0.0
-        others_ns = phases.backward_ns + optimizer_ns + data_ns + _duration_ns(self._step, "script")
-        forward_ns = max(0.0, self._plain.measurement.median_ns - others_ns)
+        before_ns = self._plain.measurement.median_ns - phases.backward_ns - update_ns
         return anchored_host(
             program,
             host,
             MeasuredStep(
-                forward_ns=forward_ns, backward_ns=phases.backward_ns, optimizer_ns=optimizer_ns
+                forward_ns=max(0.0, before_ns - script_before_ns - data_ns),
+                backward_ns=phases.backward_ns,
+                optimizer_ns=max(0.0, update_ns - script_after_ns),
             ),
         )
 
@@ -96,20 +108,30 @@ class DevicePath:
 
 def _data_ratio(traced: TracedRun, plain: PlainRun) -> float:
     """Return the loader's time in the plain run over that in the traced one."""
-    loader, traced_ns = plain.loader, _duration_ns(traced.trace, "data")
+    loader, traced_ns = plain.loader, _total_ns(traced.trace.events, "data")
     if loader is None or not traced_ns:
         return 1.0
     if not loader.num_workers:
         return min(1.0, loader.wait_ns / traced_ns)
     # The traced run sees the work itself, but neither the queue between processes nor the cores
     # that workers share; and the plain run waits for what is left of it only.
-    alone_ns = loader.alone_ns * loader.batches_per_step * loader.num_workers
-    return alone_ns / traced_ns if alone_ns else 1.0
+    num_batches = len(_works(traced.trace.events, "data"))
+    return loader.alone_ns * loader.num_workers * num_batches / traced_ns or 1.0
 
 
-def _duration_ns(trace: StepTrace, kind: str) -> int:
-    return sum(
-        event.duration_ns
-        for event in trace.events
-        if isinstance(event, HostWork) and event.kind == kind
+def _end_of_backward(trace: StepTrace) -> int:
+    """Return the position after the last operator of a backward pass; the end without any."""
+    found = (
+        position
+        for position, event in enumerate(trace.events, start=1)
+        if isinstance(event, Op) and event.phase is Phase.BACKWARD
     )
+    return max(found, default=len(trace.events))
+
+
+def _works(events: Sequence[Event], kind: str) -> list[HostWork]:
+    return [event for event in events if isinstance(event, HostWork) and event.kind == kind]
+
+
+def _total_ns(events: Sequence[Event], kind: str) -> int:
+    return sum(work.duration_ns for work in _works(events, kind))

@@ -99,7 +99,7 @@ class Runs:
     def measure(self) -> PlainRun:
         """Time the step on this CPU; a script that insists on a GPU is told that there is one."""
         self._begin("measuring the step on this CPU")
-        answer = self._run(self._request)
+        answer = self._run(replace(self._request, times_loader=True))
         output = self._launcher.output
         if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
             # The traced run got through, so the GPU that it had makes the difference.

@@ -36,9 +36,8 @@ _COLD_DISPATCH = 1.5
 _TIME_ERROR = 0.05
 _ARITHMETIC_ERROR = 0.12
 _DEVICE_ERROR = 0.5
-# What is more than so many deviations from what is usual has a cause that the model does not know.
-_MOST_DEVIATIONS = 2.0
-_LEAST_FACTOR, _MOST_FACTOR = 0.5, 8.0
+# Of a phase, the host's work is this part at least.
+_LEAST_SHARE = 0.05
 _LEAST_LOG_SIGMA = 0.1
 
 
@@ -91,9 +90,7 @@ class _Work:
     @property
     def factor(self) -> float:
         """Return what the estimate is of the model's."""
-        if not self.modelled_ns:
-            return 1.0
-        return min(_MOST_FACTOR, max(_LEAST_FACTOR, self.time_ns / self.modelled_ns))
+        return self.time_ns / self.modelled_ns if self.modelled_ns else 1.0
 
 
 def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> HostSpec:
@@ -182,6 +179,14 @@ def _work(
     device_ns = modelled_ns - sum(_issue_ns(each, program, cpu) for each in issued)
     arithmetic_ns = sum(_arithmetic_ns(each, program, host) for each in phases[phase])
     looping_ns = slowness * sum(looped_ns(each, program, host) for each in issued)
+    usual = _USUAL[phase]
+    usual_ns = usual.factor * modelled_ns
+    time_ns = max(time_ns, 0.0)
+    if not modelled_ns or not time_ns:
+        error_ns = usual.log_sigma * usual_ns
+        return _Work(
+            modelled_ns=modelled_ns, device_ns=device_ns, time_ns=usual_ns, error_ns=error_ns
+        )
     seen_ns = time_ns - arithmetic_ns - looping_ns + device_ns
     seen_error_ns = math.hypot(
         _TIME_ERROR * time_ns,
@@ -189,19 +194,19 @@ def _work(
         2 * _TIME_ERROR * looping_ns,
         cold * (time_ns - arithmetic_ns),
     )
-    usual = _USUAL[phase]
-    usual_ns = usual.factor * modelled_ns
-    usual_error_ns = usual.log_sigma * usual_ns
-    if not modelled_ns:
-        return _Work(modelled_ns=0.0, device_ns=0.0, time_ns=0.0, error_ns=0.0)
-    weight = usual_error_ns**2 / (usual_error_ns**2 + seen_error_ns**2)
-    error_ns = math.sqrt(weight) * seen_error_ns
-    deviations = abs(seen_ns - usual_ns) / math.hypot(seen_error_ns, usual_error_ns)
+    seen_ns = max(seen_ns, _LEAST_SHARE * time_ns)
+    seen_log_sigma = seen_error_ns / seen_ns
+    # A script may do anything: what is surely far from usual is not to be drawn there.
+    low_ns, high_ns = seen_ns - 2 * seen_error_ns, seen_ns + 2 * seen_error_ns
+    surely_off = math.log(max(low_ns / usual_ns, usual_ns / high_ns, 1.0))
+    usual_log_sigma = math.hypot(usual.log_sigma, surely_off)
+    weight = usual_log_sigma**2 / (usual_log_sigma**2 + seen_log_sigma**2)
+    host_ns = usual_ns * (seen_ns / usual_ns) ** weight
     return _Work(
         modelled_ns=modelled_ns,
         device_ns=device_ns,
-        time_ns=weight * seen_ns + (1 - weight) * usual_ns,
-        error_ns=error_ns * max(1.0, deviations / _MOST_DEVIATIONS),
+        time_ns=host_ns,
+        error_ns=host_ns * math.sqrt(weight) * seen_log_sigma,
     )
 
 

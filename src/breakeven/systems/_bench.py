@@ -154,16 +154,22 @@ class Bench:
         Raises:
             BreakevenError: A device or host is unknown.
         """
-        feeding = self.host if host is None else named_host(host)
+        named = None if host is None else named_host(host)
         specs = [find_device(name) for name in devices]
         return tuple(
             prediction
             for trace in ((traces,) if isinstance(traces, StepTrace) else traces)
-            for prediction in predict_steps(trace, specs, self._feeding(feeding, trace))
+            for prediction in predict_steps(trace, specs, self.feeding(trace, named))
         )
 
-    def _feeding(self, host: HostSpec, trace: StepTrace) -> HostSpec:
-        """Return a host with what is known of its work on a step that was measured here."""
+    def feeding(self, trace: StepTrace, host: HostSpec | None = None) -> HostSpec:
+        """Return what feeds the GPUs, with what is known of its work on this step.
+
+        Args:
+            trace: A step; what this bench has measured is known.
+            host: That of the bench by default.
+        """
+        host = host or self.host
         for own, path in self._paths:
             if own is trace:
                 return path.feeding(host, find_host(HERE, self.launcher))

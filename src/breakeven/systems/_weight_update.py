@@ -169,7 +169,8 @@ def _gpu_table(bench: Bench, traces: Mapping[str, StepTrace], gpu: str) -> Syste
     if is_published:
         rows += _published_rows()
     for variant, prediction in predictions.items():
-        shares = step_shares(traces[variant], prediction.device, bench.host)
+        trace = traces[variant]
+        shares = step_shares(trace, prediction.device, bench.feeding(trace))
         cells: tuple[Cell, ...] = (
             _VARIANTS[variant],
             None,

@@ -10,7 +10,8 @@ class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         backward_ns: Backward passes.
-        optimizer_ns: From the end of each last backward pass to the end of the update.
+        optimizer_ns: From the end of each last backward pass to the end of the update; 0 where the
+            script updates its weights itself.
     """
 
     backward_ns: float
