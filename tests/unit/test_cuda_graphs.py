@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from pretended_steps import next_line, pretending
 from torch import nn
+from torch.optim import adamax
 
 from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._device_map import DeviceMap
@@ -411,3 +412,10 @@ def test_a_stream_may_be_entered_again(enter: Callable[[], AbstractContextManage
 def test_a_capture_that_was_not_begun_cannot_be_ended() -> None:
     with pretend(), pytest.raises(RuntimeError, match="not begun"):
         torch.cuda.CUDAGraph().capture_end()
+
+
+def test_torchscript_compiles_what_optimizers_call() -> None:
+    with pretending():
+        assert "cpu" in adamax._get_capturable_supported_devices()
+        compiled = torch.jit.script(adamax._get_capturable_supported_devices)
+    assert "cuda" in compiled()

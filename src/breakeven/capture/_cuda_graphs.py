@@ -6,6 +6,7 @@ replay. Updates count where they happen: in replays, not in the capture, which c
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -137,11 +138,15 @@ class CudaGraphs(Patches):
         for name, module in list(sys.modules.items()):
             supported = vars(module).get("_get_capturable_supported_devices")
             if name.startswith("torch.optim.") and supported is not None:
-                self.replace(
-                    module,
-                    "_get_capturable_supported_devices",
-                    lambda *args, _supported=supported, **kw: [*_supported(*args, **kw), "cpu"],
-                )
+                self.replace(module, "_get_capturable_supported_devices", _with_cpu(supported))
+
+
+def _with_cpu(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    @functools.wraps(original)  # TorchScript compiles what is wrapped
+    def supported(*args: Any, **kwargs: Any) -> list[str]:
+        return [*original(*args, **kwargs), "cpu"]
+
+    return supported
 
 
 class CapturedGraph:
