@@ -414,8 +414,9 @@ def test_a_capture_that_was_not_begun_cannot_be_ended() -> None:
         torch.cuda.CUDAGraph().capture_end()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_torchscript_compiles_what_optimizers_call() -> None:
-    with pretending():
+    with redirect():
         assert "cpu" in adamax._get_capturable_supported_devices()
         compiled = torch.jit.script(adamax._get_capturable_supported_devices)
     assert "cuda" in compiled()
