@@ -36,7 +36,7 @@ _BOOKKEEPING = ("profiler.", "prim.", "c10d.")
 _WRITING_UNSAID = ("batch_norm", "instance_norm", "from_file")
 
 # What takes longer is as long in any case.
-_BRIEF_NS = 300_000
+_BRIEF_NS = 2_000_000
 
 # Events after which it is asked whether a step evaluates a model.
 _LOOK_EVERY = 256

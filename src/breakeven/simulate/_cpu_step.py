@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.cost import Family, Lowering, is_in_place, num_list_tensors, starts_backward
+from breakeven.cost import Lowering, is_in_place, num_list_tensors, starts_backward
 from breakeven.device import HostSpec
 from breakeven.simulate._program import Program
 from breakeven.trace import Op, Phase
@@ -25,10 +25,8 @@ _MODULE_CALLS = 2.34
 # A backward pass by itself, and each gradient that it hands over.
 _BACKWARD_OPS = 18.5
 _GRADIENT_OPS = 0.8
-# What cannot be timed again at once, since it writes where it reads or is run as many operators,
-# has the cold caches that the recorder leaves: a part of its time, up to so many operators for each
-# of its kernels or tensors.
-_COMPOSITES = frozenset({Family.RECURRENT, Family.ATTENTION})
+# What cannot be timed again at once, since it writes where it reads, has the cold caches that the
+# recorder leaves: a part of its time, up to so many operators for each tensor.
 _COLD_FRACTION = 0.38
 _MOST_COLD_OPS = 6.0
 # Setting gradients to None: by itself, and for each.
@@ -127,15 +125,9 @@ def native_ns(issued: IssuedOp, host: HostSpec) -> float:
     if issued.is_view:
         return 0.0
     op, time_ns = issued.op, issued.op.host_ns
-    kernels = issued.lowering.kernels if issued.lowering else ()
-    is_composite = any(kernel.family in _COMPOSITES for kernel in kernels)
-    if not (is_composite or is_in_place(op.name) or issued.is_on_lists):
+    if not (is_in_place(op.name) or issued.is_on_lists):
         return time_ns
-    num_calls = (
-        num_list_tensors(op)
-        if issued.is_on_lists
-        else max(1, sum(kernel.launches for kernel in kernels))
-    )
+    num_calls = num_list_tensors(op) if issued.is_on_lists else 1
     return time_ns - min(_COLD_FRACTION * time_ns, _MOST_COLD_OPS * num_calls * cpu_op_ns(host))
 
 
