@@ -43,6 +43,7 @@ from breakeven.capture._redirect import (
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_compiled_calls, patch_torchscript
 from breakeven.capture._transfer import seen_by_subclasses, transfer
+from breakeven.capture._unrecorded import undispatched
 from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
 from breakeven.trace import Phase
@@ -200,9 +201,8 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         # `with torch.device("cuda")` comes here alone.
         patch_default_device(self, functools.partial(_watched, recorder))
         patch_module_to(self, recorder.cuda.as_device)
-        if recorder.is_moving:
-            for name in _WRAPPING:
-                self.replace(torch, name, _placed_on_host(getattr(torch, name), devices.place))
+        for name in _WRAPPING:
+            self.replace(torch, name, _wrapped_on_host(getattr(torch, name), recorder))
 
     def _patch_readers(self, recorder: StepRecorder) -> None:
         devices = recorder.devices
@@ -331,10 +331,13 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         is_pinned = kwargs.get("pin_memory")
         if is_pinned:
             kwargs["pin_memory"] = False
-        created = function(*args, **kwargs)
+        given = next(iter((*args, *kwargs.values())))
+        if isinstance(given, torch.Tensor):
+            created = function(*args, **kwargs)
+        else:
+            created = _created_unseen(function, args, kwargs, recorder)
         if is_pinned:
             devices.pin(created)
-        given = next(iter((*args, *kwargs.values())))
         if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
             devices.place(created, HOST)
         if recorder.is_moving and recorder.here.phase is Phase.OPTIMIZER and not on_device:
@@ -382,13 +385,26 @@ def _default_device() -> torch.device | None:
     return None
 
 
-def _placed_on_host(
-    function: Callable[..., torch.Tensor], place: Callable[[torch.Tensor, str], None]
+def _wrapped_on_host(
+    function: Callable[..., torch.Tensor], recorder: StepRecorder
 ) -> Callable[..., torch.Tensor]:
     @functools.wraps(function)
     def create(*args: Any, **kwargs: Any) -> torch.Tensor:
-        created = function(*args, **kwargs)
-        place(created, HOST)
+        created = _created_unseen(function, args, kwargs, recorder)
+        if recorder.is_moving:
+            recorder.devices.place(created, HOST)
         return created
 
     return create
+
+
+def _created_unseen(
+    function: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any],
+    recorder: StepRecorder,
+) -> torch.Tensor:  # fmt: skip
+    """Create from data of the host, past the recorder while it has nothing to note of that."""
+    is_noted = recorder.is_recording or recorder.is_moving
+    if is_noted or torch._C._len_torch_dispatch_stack() != 1:  # or a mode of the script's own
+        return function(*args, **kwargs)
+    with undispatched():
+        return function(*args, **kwargs)
