@@ -29,7 +29,6 @@ from breakeven.check import DevicePath
 from breakeven.device import find_device
 from breakeven.measure import measure_host
 from breakeven.simulate import (
-    CPU_STEP_LOG_SIGMA,
     CpuStep,
     build_program,
     predict_cpu_step,
@@ -40,6 +39,8 @@ from breakeven.units import NS_PER_US
 _PHASES = ("zero_grad", "forward", "backward", "optimizer", "step")
 _WARMUP_STEPS, _STEPS = 20, 200
 _HOST_ROUNDS = 30
+# How far off a predicted step is, as a standard deviation of its logarithm.
+_LOG_SIGMA = 0.125
 _Z_90 = 1.645
 
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{phase:10} off by {median(found):5.1%} in the median, "
             f"{found[int(0.9 * (len(found) - 1))]:5.1%} at the 90th percentile"
         )
-    reach = _Z_90 * CPU_STEP_LOG_SIGMA
+    reach = _Z_90 * _LOG_SIGMA
     held = sum(abs(error) <= reach for error in errors["step"]) / len(rows)
     print(f"the 90 % interval of the step holds {held:.0%}")
     if options.csv:

@@ -5,7 +5,6 @@ from breakeven.simulate._attribution import StepCause as StepCause
 from breakeven.simulate._attribution import TimePart as TimePart
 from breakeven.simulate._bound import Bound as Bound
 from breakeven.simulate._cost_model import CostModel as CostModel
-from breakeven.simulate._cpu_step import CPU_STEP_LOG_SIGMA as CPU_STEP_LOG_SIGMA
 from breakeven.simulate._cpu_step import CpuStep as CpuStep
 from breakeven.simulate._cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate._edit import Edit as Edit

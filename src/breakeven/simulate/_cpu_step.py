@@ -37,9 +37,6 @@ _ZERO_GRAD_TENSOR_OPS = 0.33
 UPDATE_OPS = 7.4
 _LIST_OPS = 4.2
 _LOOPED_OPS = 1.77
-# How far off the step is, as a standard deviation of its logarithm: of the thirty, that holds nine
-# in ten.
-CPU_STEP_LOG_SIGMA = 0.125
 
 
 class CpuStep(msgspec.Struct, frozen=True, kw_only=True):
