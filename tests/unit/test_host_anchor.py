@@ -179,6 +179,18 @@ def test_parts_of_a_step_are_timed_as_they_pass() -> None:
     assert watch.phases((0,)) is None
 
 
+def test_update_within_a_backward_pass_is_part_of_that() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    with PhaseWatch() as watch:
+        weight.register_post_accumulate_grad_hook(lambda _: watch.mark())
+        for _ in range(4):
+            time.sleep(0.01)
+            weight.square().backward()
+    phases = watch.phases((0, 1, 2, 3))
+    assert phases is not None
+    assert phases.optimizer_ns == 0
+
+
 def test_second_optimizer_after_one_backward_pass_has_time_of_its_own() -> None:
     weight = torch.ones(1, requires_grad=True)
     with PhaseWatch() as watch:

@@ -53,7 +53,8 @@ class PhaseWatch(Patches):
     def mark(self) -> None:
         """Note the end of an update."""
         now_ns = perf_counter_ns()
-        since_ns = now_ns - self._last_end_ns if self._last_end_ns else 0
+        is_after = self._last_end_ns > 0 and not self._depth  # and not by a hook, within the pass
+        since_ns = now_ns - self._last_end_ns if is_after else 0
         self._updates.append(_Update(self._backward_ns, since_ns))
         self._backward_ns = 0
         self._last_end_ns = now_ns
