@@ -95,8 +95,7 @@ def _compare(create: Callable[[], Training], device: str) -> tuple[CpuStep, CpuS
     measured = _measured(_made(create))
     traced, plain = trace_step(_step(_made(create))), time_step(_step(_made(create)))
     path = DevicePath(traced, plain)
-    trace = path.prepare(traced)
-    (prediction,) = predict_steps(trace, [find_device(device)], path.feeding(host, host))
+    (prediction,) = predict_steps(path.step, [find_device(device)], path.feeding(host, host))
     predicted = predict_cpu_step(build_program(traced.trace), host)
     return measured, predicted, prediction.estimate.value_ns
 

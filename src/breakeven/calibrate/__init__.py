@@ -7,6 +7,7 @@ from breakeven.calibrate._here import HereCalibration as HereCalibration
 from breakeven.calibrate._here import calibrate_here as calibrate_here
 from breakeven.calibrate._here import check_host_name as check_host_name
 from breakeven.calibrate._here import find_host as find_host
+from breakeven.calibrate._here import find_hosts as find_hosts
 from breakeven.calibrate._here import named_host as named_host
 from breakeven.calibrate._multi_gpu_fit import MultiGpuRow as MultiGpuRow
 from breakeven.calibrate._multi_gpu_fit import fit_multi_gpu as fit_multi_gpu

@@ -67,6 +67,16 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
     return msgspec.structs.replace(here.calibration.host, load_fraction=here.other_load_fraction)
 
 
+def find_hosts(name: str, launcher: Launcher) -> tuple[HostSpec, HostSpec]:
+    """Return the host called ``name`` and this one, which may be the same and is measured once.
+
+    Raises:
+        BreakevenError: There is no such host.
+    """
+    here = find_host(HERE, launcher)
+    return (here if name == HERE else named_host(name)), here
+
+
 def check_host_name(name: str) -> None:
     """Raise `BreakevenError` for a host that does not exist."""
     if name != HERE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +24,13 @@ class BackwardCall(NamedTuple):
         outputs: The tensors that it began at.
         inputs: Whose gradients were asked for; empty for all that is trained.
         is_differentiated: Whether the gradients are to be differentiated again.
+        duration_ns: How long it took.
     """
 
     outputs: Sequence[torch.Tensor]
     inputs: Sequence[torch.Tensor]
     is_differentiated: bool
+    duration_ns: int
 
 
 class BackwardCalls(Patches):
@@ -54,6 +57,7 @@ class BackwardCalls(Patches):
             *args: Any, **kwargs: Any,
         ) -> Any:  # fmt: skip
             here.depth += 1
+            begun_ns = perf_counter_ns()
             try:
                 result = original(
                     outputs, gradients, retain_graph, create_graph, inputs, *args, **kwargs
@@ -61,12 +65,18 @@ class BackwardCalls(Patches):
             finally:
                 here.depth -= 1
             if not here.depth:
+                duration_ns = perf_counter_ns() - begun_ns
                 is_differentiated = bool(create_graph) and not _is_outermost_transform()
-                self._on_end(BackwardCall(outputs, inputs or (), is_differentiated))
+                self._on_end(BackwardCall(outputs, inputs or (), is_differentiated, duration_ns))
             return result
 
         self.replace(torch.autograd, "_engine_run_backward", run)
         return self
+
+    @property
+    def is_within(self) -> bool:
+        """Return whether a backward pass runs in this thread."""
+        return self._here.depth > 0
 
 
 def _is_outermost_transform() -> bool:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-
-from breakeven.configure import Patches
+from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.timing import StepPhases
 
 
@@ -21,39 +19,22 @@ class _Update(NamedTuple):
     optimizer_ns: int
 
 
-class PhaseWatch(Patches):
+class PhaseWatch(BackwardCalls):
     """Takes the time of backward passes, and from the last of them to the end of the update."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._end_backward)
         self._updates: list[_Update] = []
         self._backward_ns = 0
         # Since when the update lasts: the end of the last backward pass, or of another update.
         self._last_end_ns = 0
-        self._depth = 0
-
-    def __enter__(self) -> PhaseWatch:
-        super().__enter__()
-        original = torch.autograd._engine_run_backward  # pyright: ignore[reportPrivateImportUsage]
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self._depth += 1
-            begun_ns = perf_counter_ns()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._depth -= 1
-                if not self._depth:  # those within another one, as of a checkpoint, are part of it
-                    self._last_end_ns = perf_counter_ns()
-                    self._backward_ns += self._last_end_ns - begun_ns
-
-        self.replace(torch.autograd, "_engine_run_backward", run)
-        return self
 
     def mark(self) -> None:
         """Note the end of an update."""
         now_ns = perf_counter_ns()
-        is_after = self._last_end_ns > 0 and not self._depth  # and not by a hook, within the pass
+        is_after = (
+            self._last_end_ns > 0 and not self.is_within
+        )  # and not by a hook, within the pass
         since_ns = now_ns - self._last_end_ns if is_after else 0
         self._updates.append(_Update(self._backward_ns, since_ns))
         self._backward_ns = 0
@@ -72,3 +53,7 @@ class PhaseWatch(Patches):
             backward_ns=median(sum(update.backward_ns for update in step) for step in steps),
             optimizer_ns=median(sum(update.optimizer_ns for update in step) for step in steps),
         )
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        self._last_end_ns = perf_counter_ns()
+        self._backward_ns += call.duration_ns

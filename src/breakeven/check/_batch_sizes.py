@@ -110,7 +110,7 @@ class BatchSizes:
         other = base * 2 if is_short or base == 1 else base // 2
         try:
             second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
-            self.scaled = ScaledTrace(self._path.prepare(self._traced), self._path.prepare(second))
+            self.scaled = ScaledTrace(self._path.step, self._path.prepare(second))
         except ScriptError as error:
             return _none(f"The script fails at batch size {other}: {error.message}")
         except ScalingError as error:

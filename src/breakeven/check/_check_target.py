@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakeven.calibrate import check_host_name, find_host
+from breakeven.calibrate import check_host_name, find_hosts
 from breakeven.capture import Launcher, find_target
 from breakeven.check._batch_sizes import BatchSizes, no_loader
 from breakeven.check._comparison import Comparison, compare, measured_result, select_devices
 from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
-from breakeven.device import HERE, DeviceSpec
+from breakeven.device import DeviceSpec
 from breakeven.errors import Caveat
 from breakeven.trace import ScaledTrace
 from breakeven.verdict import CheckReport, Crossover, Curve, DeviceKind, NoCrossover
@@ -50,7 +50,7 @@ def check_target(
     with Launcher() as launcher:
         progress.begin("starting torch")
         ready = launcher.ready()
-        host_spec, here = find_host(host, launcher), find_host(HERE, launcher)
+        host_spec, here = find_hosts(host, launcher)
         runs = Runs(launcher, found, time_limit_s, progress)
         traced = runs.trace()
         plain = runs.measure()

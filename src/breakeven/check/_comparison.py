@@ -154,7 +154,7 @@ def compare(
         here: This machine's costs.
     """
     path = DevicePath(traced, plain)
-    trace = path.prepare(traced)
+    trace = path.step
     host = path.feeding(host, here)
     predictions = predict_steps(trace, devices, host)
     results = (*measured, *map(device_result, predictions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -44,8 +45,13 @@ class DevicePath:
         optimizers = trace.facts.optimizers
         is_known = plain.phases is not None and plain.phases.optimizer_ns > 0
         self._knows_update = is_known and all(each.is_from_torch for each in optimizers)
-        self._step = self.prepare(traced)
+        self._traced = traced
         self._plain = plain
+
+    @cached_property
+    def step(self) -> StepTrace:
+        """Return the recorded step, prepared."""
+        return self.prepare(self._traced)
 
     def feeding(self, host: HostSpec, here: HostSpec) -> HostSpec:
         """Return ``host`` with what the measured step tells of its work.
@@ -54,7 +60,7 @@ class DevicePath:
             host: What issues the work of the GPUs.
             here: The machine that measured the step, with its costs measured as well.
         """
-        is_replayed = any(isinstance(event, GraphLaunch) for event in self._step.events)
+        is_replayed = any(isinstance(event, GraphLaunch) for event in self.step.events)
         # A graph's operators ran one by one on the CPU, which tells nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
@@ -62,14 +68,14 @@ class DevicePath:
         return anchored if host.is_measured else scaled_host(host, anchored)
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
-        program = build_program(self._step)
+        program = build_program(self.step)
         update_ns = phases.optimizer_ns
         if not update_ns:  # the script updates its weights itself, before the next step
             update_ns = predict_cpu_step(program, host).optimizer_ns
         # What the script does by itself is predicted as it is.
-        after_backward = self._step.events[_end_of_backward(self._step) :]
+        after_backward = self.step.events[_end_of_backward(self.step) :]
         script_after_ns = _total_ns(after_backward, "script")
-        script_before_ns = _total_ns(self._step.events, "script") - script_after_ns
+        script_before_ns = _total_ns(self.step.events, "script") - script_after_ns
         data_ns = self._plain.loader.wait_ns if self._plain.loader else 0.0
         before_ns = self._plain.measurement.median_ns - phases.backward_ns - update_ns
         return anchored_host(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from breakeven.calibrate import check_host_name, find_host
+from breakeven.calibrate import check_host_name, find_hosts
 from breakeven.capture import Launcher, PlainRun, TracedRun, find_target
 from breakeven.check import (
     BatchSizes,
@@ -17,7 +17,6 @@ from breakeven.check import (
     measured_result,
     select_devices,
 )
-from breakeven.device import HERE
 from breakeven.errors import Caveat
 from breakeven.explain._cpu_trials import try_cpu_settings
 from breakeven.explain._explanation import Question, chosen_rules, explain
@@ -73,7 +72,7 @@ def explain_target(
             launcher = stack.enter_context(Launcher())
         progress.begin("starting torch")
         ready = launcher.ready()
-        host_spec, here = find_host(host, launcher), find_host(HERE, launcher)
+        host_spec, here = find_hosts(host, launcher)
         runs = Runs(launcher, found, time_limit_s, progress, budget_s=budget_s)
         traced = runs.trace()
         plain = runs.measure()

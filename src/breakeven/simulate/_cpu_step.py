@@ -101,7 +101,7 @@ def predict_cpu_step(program: Program, host: HostSpec) -> CpuStep:
     zero_grad_ops = _ZERO_GRAD_OPS * len(optimizers) + _ZERO_GRAD_TENSOR_OPS * num_tensors
     backward_ops = _BACKWARD_OPS * sum(starts_backward(issued.op) for issued in backward)
     gradient_ops = _GRADIENT_OPS * sum("detach" in issued.op.name for issued in backward)
-    update_ns = sum(update_op_ns(issued, program, host) for issued in phases[Phase.OPTIMIZER])
+    update_ns = sum(_update_op_ns(issued, program, host) for issued in phases[Phase.OPTIMIZER])
     return CpuStep(
         zero_grad_ns=zero_grad_ops * cpu_op_ns(host),
         forward_ns=sum(native_ns(issued, host) for issued in forward)
@@ -137,14 +137,13 @@ def looped_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
     return _LOOPED_OPS * num_list_tensors(issued.op) * cpu_op_ns(host)
 
 
-def update_op_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
+def _update_op_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
     """Return what an operator between the backward pass and the end of the update takes."""
     if not issued.is_on_lists or issued.lowering is None:
         return native_ns(issued, host)
-    own_ns = looped_ns(issued, program, host) or native_ns(issued, host)
-    # Recorded, lists are looped over in C++: what is beyond that is arithmetic.
-    arithmetic_ns = native_ns(issued, host) - own_ns
-    return _LIST_OPS * cpu_op_ns(host) + own_ns + max(0.0, arithmetic_ns)
+    # Recorded, lists are looped over in C++: what is beyond the CPU's own loop is arithmetic.
+    own_ns = max(looped_ns(issued, program, host), native_ns(issued, host))
+    return _LIST_OPS * cpu_op_ns(host) + own_ns
 
 
 def _num_module_calls(issued: Sequence[IssuedOp]) -> int:

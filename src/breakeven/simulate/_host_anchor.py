@@ -9,6 +9,7 @@ work. Where arithmetic is most of the step, its rest says little, and what is us
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -72,6 +73,23 @@ _USUAL = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Phase:
+    """What the host issues in one phase, in nanoseconds.
+
+    Args:
+        modelled_ns: By the costs per operator.
+        device_ns: The part of that which only a device's operators take.
+        arithmetic_ns: What its operators take the CPU beyond being called.
+        looping_ns: What the CPU's loops over lists take.
+    """
+
+    modelled_ns: float
+    device_ns: float
+    arithmetic_ns: float
+    looping_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
     """The host's work in one phase, in nanoseconds.
 
@@ -101,30 +119,26 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         host: The machine on which it was recorded and measured, with its own costs measured.
         measured: The step on its CPU.
     """
-    phases = issued_ops(program)
     predicted = predict_cpu_step(program, host)
-    arithmetic_ns = sum(
-        _arithmetic_ns(each, program, host) for issued in phases.values() for each in issued
-    )
+    phases = {phase: _phase(issued, program, host) for phase, issued in issued_ops(program).items()}
+    arithmetic_ns = sum(phase.arithmetic_ns for phase in phases.values())
     measured_ns = measured.forward_ns + measured.backward_ns + measured.optimizer_ns
     # Arithmetic leaves cold caches to the CPU's Python, which a GPU does not.
     cold = min(1.0, arithmetic_ns / measured_ns) if measured_ns else 1.0
     updates_ns = UPDATE_OPS * len(program.trace.facts.optimizers) * cpu_op_ns(host)
     slowness = _slowness(measured.optimizer_ns, predicted.optimizer_ns) ** (1 - cold)
+    # What each phase took on the CPU, but for what is not of its operators.
+    times_ns = {
+        Phase.FORWARD: measured.forward_ns - predicted.zero_grad_ns,
+        Phase.BACKWARD: measured.backward_ns,
+        Phase.OPTIMIZER: measured.optimizer_ns - slowness * updates_ns,
+    }
     works = {
-        Phase.FORWARD: _work(
-            Phase.FORWARD, phases, program, host,
-            time_ns=measured.forward_ns - predicted.zero_grad_ns, cold=cold,
-        ),
-        Phase.BACKWARD: _work(
-            Phase.BACKWARD, phases, program, host, time_ns=measured.backward_ns, cold=cold
-        ),
-        Phase.OPTIMIZER: _work(
-            Phase.OPTIMIZER, phases, program, host,
-            time_ns=measured.optimizer_ns - slowness * updates_ns,
-            cold=cold,
-            slowness=slowness,
-        ),
+        phase: _work(
+            _USUAL[phase], phases[phase], time_ns=max(time_ns, 0.0), cold=cold,
+            slowness=slowness if phase is Phase.OPTIMIZER else 1.0,
+        )
+        for phase, time_ns in times_ns.items()
     }  # fmt: skip
     total_ns = sum(work.time_ns for work in works.values())
     error_ns = math.hypot(
@@ -158,30 +172,40 @@ def scaled_host(host: HostSpec, anchored: HostSpec) -> HostSpec:
     )
 
 
-def _work(
-    phase: Phase, phases: dict[Phase, list[IssuedOp]], program: Program, host: HostSpec, *,
-    time_ns: float, cold: float, slowness: float = 1.0,
-) -> _Work:  # fmt: skip
+def _phase(issued: Sequence[IssuedOp], program: Program, host: HostSpec) -> _Phase:
+    """Return what is known of a phase before it is measured."""
+    cpu = _without_device(host)
+    modelled_ns = cpu_issue_ns = arithmetic_ns = looping_ns = 0.0
+    for each in issued:
+        called_ns = _issue_ns(each, program, cpu)
+        looped = looped_ns(each, program, host)
+        modelled_ns += _issue_ns(each, program, host)
+        cpu_issue_ns += called_ns
+        looping_ns += looped
+        if not each.is_view:
+            least_ns = max(_LEAST_DISPATCH_OPS * cpu.op_ns, _COLD_DISPATCH * called_ns)
+            arithmetic_ns += max(0.0, native_ns(each, host) - least_ns - looped)
+    return _Phase(
+        modelled_ns=modelled_ns,
+        device_ns=modelled_ns - cpu_issue_ns,
+        arithmetic_ns=arithmetic_ns,
+        looping_ns=looping_ns,
+    )
+
+
+def _work(usual: _Usual, phase: _Phase, *, time_ns: float, cold: float, slowness: float) -> _Work:
     """Return the host's work in a phase.
 
     Args:
-        phase: Which.
-        phases: What the host issues.
-        program: The step.
-        host: The host.
-        time_ns: What the phase took on the CPU.
+        usual: What it takes as a rule.
+        phase: What is known of it.
+        time_ns: What it took on the CPU.
         cold: Share of the step that is arithmetic.
         slowness: Of the update, what it took over what was expected of it.
     """
-    issued = [each for each in phases[phase] if each.lowering is not None]
-    cpu = _without_device(host)
-    modelled_ns = sum(_issue_ns(each, program, host) for each in issued)
-    device_ns = modelled_ns - sum(_issue_ns(each, program, cpu) for each in issued)
-    arithmetic_ns = sum(_arithmetic_ns(each, program, host) for each in phases[phase])
-    looping_ns = slowness * sum(looped_ns(each, program, host) for each in issued)
-    usual = _USUAL[phase]
+    modelled_ns, device_ns = phase.modelled_ns, phase.device_ns
+    arithmetic_ns, looping_ns = phase.arithmetic_ns, slowness * phase.looping_ns
     usual_ns = usual.factor * modelled_ns
-    time_ns = max(time_ns, 0.0)
     if not modelled_ns or not time_ns:
         error_ns = usual.log_sigma * usual_ns
         return _Work(
@@ -213,16 +237,6 @@ def _work(
 def _slowness(measured_ns: float, predicted_ns: float) -> float:
     """Return what an update took over what was expected of it."""
     return measured_ns / predicted_ns if measured_ns > 0 and predicted_ns > 0 else 1.0
-
-
-def _arithmetic_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
-    """Return what an operator takes the CPU beyond being called."""
-    if issued.is_view:
-        return 0.0
-    least_ns = _LEAST_DISPATCH_OPS * cpu_op_ns(host)
-    called_ns = _COLD_DISPATCH * _issue_ns(issued, program, _without_device(host))
-    looping_ns = looped_ns(issued, program, host)
-    return max(0.0, native_ns(issued, host) - max(least_ns, called_ns) - looping_ns)
 
 
 def _issue_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakeven.calibrate import check_host_name, find_host
+from breakeven.calibrate import check_host_name, find_hosts
 from breakeven.capture import Launcher, find_target
 from breakeven.check import select_devices
-from breakeven.device import HERE
 from breakeven.simulate import Strategy
 from breakeven.sweep._axes import assign_roles
 from breakeven.sweep._engine import Engine, LocalEngine
@@ -62,7 +61,7 @@ def sweep_target(
     with Launcher() as launcher:
         progress.begin("starting torch")
         ready = launcher.ready()
-        host_spec, here = find_host(host, launcher), find_host(HERE, launcher)
+        host_spec, here = find_hosts(host, launcher)
         kept = KeptRuns(engine or LocalEngine(launcher, progress), is_fresh=is_fresh)
         runs = ScriptRuns(launcher, found, arguments, axes, time_limit_s, progress)
         stages = SweepStages(axes, runs, kept, specs, host_spec, here, strategy, progress)

@@ -60,7 +60,7 @@ class Bench:
         self._plain: dict[tuple[str, tuple[str, ...], int, float], PlainRun] = {}
         self._num_threads = 0
         # What is known of each step that was measured and recorded.
-        self._paths: list[tuple[StepTrace, DevicePath]] = []
+        self._paths: list[DevicePath] = []
 
     def __enter__(self) -> Bench:
         return self
@@ -78,7 +78,11 @@ class Bench:
     @cached_property
     def host(self) -> HostSpec:
         """Return what feeds the GPUs."""
-        return find_host(self._host_name, self.launcher)
+        return self._here if self._host_name == HERE else named_host(self._host_name)
+
+    @cached_property
+    def _here(self) -> HostSpec:
+        return find_host(HERE, self.launcher)
 
     def time_limit_s(self, least_s: float) -> float:
         """Return the limit of a run that is known to need longer than others may.
@@ -133,9 +137,8 @@ class Bench:
         plain = self.measure(script, *arguments, num_threads=num_threads)
         traced = self._runs(script, arguments).trace()
         path = DevicePath(traced, plain)
-        step = path.prepare(traced)
-        self._paths.append((step, path))
-        return step
+        self._paths.append(path)
+        return path.step
 
     def predict(
         self,
@@ -170,9 +173,9 @@ class Bench:
             host: That of the bench by default.
         """
         host = host or self.host
-        for own, path in self._paths:
-            if own is trace:
-                return path.feeding(host, find_host(HERE, self.launcher))
+        for path in self._paths:
+            if path.step is trace:
+                return path.feeding(host, self._here)
         return host
 
     def sweep(
