@@ -14,17 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from breakeven.capture._autocast_policy import patch_autocast_policy
 from breakeven.capture._calls_on_device import CallsOnDevice
 from breakeven.capture._composites import patch_composites
+from breakeven.capture._creation import patch_creation
 from breakeven.capture._cuda_api import patch_cuda_api
 from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import keep_to_one_device, patch_data_parallel
-from breakeven.capture._device_functions import DeviceFunction, device_functions
 from breakeven.capture._device_map import DEVICE, HOST
 from breakeven.capture._lazy_parameters import (
     is_uninitialized,
@@ -36,20 +35,14 @@ from breakeven.capture._process_group import patch_process_group
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._redirect import (
     disable_compile,
-    patch_default_device,
     patch_generator,
     patch_module_to,
 )
 from breakeven.capture._serialization import patch_serialization
 from breakeven.capture._torchscript import patch_compiled_calls, patch_torchscript
 from breakeven.capture._transfer import seen_by_subclasses, transfer
-from breakeven.capture._unrecorded import undispatched
 from breakeven.capture._watch import Watch
 from breakeven.configure import Patches
-from breakeven.trace import Phase
-
-# What reads memory of the host where it is.
-_WRAPPING = ("from_numpy", "frombuffer", "from_file")
 
 
 class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
@@ -79,6 +72,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
         self.enter_context(self._graphs.patch(recorder))
         self._patch_properties(recorder)
         self._patch_transfers(recorder)
+        patch_creation(self, recorder)
         self._patch_readers(recorder)
         self._patch_grouping(recorder)
         self._patch_autocast(recorder)
@@ -191,18 +185,7 @@ class pretended_cuda(Patches):  # noqa: N801 - a context manager reads as a verb
             "record_stream": lambda *_: None,
         }.items():  # fmt: skip
             self.replace(torch.Tensor, name, method)
-        for found in device_functions():
-            create = (
-                _created_on_host(found, recorder)
-                if found.is_from_data
-                else _with_name(found, recorder)
-            )
-            self.replace(found.owner, found.name, create)
-        # `with torch.device("cuda")` comes here alone.
-        patch_default_device(self, functools.partial(_watched, recorder))
         patch_module_to(self, recorder.cuda.as_device)
-        for name in _WRAPPING:
-            self.replace(torch, name, _wrapped_on_host(getattr(torch, name), recorder))
 
     def _patch_readers(self, recorder: StepRecorder) -> None:
         devices = recorder.devices
@@ -309,102 +292,3 @@ def _split_device(
     if options.get("dtype") in (None, tensor.dtype):
         options.pop("dtype", None)
     return (None if target is None else cuda.as_device(target)), options
-
-
-def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
-    """Create from data on the host, then copy where the script wants it.
-
-    The script's arguments go to torch as they are, but for a CUDA device and pinned memory, of
-    which torch knows nothing here.
-    """
-    function, devices = found.current(), recorder.devices
-    is_method = isinstance(found.owner, type)
-
-    @found.stand_in
-    def create(*args: Any, **kwargs: Any) -> Any:
-        target = kwargs.get("device")
-        if target is None:  # beside the tensor whose method it is, or what `with device:` says
-            target = args[0].device if is_method else _default_device()
-        on_device = target is not None and is_cuda(target)
-        if on_device and (kwargs.get("device") is not None or not is_method):
-            kwargs["device"] = "cpu"
-        is_pinned = kwargs.get("pin_memory")
-        if is_pinned:
-            kwargs["pin_memory"] = False
-        given = next(iter((*args, *kwargs.values())))
-        if isinstance(given, torch.Tensor):
-            created = function(*args, **kwargs)
-        else:
-            created = _created_unseen(function, args, kwargs, recorder)
-        if is_pinned:
-            devices.pin(created)
-        if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
-            devices.place(created, HOST)
-        if recorder.is_moving and recorder.here.phase is Phase.OPTIMIZER and not on_device:
-            devices.place(created, HOST)  # torch itself says "cpu" for counters of steps
-            return created
-        if target is None or not (on_device or torch.device(target).type == "cpu"):
-            return created
-        if not kwargs.get("requires_grad"):
-            return created.to(target)
-        return created.detach().to(target).requires_grad_()
-
-    return create
-
-
-def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
-    """Create where the script wants it, and watch from then on.
-
-    A number means no device to torch where there is no GPU.
-    """
-    function, position = found.current(), found.position
-
-    @found.stand_in
-    def create(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and is_cuda(kwargs.get("device")):
-            kwargs["device"] = _watched(recorder, kwargs["device"])
-        if 0 <= position < len(args) and is_cuda(args[position]):
-            args = (*args[:position], _watched(recorder, args[position]), *args[position + 1 :])
-        return function(*args, **kwargs)
-
-    return create
-
-
-def _watched(recorder: StepRecorder, device: Any) -> torch.device:
-    """Return the device that a script names, and watch from then on if it is a GPU."""
-    if is_cuda(device):
-        recorder.start_watching()
-    return recorder.cuda.as_device(device)
-
-
-def _default_device() -> torch.device | None:
-    """Return what ``set_default_device`` or ``with device:`` says; None where nothing does."""
-    for mode in reversed(_get_current_function_mode_stack()):
-        if isinstance(mode, DeviceContext):
-            return mode.device
-    return None
-
-
-def _wrapped_on_host(
-    function: Callable[..., torch.Tensor], recorder: StepRecorder
-) -> Callable[..., torch.Tensor]:
-    @functools.wraps(function)
-    def create(*args: Any, **kwargs: Any) -> torch.Tensor:
-        created = _created_unseen(function, args, kwargs, recorder)
-        if recorder.is_moving:
-            recorder.devices.place(created, HOST)
-        return created
-
-    return create
-
-
-def _created_unseen(
-    function: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any],
-    recorder: StepRecorder,
-) -> torch.Tensor:  # fmt: skip
-    """Create from data of the host, past the recorder while it has nothing to note of that."""
-    is_noted = recorder.is_recording or recorder.is_moving
-    if is_noted or torch._C._len_torch_dispatch_stack() != 1:  # or a mode of the script's own
-        return function(*args, **kwargs)
-    with undispatched():
-        return function(*args, **kwargs)
