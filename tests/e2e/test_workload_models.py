@@ -7,7 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from breakeven.calibrate import named_host  # noqa: E402
+from breakeven.device import find_device  # noqa: E402
 from breakeven.errors import WorkloadError  # noqa: E402
+from breakeven.simulate import predict_steps  # noqa: E402
 from breakeven.trace import NumberFormat, Phase, ScaledTrace, StepCase, TimedPhase  # noqa: E402
 from breakeven.workloads import trace_case  # noqa: E402
 
@@ -79,6 +82,18 @@ def test_models_whose_constructors_read_values(name):
     trace = traced(f"torchvision:{name}", TimedPhase.TRAIN, optimizer="sgd")
     assert trace.at(64).ops[0].name == trace.first.ops[0].name
     assert names(trace, Phase.OPTIMIZER)
+
+
+@needs_torchvision
+def test_a_host_of_unknown_speed_issues_a_forward_pass_in_its_interval():
+    """One image in fp32, torch 2.0.1, host not named: transformers' guide to torch.compile."""
+    step = traced("torchvision:resnet50", TimedPhase.INFERENCE).at(1)
+    gpus = [find_device(name) for name in ("V100 PCIe 16GB", "T4")]
+    v100, t4 = predict_steps(step, gpus, named_host("reference"))
+    assert v100.estimate.low_ns <= 6.48e6 <= v100.estimate.high_ns
+    assert v100.launch_ns > 0.5 * v100.estimate.value_ns
+    # There the kernels take as long, so that of the host only the longest that it can be is known.
+    assert t4.launch_ns < 6.03e6
 
 
 @needs_torchvision

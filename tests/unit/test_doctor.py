@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from breakeven.cost import reference_host
+from breakeven.device import find_device
 from breakeven.doctor import Finding, Sources, all_rules, diagnose
 from breakeven.simulate import Severity
 from breakeven.trace import (
@@ -174,7 +175,7 @@ def test_rules_work_with_the_real_costs() -> None:
         for i in range(8)
     ]
     trace = StepTrace(events=(copy(BATCH), *[layer] * 20, *update, sync("item")))
-    codes = {one.finding.code for one in diagnose(trace, GPU, reference_host())}
+    codes = {one.finding.code for one in diagnose(trace, find_device("A100"), reference_host())}
 
     assert codes >= {"COPY001", "LAUNCH001", "SYNC001"}
 

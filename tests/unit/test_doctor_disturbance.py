@@ -113,7 +113,7 @@ def test_trials_beside_a_disturbed_step(ms: float, load: float, found: list[str]
 
 @pytest.mark.parametrize(
     ("batch", "width", "load", "is_found"),
-    [(128, 1024, 0.0, True), (128, 1024, 0.7, False), (64, 512, 0.7, True)],
+    [(128, 768, 0.0, True), (128, 768, 0.7, False), (16, 64, 0.7, True)],
 )
 def test_launches_of_a_host_that_was_measured_under_load(
     batch: int, width: int, load: float, is_found: bool

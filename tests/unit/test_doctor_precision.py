@@ -30,7 +30,7 @@ from made_up_steps import at, op
 
 AMP = Settings(autocast_dtype="bfloat16")
 LARGE = {"batch": 2048, "inputs": 2048, "outputs": 2048}
-SMALL = {"batch": 32, "inputs": 64, "outputs": 64}
+SMALL = {"batch": 16, "inputs": 16, "outputs": 16}
 
 
 def test_all_rules_about_precision_are_registered() -> None:
@@ -151,10 +151,10 @@ def test_a_gpu_without_tf32_is_told_to_use_autocast() -> None:
 
 
 def test_launches_that_pace_half_of_the_step_do_not_hide_that_tensor_cores_idle() -> None:
-    # Each product is followed by six launches of next to nothing.
+    # Each product is followed by twenty launches of next to nothing.
     x = Blocks().tensor(16, 16)
     small = Op(name="aten.tanh.default", inputs=(x,), outputs=(x,))
-    layer = (*linear(batch=512, inputs=512, outputs=512), *(small,) * 6)
+    layer = (*linear(batch=512, inputs=512, outputs=512), *(small,) * 20)
     case = gpu_case(*layer * 12)
     found = only(NoTensorCores(), case)
 

@@ -158,7 +158,7 @@ def test_other_host_takes_more_where_the_script_takes_this_one_more_than_usual(
 ) -> None:
     named, step = reference_host(), predict_cpu_step(tiny, HERE)
     slow, slower = (
-        scaled_host(named, anchored_host(tiny, HERE, measured(step, by))) for by in (1.5, 3.0)
+        scaled_host(named, HERE, anchored_host(tiny, HERE, measured(step, by))) for by in (1.5, 3.0)
     )
     assert slower.name == named.name
     assert gpu_step_ns(tiny, slower) > 1.3 * gpu_step_ns(tiny, slow)

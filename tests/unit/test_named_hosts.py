@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from made_up_hosts import HOST, calibration
 
-from breakeven.cost import host_for, host_spec, measured_speed, reference_host
+from breakeven.cost import Era, host_for, host_spec, measured_speed, reference_host
 from breakeven.device import find_host_cpu
 
 
@@ -37,18 +37,18 @@ def test_hosts_that_were_not_measured_are_less_certain() -> None:
 
 
 def test_table_without_a_host_means_the_reference() -> None:
-    assert host_for("") == (reference_host(), None)
-    assert host_for("  ") == (reference_host(), None)
+    assert host_for("", Era.TORCH_2) == (reference_host(), None)
+    assert host_for("  ", Era.TORCH_2) == (reference_host(), None)
 
 
 def test_table_with_a_known_host_means_that_one() -> None:
-    host, caveat = host_for("AMD EPYC 7763 64-Core Processor")
+    host, caveat = host_for("AMD EPYC 7763 64-Core Processor", Era.TORCH_2)
     assert host == host_spec(find_host_cpu("epyc-7763"))
     assert caveat is None
 
 
 def test_unknown_host_is_the_reference_with_a_caveat() -> None:
-    host, caveat = host_for("VIA Nano U3300")
+    host, caveat = host_for("VIA Nano U3300", Era.TORCH_2)
     assert host == reference_host()
     assert caveat is not None
     assert caveat.code == "unknown-host"
@@ -58,7 +58,16 @@ def test_unknown_host_is_the_reference_with_a_caveat() -> None:
 
 
 def test_speed_of_a_measured_host_is_that_of_its_calls() -> None:
-    # Half of what the reference would take of each; then one of five is four times as slow.
-    assert measured_speed(calibration()) == pytest.approx(2.0)
-    slower = calibration(op=4 * 940.0, autograd=445.0, module=620.0, view=775.0, backward=1_685.0)
-    assert measured_speed(slower) == pytest.approx(2.0 * 4 ** (-1 / 5))
+    # Half of what the reference would take of each; then one of eight is four times as slow.
+    assert measured_speed(calibration()) == pytest.approx(2.0, rel=0.001)
+    slower = calibration(op=4 * 1_020.0)
+    assert measured_speed(slower) == pytest.approx(2.0 * 4 ** (-1 / 8), rel=0.001)
+
+
+def test_older_software_takes_longer_for_everything() -> None:
+    today, old = times_of(reference_host()), times_of(reference_host(Era.TORCH_1))
+    assert reference_host(Era.UNKNOWN) == reference_host(Era.TORCH_1)
+    # What only a host of today is known to take is no part of one that steps were fitted to.
+    fitted = {field for field in old if field not in ("device_ns", "module_ns", "step_ns")}
+    assert all(old[field] > 0.85 * today[field] for field in fitted)
+    assert old["op_ns"] + old["python_ns"] > 2 * (today["op_ns"] + today["python_ns"])

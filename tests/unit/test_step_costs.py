@@ -41,7 +41,7 @@ PRODUCT = Kernel(
 )  # fmt: skip
 SMALL = msgspec.structs.replace(POINTWISE, read_bytes=4.0, write_bytes=4.0, launches=3)
 KERNELS = (POINTWISE, PRODUCT, SMALL, POINTWISE)
-HOST = reference_host()
+HOST = reference_host(Era.TORCH_1_LATE)
 HERE = msgspec.structs.replace(HOST, id="here", log_sigma=0.07)
 ROW = tensor(4, 4, device="cuda:0")
 ADD = Op(name="aten.add.Tensor", inputs=(ROW, ROW), outputs=(ROW,), phase=Phase.FORWARD)
@@ -62,7 +62,10 @@ def effects(factors: dict[tuple[str, ...], float] | None = None) -> StepEffects:
 
 def costs(factors: dict[tuple[str, ...], float] | None = None, machine: str = "") -> StepCosts:
     return StepCosts(
-        efficiencies=load_efficiencies(), effects=effects(factors), era=Era.TORCH_2, machine=machine
+        efficiencies=load_efficiencies(),
+        effects=effects(factors),
+        era=Era.TORCH_1_LATE,
+        machine=machine,
     )
 
 
@@ -128,7 +131,7 @@ def test_a_datasheet_host_gets_all_its_effects() -> None:
 def test_a_measured_host_is_not_corrected() -> None:
     factors = {
         ("host",): 2.0,
-        ("host era", "torch 2"): 2.0,
+        ("host era", "torch 1.13"): 2.0,
         ("host class", "python"): 2.0,
         ("host class", "dispatch_pointwise"): 2.0,
         ("host class", "dispatch_gemm"): 1.5,

@@ -97,21 +97,20 @@ def take_apart(
         efficiencies: What benchmarks of operators taught.
     """
     devices = tuple({step.device.id: step.device for step in steps}.values())
-    hosts = {step.host.id: step.host for step in steps}
     simulated_ns = _simulated_ns(program, steps, efficiencies)
     kernels = _KernelClasses.of(program.kernels, devices, efficiencies)
-    host_ns = {name: _host_ns(program, host) for name, host in hosts.items()}
+    host_ns = {host: _host_ns(program, host) for host in {step.host for step in steps}}
     return tuple(
         StepSample(
             step=step,
-            simulated_ns=simulated_ns[step.device.id, step.host.id],
+            simulated_ns=simulated_ns[step.device.id, step.host],
             waiting_ns=sum(
                 copy_ns(copy.num_bytes, device=step.device, is_pinned=copy.is_pinned)
                 for copy in program.trace.events
                 if isinstance(copy, Copy) and copy.is_blocking
             ),
             device_parts=kernels.parts(step, devices.index(step.device)),
-            host_parts=_host_parts(program, step, host_ns[step.host.id]),
+            host_parts=_host_parts(program, step, host_ns[step.host]),
             overlap_keys=overlap_effect_keys(machine=step.machine),
         )
         for step in steps
@@ -120,17 +119,15 @@ def take_apart(
 
 def _simulated_ns(
     program: Program, steps: Sequence[MeasuredStep], efficiencies: EfficiencyTable
-) -> dict[tuple[str, str], float]:
+) -> dict[tuple[str, HostSpec], float]:
     """Return the time by device and host; the devices of a host are simulated together."""
     program = program.with_costs(StepCosts(efficiencies=efficiencies, effects=no_step_effects()))
-    hosts = {step.host.id: step.host for step in steps}
-    simulated_ns: dict[tuple[str, str], float] = {}
-    for host in hosts.values():
-        devices = {step.device.id: step.device for step in steps if step.host.id == host.id}
+    simulated_ns: dict[tuple[str, HostSpec], float] = {}
+    for host in {step.host for step in steps}:
+        devices = {step.device.id: step.device for step in steps if step.host == host}
         times = simulate([program], list(devices.values()), host).step_ns[0, :, 0]
         simulated_ns |= {
-            (device, host.id): time_ns
-            for device, time_ns in zip(devices, times.tolist(), strict=True)
+            (device, host): time_ns for device, time_ns in zip(devices, times.tolist(), strict=True)
         }
     return simulated_ns
 

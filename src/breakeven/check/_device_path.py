@@ -65,7 +65,7 @@ class DevicePath:
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
         anchored = self._anchored(here, self._plain.phases)
-        return anchored if host.is_measured else scaled_host(host, anchored)
+        return anchored if host.is_measured else scaled_host(host, here, anchored)
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
         program = build_program(self.step)

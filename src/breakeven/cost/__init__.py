@@ -18,6 +18,11 @@ from breakeven.cost._era import era_of as era_of
 from breakeven.cost._host_cost import HostPart as HostPart
 from breakeven.cost._host_cost import host_op_parts as host_op_parts
 from breakeven.cost._host_cost import starts_backward as starts_backward
+from breakeven.cost._host_measures import DEVICE_OPS as DEVICE_OPS
+from breakeven.cost._host_measures import MODULE_CALLS as MODULE_CALLS
+from breakeven.cost._host_measures import VIEW_MODULE_CALLS as VIEW_MODULE_CALLS
+from breakeven.cost._host_measures import HostMeasures as HostMeasures
+from breakeven.cost._host_measures import host_of as host_of
 from breakeven.cost._kernel import Algorithm as Algorithm
 from breakeven.cost._kernel import Family as Family
 from breakeven.cost._kernel import Kernel as Kernel

@@ -1,9 +1,18 @@
-"""Hosts that are not here: a typical one, and others by their CPU's single-thread speed."""
+"""Hosts that are not here: a typical one, and others by their CPU's single-thread speed.
+
+Under the software of today they are the CPU that was measured at another speed: the same model as
+that of a host that is measured. Older software took longer for the same work, and by how much
+differs between the kinds of work, so that what was published of it is the base of its own.
+"""
 
 from __future__ import annotations
 
 import math
 
+import msgspec
+
+from breakeven.cost._era import Era
+from breakeven.cost._host_measures import HostMeasures, host_of
 from breakeven.device import HostCalibration, HostCpu, HostSpec, find_host_cpu
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.units import format_digits
@@ -17,67 +26,92 @@ _REFERENCE_LOG_SIGMA = 0.35
 _SPEED_LOG_SIGMA = 0.12
 _VIRTUAL_SPEED_LOG_SIGMA = 0.20
 
-# What the reference host would take by the measurement of `breakeven calibrate`, in nanoseconds:
-# 2.06 times what an AMD EPYC of 2024 (Zen 5, 4.5 GHz) took in 2026-11 under torch 2.13 and Python
-# 3.11, since its core has 2.06 times the single-thread speed by the table of CPUs.
-_REFERENCE_MEASURES_NS = {
-    "op": 1_880.0,
-    "autograd": 890.0,
-    "module": 1_240.0,
-    "view": 1_550.0,
-    "backward": 3_370.0,
-}
+# What an AMD EPYC of 2024 (Zen 5, 4.5 GHz) took by the measurement of `breakeven calibrate` in
+# 2026-11 under torch 2.13 and Python 3.11, and the single-thread speed of its core by the table of
+# CPUs.
+_MEASURED = HostMeasures(
+    op_ns=990.0,
+    autograd_ns=425.0,
+    module_ns=630.0,
+    view_ns=775.0,
+    backward_ns=1_650.0,
+    backward_call_ns=32_500.0,
+    foreach_ns=2_080.0,
+    foreach_tensor_ns=1_300.0,
+)
+_MEASURED_SPEED = 2.06
+_REFERENCE = _MEASURED.times(_MEASURED_SPEED)
+
+_REFERENCE_ID = "reference"
+_REFERENCE_NAME = "Server CPU, early 2020s"
 
 
-def reference_host() -> HostSpec:
-    """Return a typical server CPU of the early 2020s under eager PyTorch of its day.
+def reference_host(era: Era = Era.TORCH_2) -> HostSpec:
+    """Return a typical server CPU of the early 2020s under eager PyTorch.
 
-    An elementwise operator in a loop of its own then takes 8 µs with its launch, in a forward
-    pass 20 µs. Hosts differ by 2x either way.
+    Hosts differ by 2x either way.
+
+    Args:
+        era: Software; where it is not known it is taken for one of before torch 2, as most tables'.
     """
-    return HostSpec(
-        id="reference",
-        name="Server CPU, early 2020s",
-        op_ns=5_500.0,
-        python_ns=9_850.0,
-        view_python_ns=4_600.0,
-        autograd_ns=1_800.0,
-        backward_ns=13_500.0,
-        backward_call_ns=60_000.0,
-        foreach_ns=12_000.0,
-        foreach_tensor_ns=500.0,
-        view_ns=3_000.0,
+    if era is not Era.TORCH_2:
+        return _BEFORE_TORCH_2
+    return host_of(
+        _REFERENCE,
+        host_id=_REFERENCE_ID,
+        name=_REFERENCE_NAME,
         log_sigma=_REFERENCE_LOG_SIGMA,
         source=(
-            "op: eager add queued on an A100 8 µs (Torch-FL PR 27, 2026), less the launch; "
-            "autograd: 6.8 against 5.0 µs (pytorch issue 41383, 2020); view: 2.7-4.7 µs with an "
-            "event pair (NeuSight traces); python of views: 1.5 µs on an AMD EPYC in 2026, at half "
-            "its speed and with software 1.5 times as slow; python of operators: twice op, less "
-            "what a convolutional network has of views; backward: 2.5 times op, as measured there; "
-            "backward call: 28 µs there, at half its speed; foreach: from op. Together they make "
-            "the forward pass of an efficientnet_b5 of batch 1 on an A100 20 ms, which took "
-            "17.8 ms, all of it dispatch (pytorch issue 82793, 2022)"
+            f"an AMD EPYC of 2024, measured in 2026-11 under torch 2.13 and Python 3.11, × "
+            f"{_MEASURED_SPEED:g} for its single-thread speed"
         ),
     )
 
 
-def host_spec(cpu: HostCpu) -> HostSpec:
-    """Return the reference host with the single-thread speed of ``cpu``."""
-    reference = reference_host()
+# An elementwise operator in a loop of its own then takes 8 µs with its launch, in a forward pass
+# 20 µs.
+_BEFORE_TORCH_2 = HostSpec(
+    id=_REFERENCE_ID,
+    name=_REFERENCE_NAME,
+    op_ns=5_500.0,
+    python_ns=9_850.0,
+    view_python_ns=4_600.0,
+    autograd_ns=1_800.0,
+    backward_ns=13_500.0,
+    backward_call_ns=60_000.0,
+    foreach_ns=12_000.0,
+    foreach_tensor_ns=500.0,
+    view_ns=3_000.0,
+    log_sigma=_REFERENCE_LOG_SIGMA,
+    source=(
+        "op: eager add queued on an A100 8 µs (Torch-FL PR 27, 2026), less the launch; "
+        "autograd: 6.8 against 5.0 µs (pytorch issue 41383, 2020); view: 2.7-4.7 µs with an "
+        "event pair (NeuSight traces); python of views: 1.5 µs on an AMD EPYC in 2026, at half "
+        "its speed and with software 1.5 times as slow; python of operators: twice op, less "
+        "what a convolutional network has of views; backward: 2.5 times op, as measured there; "
+        "backward call: 28 µs there, at half its speed; foreach: from op. Together they make "
+        "the forward pass of an efficientnet_b5 of batch 1 on an A100 20 ms, which took "
+        "17.8 ms, all of it dispatch (pytorch issue 82793, 2022)"
+    ),
+)
+
+
+def host_spec(cpu: HostCpu, era: Era = Era.TORCH_2) -> HostSpec:
+    """Return the reference host with the single-thread speed of ``cpu``.
+
+    Args:
+        cpu: The CPU.
+        era: Software.
+    """
+    reference = reference_host(era)
     slowdown = 1 / cpu.single_thread_speed
     sigma = _VIRTUAL_SPEED_LOG_SIGMA if cpu.is_virtual else _SPEED_LOG_SIGMA
-    return HostSpec(
+    times = msgspec.structs.asdict(reference).items()
+    return msgspec.structs.replace(
+        reference,
+        **{name: value * slowdown for name, value in times if name.endswith("_ns")},
         id=cpu.id,
         name=cpu.name,
-        op_ns=reference.op_ns * slowdown,
-        python_ns=reference.python_ns * slowdown,
-        view_python_ns=reference.view_python_ns * slowdown,
-        autograd_ns=reference.autograd_ns * slowdown,
-        backward_ns=reference.backward_ns * slowdown,
-        backward_call_ns=reference.backward_call_ns * slowdown,
-        foreach_ns=reference.foreach_ns * slowdown,
-        foreach_tensor_ns=reference.foreach_tensor_ns * slowdown,
-        view_ns=reference.view_ns * slowdown,
         log_sigma=math.hypot(reference.log_sigma, sigma),
         source=(
             f"reference host × {slowdown:.2f}: {cpu.core} at {format_digits(cpu.boost_hz / 1e9)} "
@@ -86,21 +120,22 @@ def host_spec(cpu: HostCpu) -> HostSpec:
     )
 
 
-def host_for(name: str) -> tuple[HostSpec, Caveat | None]:
+def host_for(name: str, era: Era) -> tuple[HostSpec, Caveat | None]:
     """Return the host that a table's ``host`` column means.
 
     Args:
         name: A CPU, as a system calls it; empty where the table does not say.
+        era: Software.
 
     Returns:
         The reference host where the name is empty, and with a caveat where it is not known.
     """
     if not name.strip():
-        return reference_host(), None
+        return reference_host(era), None
     try:
-        return host_spec(find_host_cpu(name)), None
+        return host_spec(find_host_cpu(name), era), None
     except BreakevenError as error:
-        return reference_host(), Caveat(
+        return reference_host(era), Caveat(
             code="unknown-host",
             message=f"{error.message}; the reference host stands in for it",
         )
@@ -112,7 +147,7 @@ def measured_speed(calibration: HostCalibration) -> float:
     The geometric mean over what Python, the dispatcher and autograd took.
     """
     logs = [
-        math.log(reference_ns / max(calibration.figure(code).median_ns, 1.0))
-        for code, reference_ns in _REFERENCE_MEASURES_NS.items()
+        math.log(reference_ns / max(calibration.figure(name[: -len("_ns")]).median_ns, 1.0))
+        for name, reference_ns in msgspec.structs.asdict(_REFERENCE).items()
     ]
     return math.exp(sum(logs) / len(logs))

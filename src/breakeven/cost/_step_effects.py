@@ -221,7 +221,9 @@ def host_effect_keys(
     if is_measured:
         return ()
     kind = part.value
-    keys: tuple[EffectKey, ...] = (("host",), ("host class", kind), ("host era", era))
+    keys: tuple[EffectKey, ...] = ()
+    if era is not Era.TORCH_2:  # what is common to hosts under today's software was measured
+        keys = (("host",), ("host class", kind), ("host era", era))
     if not machine:
         return keys
     phase = "backward" if kind.startswith(("backward", "accumulate")) else "forward"

@@ -11,8 +11,15 @@ from datetime import UTC, datetime
 import numpy as np
 import torch
 
-from breakeven.cost import launch_costs
-from breakeven.device import HERE, HostCalibration, HostFigure, HostSpec, find_device
+from breakeven.cost import (
+    DEVICE_OPS,
+    MODULE_CALLS,
+    VIEW_MODULE_CALLS,
+    HostMeasures,
+    host_of,
+    launch_costs,
+)
+from breakeven.device import HERE, HostCalibration, HostFigure, find_device
 from breakeven.errors import UnknownDeviceError
 from breakeven.measure._clock import CudaClock, HostClock
 from breakeven.measure._host_calls import NUM_CHAINED, NUM_LIST_TENSORS, host_calls
@@ -24,25 +31,6 @@ from breakeven.timing import Clock
 _QUICK_ROUNDS = 60
 _LAUNCH_ROUNDS = 20
 
-# What a device's operator costs the host beyond the same operator on the CPU, launch excluded, in
-# operators of the CPU: the device's guard and stream, its allocator, checks of its errors. Queued
-# on a GPU an elementwise operator takes 4.4 µs (RTX 3090 Ti, 2022; mli/transformers-benchmarks)
-# to 8 µs (A100, 2026; Torch-FL PR 27), of which the launch is 1.7-2.3 µs; on the CPU 2.0 µs
-# (pytorch issue 41383, 2020) at about the same speed: 0.3 to 1.9 more. Where there is a device it
-# is measured instead.
-_DEVICE_DISPATCHES = 1.0
-# Python around an operator and around a view, in calls of an empty module: of modules and of
-# wrappers in torch.nn.functional, attribute look-ups, all with colder caches than a loop's. Forward
-# passes over tensors of a few elements took per kernel, beyond the operators themselves, 0 such
-# calls (products and tanh in a loop; linear and ReLU), 0.3 (ReLU modules), 1 (linear, ReLU, layer
-# norm, dropout), 1.5 (convolution, batch norm, ReLU), 2.9 (batch norm, ReLU), 5.2 (GPT-2) and 5.9
-# (BERT), which have 0, 0.5, 0, 0.3, 0.2, 0.3, 1.0 and 1.5 views per kernel (AMD EPYC, 2026-11,
-# torch 2.13, Python 3.11; least squares gives 0 and 3.6).
-_MODULE_CALLS = 0.5
-_VIEW_MODULE_CALLS = 2.5
-# On the CPU a foreach operator is a loop over tensors: each costs an operator there, and only the
-# packing of its pointers on a device, which a tenth of it stands for. Judgement.
-_PACKING_SHARE = 0.1
 # Of what a step spends on a host of which all was measured. Of the eight networks above, predicted
 # forward times lay within 0.75 to 1.30 of the measured ones on the CPU that they were chosen on; a
 # device's share, other machines and other code add to that.
@@ -104,22 +92,23 @@ def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostC
         **{code: values for code, values in times.items() if code in _SHOWN},
     }
     cost = {code: max(0.0, float(np.median(values))) for code, values in rounds.items()}
-    more_ns, how = _device_share(cost, device_name)
-    host = HostSpec(
-        id=HERE,
-        name=cpu_name(),
-        op_ns=cost["op"] + more_ns,
-        python_ns=_MODULE_CALLS * cost["module"],
-        view_python_ns=_VIEW_MODULE_CALLS * cost["module"],
+    measures = HostMeasures(
+        op_ns=cost["op"],
         autograd_ns=cost["autograd"],
-        backward_ns=cost["backward"] + more_ns,
-        backward_call_ns=cost["backward_call"],
-        foreach_ns=cost["foreach"] + more_ns,
-        foreach_tensor_ns=_PACKING_SHARE * cost["foreach_tensor"],
-        view_ns=cost["view"],
-        device_ns=more_ns,
         module_ns=cost["module"],
+        view_ns=cost["view"],
+        backward_ns=cost["backward"],
+        backward_call_ns=cost["backward_call"],
+        foreach_ns=cost["foreach"],
+        foreach_tensor_ns=cost["foreach_tensor"],
+    )
+    device_ns, how = _device_share(cost, device_name)
+    host = host_of(
+        measures,
+        host_id=HERE,
+        name=cpu_name(),
         log_sigma=math.hypot(_MEASURED_LOG_SIGMA, _log_spread(rounds["op"])),
+        device_ns=device_ns,
         source=(
             f"measured on {cpu_name()}, {datetime.now(tz=UTC):%Y-%m-%d}, "
             f"torch {torch.__version__}, Python {platform.python_version()}; {how}"
@@ -146,7 +135,7 @@ _FIGURES = {
     "autograd": ("recorded for backward, more", "forward pass"),
     "module": (
         "call of an empty module",
-        f"Python, ×{_MODULE_CALLS:g}, of views ×{_VIEW_MODULE_CALLS:g}",
+        f"Python, ×{MODULE_CALLS:g}, of views ×{VIEW_MODULE_CALLS:g}",
     ),
     "view": ("view", "views"),
     "backward": ("operator run backward", "backward pass"),
@@ -163,15 +152,15 @@ _FIGURES = {
 }
 
 
-def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float, str]:
-    """Return what an operator of a device costs the host more, and how that is known."""
-    assumed = f"a device's share of an operator taken as {_DEVICE_DISPATCHES:g} times that of a CPU"
+def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float | None, str]:
+    """Return what an operator of a device costs the host more, if known, and how that is known."""
+    assumed = f"a device's share of an operator taken as {DEVICE_OPS:g} times that of a CPU"
     if not device_name:
-        return _DEVICE_DISPATCHES * cost["op"], assumed
+        return None, assumed
     try:
         launch_ns = launch_costs(find_device(device_name)).launch_ns
     except UnknownDeviceError:
-        return _DEVICE_DISPATCHES * cost["op"], f"{assumed}, since {device_name} is not known"
+        return None, f"{assumed}, since {device_name} is not known"
     return (
         max(0.0, cost["cuda_queued"] - launch_ns - cost["op"]),
         f"a device's share of an operator measured on {device_name}",

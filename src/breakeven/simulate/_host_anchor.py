@@ -56,20 +56,9 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Usual:
-    """How much more the host's work in a phase takes than the costs per operator make it."""
-
-    factor: float
-    log_sigma: float
-
-
-# Of the thirty networks of `benchmarks/small_steps.py`, where the step itself is the evidence.
-_USUAL = {
-    Phase.FORWARD: _Usual(factor=1.15, log_sigma=0.2),
-    Phase.BACKWARD: _Usual(factor=0.94, log_sigma=0.2),
-    Phase.OPTIMIZER: _Usual(factor=1.45, log_sigma=0.3),
-}
+# How far off a host's factors are as a rule, from the thirty networks of
+# `benchmarks/small_steps.py`, where the step itself is the evidence.
+_USUAL_LOG_SIGMA = {Phase.FORWARD: 0.2, Phase.BACKWARD: 0.2, Phase.OPTIMIZER: 0.3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +66,16 @@ class _Phase:
     """What the host issues in one phase, in nanoseconds.
 
     Args:
-        modelled_ns: By the costs per operator.
+        usual_ns: By the costs per operator, and what is usual for such a phase.
+        usual_log_sigma: How far off that is as a rule.
+        modelled_ns: By the costs per operator alone.
         device_ns: The part of that which only a device's operators take.
         arithmetic_ns: What its operators take the CPU beyond being called.
         looping_ns: What the CPU's loops over lists take.
     """
 
+    usual_ns: float
+    usual_log_sigma: float
     modelled_ns: float
     device_ns: float
     arithmetic_ns: float
@@ -120,7 +113,9 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         measured: The step on its CPU.
     """
     predicted = predict_cpu_step(program, host)
-    phases = {phase: _phase(issued, program, host) for phase, issued in issued_ops(program).items()}
+    issued, usual = issued_ops(program), _usual_factors(host)
+    bare = replace(host, forward_factor=1.0, backward_factor=1.0, optimizer_factor=1.0)
+    phases = {phase: _phase(phase, issued[phase], program, bare, usual[phase]) for phase in usual}
     arithmetic_ns = sum(phase.arithmetic_ns for phase in phases.values())
     measured_ns = measured.forward_ns + measured.backward_ns + measured.optimizer_ns
     # Arithmetic leaves cold caches to the CPU's Python, which a GPU does not.
@@ -135,7 +130,7 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
     }
     works = {
         phase: _work(
-            _USUAL[phase], phases[phase], time_ns=max(time_ns, 0.0), cold=cold,
+            phases[phase], time_ns=max(time_ns, 0.0), cold=cold,
             slowness=slowness if phase is Phase.OPTIMIZER else 1.0,
         )
         for phase, time_ns in times_ns.items()
@@ -155,25 +150,46 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
     )
 
 
-def scaled_host(host: HostSpec, anchored: HostSpec) -> HostSpec:
-    """Return another host with what a script takes one that was measured beyond what is usual.
+def scaled_host(host: HostSpec, here: HostSpec, anchored: HostSpec) -> HostSpec:
+    """Return another host with its work in each phase as a step that was measured here tells it.
 
-    The costs of a host that was not measured come from whole steps, and contain what is usual.
+    What a script takes beyond what is usual it takes on any CPU; how fast another one is stays as
+    uncertain as it was.
 
     Args:
         host: The other one.
-        anchored: What a measured step made of this machine.
+        here: This one.
+        anchored: What the measured step made of this one.
     """
     return replace(
         host,
-        forward_factor=anchored.forward_factor / _USUAL[Phase.FORWARD].factor,
-        backward_factor=anchored.backward_factor / _USUAL[Phase.BACKWARD].factor,
-        optimizer_factor=anchored.optimizer_factor / _USUAL[Phase.OPTIMIZER].factor,
+        step_ns=anchored.step_ns * cpu_op_ns(host) / cpu_op_ns(here),
+        forward_factor=anchored.forward_factor,
+        backward_factor=anchored.backward_factor,
+        optimizer_factor=anchored.optimizer_factor,
     )
 
 
-def _phase(issued: Sequence[IssuedOp], program: Program, host: HostSpec) -> _Phase:
-    """Return what is known of a phase before it is measured."""
+def _usual_factors(host: HostSpec) -> dict[Phase, float]:
+    return {
+        Phase.FORWARD: host.forward_factor,
+        Phase.BACKWARD: host.backward_factor,
+        Phase.OPTIMIZER: host.optimizer_factor,
+    }
+
+
+def _phase(
+    phase: Phase, issued: Sequence[IssuedOp], program: Program, host: HostSpec, usual_factor: float
+) -> _Phase:
+    """Return what is known of a phase before it is measured.
+
+    Args:
+        phase: Which one.
+        issued: Its operators.
+        program: The step.
+        host: The host without any factor on its phases.
+        usual_factor: Its usual factor on this phase.
+    """
     cpu = _without_device(host)
     modelled_ns = cpu_issue_ns = arithmetic_ns = looping_ns = 0.0
     for each in issued:
@@ -186,6 +202,8 @@ def _phase(issued: Sequence[IssuedOp], program: Program, host: HostSpec) -> _Pha
             least_ns = max(_LEAST_DISPATCH_OPS * cpu.op_ns, _COLD_DISPATCH * called_ns)
             arithmetic_ns += max(0.0, native_ns(each, host) - least_ns - looped)
     return _Phase(
+        usual_ns=usual_factor * modelled_ns,
+        usual_log_sigma=_USUAL_LOG_SIGMA[phase],
         modelled_ns=modelled_ns,
         device_ns=modelled_ns - cpu_issue_ns,
         arithmetic_ns=arithmetic_ns,
@@ -193,11 +211,10 @@ def _phase(issued: Sequence[IssuedOp], program: Program, host: HostSpec) -> _Pha
     )
 
 
-def _work(usual: _Usual, phase: _Phase, *, time_ns: float, cold: float, slowness: float) -> _Work:
+def _work(phase: _Phase, *, time_ns: float, cold: float, slowness: float) -> _Work:
     """Return the host's work in a phase.
 
     Args:
-        usual: What it takes as a rule.
         phase: What is known of it.
         time_ns: What it took on the CPU.
         cold: Share of the step that is arithmetic.
@@ -205,9 +222,9 @@ def _work(usual: _Usual, phase: _Phase, *, time_ns: float, cold: float, slowness
     """
     modelled_ns, device_ns = phase.modelled_ns, phase.device_ns
     arithmetic_ns, looping_ns = phase.arithmetic_ns, slowness * phase.looping_ns
-    usual_ns = usual.factor * modelled_ns
+    usual_ns = phase.usual_ns
     if not modelled_ns or not time_ns:
-        error_ns = usual.log_sigma * usual_ns
+        error_ns = phase.usual_log_sigma * usual_ns
         return _Work(
             modelled_ns=modelled_ns, device_ns=device_ns, time_ns=usual_ns, error_ns=error_ns
         )
@@ -223,7 +240,7 @@ def _work(usual: _Usual, phase: _Phase, *, time_ns: float, cold: float, slowness
     # A script may do anything: what is surely far from usual is not to be drawn there.
     low_ns, high_ns = seen_ns - 2 * seen_error_ns, seen_ns + 2 * seen_error_ns
     surely_off = math.log(max(low_ns / usual_ns, usual_ns / high_ns, 1.0))
-    usual_log_sigma = math.hypot(usual.log_sigma, surely_off)
+    usual_log_sigma = math.hypot(phase.usual_log_sigma, surely_off)
     weight = usual_log_sigma**2 / (usual_log_sigma**2 + seen_log_sigma**2)
     host_ns = usual_ns * (seen_ns / usual_ns) ** weight
     return _Work(

@@ -113,12 +113,13 @@ def run_network(bench: Bench, network: str, counts: Sequence[int]) -> NetworkRun
 
 def predict_of_2016(trace: StepTrace, devices: Sequence[DeviceSpec]) -> tuple[StepPrediction, ...]:
     """Return the step under the software of 2016, fed by a CPU of its years."""
-    costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects(), era=Era.TORCH7)
-    return predict_steps(trace, devices, _host_of_2016(costs), costs=costs)
+    era = Era.TORCH7
+    costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects(), era=era)
+    return predict_steps(trace, devices, _host_of_2016(costs, era), costs=costs)
 
 
-def _host_of_2016(costs: StepCosts) -> HostSpec:
-    host, caveat = host_for(HOST_OF_2016)
+def _host_of_2016(costs: StepCosts, era: Era) -> HostSpec:
+    host, caveat = host_for(HOST_OF_2016, era)
     assert caveat is None, caveat
     return replace(host, log_sigma=costs.host_log_sigma(host))
 

@@ -237,7 +237,7 @@ class _Places:
                 era=era_of(row.framework),
                 machine=machine,
             )
-            host, caveat = host_for(row.host)
+            host, caveat = host_for(row.host, era_of(row.framework))
             self._places[machine] = _Place(
                 device=find_device(row.device),
                 host=msgspec.structs.replace(host, log_sigma=costs.host_log_sigma(host)),
@@ -248,11 +248,12 @@ class _Places:
 
 
 def _measured(row: TableRow) -> MeasuredStep:
-    host, _ = host_for(row.host)
+    era = era_of(row.framework)
+    host, _ = host_for(row.host, era)
     return MeasuredStep(
         device=find_device(row.device),
         host=host,
-        era=era_of(row.framework),
+        era=era,
         machine=machine_of(row),
         measured_ns=row.value_ns,
     )
