@@ -61,7 +61,7 @@ def test_its_step_is_known_in_full(bench: Bench, name: str) -> None:
 
 def test_a_network_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "networks", lambda: {"FCN-R": 1024})
-    monkeypatch.setattr(system, "physical_cores", lambda: 1)
+    monkeypatch.setattr(system, "num_physical_cores", lambda: 1)
     report = Shi2016().run(bench)
     cpu_table, gpu_table = report.tables[:2]
     (cpu_row, *_) = [row for row in cpu_table.rows if row.source is RowSource.MEASURED]

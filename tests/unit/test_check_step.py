@@ -8,12 +8,9 @@ from msgspec.structs import replace
 from breakeven.check import _check_step as module
 from breakeven.check import check_step
 from breakeven.cost import reference_host
-from breakeven.errors import BreakevenError, Caveat, UnknownDeviceError
-from breakeven.timing import BUSY_MACHINE, Source
+from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.timing import Measurement, Source
 from breakeven.verdict import NoCrossover
-
-BUSY = Caveat(code=BUSY_MACHINE, message="other processes used 50 % of this machine")
-
 
 PARAMETER = torch.ones(8, requires_grad=True)
 OPTIMIZER = torch.optim.SGD([PARAMETER], lr=0.1)
@@ -39,7 +36,8 @@ def test_function_is_measured_here_and_predicted_elsewhere() -> None:
 
 
 def test_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [replace(plain_run(24_000_000), caveats=(BUSY,)), plain_run(70_000)]
+    busy = Measurement(samples_ns=(24_000_000,) * 9, waited_ns=(20_000_000,) * 9)
+    runs = [replace(plain_run(), measurement=busy), plain_run(70_000)]
     monkeypatch.setattr(module, "time_step", lambda *_, **__: runs.pop(0))
     monkeypatch.setattr(module, "trace_step", lambda _: traced_run())
     report = check_step(step, devices=["t4"], host="reference")

@@ -28,6 +28,7 @@ from breakeven.report._explain_strip import timeline_strip
 from breakeven.report._explain_text import (
     CauseGroup,
     cause_words,
+    choice_word,
     frames_text,
     gain_text,
     group_of,
@@ -511,9 +512,9 @@ def test_a_report_that_breaks_its_schema_is_not_written() -> None:
 
 def test_choices_are_words() -> None:
     text = shown(made_up.launch_bound())
-    for choice in Choice:
-        word = {"cpu": "CPU 1.2×", "gpu": "GPU 1.4×", "too_close": "too close"}[choice.value]
+    for word in ("CPU 1.2×", "GPU 1.4×", "too close"):
         assert word in text
+    assert {choice_word(choice) for choice in Choice} == {"CPU", "GPU", "too close", "undecided"}
 
 
 def test_files_are_named_below_the_folder_that_they_share() -> None:

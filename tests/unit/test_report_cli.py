@@ -70,7 +70,7 @@ DAMAGES: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     (lambda document: document[: len(document) // 2], "is cut off"),
     (lambda _: b" \n", "is cut off: it is empty"),
     (lambda document: document.replace(b'": ', b'"= '), "is not JSON"),
-    (lambda document: document.replace(b'_version": 1', b'_version": 9'), "reads version 1"),
+    (lambda document: document.replace(b'_version": 2', b'_version": 9'), "reads version 2"),
     (lambda document: document.replace(b'"host"', b'"hots"'), "was edited or damaged.*host"),
     (lambda document: document.replace(b'"predicted"', b'"guessed"'), "edited or damaged"),
     (lambda document: document.replace(b"examples/", b"\xff\xfe"), "is not JSON|damaged"),

@@ -11,12 +11,15 @@ from made_up_runs import (
     plain_run,
     traced_run,
 )
+from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, PlainRun, TracedRun
-from breakeven.check import SilentProgress
+from breakeven.capture import FailureKind, PlainRun, ThreadTrial, TracedRun
+from breakeven.check import SilentProgress, measure_at_best
 from breakeven.check._runs import Runs
-from breakeven.errors import BreakevenError, Caveat, ScriptError
-from breakeven.timing import BUSY_MACHINE, Measurement
+from breakeven.errors import BreakevenError, ScriptError
+from breakeven.timing import Measurement
+
+DISTURBED = Measurement(samples_ns=(2_000_000,) * 9, waited_ns=(1_500_000,) * 9)
 
 
 def runs_of(*answers: Answer) -> tuple[Runs, ScriptedLauncher]:
@@ -102,32 +105,44 @@ def test_own_gpu_is_left_to_the_script_and_not_pretended() -> None:
     assert (launcher.requests[2].on_cuda, launcher.requests[2].has_cuda) == (True, False)
 
 
-def disturbed(step_ns: int) -> PlainRun:
-    run = plain_run()
-    return PlainRun(
-        measurement=Measurement(samples_ns=(step_ns,) * 9),
-        processor=run.processor,
-        precision=run.precision,
-        num_threads=run.num_threads,
-        peak_memory_bytes=run.peak_memory_bytes,
-        caveats=(Caveat(code=BUSY_MACHINE, message="other processes ran"),),
-    )
-
-
-def test_disturbed_measurement_is_repeated_and_the_faster_one_counts() -> None:
-    slow, fast = disturbed(2_000_000), plain_run(1_000_000)
-    assert runs_of(slow, fast)[0].measure() is fast
-    assert runs_of(disturbed(1_000_000), disturbed(3_000_000))[0].measure().measurement == (
-        plain_run(1_000_000).measurement
-    )
-    assert runs_of(slow, failure())[0].measure() is slow
-
-
-def test_disturbed_measurement_of_long_steps_is_not_repeated() -> None:
-    slow = disturbed(1_000_000_000)
+def test_a_run_that_was_disturbed_is_not_repeated_since_it_waited_itself() -> None:
+    slow = replace(plain_run(), measurement=DISTURBED)
     runs, launcher = runs_of(slow)
     assert runs.measure() is slow
     assert len(launcher.requests) == 1
+
+
+def with_trial(as_set: Measurement, one_thread_ns: int) -> PlainRun:
+    trial = ThreadTrial(num_threads=1, measurement=Measurement(samples_ns=(one_thread_ns,) * 9))
+    return replace(plain_run(), num_threads=4, measurement=as_set, trials=(trial,))
+
+
+@pytest.mark.parametrize(
+    ("one_thread_ns", "num_results", "used"), [(500_000, 2, 1), (950_000, 1, 4), (2_000_000, 1, 4)]
+)
+def test_fewer_threads_are_used_where_they_are_clearly_faster(
+    one_thread_ns: int, num_results: int, used: int
+) -> None:
+    as_set = Measurement(samples_ns=(1_000_000,) * 9)
+    runs, launcher = runs_of(with_trial(as_set, one_thread_ns), plain_run())
+    found = measure_at_best(runs, traced_run())
+    assert (found.as_set.num_threads, found.best.num_threads) == (4, used)
+    settings = ["1 thread", "4 threads"] if num_results == 2 else [""]
+    assert [result.setting for result in found.results] == settings
+    assert launcher.requests[0].tries_threads
+    runs.measure_on_cuda()
+    assert launcher.requests[1].configuration.num_threads == (1 if used == 1 else 0)
+
+
+def test_fewer_threads_that_are_left_alone_count_more_than_several_that_wait() -> None:
+    slow = with_trial(DISTURBED, 3_000_000)
+    runs, launcher = runs_of(slow, traced_run())
+    found = measure_at_best(runs, traced_run())
+    assert found.best.num_threads == 1
+    assert [result.is_disturbed for result in found.results] == [False, True]
+    # The recording was disturbed as well.
+    assert launcher.requests[1].is_traced
+    assert launcher.requests[1].configuration.num_threads == 1
 
 
 def test_progress_hears_stages_and_steps() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.systems._shi2016_threads import gains, physical_cores, thread_counts
+from breakeven.processor import num_physical_cores
+from breakeven.systems._shi2016_threads import gains, thread_counts
 
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system does not tell a process's processors"
@@ -36,7 +37,7 @@ def test_two_threads_of_a_core_are_one_core(
 ) -> None:
     folder = topology(tmp_path, {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert physical_cores(folder) == 2
+    assert num_physical_cores(folder) == 2
 
 
 @needs_affinity
@@ -45,7 +46,7 @@ def test_only_cores_that_the_process_may_use_count(
 ) -> None:
     folder = topology(tmp_path, {0: "0", 1: "1", 2: "2", 3: "3"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
-    assert physical_cores(folder) == 1
+    assert num_physical_cores(folder) == 1
 
 
 @needs_affinity
@@ -53,7 +54,7 @@ def test_where_the_kernel_does_not_tell_each_processor_is_a_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert physical_cores(tmp_path) == 3
+    assert num_physical_cores(tmp_path) == 3
 
 
 def test_gains_are_factors_from_each_time_to_the_next() -> None:

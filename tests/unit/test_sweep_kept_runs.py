@@ -9,18 +9,16 @@ from made_up_runs import SCRIPT, failure, plain_run
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile, file_digest
-from breakeven.errors import Caveat
 from breakeven.store import MachineKey
 from breakeven.sweep import EngineRun
 from breakeven.sweep._kept_runs import KeptRuns
-from breakeven.timing import BUSY_MACHINE, Measurement
+from breakeven.timing import Measurement
 from breakeven.trace import Configuration
 
 MACHINE = MachineKey(
     hostname="here", processor="Made-up CPU", num_processors=2, python_version="3.11",
     torch_version="2.9", breakeven_version="1",
 )  # fmt: skip
-BUSY = Caveat(code=BUSY_MACHINE, message="other processes ran")
 
 
 @pytest.fixture(autouse=True)
@@ -236,7 +234,9 @@ def test_failure_is_an_answer_and_is_not_kept() -> None:
 
 def disturbed(step_ns: int) -> PlainRun:
     run = plain_run(step_ns)
-    return replace(run, caveats=(BUSY,), measurement=Measurement(samples_ns=(step_ns,) * 9))
+    return replace(
+        run, measurement=Measurement(samples_ns=(step_ns,) * 9, waited_ns=(step_ns // 2,) * 9)
+    )
 
 
 @pytest.mark.parametrize("tries", [(3_000_000, 2_000_000), (2_000_000, 3_000_000)])

@@ -22,6 +22,7 @@ from breakeven.capture._protocol import RunRequest as RunRequest
 from breakeven.capture._protocol import SourceFile as SourceFile
 from breakeven.capture._protocol import Target as Target
 from breakeven.capture._protocol import TargetKind as TargetKind
+from breakeven.capture._protocol import ThreadTrial as ThreadTrial
 from breakeven.capture._protocol import TracedRun as TracedRun
 from breakeven.capture._script_process import run_on_pretended_gpus as run_on_pretended_gpus
 from breakeven.capture._script_process import run_script as run_script

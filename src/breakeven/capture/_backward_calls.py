@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import torch
 from torch._C._functorch import get_interpreter_stack
 
 from breakeven.configure import Patches
+from breakeven.measure import own_time_ns
 
 
 class _Here(threading.local):
@@ -57,7 +57,7 @@ class BackwardCalls(Patches):
             *args: Any, **kwargs: Any,
         ) -> Any:  # fmt: skip
             here.depth += 1
-            begun_ns = perf_counter_ns()
+            begun_ns = own_time_ns()
             try:
                 result = original(
                     outputs, gradients, retain_graph, create_graph, inputs, *args, **kwargs
@@ -65,7 +65,7 @@ class BackwardCalls(Patches):
             finally:
                 here.depth -= 1
             if not here.depth:
-                duration_ns = perf_counter_ns() - begun_ns
+                duration_ns = own_time_ns() - begun_ns
                 is_differentiated = bool(create_graph) and not _is_outermost_transform()
                 self._on_end(BackwardCall(outputs, inputs or (), is_differentiated, duration_ns))
             return result

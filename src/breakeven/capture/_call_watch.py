@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch.utils.checkpoint
 from breakeven.capture._location import caller_of_constructor, is_user_file, locate
 from breakeven.capture._recorder import StepRecorder
 from breakeven.configure import Patches
+from breakeven.measure import own_time_ns
 from breakeven.trace import Call, Location
 
 # Functions by the modules that offer them, all under one name; the last part of it is theirs.
@@ -160,10 +160,10 @@ class CallWatch(Patches):
         def call(*args: Any, **kwargs: Any) -> Any:
             argument = _as_text(args, kwargs) if is_shown else ""
             line = self._note(name, sys._getframe(1), argument)
-            started_ns = perf_counter_ns()
+            started_ns = own_time_ns()
             with self._recorder.host_work(kind) if kind else nullcontext():
                 result = original(*args, **kwargs)
-            line.duration_ns += perf_counter_ns() - started_ns
+            line.duration_ns += own_time_ns() - started_ns
             return result
 
         for owner in owners:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from breakeven.capture._device_map import HOST
 from breakeven.capture._recorder import StepRecorder
 from breakeven.capture._unrecorded import same_numbers, without_modes
 from breakeven.configure import Patches
+from breakeven.measure import own_time_ns
 
 # cuDNN's numbers. Source: torch/backends/cudnn/rnn.py, get_cudnn_mode.
 _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
@@ -206,10 +206,10 @@ class _RecordedAsOne(torch.autograd.Function):
         ctx: Any, recorder: StepRecorder, compute: Callable[..., Any],
         names: tuple[str, str, dict[str, Any]], *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        started_ns = perf_counter_ns()
+        started_ns = own_time_ns()
         subgraph = _Subgraph(compute, tensors)
         outputs = recorder.compute(subgraph.forward, *tensors)
-        host_ns = perf_counter_ns() - started_ns
+        host_ns = own_time_ns() - started_ns
         ctx.backward_ns = None
         if recorder.is_worth_repeating(host_ns):
             host_ns, ctx.backward_ns = _time_again(compute, tensors)
@@ -239,9 +239,9 @@ class _RecordedAsOne(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         recorder, (_, name, attributes) = ctx.recorder, ctx.names
-        started_ns = perf_counter_ns()
+        started_ns = own_time_ns()
         found = recorder.compute(ctx.subgraph.backward, *gradients)
-        host_ns = perf_counter_ns() - started_ns
+        host_ns = own_time_ns() - started_ns
         if ctx.backward_ns is not None:
             host_ns = min(host_ns, ctx.backward_ns)
         outputs = [gradient for gradient in found if gradient is not None]
@@ -266,16 +266,16 @@ def _time_again(
     """
     subgraph = _Subgraph(compute, tensors)
     with same_numbers():
-        started_ns = perf_counter_ns()
+        started_ns = own_time_ns()
         outputs = subgraph.forward(*tensors)
-        forward_ns = perf_counter_ns() - started_ns
+        forward_ns = own_time_ns() - started_ns
     if not any(result.requires_grad for result in subgraph.results):
         return forward_ns, None
     with without_modes():
         gradients = [torch.ones_like(output) for output in outputs]
-    started_ns = perf_counter_ns()
+    started_ns = own_time_ns()
     subgraph.backward(*gradients)
-    return forward_ns, perf_counter_ns() - started_ns
+    return forward_ns, own_time_ns() - started_ns
 
 
 class _Subgraph:

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from breakeven.capture._device_map import DEVICE, DeviceMap, bytes_of
 from breakeven.capture._eager_tensor import describe
 from breakeven.capture._model_calls import CalledModel, module_on_host
 from breakeven.capture._origins import Origin, Origins
+from breakeven.measure import own_time_ns
 from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, Op, Phase, Sync
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
@@ -96,13 +96,13 @@ class EventLog(TorchDispatchMode):
         self.model_calls = []
         self.origins.start_step()
         self.is_anomaly_checked = False
-        self._started_ns = self._last_exit_ns = perf_counter_ns()
+        self._started_ns = self._last_exit_ns = own_time_ns()
         self._num_followed = 0
         self.devices.start_peak()
 
     def is_evaluating(self) -> bool:
         """Return whether the step so far is a long time without gradients."""
-        is_long = perf_counter_ns() - self._started_ns > _LONG_EVALUATION_NS
+        is_long = own_time_ns() - self._started_ns > _LONG_EVALUATION_NS
         return is_long and self._num_followed * _FOLLOWED_SHARE < len(self.events)
 
     @contextmanager
@@ -113,13 +113,13 @@ class EventLog(TorchDispatchMode):
             yield
         finally:
             self.here.is_paused = before
-            self._last_exit_ns = perf_counter_ns()
+            self._last_exit_ns = own_time_ns()
 
     def record(self, event: Event) -> None:
         """Note an event that is not an operator."""
         if self.is_noting:
             self.events.append(event)
-        self._last_exit_ns = perf_counter_ns()
+        self._last_exit_ns = own_time_ns()
 
     def record_sync(
         self, kind: str, num_bytes: int = 0, tensor: torch.Tensor | None = None
@@ -194,19 +194,19 @@ class EventLog(TorchDispatchMode):
     def device_work(self) -> Iterator[None]:
         """Inside, the CPU computes what the device would: the time is none of the host's."""
         if self.is_noting:
-            self._note_gap(perf_counter_ns())
+            self._note_gap(own_time_ns())
         yield
-        self._last_exit_ns = perf_counter_ns()
+        self._last_exit_ns = own_time_ns()
 
     @contextmanager
     def host_work(self, kind: str) -> Iterator[None]:
         """Note the time of the block, in place of the operators in it."""
-        started_ns = perf_counter_ns()
+        started_ns = own_time_ns()
         if self.is_noting:
             self._note_gap(started_ns)
         with self.paused():
             yield
-        self.record_host_work(kind, perf_counter_ns() - started_ns)
+        self.record_host_work(kind, own_time_ns() - started_ns)
 
     def record_fault(self, message: str, location: Location | None = None) -> None:
         """Note that a line, by default the one that runs, would raise on a GPU; once for each."""

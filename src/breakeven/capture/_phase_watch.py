@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
-from time import perf_counter_ns
 from typing import NamedTuple
 
 from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
+from breakeven.measure import own_time_ns
 from breakeven.timing import StepPhases
 
 
@@ -31,7 +31,7 @@ class PhaseWatch(BackwardCalls):
 
     def mark(self) -> None:
         """Note the end of an update."""
-        now_ns = perf_counter_ns()
+        now_ns = own_time_ns()
         is_after = (
             self._last_end_ns > 0 and not self.is_within
         )  # and not by a hook, within the pass
@@ -55,5 +55,5 @@ class PhaseWatch(BackwardCalls):
         )
 
     def _end_backward(self, call: BackwardCall) -> None:
-        self._last_end_ns = perf_counter_ns()
+        self._last_end_ns = own_time_ns()
         self._backward_ns += call.duration_ns

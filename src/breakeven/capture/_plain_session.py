@@ -20,6 +20,7 @@ from breakeven.capture._phase_watch import PhaseWatch
 from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.capture._source_files import user_sources
+from breakeven.capture._thread_trials import ThreadTrials
 from breakeven.capture._turns import OwnTime, Turns
 from breakeven.capture._warning_watch import WarningWatch
 from breakeven.configure import configured
@@ -32,11 +33,15 @@ from breakeven.measure import (
     HostClock,
     OtherLoad,
     PageFaults,
+    PoolWaits,
     StepTimer,
 )
 from breakeven.processor import cpu_name
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, StepPhases, TurnKind
 from breakeven.units import format_percent
+
+# Of the time for samples, so much goes to each other number of threads.
+_TRIAL_SHARE = 0.4
 
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
 # kernels of the one before.
@@ -84,6 +89,8 @@ class PlainSession(ExitStack):
         self._optimizers = OptimizerHooks(self._graphs.end_update)
         self._num_backwards = 0
         self._num_skipped = 0
+        # Of the steps as the script runs them; 0 before trials with others.
+        self._num_threads = 0
         # Of what backward passes began at, where no optimizer says what is trained.
         self._loss_dtype: torch.dtype | None = None
         self._is_compiled = False
@@ -94,6 +101,8 @@ class PlainSession(ExitStack):
         self._clock = OwnTime(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
         steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
+        # Where runs take turns, each is in the way of the other's threads.
+        self._pool = None if request.on_cuda or turns else PoolWaits()
         self._timer = StepTimer(
             self._clock,
             request.budget_s,
@@ -101,12 +110,17 @@ class PlainSession(ExitStack):
             least_samples=_LEAST_STEPS[request.turns],
             patience=_PATIENCE[request.turns],
             most_samples=_MOST_STEPS[request.turns],
+            pool=self._pool,
         )
         self._warnings = WarningWatch()
         self._phases = PhaseWatch()
         # A device works on when the host has gone on, and what is compiled must not see our code.
         self._has_phases = not request.on_cuda and turns is None and not request.compiles
         self._page_faults = PageFaults()
+        self._page_faults_per_step = 0.0
+        self._trials = ThreadTrials(
+            lambda: StepTimer(self._clock, _TRIAL_SHARE * request.budget_s, pool=self._pool)
+        )
         self._settings = configured(
             request.configuration, device="cuda" if request.on_cuda else "cpu"
         )
@@ -117,7 +131,7 @@ class PlainSession(ExitStack):
     @property
     def num_steps(self) -> int:
         """Return the updates so far."""
-        return self._num_skipped + self._timer.num_calls
+        return self._num_skipped + self._timer.num_calls + self._trials.num_calls
 
     def __enter__(self) -> PlainSession:
         super().__enter__()
@@ -131,6 +145,8 @@ class PlainSession(ExitStack):
                     graphs=self._graphs,
                 )
             )
+        if self._request.tries_threads:
+            self.enter_context(self._trials)
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         if self._has_phases:
@@ -151,19 +167,21 @@ class PlainSession(ExitStack):
     def result(self) -> PlainRun | None:
         """Return the samples so far, or None when there is no complete step."""
         # First of all: statistics take memory as well.
-        page_faults = self._page_faults.per_step(self._timer.num_calls)
+        page_faults = self._page_faults_per_step
+        if not self._trials.is_running:
+            page_faults = self._page_faults.per_step(self._timer.num_calls)
         measurement = self._timer.measurement()
         if measurement is None:
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
         load = self._load.fraction() if self._load and not _uses_workers(self._uses) else 0.0
         if load > BUSY_FRACTION:
-            caveats.append(_busy(load))
+            caveats.append(_busy(load, is_disturbed=measurement.is_disturbed))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
         if self._graphs.num_replays:
             caveats.append(GRAPHS_RUN_EAGERLY)
-        num_threads = torch.get_num_threads()
+        num_threads = self._num_threads or torch.get_num_threads()
         asked_threads = self._request.configuration.num_threads
         if asked_threads not in (0, num_threads):
             caveats.append(_own_threads(asked_threads, num_threads))
@@ -185,6 +203,7 @@ class PlainSession(ExitStack):
             effects=self._settings.effects(),
             turns=self._sample_turns(),
             phases=self._step_phases(measurement.num_warmup),
+            trials=self._trials.results(self._phases if self._has_phases else None),
         )
 
     def _end_backward(self, call: BackwardCall) -> None:
@@ -202,6 +221,9 @@ class PlainSession(ExitStack):
             self._loaders.end_step()
             return
         self._load = self._load or OtherLoad()
+        if self._trials.is_running:
+            self._mark_trial(optimizer)
+            return
         is_enough = self._timer.mark(optimizer)
         if self._turns is not None:
             self._turn_of_call.append(self._turns.number)
@@ -215,11 +237,33 @@ class PlainSession(ExitStack):
         has_own_updates = self._request.backwards_per_step > 0
         is_known = has_own_updates or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
-            if self._request.times_loader:
-                self._alone_ns = self._loaders.time_alone()
-            self._on_done()
+            if not self._begins_trials():
+                self._finish()
         elif self._turns is not None:
             self._turns.end_step(self._load)
+
+    def _begins_trials(self) -> bool:
+        """Return whether the run goes on with fewer threads."""
+        measurement = self._timer.measurement()
+        if not self._request.tries_threads or measurement is None:
+            return False
+        self._num_threads = torch.get_num_threads()
+        self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
+        return self._trials.begin(measurement, self._timer.num_calls)
+
+    def _mark_trial(self, optimizer: int) -> None:
+        is_enough = self._trials.mark(optimizer)
+        if self._has_phases:
+            self._phases.mark()
+        self._loaders.end_step()
+        self._on_step(self.num_steps)
+        if is_enough:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._request.times_loader:
+            self._alone_ns = self._loaders.time_alone()
+        self._on_done()
 
     def _precision(self) -> str:
         """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
@@ -245,11 +289,16 @@ class PlainSession(ExitStack):
         self._is_compiled = True
 
 
-def _busy(load: float) -> Caveat:
+def _busy(load: float, *, is_disturbed: bool) -> Caveat:
+    how = (
+        "they held up every step, so that its time is a bound"
+        if is_disturbed
+        else "what they held up is left out"
+    )
     return Caveat(
         code=BUSY_MACHINE,
         message=f"other processes used {format_percent(load)} of this machine while the step was "
-        "measured; its time may be too long",
+        f"measured; {how}",
     )
 
 

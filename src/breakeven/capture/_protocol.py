@@ -112,6 +112,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         backwards_per_step: End a step of a plain run after so many backward passes; 0 where
             optimizers of torch end it.
         num_skipped_steps: Steps of a plain run that are left out before the first one counts.
+        times_loader: Time worker processes of a DataLoader by themselves after a plain run.
+        tries_threads: Go on with one thread, and with as many as there are cores, for a while after
+            a plain run with more, unless the script sets their number.
     """
 
     target: Target
@@ -135,6 +138,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     backwards_per_step: int = 0
     num_skipped_steps: int = 0
     times_loader: bool = False
+    tries_threads: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -198,6 +202,20 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     """The run waits for its turn."""
 
 
+class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of a run that went on with fewer threads.
+
+    Args:
+        num_threads: torch's intra-op threads.
+        measurement: Their durations.
+        phases: Parts of the step; None where no step was whole.
+    """
+
+    num_threads: int
+    measurement: Measurement
+    phases: StepPhases | None = None
+
+
 class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """Timed steps of an unchanged script.
 
@@ -220,6 +238,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         turns: For each sample of the measurement, the number of the turn in which it ended; empty
             where the run took no turns.
         phases: Parts of the step, as the host went through them; None where no step was whole.
+        trials: The same steps on fewer threads, where that was tried.
     """
 
     measurement: Measurement
@@ -237,6 +256,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     effects: dict[str, int] = {}
     turns: tuple[int, ...] = ()
     phases: StepPhases | None = None
+    trials: tuple[ThreadTrial, ...] = ()
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from breakeven.capture._op_schema import (
 from breakeven.capture._unrecorded import same_numbers
 from breakeven.capture._update_watch import UpdateWatch
 from breakeven.capture._watch import Watch
+from breakeven.measure import own_time_ns
 from breakeven.trace import Phase
 
 # Namespaces of operators that compute nothing, here: no other process answers a collective.
@@ -122,7 +122,7 @@ class StepRecorder(EventLog):
         """Run one operator on the CPU and note what it would be on the device."""
         if self.watch is not None and not self.watch.is_on:
             return func(*args, **(kwargs or {}))
-        entered_ns = perf_counter_ns()
+        entered_ns = own_time_ns()
         here = self.here
         kwargs = dict(kwargs or {})
         name, base_name = _names_of(func)
@@ -149,14 +149,14 @@ class StepRecorder(EventLog):
             if self.updates is not None:
                 self.updates.see(func, inputs, args, kwargs)
             self._note_gap(entered_ns)
-        started_ns = perf_counter_ns()
+        started_ns = own_time_ns()
         # Function modes have seen the call; in the backward pass torch would ask them here again.
         with torch._C.DisableTorchFunction():
             if self.graph_work is None or device == HOST:
                 result = self._run(func, base_name, args, kwargs)
             else:
                 result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
-        host_ns = perf_counter_ns() - started_ns
+        host_ns = own_time_ns() - started_ns
         if is_noting and _is_repeatable(func) and self.is_worth_repeating(host_ns):
             host_ns = min(host_ns, self._time_again(func, base_name, args, kwargs))
         outputs = list(tensors_in((result,)))
@@ -172,7 +172,7 @@ class StepRecorder(EventLog):
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
                 if not len(self.events) % _LOOK_EVERY and self.is_evaluating():
                     self.on_evaluation()
-        self._last_exit_ns = perf_counter_ns()
+        self._last_exit_ns = own_time_ns()
         return result
 
     def _time_again(
@@ -184,9 +184,9 @@ class StepRecorder(EventLog):
         """
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         with torch._C.DisableTorchFunction(), same_numbers() if is_random else nullcontext():
-            started_ns = perf_counter_ns()
+            started_ns = own_time_ns()
             self._run(func, base_name, args, kwargs)
-            return perf_counter_ns() - started_ns
+            return own_time_ns() - started_ns
 
     def is_worth_repeating(self, host_ns: int) -> bool:
         """Return whether what took so long is to be timed again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from breakeven.check._at_best import measure_at_best as measure_at_best
 from breakeven.check._batch_sizes import BatchSizes as BatchSizes
 from breakeven.check._blame import find_cause as find_cause
 from breakeven.check._check_target import check_target as check_target

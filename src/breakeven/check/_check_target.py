@@ -6,8 +6,14 @@ from collections.abc import Sequence
 
 from breakeven.calibrate import check_host_name, find_hosts
 from breakeven.capture import Launcher, find_target
+from breakeven.check._at_best import measure_at_best
 from breakeven.check._batch_sizes import BatchSizes, no_loader
-from breakeven.check._comparison import Comparison, compare, measured_result, select_devices
+from breakeven.check._comparison import (
+    Comparison,
+    compare,
+    measured_result,
+    select_devices,
+)
 from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec
@@ -53,8 +59,8 @@ def check_target(
         host_spec, here = find_hosts(host, launcher)
         runs = Runs(launcher, found, time_limit_s, progress)
         traced = runs.trace()
-        plain = runs.measure()
-        measured = [measured_result(plain, DeviceKind.CPU)]
+        traced, _, plain, on_cpu = measure_at_best(runs, traced)
+        measured = list(on_cpu)
         on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))

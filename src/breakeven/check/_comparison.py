@@ -184,8 +184,7 @@ def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
 def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
     """Return the result that a report shows for a device of this machine."""
     estimate = plain.measurement.estimate
-    plural = "" if plain.num_threads == 1 else "s"
-    threads = f" ({plain.num_threads} thread{plural})" if kind is DeviceKind.CPU else ""
+    threads = f" ({threads_text(plain.num_threads)})" if kind is DeviceKind.CPU else ""
     return DeviceResult(
         device=plain.processor + threads,
         kind=kind,
@@ -199,7 +198,13 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
         fits=True,
         caveats=(*plain.caveats, *_waiting(plain)),
         num_samples=len(plain.measurement.steady_ns),
+        is_disturbed=plain.measurement.is_disturbed,
     )
+
+
+def threads_text(number: int) -> str:
+    """Return a number of threads for a person."""
+    return "1 thread" if number == 1 else f"{number} threads"
 
 
 def _waiting(plain: PlainRun) -> tuple[Caveat, ...]:

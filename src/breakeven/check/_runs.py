@@ -17,7 +17,6 @@ from breakeven.capture import (
 )
 from breakeven.check._blame import find_cause
 from breakeven.check._progress import Progress
-from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
 
 # A script that insists on a GPU says so by one of these before it trains.
@@ -63,6 +62,8 @@ class Runs:
             keeps_compile=keeps_compile,
         )
         self._last_s: float | None = None
+        # torch's threads where nothing else is asked for; 0 until they are known.
+        self._num_threads = 0
 
     @property
     def request(self) -> RunRequest:
@@ -96,10 +97,20 @@ class Runs:
         )
         return answer
 
+    def use_threads(self, num_threads: int) -> None:
+        """Let all further runs on this CPU have so many threads."""
+        configuration = replace(self._request.configuration, num_threads=num_threads)
+        if num_threads != self._num_threads:
+            self._request = replace(self._request, configuration=configuration)
+
     def measure(self) -> PlainRun:
-        """Time the step on this CPU; a script that insists on a GPU is told that there is one."""
+        """Time the step on this CPU; a script that insists on a GPU is told that there is one.
+
+        Where torch's own number of threads is in effect, others are tried as well.
+        """
         self._begin("measuring the step on this CPU")
-        answer = self._run(replace(self._request, times_loader=True))
+        tries_threads = not self._request.configuration.num_threads
+        answer = self._run(replace(self._request, times_loader=True, tries_threads=tries_threads))
         output = self._launcher.output
         if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
             # The traced run got through, so the GPU that it had makes the difference.
@@ -109,11 +120,7 @@ class Runs:
                 return again
         if not isinstance(answer, PlainRun):
             raise self._error(self._request, answer, output)
-        if is_worth_repeating(answer):
-            self._begin("measuring again, since this machine is busy")
-            again = self._run(self._request)
-            if isinstance(again, PlainRun):
-                return quieter(answer, again)
+        self._num_threads = answer.num_threads
         return answer
 
     def measure_on_cuda(self) -> PlainRun | None:
@@ -164,10 +171,11 @@ class Runs:
 
 def is_worth_repeating(run: PlainRun) -> bool:
     """Return whether other work disturbed a run that is short enough to be made again."""
-    is_disturbed = any(caveat.code == BUSY_MACHINE for caveat in run.caveats)
-    return is_disturbed and sum(run.measurement.samples_ns) < _REPEATABLE_NS
+    return run.measurement.is_disturbed and sum(run.measurement.samples_ns) < _REPEATABLE_NS
 
 
 def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
-    """Return the faster of two runs: other work only ever adds time, and often passes."""
-    return min(run, again, key=lambda each: each.measurement.median_ns)
+    """Return the run that was disturbed less: other work only ever adds time, and often passes."""
+    return min(
+        run, again, key=lambda each: (each.measurement.is_disturbed, each.measurement.median_ns)
+    )

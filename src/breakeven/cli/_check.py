@@ -98,6 +98,8 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
             f"To settle it, run the same command on a machine with the {report.verdict.device}: "
             "a GPU that is there is measured."
         )
+    if report.verdict.choice is Choice.UNDECIDED:
+        hints.append("To settle it, run the same command when this machine is less busy.")
     if not args.devices:
         hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
     if args.output is not None:

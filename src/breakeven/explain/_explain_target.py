@@ -14,6 +14,7 @@ from breakeven.check import (
     Runs,
     SilentProgress,
     compare,
+    measure_at_best,
     measured_result,
     select_devices,
 )
@@ -75,15 +76,15 @@ def explain_target(
         host_spec, here = find_hosts(host, launcher)
         runs = Runs(launcher, found, time_limit_s, progress, budget_s=budget_s)
         traced = runs.trace()
-        plain = runs.measure()
-        measured = [measured_result(plain, DeviceKind.CPU)]
+        traced, plain, best, on_cpu = measure_at_best(runs, traced)
+        measured = list(on_cpu)
         on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
         scaled, unscaled = _record_other_size(runs, traced, plain)
         cpu = try_cpu_settings(runs, plain, traced.trace, host_spec) if tries_cpu else None
         progress.begin("simulating the step with and without each fix")
-        comparison = compare(traced, plain, specs, host_spec, measured, here)
+        comparison = compare(traced, best, specs, host_spec, measured, here)
         report = explain(
             Question(
                 target=found.label,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from breakeven.measure._cpu_flags import has_bf16_hardware as has_bf16_hardware
 from breakeven.measure._load import OtherLoad as OtherLoad
+from breakeven.measure._own_time import PoolWaits as PoolWaits
+from breakeven.measure._own_time import own_time_ns as own_time_ns
 from breakeven.measure._page_faults import PageFaults as PageFaults
 
 if TYPE_CHECKING:

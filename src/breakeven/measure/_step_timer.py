@@ -6,12 +6,15 @@ import itertools
 from collections import Counter
 from typing import NamedTuple
 
+from breakeven.measure._own_time import PoolWaits
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 from breakeven.units import NS_PER_S
 
 LEAST_SAMPLES = 5
 PATIENCE = 2.0
 MOST_SAMPLES = 2_000
+# How often it is asked whether other work disturbed the samples.
+_LOOK_EVERY_NS = 50_000_000
 
 
 class _StepEnd(NamedTuple):
@@ -33,6 +36,8 @@ class StepTimer:
         least_samples: Samples to wait for.
         patience: For so many times the budget; then two samples are enough.
         most_samples: However short the steps are.
+        pool: Says how long threads that compute the steps were kept from running. Where that is
+            much, a quiet moment is waited for, for so many times the budget.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class StepTimer:
         least_samples: int = LEAST_SAMPLES,
         patience: float = PATIENCE,
         most_samples: int = MOST_SAMPLES,
+        pool: PoolWaits | None = None,
     ) -> None:
         self._clock = clock
         self._budget_ns = budget_s * NS_PER_S
@@ -53,6 +59,9 @@ class StepTimer:
         self._optimizers: list[int] = []
         self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
+        self._pool = pool
+        self._waited_ns: list[int] = []
+        self._next_look_ns = 0
         self._is_first_known = False
         # Since when the budget is being spent; the first mark until it is known to be late.
         self._begun_ns: int | None = None
@@ -82,6 +91,8 @@ class StepTimer:
         if is_reading:
             self._clock.synchronize()
         self._marks_ns.append(self._clock.now_ns() if is_reading else -1)
+        if self._pool is not None:
+            self._waited_ns.append(self._pool.waited_ns())
         return is_reading and self._is_enough()
 
     def samples_ns(self) -> tuple[int, ...]:
@@ -105,7 +116,27 @@ class StepTimer:
         if not samples:
             return None
         return Measurement(
-            samples_ns=samples, num_warmup=min(find_warmup(samples), len(samples) - 1)
+            samples_ns=samples,
+            num_warmup=min(find_warmup(samples), len(samples) - 1),
+            waited_ns=self._sample_waits_ns(),
+        )
+
+    def _waits_for_quiet(self) -> bool:
+        """Return whether to go on since other work disturbed the samples so far."""
+        if self._pool is None or self._marks_ns[-1] < self._next_look_ns:
+            return self._pool is not None
+        measurement = self.measurement()
+        # To look takes time, which the next sample will contain.
+        self._next_look_ns = self._marks_ns[-1] + _LOOK_EVERY_NS
+        return measurement is not None and measurement.is_disturbed
+
+    def _sample_waits_ns(self) -> tuple[int, ...]:
+        if self._pool is None:
+            return ()
+        return tuple(
+            (self._waited_ns[later.call] - self._waited_ns[earlier.call])
+            // (later.number - earlier.number)
+            for earlier, later in itertools.pairwise(self._read_ends())
         )
 
     def _read_ends(self) -> list[_StepEnd]:
@@ -125,6 +156,8 @@ class StepTimer:
             if samples_ns[0] > self._budget_ns:
                 self._begun_ns = self._marks_ns[-1]
                 return False
+        if elapsed_ns < self._longest_ns and self._waits_for_quiet():
+            return False
         are_slow = bool(samples_ns) and samples_ns[-1] > self._budget_ns
         if are_slow or elapsed_ns >= self._longest_ns:
             return len(samples_ns) >= 2

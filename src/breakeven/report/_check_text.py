@@ -43,6 +43,8 @@ def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
             return f"A GPU pays off: {device}, {ratio} faster than {over}."
         case Choice.TOO_CLOSE:
             return f"Too close to call: {device} at {ratio} the speed of {over}. Measure."
+        case Choice.UNDECIDED:
+            return f"Undecided: {over} cannot be timed well enough to compare it with {device}."
         case _:
             assert_never(verdict.choice)
 

@@ -113,6 +113,8 @@ def _verdict_words(verdict: Verdict) -> str:
             return f"a GPU pays off ({device})"
         case Choice.TOO_CLOSE:
             return f"too close to call ({device})"
+        case Choice.UNDECIDED:
+            return f"undecided ({device})"
         case _:
             assert_never(verdict.choice)
 

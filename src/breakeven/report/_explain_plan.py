@@ -15,7 +15,7 @@ from breakeven.report._result_table import device_label, glyphs_for, sort_result
 from breakeven.report._text import printable, ratio_alone, shorten
 from breakeven.timing import Source
 from breakeven.units import format_duration
-from breakeven.verdict import Choice, DeviceKind, DeviceResult, ExplainReport, PlanStep
+from breakeven.verdict import DeviceKind, DeviceResult, ExplainReport, PlanStep
 
 _GAP = 2
 _MAX_PLACE_CHARACTERS = 22
@@ -161,7 +161,7 @@ def _cell(column: PlanColumn, number: int, console: Console) -> Text:
 def _verdict_cell(number: int, plan: Sequence[PlanStep], *, is_short: bool) -> Text:
     verdict = plan[number].verdict
     word = choice_word(verdict.choice)
-    if verdict.choice is not Choice.TOO_CLOSE:
+    if verdict.is_settled:
         word = f"{word} {ratio_alone(verdict.speedup)}"
     turns = number > 0 and plan[number - 1].verdict.choice is not verdict.choice
     return Text(

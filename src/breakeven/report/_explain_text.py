@@ -197,5 +197,7 @@ def choice_word(choice: Choice) -> str:
             return "GPU"
         case Choice.TOO_CLOSE:
             return "too close"
+        case Choice.UNDECIDED:
+            return "undecided"
         case _:
             assert_never(choice)

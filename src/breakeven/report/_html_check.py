@@ -19,7 +19,7 @@ from breakeven.report._result_table import reference_cpu, sort_results
 from breakeven.report._text import duration_with_interval, printable, ratio_alone
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent
-from breakeven.verdict import CheckReport, Choice, DeviceResult
+from breakeven.verdict import CheckReport, DeviceResult
 
 
 def check_page(report: CheckReport) -> Page:
@@ -49,7 +49,7 @@ def check_page(report: CheckReport) -> Page:
 def _result_table(report: CheckReport) -> PageTable:
     results = sort_results(report.results)
     cpu = reference_cpu(results)
-    chosen = None if report.verdict.choice is Choice.TOO_CLOSE else report.verdict.device
+    chosen = report.verdict.device if report.verdict.is_settled else None
     return PageTable(
         caption="The step on each device, fastest first",
         headings=(

@@ -44,7 +44,7 @@ from breakeven.report._text import (
 from breakeven.simulate import Finding
 from breakeven.timing import Source
 from breakeven.units import format_duration, format_percent
-from breakeven.verdict import Choice, ExplainReport, PlanStep
+from breakeven.verdict import ExplainReport, PlanStep
 
 _MAX_LINES = 20
 _MAX_MODULES = 60
@@ -252,7 +252,7 @@ def _plan_cell(column: PlanColumn, number: int) -> str:
 
 def _verdict_text(step: PlanStep) -> str:
     verdict = step.verdict
-    if verdict.choice is Choice.TOO_CLOSE:
+    if not verdict.is_settled:
         return choice_word(verdict.choice)
     ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
     return f"{choice_word(verdict.choice)} {ratio}"

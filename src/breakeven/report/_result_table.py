@@ -25,6 +25,7 @@ CHOICE_STYLES = {
     Choice.CPU: "bold cyan",
     Choice.GPU: "bold green",
     Choice.TOO_CLOSE: "bold yellow",
+    Choice.UNDECIDED: "bold yellow",
 }
 
 
@@ -66,7 +67,7 @@ def result_table(report: CheckReport, console: Console) -> Table:
     """
     results = sort_results(report.results)
     verdict = report.verdict
-    chosen = None if verdict.choice is Choice.TOO_CLOSE else verdict.device
+    chosen = verdict.device if verdict.is_settled else None
     styles = [
         "dim" if result.fits is False else "bold" if result.device == chosen else ""
         for result in results
@@ -99,7 +100,7 @@ def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
 def device_label(result: DeviceResult) -> str:
     """Return a device's name; the CPU that the step was measured on is ``this CPU``."""
     if result.kind is DeviceKind.CPU and result.source is Source.MEASURED:
-        return "this CPU"
+        return f"this CPU, {result.setting}" if result.setting else "this CPU"
     return printable(result.device)
 
 

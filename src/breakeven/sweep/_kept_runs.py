@@ -19,7 +19,6 @@ from breakeven.check import REFUSALS, is_worth_repeating, quieter
 from breakeven.store import MachineKey, RunKey, forget_runs, read_run, write_run
 from breakeven.sweep._engine import Engine, EngineRun
 from breakeven.sweep._settings import MACHINE_SETTINGS, TORCH_SETTINGS
-from breakeven.timing import BUSY_MACHINE
 
 # Folders whose code decides what is measured.
 _MEASURING = ("capture", "configure", "measure", "timing")
@@ -142,7 +141,7 @@ class KeptRuns:
 
     def _note_load(self, key: RunKey, run: PlainRun) -> None:
         """Note whether a run that is kept now was disturbed."""
-        if any(caveat.code == BUSY_MACHINE for caveat in run.caveats):
+        if run.measurement.is_disturbed:
             self._disturbed.add(key)
         else:
             self._disturbed.discard(key)

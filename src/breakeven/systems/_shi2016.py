@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakeven.errors import BreakevenError, Caveat
+from breakeven.processor import num_physical_cores
 from breakeven.systems._bench import Bench
 from breakeven.systems._shi2016_claims import claims, order_table, thread_table
 from breakeven.systems._shi2016_runs import HOST_OF_2016, SCRIPT, NetworkRuns, run_network
 from breakeven.systems._shi2016_table import PUBLISHED_IN, networks
 from breakeven.systems._shi2016_tables import accuracy_table, block, today_table
-from breakeven.systems._shi2016_threads import physical_cores, thread_counts
+from breakeven.systems._shi2016_threads import thread_counts
 from breakeven.verdict import SystemReport
 
 _ABOUT = (
@@ -55,7 +56,7 @@ class Shi2016:
         Raises:
             BreakevenError: None of the networks could be run.
         """
-        counts = thread_counts(physical_cores())
+        counts = thread_counts(num_physical_cores())
         all_runs: list[NetworkRuns] = []
         failures: list[BreakevenError] = []
         for network in networks():

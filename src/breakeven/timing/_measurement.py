@@ -23,6 +23,12 @@ _LEAST_FACTOR = 1.1
 # no more than the ratio itself.
 # Source: Student's t with one degree of freedom, (6.31 - 1) / 2, on logarithms of the times.
 _POWER_OF_TWO_SAMPLES = 2.66
+# So little of a sample may have been waited for it to count as undisturbed, and so many of those
+# are enough.
+_CALM_FRACTION = 0.02
+_LEAST_CALM = 5
+# Threads wait beside each other: of a disturbed sample so much is its own at least.
+_LEAST_OWN_FRACTION = 0.02
 # One sample says nothing of its spread. A first step is often twice as long as the later ones.
 _FACTOR_OF_ONE_SAMPLE = 2.0
 
@@ -33,15 +39,46 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         samples_ns: Duration of every step, in order, warm-up included.
         num_warmup: Leading samples that belong to the warm-up.
+        waited_ns: Of each sample, how long threads that compute it were kept from running by other
+            work, summed over threads; empty where that is not known.
     """
 
     samples_ns: tuple[int, ...]
     num_warmup: int = 0
+    waited_ns: tuple[int, ...] = ()
 
     @property
     def steady_ns(self) -> tuple[int, ...]:
-        """Return the samples after the warm-up; none is below the clock's resolution of 1 ns."""
+        """Return the samples that count; none is below the clock's resolution of 1 ns.
+
+        They are those after the warm-up which no other work disturbed, and all of those where too
+        few were left alone.
+        """
+        calm = self._calm_ns()
+        return self._warm_ns if len(calm) < self._least_calm else calm
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Return whether other work disturbed so many samples that they say only a bound."""
+        return len(self._calm_ns()) < self._least_calm
+
+    @property
+    def _warm_ns(self) -> tuple[int, ...]:
         return tuple(max(1, sample) for sample in self.samples_ns[self.num_warmup :])
+
+    @property
+    def _least_calm(self) -> int:
+        return min(_LEAST_CALM, len(self.samples_ns) - self.num_warmup)
+
+    def _calm_ns(self) -> tuple[int, ...]:
+        if not self.waited_ns:
+            return self._warm_ns
+        waited_ns = self.waited_ns[self.num_warmup :]
+        return tuple(
+            sample
+            for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
+            if waited <= _CALM_FRACTION * sample
+        )
 
     @property
     def median_ns(self) -> float:
@@ -54,8 +91,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
         With fewer samples than the confidence needs, the interval is their whole range, widened
         at both ends by the ratio of its ends (by more where there are only two, by at least 10 %,
-        and by a factor of 2 where there is but one): said wide rather than too narrow.
+        and by a factor of 2 where there is but one): said wide rather than too narrow. Where other
+        work disturbed them, it begins at what is left of the shortest without its waiting.
         """
+        if self.is_disturbed:
+            return self._bounds()
         ordered = sorted(self.steady_ns)
         rank = _interval_rank(len(ordered), CONFIDENCE)
         if rank is None:
@@ -66,6 +106,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         else:
             low, high = ordered[rank], ordered[-1 - rank]
         return Estimate(value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED)
+
+    def _bounds(self) -> Estimate:
+        warm_ns, waited_ns = self._warm_ns, self.waited_ns[self.num_warmup :]
+        least_ns = min(
+            max(sample - waited, _LEAST_OWN_FRACTION * sample)
+            for sample, waited in zip(warm_ns, waited_ns, strict=True)
+        )
+        return Estimate(
+            value_ns=self.median_ns, low_ns=least_ns, high_ns=max(warm_ns), source=Source.MEASURED
+        )
 
 
 @cache

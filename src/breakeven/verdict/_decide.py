@@ -16,6 +16,8 @@ from breakeven.verdict._report import Choice, DeviceKind, DeviceResult, Verdict
 _ALIKE = 1.2
 # What takes more of a step than this is what the step waits for.
 _MOST_OF_STEP = 0.8
+# A verdict rests on no interval that is wider.
+_WIDEST = 10.0
 
 
 def device_result(prediction: StepPrediction) -> DeviceResult:
@@ -61,6 +63,9 @@ def decide(
     ratio = log_ratio(cpu, gpu)
     if not fitting:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_none_fits(gpus))
+    is_open = not (ratio.is_won or ratio.is_lost)
+    if (cpu.is_disturbed and is_open) or ratio.high - ratio.low > math.log(_WIDEST):
+        return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(cpu))
     if ratio.is_won:
         because = _because_gpu(gpu, cpu, detail) + _because_alike(fitting)
         return _verdict(Choice.GPU, gpu, cpu, because=because)
@@ -99,6 +104,19 @@ def _because_alike(gpus: Sequence[DeviceResult]) -> str:
     if len(gpus) < 2 or slowest > _ALIKE * min(map(_step_ns, gpus)):
         return ""
     return f" All {len(gpus)} GPUs compared are about as fast: the cheapest will do."
+
+
+def _because_undecided(cpu: DeviceResult) -> str:
+    if cpu.is_disturbed:
+        return (
+            f"Other processes kept every step on {cpu.device} from running: it takes between "
+            f"{_about(cpu.low_ns)} and {_about(cpu.high_ns)}. Run it again when this machine is "
+            "less busy."
+        )
+    return (
+        f"A step on {cpu.device} takes {_range(cpu)}: the interval is too wide to compare it with "
+        "anything."
+    )
 
 
 def _because_close(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:

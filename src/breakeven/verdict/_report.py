@@ -17,7 +17,7 @@ from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
 from breakeven.verdict._recording import Recording
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Nanoseconds = Annotated[float, Meta(ge=0.0)]
 
@@ -35,6 +35,7 @@ class Choice(StrEnum):
     CPU = "cpu"
     GPU = "gpu"
     TOO_CLOSE = "too_close"
+    UNDECIDED = "undecided"
 
 
 class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,10 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
         fits: Whether that fits the device; null where unknown.
         caveats: Reasons to trust the figure less.
         num_samples: Steps that a measurement rests on; 0 for a prediction.
+        is_disturbed: Whether other work disturbed the measurement so much that it says only a
+            bound.
+        setting: What sets it apart from other results of its device: ``1 thread``; empty where it
+            is the only one.
     """
 
     device: str
@@ -91,14 +96,17 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool | None
     caveats: tuple[Caveat, ...] = ()
     num_samples: int = 0
+    is_disturbed: bool = False
+    setting: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where to train.
 
     Args:
-        choice: ``cpu``, ``gpu``, or ``too_close`` when the interval straddles 1.
-        device: The device chosen; for ``too_close``, the GPU that was compared.
+        choice: ``cpu``, ``gpu``, ``too_close`` when the interval straddles 1, or ``undecided`` when
+            a time is too uncertain to tell, as on a machine that is too busy.
+        device: The device chosen; where there is none, the GPU that was compared.
         over: The best device of the other kind, which it is compared with.
         speedup: Step time of ``over`` divided by that of ``device``.
         low: Lower end of its 90 % interval.
@@ -113,6 +121,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     because: str
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether it names a device to train on."""
+        return self.choice in (Choice.CPU, Choice.GPU)
 
 
 class Crossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="found"):

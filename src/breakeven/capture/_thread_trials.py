@@ -1,0 +1,131 @@
+"""Time the steps on other numbers of threads, after those as the script runs them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from breakeven.capture._phase_watch import PhaseWatch
+from breakeven.capture._protocol import ThreadTrial
+from breakeven.configure import Patches
+from breakeven.measure import StepTimer
+from breakeven.processor import num_physical_cores
+from breakeven.timing import Measurement
+
+# Steps that take longer are not tried: on fewer threads they may take many times as long.
+_LONGEST_NS = 200_000_000
+# A first sample that takes so many times as long as the steps did settles the matter.
+_HOPELESS = 2.0
+_FEW_CALLS = 6
+# Fewer samples say too little to be shown.
+_LEAST_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Steps on a number of threads; ``first_call`` is the number of their first update."""
+
+    num_threads: int
+    timer: StepTimer
+    first_call: int
+
+
+class ThreadTrials(Patches):
+    """The steps on one thread, and on as many as there are cores.
+
+    A script that sets the number of torch's threads itself is left alone.
+
+    Args:
+        make_timer: Makes a timer of the steps of one trial.
+    """
+
+    def __init__(self, make_timer: Callable[[], StepTimer]) -> None:
+        super().__init__()
+        self._make_timer = make_timer
+        self._is_set_by_script = False
+        self._set_num_threads = torch.set_num_threads
+        self._counts: list[int] = []
+        self._trials: list[_Trial] = []
+        self._as_set_ns = 0.0
+
+    def __enter__(self) -> ThreadTrials:
+        super().__enter__()
+
+        @functools.wraps(torch.set_num_threads)
+        def by_script(num_threads: int) -> None:
+            self._is_set_by_script = True
+            self._set_num_threads(num_threads)
+
+        self.replace(torch, "set_num_threads", by_script)
+        self.callback(self._set_num_threads, torch.get_num_threads())
+        return self
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether steps belong to a trial."""
+        return bool(self._trials)
+
+    @property
+    def num_calls(self) -> int:
+        """Return the updates of all trials so far."""
+        return sum(trial.timer.num_calls for trial in self._trials)
+
+    def begin(self, as_set: Measurement, num_calls: int) -> bool:
+        """Begin the trials, where there are any.
+
+        Args:
+            as_set: The steps as the script runs them.
+            num_calls: Its updates so far.
+
+        Returns:
+            Whether steps are to go on.
+        """
+        if self._is_set_by_script or as_set.estimate.low_ns > _LONGEST_NS:
+            return False
+        self._as_set_ns = as_set.median_ns
+        used = torch.get_num_threads()
+        self._counts = [n for n in {1, min(used, num_physical_cores())} if n < used]
+        return self._next(num_calls)
+
+    def mark(self, optimizer: int) -> bool:
+        """Note an update; return whether there are samples enough of all trials."""
+        trial = self._trials[-1]
+        is_enough = trial.timer.mark(optimizer)
+        if not is_enough and trial.timer.num_calls <= _FEW_CALLS:
+            samples_ns = trial.timer.samples_ns()
+            is_enough = bool(samples_ns) and samples_ns[-1] > _HOPELESS * self._as_set_ns
+        return is_enough and not self._next(trial.first_call + trial.timer.num_calls)
+
+    def results(self, phases: PhaseWatch | None) -> tuple[ThreadTrial, ...]:
+        """Return what was measured.
+
+        Args:
+            phases: Of all updates; None where the parts of a step were not timed.
+        """
+        found: list[ThreadTrial] = []
+        for trial in self._trials:
+            measurement = trial.timer.measurement()
+            if measurement is None or len(measurement.steady_ns) < _LEAST_SAMPLES:
+                continue
+            ends = trial.timer.end_calls()[measurement.num_warmup :]
+            found.append(
+                ThreadTrial(
+                    num_threads=trial.num_threads,
+                    measurement=measurement,
+                    phases=phases.phases([trial.first_call + end for end in ends])
+                    if phases
+                    else None,
+                )
+            )
+        return tuple(found)
+
+    def _next(self, num_calls: int) -> bool:
+        if not self._counts:
+            return False
+        count = self._counts.pop()
+        self._set_num_threads(count)
+        self._trials.append(_Trial(count, self._make_timer(), num_calls))
+        return True
