@@ -82,7 +82,7 @@ def _neighbours(count: int, program: str) -> Iterator[None]:
 
 
 def _check(script: Path, device: str) -> Answer | None:
-    command = ("breakeven", "check", str(script), "--device", device, "--json", "-q")
+    command = ("breakeven", "check", str(script.resolve()), "--device", device, "--json", "-q")
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=folder, capture_output=True, check=False

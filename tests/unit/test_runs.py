@@ -136,13 +136,19 @@ def test_fewer_threads_are_used_where_they_are_clearly_faster(
 
 def test_fewer_threads_that_are_left_alone_count_more_than_several_that_wait() -> None:
     slow = with_trial(DISTURBED, 3_000_000)
-    runs, launcher = runs_of(slow, traced_run())
-    found = measure_at_best(runs, traced_run())
+    found = measure_at_best(runs_of(slow)[0], traced_run())
     assert found.best.num_threads == 1
     assert [result.is_disturbed for result in found.results] == [False, True]
-    # The recording was disturbed as well.
+
+
+def test_recording_that_was_held_up_is_made_again_on_fewer_threads() -> None:
+    alike = with_trial(Measurement(samples_ns=(1_000_000,) * 9), 1_050_000)
+    runs, launcher = runs_of(alike, traced_run())
+    found = measure_at_best(runs, traced_run(replace(device_op(), host_ns=20_000_000)))
+    assert (found.best.num_threads, len(found.results)) == (1, 2)
     assert launcher.requests[1].is_traced
     assert launcher.requests[1].configuration.num_threads == 1
+    assert found.traced == traced_run()
 
 
 def test_progress_hears_stages_and_steps() -> None:

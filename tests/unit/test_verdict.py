@@ -94,6 +94,29 @@ def test_without_a_gpu_that_fits_the_cpu_is_chosen() -> None:
     )
 
 
+def disturbed(low_ms: float, step_ms: float) -> DeviceResult:
+    return msgspec.structs.replace(cpu(step_ms), low_ns=low_ms * MS, is_disturbed=True)
+
+
+def test_a_bound_of_the_cpu_leaves_it_undecided_or_settles_it() -> None:
+    # It may be as fast as the GPU, or surely is not.
+    verdict = decide([result("A100", 1), disturbed(0.5, 4)])
+    assert (verdict.choice, verdict.device, verdict.over) == (Choice.UNDECIDED, "A100", "CPU")
+    assert "between 500 µs and 4 ms" in verdict.because
+    assert decide([result("A100", 1), disturbed(1.5, 4)]).choice is Choice.GPU
+    assert decide([result("A100", 9, 1.5), disturbed(0.5, 4)]).choice is Choice.CPU
+
+
+def test_no_verdict_rests_on_an_interval_wider_than_ten_times() -> None:
+    assert decide([result("A100", 1), cpu(100, 3.3)]).choice is Choice.UNDECIDED
+    assert decide([result("A100", 1), cpu(100, 3)]).choice is Choice.GPU
+
+
+def test_a_cpu_that_was_not_disturbed_is_compared() -> None:
+    verdict = decide([result("A100", 1), disturbed(2, 3), cpu(4, device="CPU, 1 thread")])
+    assert (verdict.choice, verdict.over) == (Choice.GPU, "CPU, 1 thread")
+
+
 @pytest.mark.parametrize("results", [[], [cpu(1)], [result("A100", 1)]])
 def test_both_kinds_are_needed(results: list[DeviceResult]) -> None:
     with pytest.raises(ValueError, match="CPU"):

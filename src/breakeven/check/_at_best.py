@@ -13,6 +13,9 @@ from breakeven.verdict import DeviceKind, DeviceResult
 
 # So many times as fast as the script runs, and another number of threads is shown.
 _CLEARLY_FASTER = 1.1
+# Operators that took so many times as long while they were recorded as the whole step does were
+# held up by other work. As a rule they take nine tenths of it.
+_HELD_UP = 1.5
 
 
 class AtBest(NamedTuple):
@@ -27,44 +30,44 @@ class AtBest(NamedTuple):
 def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
     """Time the step; further runs have the number of threads that suits it.
 
-    Where other work disturbed the run with more threads, it did so with the recording, which is
-    made again.
+    Where other work held up the recording, fewer threads suit it, and it is made again.
 
     Args:
         runs: Runs the target.
         traced: The step as it was recorded.
     """
     as_set = runs.measure()
-    best, results = _on_cpu(as_set)
+    step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
+    is_held_up = sum(op.host_ns for op in traced.trace.ops) > _HELD_UP * step_ns
+    best = _at_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_held_up else _CLEARLY_FASTER)
     runs.use_threads(best.num_threads)
-    if as_set.measurement.is_disturbed and not best.measurement.is_disturbed:
+    if is_held_up:
         traced = runs.trace()
-    return AtBest(traced, as_set, best, results)
+    results = [measured_result(run, DeviceKind.CPU) for run in (best, as_set)]
+    if best.num_threads == as_set.num_threads:
+        return AtBest(traced, as_set, best, (results[1],))
+    for number, run in enumerate((best, as_set)):
+        results[number] = replace(results[number], setting=threads_text(run.num_threads))
+    return AtBest(traced, as_set, best, tuple(results))
 
 
-def _on_cpu(plain: PlainRun) -> tuple[PlainRun, tuple[DeviceResult, ...]]:
-    """Return the run on the best number of threads, and the results that a report shows.
+def _at_best(as_set: PlainRun, *, least_gain: float) -> PlainRun:
+    """Return the run on the number of threads that other work disturbs less, or the fastest.
 
-    Fewer threads than the script has are shown where they are clearly better, or where other work
-    disturbs more of them.
+    Args:
+        as_set: As the script runs, with trials of other numbers.
+        least_gain: How many times as fast another number must be.
     """
-    as_set = measured_result(plain, DeviceKind.CPU)
-    best = plain
-    for trial in plain.trials:
+    best = as_set
+    for trial in as_set.trials:
         is_calmer = best.measurement.is_disturbed and not trial.measurement.is_disturbed
         is_as_calm = best.measurement.is_disturbed == trial.measurement.is_disturbed
         gain = best.measurement.median_ns / trial.measurement.median_ns
-        if is_calmer or (is_as_calm and gain > _CLEARLY_FASTER):
+        if is_calmer or (is_as_calm and gain > least_gain):
             best = replace(
-                plain,
+                as_set,
                 measurement=trial.measurement,
                 phases=trial.phases,
                 num_threads=trial.num_threads,
             )
-    if best is plain:
-        return plain, (as_set,)
-    results = (measured_result(best, DeviceKind.CPU), as_set)
-    return best, tuple(
-        replace(result, setting=threads_text(run.num_threads))
-        for result, run in zip(results, (best, plain), strict=True)
-    )
+    return best

@@ -12,7 +12,7 @@ from breakeven.device import DeviceSpec, HostSpec, default_devices, find_device
 from breakeven.doctor import Sources, examine
 from breakeven.errors import Caveat
 from breakeven.simulate import StepPrediction, predict_steps
-from breakeven.timing import CpuFacts, Source
+from breakeven.timing import BUSY_FRACTION, CpuFacts, Source
 from breakeven.trace import ScaledTrace, StepTrace
 from breakeven.units import format_percent
 from breakeven.verdict import (
@@ -105,8 +105,18 @@ class Comparison:
 
     def caveats(self, more: tuple[Caveat, ...] = ()) -> tuple[Caveat, ...]:
         """Return what holds for all figures, each once."""
-        all_caveats = (*self.trace.caveats, *self.plain.caveats, *more)
+        all_caveats = (*self.trace.caveats, *self.plain.caveats, *self._busy_host(), *more)
         return tuple({caveat.message: caveat for caveat in all_caveats}.values())
+
+    def _busy_host(self) -> tuple[Caveat, ...]:
+        if self.host.load_fraction <= BUSY_FRACTION:
+            return ()
+        share = format_percent(self.host.load_fraction)
+        message = (
+            f"other processes used {share} of this machine while its costs per operator were "
+            "measured; predicted steps of GPUs are less certain"
+        )
+        return (Caveat(code="busy-host", message=message),)
 
     def recording(
         self, *, scaled: ScaledTrace | None = None, cpu: CpuFacts | None = None

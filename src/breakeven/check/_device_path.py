@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -16,8 +17,12 @@ from breakeven.simulate import (
     predict_cpu_step,
     scaled_host,
 )
-from breakeven.timing import StepPhases
+from breakeven.timing import BUSY_FRACTION, StepPhases
 from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
+
+# What it adds to the uncertainty of a host that its costs were measured beside other work, whose
+# data are in its caches.
+_BUSY_LOG_SIGMA = 0.1
 
 
 class DevicePath:
@@ -65,6 +70,9 @@ class DevicePath:
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
         anchored = self._anchored(here, self._plain.phases)
+        if here.load_fraction > BUSY_FRACTION:
+            log_sigma = math.hypot(anchored.log_sigma, _BUSY_LOG_SIGMA)
+            anchored = replace(anchored, log_sigma=log_sigma)
         return anchored if host.is_measured else scaled_host(host, here, anchored)
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:

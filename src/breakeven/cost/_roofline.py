@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 _SPLITS = (2, 4, 8, 16, 32, 64)
 # A product of more results than this fills any device without a split.
 _MAX_SPLIT_RESULTS = 2048 * 128 * 128
-# Shorter contractions gain nothing.
-_MIN_SPLIT_K = 256
+# Shorter contractions are not split; they take no longer than the shortest that is.
+_LEAST_SPLIT_K = 257
 _ACCUMULATOR_BYTES = 4
 # Between these shares of the last-level cache its hit rate falls from 1 to 0 when the same data
 # is streamed again and again; and what the cache delivers per SM and clock.
@@ -190,7 +190,7 @@ def _fastest_s(
     missed = 1.0 - cache_hit_fraction(element_bytes * (m * k + k * n), device)
     fastest = np.full(np.broadcast_shapes(m.shape, sm_flop_per_s.shape), np.inf)
     # Libraries split single products only.
-    splits = may_split & (batch == 1) & (m * n < _MAX_SPLIT_RESULTS) & (k > _MIN_SPLIT_K)
+    splits = may_split & (batch == 1) & (m * n < _MAX_SPLIT_RESULTS)
     split_fastest = np.full_like(fastest[splits[:, 0]], np.inf)
     for rows, columns in tiles:
         tiles_m, tiles_n = np.ceil(m / rows), np.ceil(n / columns)
@@ -215,7 +215,8 @@ def _fastest_s(
         np.minimum(fastest, np.maximum(seconds, reread_s), out=fastest)
         if not splits.any():
             continue
-        tiles_1, k_1, results_1 = num_tiles[splits], k[splits], (m * n)[splits]
+        tiles_1, results_1 = num_tiles[splits], (m * n)[splits]
+        k_1 = np.maximum(k[splits], _LEAST_SPLIT_K)
         for split in _SPLITS:
             waves = np.ceil(tiles_1[:, np.newaxis] * split / in_wave) * beside
             depth = np.ceil(k_1 / split)[:, np.newaxis] + device.pace * efficiency.prologue_k

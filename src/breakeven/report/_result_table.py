@@ -14,7 +14,7 @@ from rich.text import Text
 from breakeven.report._text import duration_with_interval, printable, ratio_alone, shorten
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_bytes, format_count
-from breakeven.verdict import CheckReport, Choice, DeviceKind, DeviceResult
+from breakeven.verdict import CheckReport, Choice, DeviceKind, DeviceResult, by_trust_and_time
 
 # An axis shorter than a decade would show a difference of 5 % as wide as one of 500 %.
 _SHORTEST_AXIS = 10.0
@@ -94,7 +94,7 @@ def sort_results(results: Sequence[DeviceResult]) -> tuple[DeviceResult, ...]:
 def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
     """Return the CPU that GPUs are compared with: the fastest one."""
     cpus = [result for result in results if result.kind is DeviceKind.CPU]
-    return min(cpus, key=lambda result: result.step_ns, default=None)
+    return min(cpus, key=by_trust_and_time, default=None)
 
 
 def device_label(result: DeviceResult) -> str:

@@ -12,7 +12,7 @@ from breakeven.device import HostCalibration
 from breakeven.errors import BreakevenError
 from breakeven.store._report_file import write_document
 
-_VERSION = 3
+_VERSION = 4
 
 
 class _HostFile(msgspec.Struct, frozen=True, kw_only=True):

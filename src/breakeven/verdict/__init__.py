@@ -22,6 +22,7 @@ from breakeven.verdict._comparison_facts import CountChange as CountChange
 from breakeven.verdict._comparison_facts import FactChange as FactChange
 from breakeven.verdict._comparison_times import PointName as PointName
 from breakeven.verdict._crossover import find_crossover as find_crossover
+from breakeven.verdict._decide import by_trust_and_time as by_trust_and_time
 from breakeven.verdict._decide import decide as decide
 from breakeven.verdict._decide import device_result as device_result
 from breakeven.verdict._difference import Difference as Difference

@@ -16,7 +16,7 @@ from breakeven.verdict._report import Choice, DeviceKind, DeviceResult, Verdict
 _ALIKE = 1.2
 # What takes more of a step than this is what the step waits for.
 _MOST_OF_STEP = 0.8
-# A verdict rests on no interval that is wider.
+# A verdict rests on no time of the CPU whose interval is wider.
 _WIDEST = 10.0
 
 
@@ -55,7 +55,7 @@ def decide(
     gpus = [result for result in results if result.kind is DeviceKind.GPU]
     if not cpus or not gpus:
         raise ValueError("a verdict needs at least one result of a CPU and one of a GPU")
-    cpu = min(cpus, key=_step_ns)
+    cpu = min(cpus, key=by_trust_and_time)
     fitting = [gpu for gpu in gpus if gpu.fits is not False]
     gpu = min(fitting or gpus, key=_step_ns)
     detail = next((p for p in predictions if p.device.name == gpu.device), None)
@@ -64,7 +64,7 @@ def decide(
     if not fitting:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_none_fits(gpus))
     is_open = not (ratio.is_won or ratio.is_lost)
-    if (cpu.is_disturbed and is_open) or ratio.high - ratio.low > math.log(_WIDEST):
+    if (cpu.is_disturbed and is_open) or cpu.high_ns > _WIDEST * cpu.low_ns:
         return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(cpu))
     if ratio.is_won:
         because = _because_gpu(gpu, cpu, detail) + _because_alike(fitting)
@@ -72,6 +72,11 @@ def decide(
     if ratio.is_lost:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_cpu(gpu, cpu, detail))
     return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu, detail))
+
+
+def by_trust_and_time(result: DeviceResult) -> tuple[bool, float]:
+    """Return what puts results in order: those that were not disturbed first, then by time."""
+    return result.is_disturbed, result.step_ns
 
 
 def _step_ns(result: DeviceResult) -> float:
@@ -114,8 +119,8 @@ def _because_undecided(cpu: DeviceResult) -> str:
             "less busy."
         )
     return (
-        f"A step on {cpu.device} takes {_range(cpu)}: the interval is too wide to compare it with "
-        "anything."
+        f"A step on {cpu.device} takes {_range(cpu)}: too uncertain to compare it with anything. "
+        "Run it again when this machine is less busy."
     )
 
 
