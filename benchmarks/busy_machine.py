@@ -60,11 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     print(f"{'script':18}{'beside':>7}{'this CPU':>22}{'GPU':>22}{'ratio':>8}  verdicts")
     for script in options.scripts:
-        quiet: list[Answer] = []
-        for count in options.neighbours:
+        quiet: list[Answer | None] = []
+        for count in sorted({0, *options.neighbours}):
             with _neighbours(count, _COPY if options.copying else _SPIN):
                 answers = [_check(script, options.device) for _ in range(options.runs)]
-            quiet = quiet or answers
+            if not count:
+                quiet = answers
             _print_row(script.stem, count, answers, quiet)
     return 0
 

@@ -96,3 +96,21 @@ def test_warmup_does_not_count() -> None:
 def test_measurement_survives_the_way_through_json() -> None:
     measurement = Measurement(samples_ns=(3, 1, 2), num_warmup=1)
     assert msgspec.json.decode(msgspec.json.encode(measurement), type=Measurement) == measurement
+
+
+def test_work_between_some_steps_is_told_apart() -> None:
+    rollouts = Measurement(samples_ns=((1_000,) * 9 + (41_000,)) * 5)
+    assert rollouts.median_ns == 1_000
+    assert rollouts.other_ns == pytest.approx(4_000)
+    assert not rollouts.has_rare_work
+
+
+def test_how_often_other_work_comes_is_not_known_from_little() -> None:
+    assert Measurement(samples_ns=(1_000,) * 50).other_ns is None
+    once = Measurement(samples_ns=(1_000,) * 50 + (90_000,))
+    assert (once.other_ns, once.has_rare_work) == (None, True)
+    hiccup = Measurement(samples_ns=(1_000,) * 200 + (9_000,))
+    assert (hiccup.other_ns, hiccup.has_rare_work) == (None, False)
+    waited = Measurement(samples_ns=(1_000, 90_000) * 10, waited_ns=(900, 80_000) * 10)
+    assert waited.is_disturbed
+    assert waited.other_ns is None

@@ -130,7 +130,7 @@ def test_fewer_threads_are_used_where_they_are_clearly_faster(
     settings = ["1 thread", "4 threads"] if num_results == 2 else [""]
     assert [result.setting for result in found.results] == settings
     assert launcher.requests[0].tries_threads
-    runs.measure_on_cuda()
+    runs.measure_at(64, loader_batch_size=32, budget_s=0.4)
     assert launcher.requests[1].configuration.num_threads == (1 if used == 1 else 0)
 
 
@@ -180,3 +180,19 @@ def test_a_run_is_expected_to_take_as_long_as_the_one_before() -> None:
     # Nothing is known before the first; the scripted one took no time, but its budget counts.
     assert log.expected_s[0] is None
     assert log.expected_s[1] == pytest.approx(1.0, abs=0.5)
+
+
+def test_recordings_and_the_gpu_keep_the_threads_of_the_first() -> None:
+    as_set = Measurement(samples_ns=(1_000_000,) * 9)
+    runs, launcher = runs_of(with_trial(as_set, 500_000), traced_run(), plain_run())
+    measure_at_best(runs, traced_run())
+    runs.trace(loader_batch_size=32, new_batch_size=64)
+    runs.measure_on_cuda()
+    assert [each.configuration.num_threads for each in launcher.requests[1:]] == [0, 0]
+
+
+def test_a_script_that_needs_a_gpu_is_compared_at_its_best_too() -> None:
+    runs, launcher = runs_of(failure(), with_trial(Measurement(samples_ns=(1_000_000,) * 9), 1_000))
+    assert measure_at_best(runs, traced_run()).best.num_threads == 1
+    assert [each.tries_threads for each in launcher.requests] == [True, True]
+    assert [each.has_cuda for each in launcher.requests] == [False, True]

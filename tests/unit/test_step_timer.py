@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 from scripted_clock import ScriptedClock
 
-from breakeven.measure import StepTimer, measure_step
+from breakeven.measure import PoolWaits, StepTimer, measure_step
+from breakeven.timing import Measurement
 
 SECOND_NS = 1_000_000_000
 
@@ -200,3 +201,23 @@ def test_short_steps_end_with_the_samples_or_the_budget(
     while not timer.mark(0):
         pass
     assert len(timer.samples_ns()) == num_samples
+
+
+def test_work_between_few_steps_is_waited_for_until_it_is_known_how_often_it_comes() -> None:
+    # Steps of 1 ms, and 200 ms after each hundred of them; the budget is over after two of those.
+    times_ns = [0]
+    for number in range(3_000):
+        times_ns.append(times_ns[-1] + (200_000_000 if number % 100 == 99 else 1_000_000))
+
+    def found(rare_patience: float) -> Measurement:
+        timer = StepTimer(
+            ScriptedClock(times_ns), 0.5, pool=PoolWaits(), rare_patience=rare_patience
+        )
+        calls_until_enough(timer, itertools.repeat(0))
+        measurement = timer.measurement()
+        assert measurement is not None
+        return measurement
+
+    assert found(0.0).has_rare_work
+    patient = found(6.0)
+    assert patient.other_ns == pytest.approx(2_000_000, rel=0.3)

@@ -40,6 +40,10 @@ from breakeven.processor import cpu_name
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, StepPhases, TurnKind
 from breakeven.units import format_percent
 
+# For so many times the time for samples, the run by which a program is judged waits for what is
+# done between some of the steps.
+_RARE_PATIENCE = 6.0
+
 # Of the time for samples, so much goes to each other number of threads.
 _TRIAL_SHARE = 0.4
 
@@ -97,7 +101,8 @@ class PlainSession(ExitStack):
         self._load: OtherLoad | None = None
         self._turns = turns
         self._turn_of_call: list[int] = []
-        clock = CudaClock() if request.on_cuda else HostClock()
+        self._host_clock = HostClock()
+        clock = CudaClock() if request.on_cuda else self._host_clock
         self._clock = OwnTime(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
         steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
@@ -111,6 +116,7 @@ class PlainSession(ExitStack):
             patience=_PATIENCE[request.turns],
             most_samples=_MOST_STEPS[request.turns],
             pool=self._pool,
+            rare_patience=_RARE_PATIENCE if request.tries_threads else 0.0,
         )
         self._warnings = WarningWatch()
         self._phases = PhaseWatch()
@@ -233,19 +239,25 @@ class PlainSession(ExitStack):
         use = self._loaders.end_step()
         if use is not None:
             self._uses.append(use)
+            if use.num_workers:
+                # They are the script's own: what waits for them waits in every run.
+                self._host_clock.is_wall = True
+                self._timer.ignore_waits()
         self._on_step(self._timer.num_calls)
         has_own_updates = self._request.backwards_per_step > 0
         is_known = has_own_updates or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
-            if not self._begins_trials():
-                self._finish()
+            if self._request.times_loader:
+                self._alone_ns = self._loaders.time_alone()
+            if not self._begin_trials():
+                self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)
 
-    def _begins_trials(self) -> bool:
-        """Return whether the run goes on with fewer threads."""
+    def _begin_trials(self) -> bool:
+        """Go on with fewer threads; return whether there is anything to try."""
         measurement = self._timer.measurement()
-        if not self._request.tries_threads or measurement is None:
+        if not self._request.tries_threads or measurement is None or _uses_workers(self._uses):
             return False
         self._num_threads = torch.get_num_threads()
         self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
@@ -258,12 +270,7 @@ class PlainSession(ExitStack):
         self._loaders.end_step()
         self._on_step(self.num_steps)
         if is_enough:
-            self._finish()
-
-    def _finish(self) -> None:
-        if self._request.times_loader:
-            self._alone_ns = self._loaders.time_alone()
-        self._on_done()
+            self._on_done()
 
     def _precision(self) -> str:
         """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
@@ -290,16 +297,11 @@ class PlainSession(ExitStack):
 
 
 def _busy(load: float, *, is_disturbed: bool) -> Caveat:
-    how = (
-        "they held up every step, so that its time is a bound"
-        if is_disturbed
-        else "what they held up is left out"
-    )
-    return Caveat(
-        code=BUSY_MACHINE,
-        message=f"other processes used {format_percent(load)} of this machine while the step was "
-        f"measured; {how}",
-    )
+    beside = f"other processes used {format_percent(load)} of this machine while the step was"
+    if is_disturbed:
+        message = f"{beside} measured; they held up every step, so that its time is a bound"
+        return Caveat(code=BUSY_MACHINE, message=message)
+    return Caveat(code="busy-beside", message=f"{beside} measured; what they held up is left out")
 
 
 def _own_threads(asked: int, used: int) -> Caveat:

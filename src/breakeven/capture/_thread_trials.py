@@ -17,7 +17,7 @@ from breakeven.timing import Measurement
 
 # Steps that take longer are not tried: on fewer threads they may take many times as long.
 _LONGEST_NS = 200_000_000
-# A first sample that takes so many times as long as the steps did settles the matter.
+# First samples that all take so many times as long as the steps did settle the matter.
 _HOPELESS = 2.0
 _FEW_CALLS = 6
 # Fewer samples say too little to be shown.
@@ -57,6 +57,7 @@ class ThreadTrials(Patches):
         @functools.wraps(torch.set_num_threads)
         def by_script(num_threads: int) -> None:
             self._is_set_by_script = True
+            self._trials.clear()  # not of the threads that they say
             self._set_num_threads(num_threads)
 
         self.replace(torch, "set_num_threads", by_script)
@@ -96,7 +97,7 @@ class ThreadTrials(Patches):
         is_enough = trial.timer.mark(optimizer)
         if not is_enough and trial.timer.num_calls <= _FEW_CALLS:
             samples_ns = trial.timer.samples_ns()
-            is_enough = bool(samples_ns) and samples_ns[-1] > _HOPELESS * self._as_set_ns
+            is_enough = bool(samples_ns) and min(samples_ns) > _HOPELESS * self._as_set_ns
         return is_enough and not self._next(trial.first_call + trial.timer.num_calls)
 
     def results(self, phases: PhaseWatch | None) -> tuple[ThreadTrial, ...]:

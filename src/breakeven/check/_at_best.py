@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.check._comparison import measured_result, threads_text
 from breakeven.check._runs import Runs
+from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import DeviceKind, DeviceResult
 
 # So many times as fast as the script runs, and another number of threads is shown.
@@ -37,10 +38,13 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
         traced: The step as it was recorded.
     """
     as_set = runs.measure()
+    if any(not trial.measurement.is_disturbed for trial in as_set.trials):
+        # What was held up is shown, but nothing rests on it.
+        as_set = replace(as_set, caveats=tuple(c for c in as_set.caveats if c.code != BUSY_MACHINE))
     step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
     is_held_up = sum(op.host_ns for op in traced.trace.ops) > _HELD_UP * step_ns
     best = _at_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_held_up else _CLEARLY_FASTER)
-    runs.use_threads(best.num_threads)
+    runs.use_threads(best.num_threads, for_traces=is_held_up)
     if is_held_up:
         traced = runs.trace()
     results = [measured_result(run, DeviceKind.CPU) for run in (best, as_set)]
@@ -62,8 +66,9 @@ def _at_best(as_set: PlainRun, *, least_gain: float) -> PlainRun:
     for trial in as_set.trials:
         is_calmer = best.measurement.is_disturbed and not trial.measurement.is_disturbed
         is_as_calm = best.measurement.is_disturbed == trial.measurement.is_disturbed
-        gain = best.measurement.median_ns / trial.measurement.median_ns
-        if is_calmer or (is_as_calm and gain > least_gain):
+        is_faster = best is as_set or trial.measurement.median_ns < best.measurement.median_ns
+        gain = as_set.measurement.median_ns / trial.measurement.median_ns
+        if is_calmer or (is_as_calm and is_faster and gain > least_gain):
             best = replace(
                 as_set,
                 measurement=trial.measurement,

@@ -59,12 +59,12 @@ def check_target(
         host_spec, here = find_hosts(host, launcher)
         runs = Runs(launcher, found, time_limit_s, progress)
         traced = runs.trace()
-        traced, _, plain, on_cpu = measure_at_best(runs, traced)
+        traced, as_set, plain, on_cpu = measure_at_best(runs, traced)
         measured = list(on_cpu)
         on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
-        comparison = compare(traced, plain, specs, host_spec, measured, here)
+        comparison = compare(traced, plain, specs, host_spec, measured, here, as_set)
         crossover, curves, caveats, scaled = _search_crossover(runs, comparison, specs)
         progress.end()
     return comparison.report(

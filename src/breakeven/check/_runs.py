@@ -64,6 +64,9 @@ class Runs:
         self._last_s: float | None = None
         # torch's threads where nothing else is asked for; 0 until they are known.
         self._num_threads = 0
+        # What further runs have instead; 0 for the same.
+        self._plain_threads = 0
+        self._traced_threads = 0
 
     @property
     def request(self) -> RunRequest:
@@ -79,7 +82,7 @@ class Runs:
         how = "as if it were moved to a GPU" if self._request.is_moved else "on a pretended GPU"
         self._begin(f"recording a step {how}{of_size}")
         request = replace(
-            self._request,
+            self._with_threads(self._traced_threads),
             is_traced=True,
             loader_batch_size=loader_batch_size,
             new_batch_size=new_batch_size,
@@ -97,11 +100,16 @@ class Runs:
         )
         return answer
 
-    def use_threads(self, num_threads: int) -> None:
-        """Let all further runs on this CPU have so many threads."""
-        configuration = replace(self._request.configuration, num_threads=num_threads)
+    def use_threads(self, num_threads: int, *, for_traces: bool) -> None:
+        """Let all further plain runs on this CPU have so many threads.
+
+        Args:
+            num_threads: How many.
+            for_traces: Let recordings have them too; those that are put together must all do.
+        """
         if num_threads != self._num_threads:
-            self._request = replace(self._request, configuration=configuration)
+            self._plain_threads = num_threads
+            self._traced_threads = num_threads if for_traces else self._traced_threads
 
     def measure(self) -> PlainRun:
         """Time the step on this CPU; a script that insists on a GPU is told that there is one.
@@ -110,14 +118,15 @@ class Runs:
         """
         self._begin("measuring the step on this CPU")
         tries_threads = not self._request.configuration.num_threads
-        answer = self._run(replace(self._request, times_loader=True, tries_threads=tries_threads))
+        request = replace(self._request, times_loader=True, tries_threads=tries_threads)
+        answer = self._run(request)
         output = self._launcher.output
         if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
             # The traced run got through, so the GPU that it had makes the difference.
-            again = self._run(replace(self._request, has_cuda=True))
+            again = self._run(replace(request, has_cuda=True))
             if isinstance(again, PlainRun):
                 self._request = replace(self._request, has_cuda=True)
-                return again
+                answer = again
         if not isinstance(answer, PlainRun):
             raise self._error(self._request, answer, output)
         self._num_threads = answer.num_threads
@@ -143,13 +152,19 @@ class Runs:
         self._begin(f"measuring the step on this CPU at batch size {new_batch_size}")
         answer = self._run(
             replace(
-                self._request,
+                self._with_threads(self._plain_threads),
                 budget_s=budget_s,
                 loader_batch_size=loader_batch_size,
                 new_batch_size=new_batch_size,
             )
         )
         return answer if isinstance(answer, PlainRun) else None
+
+    def _with_threads(self, num_threads: int) -> RunRequest:
+        if not num_threads:
+            return self._request
+        configuration = replace(self._request.configuration, num_threads=num_threads)
+        return replace(self._request, configuration=configuration)
 
     def _begin(self, stage: str) -> None:
         """Tell the stage, which takes about as long as the one before: it starts the same way."""

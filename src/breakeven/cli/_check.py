@@ -99,7 +99,7 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
             "a GPU that is there is measured."
         )
     if report.verdict.choice is Choice.UNDECIDED:
-        hints.append("To settle it, run the same command when this machine is less busy.")
+        hints.append("To settle it, run the same command again, on a machine that is not busy.")
     if not args.devices:
         hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
     if args.output is not None:

@@ -147,7 +147,7 @@ def measured_speed(calibration: HostCalibration) -> float:
     The geometric mean over what Python, the dispatcher and autograd took.
     """
     logs = [
-        math.log(reference_ns / max(calibration.figure(name[: -len("_ns")]).median_ns, 1.0))
+        math.log(reference_ns / max(calibration.figure(name.removesuffix("_ns")).median_ns, 1.0))
         for name, reference_ns in msgspec.structs.asdict(_REFERENCE).items()
     ]
     return math.exp(sum(logs) / len(logs))

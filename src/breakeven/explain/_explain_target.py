@@ -81,7 +81,7 @@ def explain_target(
         on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
         if on_cuda is not None:
             measured.append(measured_result(on_cuda, DeviceKind.GPU))
-        scaled, unscaled = _record_other_size(runs, traced, plain)
+        scaled, unscaled = _record_other_size(runs, traced, best)
         cpu = try_cpu_settings(runs, plain, traced.trace, host_spec) if tries_cpu else None
         progress.begin("simulating the step with and without each fix")
         comparison = compare(traced, best, specs, host_spec, measured, here)

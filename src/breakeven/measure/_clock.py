@@ -12,12 +12,15 @@ from breakeven.measure._own_time import own_time_ns
 class HostClock:
     """The time of the thread that asks, for steps on the CPU: there is no device to wait for.
 
-    It stands still while other work keeps the thread from running.
+    It stands still while other work keeps the thread from running, unless ``is_wall``.
     """
+
+    def __init__(self) -> None:
+        self.is_wall = False
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since an arbitrary moment."""
-        return own_time_ns()
+        return perf_counter_ns() if self.is_wall else own_time_ns()
 
     def synchronize(self) -> None:
         """Return at once: a CPU operator is done when its call returns."""

@@ -25,41 +25,58 @@ _READING_SHARE = 0.01
 _LOOK_EVERY = 32
 
 
-def _read_waited_ns(descriptor: int) -> int:
-    return int(os.pread(descriptor, 64, 0).split()[1])
+class _Waits:
+    """The file that says what a thread has waited, open as long as somebody asks."""
+
+    def __init__(self, path: str) -> None:
+        """Raise `OSError` where there is no such file."""
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        # The script may have closed it.
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self._descriptor)
+
+    def read_ns(self) -> int | None:
+        """Return the waiting so far, in nanoseconds; None where the thread has ended."""
+        try:
+            return int(os.pread(self._descriptor, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
 
 
 class _ThisThread(threading.local):
     """What the thread that asks has waited since it first asked."""
 
     def __init__(self) -> None:
-        self._descriptor = -1
+        self._waits: _Waits | None = None
         self._first_ns = 0
+        self._last_ns = 0
         self.read_ns = 0
         self.waited_ns = 0
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            self._first_ns = _read_waited_ns(self._descriptor)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
+        with contextlib.suppress(OSError):
+            self._waits = _Waits("/proc/thread-self/schedstat")
+            self._first_ns = self._waits.read_ns() or 0
 
     def own_ns(self, now_ns: int) -> int:
-        """Return the time of this thread at ``now_ns``, or a little later."""
-        waited_ns = self.waited_ns
+        """Return the time of this thread at ``now_ns``, or a little later; it never goes back."""
+        if now_ns - self.read_ns >= _FRESH_NS and self._waits is not None:
+            now_ns = self._read(self._waits, now_ns)
+        self._last_ns = max(self._last_ns, now_ns - self.waited_ns)
+        return self._last_ns
+
+    def _read(self, waits: _Waits, now_ns: int) -> int:
+        """Read what was waited until a time that is returned."""
         for _ in range(_MOST_TRIES):
-            try:
-                waited_ns = _read_waited_ns(self._descriptor) - self._first_ns
-            except (OSError, ValueError, IndexError):  # no such file, or the script closed it
-                break
+            waited_ns = waits.read_ns()
+            if waited_ns is not None:
+                self.waited_ns = waited_ns - self._first_ns
             after_ns = perf_counter_ns()
             if after_ns - now_ns < _INTERRUPTED_NS:
                 break
             now_ns = after_ns
-        self.read_ns, self.waited_ns = now_ns, waited_ns
-        return now_ns - waited_ns
+        self.read_ns = now_ns
+        return now_ns
 
 
 _here = _ThisThread()
@@ -77,13 +94,11 @@ os.register_at_fork(after_in_child=_forget)
 def own_time_ns() -> int:
     """Return the time in nanoseconds since an arbitrary moment, this thread's waiting left out.
 
-    Waiting for a processor is left out; the moment differs between threads. Within
-    0.1 ms after a reading the waiting since is not known, and so counts.
+    Waiting for a processor is left out; the moment differs between threads, and in none does time
+    go back. Within 0.1 ms after a reading the waiting since is not known: it counts, and is taken
+    off what follows.
     """
-    here, now_ns = _here, perf_counter_ns()
-    if now_ns - here.read_ns < _FRESH_NS:
-        return now_ns - here.waited_ns
-    return here.own_ns(now_ns)
+    return _here.own_ns(perf_counter_ns())
 
 
 class PoolWaits:
@@ -94,14 +109,17 @@ class PoolWaits:
     """
 
     def __init__(self) -> None:
+        self._waits: dict[int, _Waits] = {}
         self._known_ns: dict[int, int] = {}
-        self._descriptors: dict[int, int] = {}
         self._total_ns = 0
-        self._num_readings = 0
         self._next_ns = 0
+        self.num_readings = 0
 
     def waited_ns(self) -> int:
-        """Return their waiting up to now, or a moment ago, summed over threads, in nanoseconds."""
+        """Return the waiting up to the last reading, in nanoseconds.
+
+        Between two readings that of the thread which waited longest counts.
+        """
         now_ns = perf_counter_ns()
         if now_ns >= self._next_ns:
             self._read()
@@ -110,30 +128,27 @@ class PoolWaits:
         return self._total_ns
 
     def _read(self) -> None:
-        if not self._num_readings % _LOOK_EVERY:
+        if not self.num_readings % _LOOK_EVERY:
             self._look()
-        self._num_readings += 1
-        for thread, descriptor in list(self._descriptors.items()):
-            try:
-                waited_ns = _read_waited_ns(descriptor)
-            except (OSError, ValueError, IndexError):  # it has ended
-                os.close(self._descriptors.pop(thread))
+        self.num_readings += 1
+        longest_ns = 0
+        for thread, waits in list(self._waits.items()):
+            waited_ns = waits.read_ns()
+            if waited_ns is None:
+                del self._waits[thread], self._known_ns[thread]
                 continue
-            self._total_ns += waited_ns - self._known_ns.get(thread, waited_ns)
+            longest_ns = max(longest_ns, waited_ns - self._known_ns[thread])
             self._known_ns[thread] = waited_ns
+        self._total_ns += longest_ns
 
     def _look(self) -> None:
         pythons = {thread.native_id for thread in threading.enumerate()}
         with contextlib.suppress(OSError):
             for folder in Path("/proc/self/task").iterdir():
                 thread = int(folder.name)
-                if thread in pythons or thread in self._descriptors:
+                if thread in pythons or thread in self._waits:
                     continue
                 with contextlib.suppress(OSError):
-                    path = folder / "schedstat"
-                    self._descriptors[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        """Read no more."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
+                    waits = _Waits(str(folder / "schedstat"))
+                    self._known_ns[thread] = waits.read_ns() or 0
+                    self._waits[thread] = waits

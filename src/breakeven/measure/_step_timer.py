@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter
 from typing import NamedTuple
@@ -37,7 +38,9 @@ class StepTimer:
         patience: For so many times the budget; then two samples are enough.
         most_samples: However short the steps are.
         pool: Says how long threads that compute the steps were kept from running. Where that is
-            much, a quiet moment is waited for, for so many times the budget.
+            much, a quiet moment is waited for as long as patience lasts.
+        rare_patience: For so many times the budget, work that is done between some of the steps is
+            waited for where it was seen, until it is known how often it comes.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class StepTimer:
         patience: float = PATIENCE,
         most_samples: int = MOST_SAMPLES,
         pool: PoolWaits | None = None,
+        rare_patience: float = 0.0,
     ) -> None:
         self._clock = clock
         self._budget_ns = budget_s * NS_PER_S
@@ -60,8 +64,11 @@ class StepTimer:
         self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
         self._pool = pool
-        self._waited_ns: list[int] = []
+        # At each mark what was waited, by which reading.
+        self._waited_ns: list[tuple[int, int]] = []
         self._next_look_ns = 0
+        self._is_wanting = False
+        self._rare_ns = rare_patience * self._budget_ns
         self._is_first_known = False
         # Since when the budget is being spent; the first mark until it is known to be late.
         self._begun_ns: int | None = None
@@ -92,7 +99,7 @@ class StepTimer:
             self._clock.synchronize()
         self._marks_ns.append(self._clock.now_ns() if is_reading else -1)
         if self._pool is not None:
-            self._waited_ns.append(self._pool.waited_ns())
+            self._waited_ns.append((self._pool.waited_ns(), self._pool.num_readings))
         return is_reading and self._is_enough()
 
     def samples_ns(self) -> tuple[int, ...]:
@@ -121,23 +128,46 @@ class StepTimer:
             waited_ns=self._sample_waits_ns(),
         )
 
-    def _waits_for_quiet(self) -> bool:
-        """Return whether to go on since other work disturbed the samples so far."""
-        if self._pool is None or self._marks_ns[-1] < self._next_look_ns:
-            return self._pool is not None
-        measurement = self.measurement()
-        # To look takes time, which the next sample will contain.
-        self._next_look_ns = self._marks_ns[-1] + _LOOK_EVERY_NS
-        return measurement is not None and measurement.is_disturbed
+    def _wants_more(self, elapsed_ns: int) -> bool:
+        """Return whether to go on, since the samples so far do not say what they could.
+
+        Other work disturbed them, or the script does something else between a few of them.
+        """
+        if elapsed_ns >= max(self._longest_ns, self._rare_ns):
+            return False
+        if self._marks_ns[-1] >= self._next_look_ns:
+            # To look takes time, which the next sample will contain.
+            self._next_look_ns = self._marks_ns[-1] + _LOOK_EVERY_NS
+            found = self.measurement()
+            is_disturbed = found is not None and found.is_disturbed
+            has_rare_work = found is not None and found.has_rare_work
+            self._is_wanting = (is_disturbed and elapsed_ns < self._longest_ns) or (
+                has_rare_work and elapsed_ns < self._rare_ns
+            )
+        return self._is_wanting
+
+    def ignore_waits(self) -> None:
+        """Let all samples count, whatever was waited."""
+        self._pool = None
 
     def _sample_waits_ns(self) -> tuple[int, ...]:
+        """Return what was waited in each sample: its part of what was between two readings."""
         if self._pool is None:
             return ()
-        return tuple(
-            (self._waited_ns[later.call] - self._waited_ns[earlier.call])
-            // (later.number - earlier.number)
-            for earlier, later in itertools.pairwise(self._read_ends())
-        )
+        first_of = {}  # the first mark that knows a reading
+        for call, (_, reading) in enumerate(self._waited_ns):
+            first_of.setdefault(reading, call)
+        fresh = [*first_of.values(), len(self._waited_ns) - 1]
+        found: list[int] = []
+        for earlier, later in itertools.pairwise(self._read_ends()):
+            begin = fresh[bisect.bisect_right(fresh, earlier.call, hi=len(fresh) - 1) - 1]
+            end = fresh[bisect.bisect_left(fresh, later.call)]
+            waited_ns = self._waited_ns[end][0] - self._waited_ns[begin][0]
+            span_ns = self._marks_ns[end] - self._marks_ns[begin]
+            sample_ns = self._marks_ns[later.call] - self._marks_ns[earlier.call]
+            share = sample_ns / span_ns if span_ns > 0 else 1.0
+            found.append(round(waited_ns * share) // (later.number - earlier.number))
+        return tuple(found)
 
     def _read_ends(self) -> list[_StepEnd]:
         """Return the ends of steps at which the clock was read."""
@@ -156,7 +186,7 @@ class StepTimer:
             if samples_ns[0] > self._budget_ns:
                 self._begun_ns = self._marks_ns[-1]
                 return False
-        if elapsed_ns < self._longest_ns and self._waits_for_quiet():
+        if self._wants_more(elapsed_ns):
             return False
         are_slow = bool(samples_ns) and samples_ns[-1] > self._budget_ns
         if are_slow or elapsed_ns >= self._longest_ns:

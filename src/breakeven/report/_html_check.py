@@ -10,6 +10,7 @@ from breakeven.report._check_text import (
     grouped_caveats,
     host_facts,
     place_text,
+    program_sentences,
     result_name,
     step_facts,
     verdict_sentence,
@@ -30,6 +31,7 @@ def check_page(report: CheckReport) -> Page:
         answers=(
             verdict_sentence(report.verdict, report.results),
             *([printable(report.verdict.because, 600)] if report.verdict.because else []),
+            *program_sentences(report),
             crossover_sentence(report),
         ),
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),

@@ -92,7 +92,7 @@ def sort_results(results: Sequence[DeviceResult]) -> tuple[DeviceResult, ...]:
 
 
 def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
-    """Return the CPU that GPUs are compared with: the fastest one."""
+    """Return the CPU that GPUs are compared with: the fastest that was not disturbed."""
     cpus = [result for result in results if result.kind is DeviceKind.CPU]
     return min(cpus, key=by_trust_and_time, default=None)
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from breakeven.report._chart_build import axis_word
-from breakeven.report._check_text import crossover_sentence, verdict_sentence
+from breakeven.report._check_text import crossover_sentence, program_sentences, verdict_sentence
 from breakeven.report._curve_table import curve_table
 from breakeven.report._result_table import (
     CHOICE_STYLES,
@@ -50,6 +50,8 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
     )
     if report.verdict.because:
         _say(console, Text(printable(report.verdict.because, 600)))
+    for sentence in program_sentences(report):
+        _say(console, Text(sentence))
     for warning in _warnings(report):
         _say(console, Text(printable(warning), style="yellow"))
     console.line()

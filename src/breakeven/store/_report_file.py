@@ -31,7 +31,10 @@ _RERUN = "write it again, with -o FILE --force"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of report, and the key that no other kind has."""
+    """A kind of report, and the key that no other kind has.
+
+    All of its schema versions so far are read: each has only added to the one before.
+    """
 
     command: str
     key: str
@@ -171,7 +174,7 @@ def _kind(path: Path, document: bytes) -> _Kind:
         raise StoredDataError(
             f"{path} is no report of breakeven: it has none of the keys {keys}", hint=_WRITERS
         )
-    if header.schema_version != kind.version:
+    if not 1 <= header.schema_version <= kind.version:
         raise StoredDataError(
             f"{path} has schema version {header.schema_version}; "
             f"this breakeven reads version {kind.version}",

@@ -29,6 +29,12 @@ _CALM_FRACTION = 0.02
 _LEAST_CALM = 5
 # Threads wait beside each other: of a disturbed sample so much is its own at least.
 _LEAST_OWN_FRACTION = 0.02
+# A sample that is longer than the median by this factor contains more than a step. Of those that
+# contain much more there must be so many, and they are waited for where they take so much of it.
+_LONGER = 1.5
+_MUCH_LONGER = 3.0
+_LEAST_LONGER = 3
+_MUCH_OF_TIME = 0.1
 # One sample says nothing of its spread. A first step is often twice as long as the later ones.
 _FACTOR_OF_ONE_SAMPLE = 2.0
 
@@ -39,8 +45,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         samples_ns: Duration of every step, in order, warm-up included.
         num_warmup: Leading samples that belong to the warm-up.
-        waited_ns: Of each sample, how long threads that compute it were kept from running by other
-            work, summed over threads; empty where that is not known.
+        waited_ns: Of each sample, how long a thread that computes it was kept from running by other
+            work; empty where that is not known.
     """
 
     samples_ns: tuple[int, ...]
@@ -61,6 +67,32 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def is_disturbed(self) -> bool:
         """Return whether other work disturbed so many samples that they say only a bound."""
         return len(self._calm_ns()) < self._least_calm
+
+    @property
+    def other_ns(self) -> float | None:
+        """Return the time per step of what is done between some of the steps.
+
+        Rollouts, evaluations, checkpoints: what makes a few samples much longer than the rest.
+        None where there are too few of them to tell how often they come, or the samples are
+        disturbed.
+        """
+        own_ns = self._own_ns()
+        if (own_ns > _MUCH_LONGER * self.median_ns).sum() < _LEAST_LONGER or self.is_disturbed:
+            return None
+        longer_ns = own_ns[own_ns > _LONGER * self.median_ns]
+        return float((longer_ns - self.median_ns).sum()) / len(own_ns)
+
+    @property
+    def has_rare_work(self) -> bool:
+        """Return whether something is done between some of the steps, too rarely to tell."""
+        own_ns = self._own_ns()
+        longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
+        is_much = longer_ns.sum() > _MUCH_OF_TIME * own_ns.sum()
+        return bool(is_much) and len(longer_ns) < _LEAST_LONGER
+
+    def _own_ns(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        own_ns = np.array(self._warm_ns, dtype=np.float64)
+        return own_ns - np.array(self.waited_ns[self.num_warmup :]) if self.waited_ns else own_ns
 
     @property
     def _warm_ns(self) -> tuple[int, ...]:
@@ -94,8 +126,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         and by a factor of 2 where there is but one): said wide rather than too narrow. Where other
         work disturbed them, it begins at what is left of the shortest without its waiting.
         """
-        if self.is_disturbed:
-            return self._bounds()
         ordered = sorted(self.steady_ns)
         rank = _interval_rank(len(ordered), CONFIDENCE)
         if rank is None:
@@ -105,16 +135,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             low, high = ordered[0] / factor, ordered[-1] * factor
         else:
             low, high = ordered[rank], ordered[-1 - rank]
+        if self.is_disturbed:
+            low, high = min(low, self._least_own_ns()), max(high, ordered[-1])
         return Estimate(value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED)
 
-    def _bounds(self) -> Estimate:
-        warm_ns, waited_ns = self._warm_ns, self.waited_ns[self.num_warmup :]
-        least_ns = min(
+    def _least_own_ns(self) -> float:
+        """Return the least that a step may take where nothing waits."""
+        waited_ns = self.waited_ns[self.num_warmup :]
+        return min(
             max(sample - waited, _LEAST_OWN_FRACTION * sample)
-            for sample, waited in zip(warm_ns, waited_ns, strict=True)
-        )
-        return Estimate(
-            value_ns=self.median_ns, low_ns=least_ns, high_ns=max(warm_ns), source=Source.MEASURED
+            for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
         )
 
 

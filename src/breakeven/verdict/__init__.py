@@ -25,6 +25,7 @@ from breakeven.verdict._crossover import find_crossover as find_crossover
 from breakeven.verdict._decide import by_trust_and_time as by_trust_and_time
 from breakeven.verdict._decide import decide as decide
 from breakeven.verdict._decide import device_result as device_result
+from breakeven.verdict._decide import program_of as program_of
 from breakeven.verdict._difference import Difference as Difference
 from breakeven.verdict._difference import DifferenceKind as DifferenceKind
 from breakeven.verdict._explain_report import DEVICE_TRACK as DEVICE_TRACK
@@ -52,6 +53,7 @@ from breakeven.verdict._report import DeviceKind as DeviceKind
 from breakeven.verdict._report import DeviceResult as DeviceResult
 from breakeven.verdict._report import HostSummary as HostSummary
 from breakeven.verdict._report import NoCrossover as NoCrossover
+from breakeven.verdict._report import ProgramSummary as ProgramSummary
 from breakeven.verdict._report import StepSummary as StepSummary
 from breakeven.verdict._report import Verdict as Verdict
 from breakeven.verdict._report import curve_point as curve_point

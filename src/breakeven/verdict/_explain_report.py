@@ -15,7 +15,7 @@ from breakeven.verdict._report import (
     Verdict,
 )
 
-EXPLAIN_SCHEMA_VERSION = 1
+EXPLAIN_SCHEMA_VERSION = 2
 
 HOST_TRACK = "host"
 DEVICE_TRACK = "device"

@@ -100,6 +100,25 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     setting: str = ""
 
 
+class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the script does besides its steps, and what becomes of all of it.
+
+    Args:
+        other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
+            evaluations, checkpoints. It is taken to stay there.
+        step_fraction: Share of the training that the steps are, on this CPU.
+        speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+    """
+
+    other_ns: Nanoseconds
+    step_fraction: float
+    speedup: float
+    low: float
+    high: float
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where to train.
 
@@ -242,6 +261,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         caveats: Reasons to trust all figures less; those of one device are in its result.
         curves: Step times along the batch size; empty where it was not varied.
         recording: The step itself, in stored runs only: `explain` reads it.
+        program: What the script does besides its steps; null where that is little, or not known.
     """
 
     schema_version: int
@@ -255,3 +275,4 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...] = ()
     curves: tuple[Curve, ...] = ()
     recording: Recording | None = None
+    program: ProgramSummary | None = None
