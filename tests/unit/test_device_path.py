@@ -186,3 +186,15 @@ def test_work_before_an_update_is_no_work_of_the_forward_pass() -> None:
     after = fed(*STEP[:20], log, *STEP[20:], plain=plain)
     assert after.forward_factor == fed(*STEP).forward_factor
     assert after.optimizer_factor == pytest.approx(fed(*STEP).optimizer_factor)
+
+
+def test_a_step_that_was_recorded_longer_than_it_took_is_another_one() -> None:
+    run = traced_run(*STEP)
+    timed = replace(plain_run(400_000), phases=PHASES)
+    shorter = replace(timed, measurement=plain_run(10_000).measurement)
+    alike, other = DevicePath(run, timed), DevicePath(run, shorter)
+    assert not alike.is_other_path(HERE)
+    assert other.is_other_path(HERE)
+    assert other.feeding(HERE, HERE).log_sigma > HERE.log_sigma
+    assert other.feeding(HERE, HERE).forward_factor == HERE.forward_factor
+    assert not DevicePath(run, replace(shorter, processor="Another CPU")).is_other_path(HERE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from breakeven.capture import PlainRun, TracedRun
@@ -48,6 +48,7 @@ class Comparison:
     path: DevicePath
     trace: StepTrace
     host: HostSpec
+    here: HostSpec
     predictions: tuple[StepPrediction, ...]
     results: tuple[DeviceResult, ...]
     verdict: Verdict
@@ -109,7 +110,8 @@ class Comparison:
 
     def caveats(self, more: tuple[Caveat, ...] = ()) -> tuple[Caveat, ...]:
         """Return what holds for all figures, each once."""
-        all_caveats = (*self.trace.caveats, *self.plain.caveats, *self._busy_host(), *more)
+        own = (*self.trace.caveats, *self.plain.caveats, *self._host_caveats())
+        all_caveats = (*own, *more)
         return tuple({caveat.message: caveat for caveat in all_caveats}.values())
 
     def _program(self) -> ProgramSummary | None:
@@ -121,15 +123,21 @@ class Comparison:
                 return program_of(self.verdict, self.results, other_ns)
         return None
 
-    def _busy_host(self) -> tuple[Caveat, ...]:
-        if self.host.load_fraction <= BUSY_FRACTION:
-            return ()
-        share = format_percent(self.host.load_fraction)
-        message = (
-            f"other processes used {share} of this machine while its costs per operator were "
-            "measured; predicted steps of GPUs are less certain"
-        )
-        return (Caveat(code="busy-host", message=message),)
+    def _host_caveats(self) -> Iterator[Caveat]:
+        if self.host.load_fraction > BUSY_FRACTION:
+            share = format_percent(self.host.load_fraction)
+            yield Caveat(
+                code="busy-host",
+                message=f"other processes used {share} of this machine while its costs per "
+                "operator were measured; predicted steps of GPUs are less certain",
+            )
+        if self.path.is_other_path(self.here):
+            yield Caveat(
+                code="other-path",
+                message="the step that was recorded for a GPU would take this CPU far longer than "
+                "the one that was timed: the script does more on a GPU, and what that takes the "
+                "host is less certain",
+            )
 
     def recording(
         self, *, scaled: ScaledTrace | None = None, cpu: CpuFacts | None = None
@@ -190,6 +198,7 @@ def compare(
         path=path,
         trace=trace,
         host=host,
+        here=here,
         predictions=predictions,
         results=results,
         verdict=decide(results, predictions=predictions),

@@ -25,6 +25,12 @@ from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 _BUSY_LOG_SIGMA = 0.1
 
 
+# A step that would take so many times as long as it did is another one, which tells nothing of the
+# host's work; and what that adds to the host's uncertainty.
+_OTHER_PATH = 1.6
+_OTHER_PATH_LOG_SIGMA = 0.25
+
+
 class DevicePath:
     """Prepares traces of one script for prediction.
 
@@ -69,11 +75,26 @@ class DevicePath:
         # A graph's operators ran one by one on the CPU, which tells nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
+        if self.is_other_path(here):
+            return replace(host, log_sigma=math.hypot(host.log_sigma, _OTHER_PATH_LOG_SIGMA))
         anchored = self._anchored(here, self._plain.phases)
         if here.load_fraction > BUSY_FRACTION:
             log_sigma = math.hypot(anchored.log_sigma, _BUSY_LOG_SIGMA)
             anchored = replace(anchored, log_sigma=log_sigma)
         return anchored if host.is_measured else scaled_host(host, here, anchored)
+
+    def is_other_path(self, here: HostSpec) -> bool:
+        """Return whether the step that was recorded cannot be the one that was timed.
+
+        What is recorded would take this CPU far longer: the script does more on a GPU.
+
+        Args:
+            here: The machine that timed the step, with its costs measured.
+        """
+        if self._plain.processor != here.name:
+            return False
+        recorded_ns = predict_cpu_step(build_program(self.step), here).step_ns
+        return recorded_ns > _OTHER_PATH * self._plain.measurement.median_ns
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
         program = build_program(self.step)
