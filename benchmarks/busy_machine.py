@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -57,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--copying", action="store_true", help="they copy memory instead")
     parser.add_argument("--runs", type=int, default=10, help="of each (10)")
     parser.add_argument("--device", default="T4", help="GPU to predict (T4)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the answers to FILE")
     options = parser.parse_args(argv)
     print(f"{'script':18}{'beside':>7}{'this CPU':>22}{'GPU':>22}{'ratio':>8}  verdicts")
+    rows: list[dict[str, object]] = []
     for script in options.scripts:
         quiet: list[Answer | None] = []
         for count in sorted({0, *options.neighbours}):
@@ -67,6 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not count:
                 quiet = answers
             _print_row(script.stem, count, answers, quiet)
+            rows += [
+                {"script": script.stem, "beside": count, **(asdict(each) if each else {})}
+                for each in answers
+            ]
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
     return 0
 
 
