@@ -12,6 +12,7 @@ from breakeven.capture import PlainRun, TracedRun
 from breakeven.device import HostSpec
 from breakeven.simulate import (
     MeasuredStep,
+    Program,
     anchored_host,
     build_program,
     predict_cpu_step,
@@ -64,6 +65,10 @@ class DevicePath:
         """Return the recorded step, prepared."""
         return self.prepare(self._traced)
 
+    @cached_property
+    def _program(self) -> Program:
+        return build_program(self.step)
+
     def feeding(self, host: HostSpec, here: HostSpec) -> HostSpec:
         """Return ``host`` with what the measured step tells of its work.
 
@@ -93,11 +98,11 @@ class DevicePath:
         """
         if self._plain.processor != here.name:
             return False
-        recorded_ns = predict_cpu_step(build_program(self.step), here).step_ns
+        recorded_ns = predict_cpu_step(self._program, here).step_ns
         return recorded_ns > _OTHER_PATH * self._plain.measurement.median_ns
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
-        program = build_program(self.step)
+        program = self._program
         update_ns = phases.optimizer_ns
         if not update_ns:  # the script updates its weights itself, before the next step
             update_ns = predict_cpu_step(program, host).optimizer_ns
