@@ -239,7 +239,7 @@ def test_odd_scripts_are_answered(run_check: RunCheck, name: str, marker: Path) 
     run = run_check(SCRIPTS / name)
     assert run.returncode == 0, run.stderr
     assert run.document["step"]["num_ops"] > 0
-    assert len(run.cpus) == 1
+    assert 1 <= len(run.cpus) <= 3
     assert run.cpus[0]["source"] == "measured"
     assert run.elapsed_s < 90
 
@@ -299,7 +299,7 @@ def test_a_compiled_model_has_a_caveat(run_check: RunCheck) -> None:
 def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "slow_steps.py")
     assert run.returncode == 0, run.stderr
-    (cpu,) = run.cpus
+    cpu = run.cpus[0]
     assert cpu["step_ns"] >= 2_000_000_000
     assert 1 <= cpu["num_samples"] <= 10
     assert run.elapsed_s < 90

@@ -43,7 +43,10 @@ def _assert_coherent(run: CheckRun) -> None:
         assert 0 < result["low_ns"] <= result["step_ns"] <= result["high_ns"], result
     verdict = run.document["verdict"]
     assert verdict["low"] <= verdict["speedup"] <= verdict["high"]
-    assert (verdict["choice"] == "too_close") == (verdict["low"] < 1 < verdict["high"])
+    straddles = verdict["low"] < 1 < verdict["high"]
+    # Beside other work a time of the CPU may be a bound, which leaves it undecided.
+    assert (verdict["choice"] in ("too_close", "undecided")) >= straddles
+    assert (verdict["choice"] == "too_close") <= straddles
     assert verdict["because"]
     shares = [finding["share_fraction"] for finding in run.document["findings"]]
     assert all(0 <= share <= 1 for share in shares)
@@ -55,7 +58,7 @@ def test_each_example_is_answered(run_check: RunCheck, schema: dict[str, Any], n
     assert run.returncode == 0, run.stderr
     jsonschema.validate(run.document, schema)
 
-    assert [result["source"] for result in run.cpus] == ["measured"]
+    assert {result["source"] for result in run.cpus} == {"measured"}  # one or two rows
     predicted = [result for result in run.gpus if result["source"] == "predicted"]
     assert len(predicted) >= 5
     assert "uncosted-op" not in run.caveat_codes

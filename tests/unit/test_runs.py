@@ -139,6 +139,8 @@ def test_fewer_threads_that_are_left_alone_count_more_than_several_that_wait() -
     found = measure_at_best(runs_of(slow)[0], traced_run())
     assert found.best.num_threads == 1
     assert [result.is_disturbed for result in found.results] == [False, True]
+    # Four threads are at most four times as fast as one.
+    assert found.results[1].low_ns == pytest.approx(750_000, rel=0.1)
 
 
 def test_recording_that_was_held_up_is_made_again_on_fewer_threads() -> None:

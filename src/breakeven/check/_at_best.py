@@ -52,6 +52,11 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
         return AtBest(traced, as_set, best, (results[1],))
     for number, run in enumerate((best, as_set)):
         results[number] = replace(results[number], setting=threads_text(run.num_threads))
+    if as_set.measurement.is_disturbed and not best.measurement.is_disturbed:
+        # So many threads are at most so many times as fast as one.
+        least_ns = results[0].low_ns * best.num_threads / as_set.num_threads
+        low_ns = min(max(results[1].low_ns, least_ns), results[1].step_ns)
+        results[1] = replace(results[1], low_ns=low_ns)
     return AtBest(traced, as_set, best, tuple(results))
 
 
