@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_GROUPS = Path("/proc/self/cgroup")
+_GROUP_MOUNT = Path("/sys/fs/cgroup")
 
 
 def cpu_name() -> str:
@@ -37,6 +40,45 @@ def num_physical_cores(topology: Path = _TOPOLOGY) -> int:
     if not hasattr(os, "sched_getaffinity"):  # not on macOS
         return os.cpu_count() or 1
     return len({_siblings(topology / f"cpu{number}", number) for number in os.sched_getaffinity(0)})
+
+
+def cpu_quota(groups: Path = _GROUPS, mount: Path = _GROUP_MOUNT) -> float | None:
+    """Return how many processors' time a control group lets this process have; None for all.
+
+    Containers limit it so. Both versions of Linux's control groups are asked.
+
+    Args:
+        groups: The kernel's list of the groups of this process.
+        mount: Where groups are folders.
+    """
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = mount / "cpu" if controllers else mount
+        folder = top / path.lstrip("/")
+        # A limit holds for all groups below; in a container the path may be another one's.
+        quotas += (
+            quota
+            for group in (folder, *folder.parents)
+            if group.is_relative_to(top) and (quota := _quota_of(group)) is not None
+        )
+    return min(quotas, default=None)
+
+
+def _quota_of(group: Path) -> float | None:
+    """Return the limit of a group, in processors; None without one."""
+    for texts in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            quota_us, period_us = " ".join((group / name).read_text() for name in texts).split()
+            if float(quota_us) > 0:
+                return float(quota_us) / float(period_us)
+    return None
 
 
 def _siblings(folder: Path, number: int) -> str:

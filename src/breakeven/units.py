@@ -11,6 +11,14 @@ BYTES_PER_GIB = 2**30
 BYTES_PER_MIB = 2**20
 
 _DURATIONS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
+_S_PER_MIN, _S_PER_H, _S_PER_DAY = 60, 3_600, 86_400
+_LONG_TIMES = (
+    (_S_PER_DAY, "d", _S_PER_H, "h"),
+    (_S_PER_H, "h", _S_PER_MIN, "min"),
+    (_S_PER_MIN, "min", 1, "s"),
+)
+# From so many on, the smaller unit says nothing.
+_FEW = 10
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -36,6 +44,19 @@ def format_duration(duration_ns: float, digits: int = 3, *, keeps_zeros: bool = 
         if float(f"{abs(duration_ns) / scale:.{digits}g}") >= 1:
             return f"{format_digits(duration_ns / scale, digits, keeps_zeros=keeps_zeros)} {unit}"
     return f"{format_digits(duration_ns, digits, keeps_zeros=keeps_zeros)} ns"
+
+
+def format_time(duration_ns: float) -> str:
+    """Return a time of any length as people say it: ``42 min``, ``3 h 10 min``, ``2 d 4 h``."""
+    seconds = duration_ns / NS_PER_S
+    if round(seconds) < _S_PER_MIN:
+        return format_duration(duration_ns, 2)
+    for scale_s, unit, part_s, part in _LONG_TIMES:
+        if round(seconds / part_s) * part_s >= scale_s:
+            whole, rest = divmod(round(seconds / part_s), scale_s // part_s)
+            more = f" {rest} {part}" if rest and whole < _FEW else ""
+            return f"{whole:,} {unit}{more}"
+    return format_duration(duration_ns, 2)
 
 
 def format_bytes(num_bytes: float, digits: int = 3) -> str:

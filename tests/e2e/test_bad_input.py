@@ -410,8 +410,8 @@ def test_a_time_limit_that_is_none(run_check: RunCheck, marker: Path, limit: str
 
 
 def test_arguments_of_the_script_without_dashes(run_check: RunCheck, marker: Path) -> None:
-    run = run_check(SCRIPTS / "leaves_marker.py", "--epochs", "3")
+    run = run_check(SCRIPTS / "leaves_marker.py", "--lr", "3")
     assert run.returncode == 2
-    assert "--epochs" in run.stderr
+    assert "--lr" in run.stderr
     assert " -- " in run.stderr
     assert not marker.exists()

@@ -63,7 +63,7 @@ class FakePlace:
 
 
 def run(time: FakeTime, *places: FakePlace, budget_ns: float = 1e9, **options: int) -> RaceResult:
-    return race(places, budget_ns=budget_ns, now_ns=time, **options)
+    return race(places, budget_ns=budget_ns, now_ns=time, own_ns=time, **options)
 
 
 def noisy(seed: int, median_ns: float, spread: float) -> Callable[[], float]:

@@ -15,6 +15,7 @@ import made_up_reports as made_up
 import pytest
 
 from breakeven import __version__
+from breakeven.check import TrainingLength
 from breakeven.cli import main
 from breakeven.cli._main import build_parser
 from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError
@@ -44,6 +45,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     fake = FakeCheck()
     module = types.ModuleType("breakeven.check")
     module.check_target = fake  # type: ignore[attr-defined]
+    module.TrainingLength = TrainingLength  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "breakeven.check", module)
     monkeypatch.setenv("COLUMNS", "80")
     return fake
@@ -93,6 +95,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "devices": (),
         "host": "here",
         "time_limit_s": 300.0,
+        "length": TrainingLength(),
     }
 
 
@@ -108,7 +111,20 @@ def test_options_of_check(check: FakeCheck) -> None:
         "devices": ("t4", "h100"),
         "host": "xeon",
         "time_limit_s": 2.5,
+        "length": TrainingLength(),
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ("--steps 10,000", TrainingLength(num_steps=10_000)),
+        ("--epochs 30", TrainingLength(num_epochs=30)),
+    ],
+)
+def test_the_length_of_a_training(options: str, length: TrainingLength, check: FakeCheck) -> None:
+    assert main(["check", "train.py", *options.split()]) == 0
+    assert check.calls[0]["length"] == length
 
 
 def test_answer_on_stdout_progress_on_stderr(
@@ -202,10 +218,13 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
         ("check t.py --time-limit nan", "is not a number of seconds above 0", "--help"),
         ("check t.py --time-limit soon", "is not a number of seconds above 0", "--help"),
         (
-            "check t.py --epochs 3",
-            "unrecognized arguments: --epochs 3",
-            "after --: breakeven check t.py -- --epochs 3",
+            "check t.py --lr 3",
+            "unrecognized arguments: --lr 3",
+            "after --: breakeven check t.py -- --lr 3",
         ),
+        ("check t.py --steps 0", "'0' is not a whole number above 0", None),
+        ("check t.py --epochs many", "'many' is not a whole number above 0", None),
+        ("check t.py --steps 9 --epochs 3", "not allowed with argument --steps", None),
         ("check t.py extra", "unrecognized arguments: extra", "breakeven check t.py -- extra"),
         ("check t.py --force", "--force is about -o FILE", None),
         ("check t.py --dev a", "unrecognized arguments: --dev a", None),

@@ -101,16 +101,27 @@ def test_measurement_survives_the_way_through_json() -> None:
 def test_work_between_some_steps_is_told_apart() -> None:
     rollouts = Measurement(samples_ns=((1_000,) * 9 + (41_000,)) * 5)
     assert rollouts.median_ns == 1_000
-    assert rollouts.other_ns == pytest.approx(4_000)
+    other = rollouts.other
+    assert other is not None
+    assert other.value_ns == pytest.approx(4_000)
+    # One of five more or less may have been seen.
+    assert other.low_ns == pytest.approx(4_000 / 1.2)
+    assert other.high_ns == pytest.approx(4_000 * 1.2)
+    assert rollouts.longer == (9, 19, 29, 39, 49)
     assert not rollouts.has_rare_work
 
 
 def test_how_often_other_work_comes_is_not_known_from_little() -> None:
-    assert Measurement(samples_ns=(1_000,) * 50).other_ns is None
+    nothing = Measurement(samples_ns=(1_000,) * 50).other
+    assert nothing is not None
+    assert (nothing.value_ns, nothing.high_ns) == (0, 0)
     once = Measurement(samples_ns=(1_000,) * 50 + (90_000,))
-    assert (once.other_ns, once.has_rare_work) == (None, True)
+    assert (once.other, once.has_rare_work) == (None, True)
     hiccup = Measurement(samples_ns=(1_000,) * 200 + (9_000,))
-    assert (hiccup.other_ns, hiccup.has_rare_work) == (None, False)
+    assert not hiccup.has_rare_work
+    assert hiccup.other is not None
+    assert 0 < hiccup.other.value_ns < 50
     waited = Measurement(samples_ns=(1_000, 90_000) * 10, waited_ns=(900, 80_000) * 10)
     assert waited.is_disturbed
-    assert waited.other_ns is None
+    assert waited.other is None
+    assert waited.own_ns == 5_050

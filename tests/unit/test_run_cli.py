@@ -186,7 +186,7 @@ def test_exact_refuses_other_numbers(capsys: pytest.CaptureFixture[str]) -> None
         (["absent.py"], 3, "there is no file 'absent.py'"),
         (["train.py:step"], 2, "train.py:step is a function"),
         (["train.py", "--config", "absent.toml"], 3, "cannot read absent.toml"),
-        (["train.py", "--steps", "0"], 2, "'0' is not a number of steps above 0"),
+        (["train.py", "--steps", "0"], 2, "'0' is not a whole number above 0"),
         (["train.py", "--steps", "-5"], 2, "--steps"),
         (["train.py", "--budget", "soon"], 2, "'soon' is not a time above 0"),
         (["train.py", "--budget", "0s"], 2, "'0s' is not a time above 0"),

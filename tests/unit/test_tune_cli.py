@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.cli import main
-from breakeven.cli._amounts import duration_s, num_steps
+from breakeven.cli._amounts import duration_s, whole_number
 from breakeven.cli._tune import DEFAULT_FILE
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.store import TUNED_FILE_NAME, machine_lock, read_tuned
@@ -133,7 +133,7 @@ def test_budgets(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["1", "10000", "10,000", "10_000"])
 def test_steps(text: str) -> None:
-    assert num_steps(text) in (1, 10_000)
+    assert whole_number(text) in (1, 10_000)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scripted_clock import ScriptedClock
 
 from breakeven.capture import FailureKind, RunFailure, alternate
 from breakeven.capture._protocol import Answer
-from breakeven.capture._turns import OwnTime, Turns
+from breakeven.capture._turns import TurnClock, Turns
 from breakeven.timing import TurnKind
 
 
@@ -66,7 +66,7 @@ def test_a_clock_stands_still_while_the_other_run_has_its_turn(
         if is_pause:
             granting.join()
     clock = ScriptedClock([1_200_000_000])
-    assert OwnTime(clock, turns).now_ns() == 200_000_000
+    assert TurnClock(clock, turns).now_ns() == 200_000_000
     for fd in (turn_read, turn_write, answer_read, answer_write):
         os.close(fd)
 

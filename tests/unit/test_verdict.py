@@ -8,7 +8,7 @@ import pytest
 from breakeven.simulate import Bound, StepPrediction, predict_steps
 from breakeven.timing import Source
 from breakeven.trace import Copy, Event, HostWork, Phase, StepTrace, Sync
-from breakeven.verdict import Choice, DeviceKind, DeviceResult, decide, device_result, program_of
+from breakeven.verdict import Choice, DeviceKind, DeviceResult, decide, device_result
 from made_up_steps import HOST, MadeUpCosts, made_up_device, op
 
 MS = 1e6
@@ -121,26 +121,6 @@ def test_a_cpu_that_was_not_disturbed_is_compared() -> None:
     open_end = decide([result("A100", 1), disturbed(0.5, 9), one_thread])
     assert (open_end.choice, open_end.over) == (Choice.UNDECIDED, "CPU, 1 thread")
     assert decide([result("A100", 9), disturbed(0.5, 9), one_thread]).choice is Choice.CPU
-
-
-def test_the_rest_of_a_program_dampens_what_a_gpu_gains() -> None:
-    results = [result("A100", 1, 1.2), cpu(10)]
-    program = program_of(decide(results), results, 9 * MS)
-    assert program is not None
-    assert program.step_fraction == pytest.approx(10 / 19)
-    assert program.speedup == pytest.approx(19 / 10)
-    assert program.low < program.speedup < program.high < 10
-    # A CPU that is better stays so, by less.
-    results = [result("A100", 4), cpu(2)]
-    slower = program_of(decide(results), results, 2 * MS)
-    assert slower is not None
-    assert (slower.step_fraction, slower.speedup) == (pytest.approx(0.5), pytest.approx(1.5))
-
-
-def test_a_program_that_is_hardly_more_than_its_steps_needs_no_word() -> None:
-    results = [result("A100", 1), cpu(10)]
-    assert program_of(decide(results), results, 1 * MS) is None
-    assert program_of(decide(results), results, 0.0) is None
 
 
 @pytest.mark.parametrize("results", [[], [cpu(1)], [result("A100", 1)]])

@@ -124,4 +124,6 @@ def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereC
     )
     if not here.is_busy:
         write_host(key, run.calibration)
+    elif stored is not None:  # fewer rounds, but of a quieter moment
+        return HereCalibration(calibration=stored, is_remembered=True, other_load_fraction=0.0)
     return here

@@ -119,13 +119,13 @@ class ChildRun:
             self._session.mark_call()
             function()
 
-    def _on_step(self, num_steps: int) -> None:
+    def _on_step(self, num_steps: int, is_waiting: bool = False) -> None:
         if not self._processes.is_own:
             self._processes.note_step()
             return
         now_s = monotonic()
         if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
-            self._send(StepCount(num_steps=num_steps))
+            self._send(StepCount(num_steps=num_steps, is_waiting=is_waiting))
             self._last_progress_s = now_s
 
     def _finish(self, failure: RunFailure | None = None, *, has_failed: bool = False) -> None:

@@ -17,11 +17,12 @@ from breakeven.capture._cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._phase_watch import PhaseWatch
-from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
+from breakeven.capture._protocol import LoaderUse, OtherWork, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.capture._source_files import user_sources
+from breakeven.capture._stack_samples import StackSamples
 from breakeven.capture._thread_trials import ThreadTrials
-from breakeven.capture._turns import OwnTime, Turns
+from breakeven.capture._turns import TurnClock, Turns
 from breakeven.capture._warning_watch import WarningWatch
 from breakeven.configure import configured
 from breakeven.errors import Caveat
@@ -36,12 +37,19 @@ from breakeven.measure import (
     PoolWaits,
     StepTimer,
 )
-from breakeven.processor import cpu_name
-from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, StepPhases, TurnKind
+from breakeven.processor import cpu_name, cpu_quota
+from breakeven.timing import (
+    BUSY_BESIDE,
+    BUSY_FRACTION,
+    BUSY_MACHINE,
+    Measurement,
+    StepPhases,
+    TurnKind,
+)
 from breakeven.units import format_percent
 
-# For so many times the time for samples, the run by which a program is judged waits for what is
-# done between some of the steps.
+# For so many times the time for samples, what is done between some of the steps is waited for in
+# the run by which a program is judged.
 _RARE_PATIENCE = 6.0
 
 # Of the time for samples, so much goes to each other number of threads.
@@ -74,13 +82,14 @@ class PlainSession(ExitStack):
     Args:
         request: Which loaders get another batch size, and how long to take samples.
         on_done: Called from the training loop when there are samples enough.
-        on_step: Called after each step with the number of steps.
+        on_step: Called after each step with the number of steps, and whether a quiet moment is
+            waited for.
         turns: Of a run that takes turns with another one.
     """
 
     def __init__(
         self, request: RunRequest, on_done: Callable[[], None],
-        on_step: Callable[[int], None] = lambda _: None, turns: Turns | None = None,
+        on_step: Callable[[int, bool], None] = lambda *_: None, turns: Turns | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._request = request
@@ -103,7 +112,7 @@ class PlainSession(ExitStack):
         self._turn_of_call: list[int] = []
         self._host_clock = HostClock()
         clock = CudaClock() if request.on_cuda else self._host_clock
-        self._clock = OwnTime(clock, turns) if turns else clock
+        self._clock = TurnClock(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
         steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
         # Where runs take turns, each is in the way of the other's threads.
@@ -116,7 +125,7 @@ class PlainSession(ExitStack):
             patience=_PATIENCE[request.turns],
             most_samples=_MOST_STEPS[request.turns],
             pool=self._pool,
-            rare_patience=_RARE_PATIENCE if request.tries_threads else 0.0,
+            rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
         )
         self._warnings = WarningWatch()
         self._phases = PhaseWatch()
@@ -126,6 +135,9 @@ class PlainSession(ExitStack):
         self._page_faults_per_step = 0.0
         self._trials = ThreadTrials(
             lambda: StepTimer(self._clock, _TRIAL_SHARE * request.budget_s, pool=self._pool)
+        )
+        self._stacks = (
+            StackSamples(lambda: self._timer.num_calls) if request.watches_program else None
         )
         self._settings = configured(
             request.configuration, device="cuda" if request.on_cuda else "cpu"
@@ -153,6 +165,8 @@ class PlainSession(ExitStack):
             )
         if self._request.tries_threads:
             self.enter_context(self._trials)
+        if self._stacks is not None:
+            self.enter_context(self._stacks)
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         if self._has_phases:
@@ -180,11 +194,16 @@ class PlainSession(ExitStack):
         if measurement is None:
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
-        load = self._load.fraction() if self._load and not _uses_workers(self._uses) else 0.0
+        load = self._load.fraction() if self._load else 0.0
+        if _uses_workers(self._uses):
+            measurement = _with_workers(measurement, load)
         if load > BUSY_FRACTION:
             caveats.append(_busy(load, is_disturbed=measurement.is_disturbed))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
+        quota = cpu_quota()
+        if quota is not None and quota < torch.get_num_threads():
+            caveats.append(_under_quota(quota))
         if self._graphs.num_replays:
             caveats.append(GRAPHS_RUN_EAGERLY)
         num_threads = self._num_threads or torch.get_num_threads()
@@ -210,7 +229,19 @@ class PlainSession(ExitStack):
             turns=self._sample_turns(),
             phases=self._step_phases(measurement.num_warmup),
             trials=self._trials.results(self._phases if self._has_phases else None),
+            other_work=self._other_work(measurement),
         )
+
+    def _other_work(self, measurement: Measurement) -> tuple[OtherWork, ...]:
+        other = measurement.other
+        if self._stacks is None or other is None or not other.value_ns:
+            return ()
+        ends, longer = self._timer.end_calls(), set(measurement.longer)
+        calls: dict[bool, set[int]] = {False: set(), True: set()}
+        for number in range(measurement.num_warmup, len(measurement.samples_ns)):
+            # While a step goes on, the update that ended the one before has been made.
+            calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
+        return self._stacks.between(calls[False], calls[True])
 
     def _end_backward(self, call: BackwardCall) -> None:
         """End a step after each so many backward passes, as no optimizer of torch does."""
@@ -226,7 +257,7 @@ class PlainSession(ExitStack):
             self._num_skipped += 1
             self._loaders.end_step()
             return
-        self._load = self._load or OtherLoad()
+        self._load = self._load or OtherLoad(counts_group=self._turns is None)
         if self._trials.is_running:
             self._mark_trial(optimizer)
             return
@@ -239,11 +270,13 @@ class PlainSession(ExitStack):
         use = self._loaders.end_step()
         if use is not None:
             self._uses.append(use)
-            if use.num_workers:
+            if use.num_workers and not self._host_clock.is_wall:
                 # They are the script's own: what waits for them waits in every run.
                 self._host_clock.is_wall = True
-                self._timer.ignore_waits()
-        self._on_step(self._timer.num_calls)
+                self._timer.stop_waiting()
+                if self._pool is not None:
+                    self._pool.count_this_thread()
+        self._on_step(self._timer.num_calls, self._timer.is_waiting)
         has_own_updates = self._request.backwards_per_step > 0
         is_known = has_own_updates or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
@@ -268,7 +301,7 @@ class PlainSession(ExitStack):
         if self._has_phases:
             self._phases.mark()
         self._loaders.end_step()
-        self._on_step(self.num_steps)
+        self._on_step(self.num_steps, False)
         if is_enough:
             self._on_done()
 
@@ -301,7 +334,26 @@ def _busy(load: float, *, is_disturbed: bool) -> Caveat:
     if is_disturbed:
         message = f"{beside} measured; they held up every step, so that its time is a bound"
         return Caveat(code=BUSY_MACHINE, message=message)
-    return Caveat(code="busy-beside", message=f"{beside} measured; what they held up is left out")
+    return Caveat(code=BUSY_BESIDE, message=f"{beside} measured; what they held up is left out")
+
+
+def _with_workers(measurement: Measurement, load: float) -> Measurement:
+    """Return what is known of steps beside worker processes, which wait as well, and are not asked.
+
+    On a machine without other work, what waits does so for the script's own workers.
+    """
+    if load > BUSY_FRACTION and measurement.is_disturbed:
+        return replace(measurement, waited_ns=measurement.samples_ns)
+    return replace(measurement, waited_ns=())
+
+
+def _under_quota(quota: float) -> Caveat:
+    return Caveat(
+        code="cpu-quota",
+        message=f"a limit (cgroup) lets this process have the time of {quota:.3g} processors: over "
+        "time, work on more threads than that takes longer than shown, on this CPU and for the "
+        "host of a GPU",
+    )
 
 
 def _own_threads(asked: int, used: int) -> Caveat:

@@ -115,6 +115,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         times_loader: Time worker processes of a DataLoader by themselves after a plain run.
         tries_threads: Go on with one thread, and with as many as there are cores, for a while after
             a plain run with more, unless the script sets their number.
+        watches_program: Wait in a plain run for what is done between some of the steps, until it is
+            known how often that comes, and tell what it is.
     """
 
     target: Target
@@ -139,6 +141,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     num_skipped_steps: int = 0
     times_loader: bool = False
     tries_threads: bool = False
+    watches_program: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -185,16 +188,19 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
     Args:
         num_steps: Their number.
         location: Where a script stands that has done none.
+        is_waiting: Whether other work disturbed all steps so far, and a quiet moment is waited for.
     """
 
     num_steps: int
     location: Location | None = None
+    is_waiting: bool = False
 
     @property
     def text(self) -> str:
         """Return it for a person."""
         if self.location is None:
-            return f"step {self.num_steps}"
+            waits = ", waiting for a quiet moment" if self.is_waiting else ""
+            return f"step {self.num_steps}{waits}"
         return f"no step yet, at {Path(self.location.file).name}:{self.location.line}"
 
 
@@ -216,6 +222,18 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     phases: StepPhases | None = None
 
 
+class OtherWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the script does between some of its steps.
+
+    Args:
+        location: The user's line, and the function that it calls there.
+        share: Of the time between steps.
+    """
+
+    location: Location
+    share: float
+
+
 class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """Timed steps of an unchanged script.
 
@@ -230,8 +248,8 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         sources: The user's own files that were run or imported until the end of the run.
         startup_ns: From the beginning of the script to the end of its first step.
         warnings: The first few different warnings of Python during the run.
-        load_fraction: Share of the machine that other processes used meanwhile, 0 to 1; 0 where
-            workers of a loader run, which are other processes too.
+        load_fraction: Share of the machine that other processes used meanwhile, 0 to 1. Those of
+            the run itself, such as workers of a loader, are not counted.
         page_faults_per_step: Pages of memory that a step got from the system.
         effects: How often each setting of the configuration took hold, by its name: 2 for an
             optimizer setting that two optimizers got, 0 for one that found nothing to change.
@@ -239,6 +257,8 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
             where the run took no turns.
         phases: Parts of the step, as the host went through them; None where no step was whole.
         trials: The same steps on fewer threads, where that was tried.
+        other_work: What is done between some of the steps, the most time first; empty where that
+            was not looked for.
     """
 
     measurement: Measurement
@@ -257,6 +277,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     turns: tuple[int, ...] = ()
     phases: StepPhases | None = None
     trials: tuple[ThreadTrial, ...] = ()
+    other_work: tuple[OtherWork, ...] = ()
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

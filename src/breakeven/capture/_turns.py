@@ -138,7 +138,7 @@ class Turns:
             self.wait(load)
 
 
-class OwnTime:
+class TurnClock:
     """A clock that stands still while it is another run's turn.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from breakeven.check._at_best import at_its_best as at_its_best
 from breakeven.check._at_best import measure_at_best as measure_at_best
 from breakeven.check._batch_sizes import BatchSizes as BatchSizes
 from breakeven.check._blame import find_cause as find_cause
@@ -16,10 +17,13 @@ from breakeven.check._device_path import DevicePath as DevicePath
 from breakeven.check._failures import script_error as script_error
 from breakeven.check._limits import LONGEST_STEP_NS as LONGEST_STEP_NS
 from breakeven.check._limits import why_not_measured as why_not_measured
+from breakeven.check._program import TrainingLength as TrainingLength
+from breakeven.check._program import program_facts as program_facts
 from breakeven.check._progress import Progress as Progress
 from breakeven.check._progress import SilentProgress as SilentProgress
 from breakeven.check._runs import REFUSALS as REFUSALS
 from breakeven.check._runs import Runs as Runs
+from breakeven.check._runs import is_all_disturbed as is_all_disturbed
 from breakeven.check._runs import is_worth_repeating as is_worth_repeating
 from breakeven.check._runs import quieter as quieter
 

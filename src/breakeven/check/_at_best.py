@@ -8,8 +8,11 @@ from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.check._comparison import measured_result, threads_text
-from breakeven.check._runs import Runs
-from breakeven.timing import BUSY_MACHINE
+from breakeven.check._runs import Runs, is_all_disturbed
+from breakeven.errors import Caveat
+from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE
+from breakeven.trace import HostWork
+from breakeven.units import format_percent, format_ratio
 from breakeven.verdict import DeviceKind, DeviceResult
 
 # So many times as fast as the script runs, and another number of threads is shown.
@@ -17,6 +20,10 @@ _CLEARLY_FASTER = 1.1
 # Operators that took so many times as long while they were recorded as the whole step does were
 # held up by other work. As a rule they take nine tenths of it.
 _HELD_UP = 1.5
+# And a step that takes so many times as long as they and the script's own work did beside other
+# work is not believed.
+_UNBELIEVABLE = 5.0
+_BUSY_CODES = frozenset({BUSY_MACHINE, BUSY_BESIDE})
 
 
 class AtBest(NamedTuple):
@@ -37,13 +44,13 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
         runs: Runs the target.
         traced: The step as it was recorded.
     """
-    as_set = runs.measure()
-    if any(not trial.measurement.is_disturbed for trial in as_set.trials):
+    as_set = believed(runs.measure(), traced)
+    if not is_all_disturbed(as_set):
         # What was held up is shown, but nothing rests on it.
-        as_set = replace(as_set, caveats=tuple(c for c in as_set.caveats if c.code != BUSY_MACHINE))
+        as_set = _without_warning(as_set)
     step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
     is_held_up = sum(op.host_ns for op in traced.trace.ops) > _HELD_UP * step_ns
-    best = _at_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_held_up else _CLEARLY_FASTER)
+    best = at_its_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_held_up else _CLEARLY_FASTER)
     runs.use_threads(best.num_threads, for_traces=is_held_up)
     if is_held_up:
         traced = runs.trace()
@@ -60,7 +67,40 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
     return AtBest(traced, as_set, best, tuple(results))
 
 
-def _at_best(as_set: PlainRun, *, least_gain: float) -> PlainRun:
+def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
+    """Return a run whose steps count as disturbed where they cannot be what the script takes.
+
+    Beside other work they took many times as long as the operators and the script's own work did
+    while they were recorded. How much of it is the script's is not known then, nor of its phases.
+
+    Args:
+        run: The steps, timed.
+        traced: The step as it was recorded.
+    """
+    events = traced.trace.events
+    ops_ns = sum(op.host_ns for op in traced.trace.ops)
+    works_ns = sum(event.duration_ns for event in events if isinstance(event, HostWork))
+    own_ns = ops_ns + works_ns
+    factor = run.measurement.median_ns / max(own_ns, 1)
+    if run.load_fraction <= BUSY_FRACTION or factor < _UNBELIEVABLE:
+        return run
+    message = (
+        f"other processes used {format_percent(run.load_fraction)} of this machine while the step "
+        f"was measured; it took {format_ratio(factor)} what its operators and the script's own "
+        "work took by themselves, so that its time is a bound"
+    )
+    return replace(
+        run,
+        measurement=replace(run.measurement, waited_ns=run.measurement.samples_ns),
+        phases=None,
+        caveats=(
+            *(caveat for caveat in run.caveats if caveat.code not in _BUSY_CODES),
+            Caveat(code=BUSY_MACHINE, message=message),
+        ),
+    )
+
+
+def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> PlainRun:
     """Return the run on the number of threads that other work disturbs less, or the fastest.
 
     Args:
@@ -75,9 +115,13 @@ def _at_best(as_set: PlainRun, *, least_gain: float) -> PlainRun:
         gain = as_set.measurement.median_ns / trial.measurement.median_ns
         if is_calmer or (is_as_calm and is_faster and gain > least_gain):
             best = replace(
-                as_set,
+                _without_warning(as_set) if is_calmer else as_set,
                 measurement=trial.measurement,
                 phases=trial.phases,
                 num_threads=trial.num_threads,
             )
     return best
+
+
+def _without_warning(run: PlainRun) -> PlainRun:
+    return replace(run, caveats=tuple(c for c in run.caveats if c.code != BUSY_MACHINE))

@@ -14,6 +14,7 @@ from breakeven.check._comparison import (
     measured_result,
     select_devices,
 )
+from breakeven.check._program import UNKNOWN_LENGTH, TrainingLength
 from breakeven.check._progress import Progress, SilentProgress
 from breakeven.check._runs import Runs
 from breakeven.device import DeviceSpec
@@ -30,6 +31,7 @@ def check_target(
     devices: Sequence[str] = (),
     host: str = "here",
     time_limit_s: float = 300.0,
+    length: TrainingLength = UNKNOWN_LENGTH,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
@@ -44,6 +46,7 @@ def check_target(
         devices: Names of GPUs to compare with; a choice of six by default.
         host: ``here``, or the name of another host that would feed the GPUs.
         time_limit_s: Limit of each run, in seconds.
+        length: Of the training, whose time on each device is told where it is known.
         progress: Is told what happens.
 
     Raises:
@@ -74,6 +77,7 @@ def check_target(
         caveats=caveats,
         torch_version=ready.torch_version,
         scaled=scaled,
+        length=length,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.check._device_path import DevicePath
+from breakeven.check._program import UNKNOWN_LENGTH, TrainingLength, program_facts
 from breakeven.device import DeviceSpec, HostSpec, default_devices, find_device
 from breakeven.doctor import Sources, examine
 from breakeven.errors import Caveat
@@ -65,6 +66,7 @@ class Comparison:
     def report(
         self, *, target: str, crossover: Crossover | NoCrossover, curves: tuple[Curve, ...],
         torch_version: str, caveats: tuple[Caveat, ...] = (), scaled: ScaledTrace | None = None,
+        length: TrainingLength = UNKNOWN_LENGTH,
     ) -> CheckReport:  # fmt: skip
         """Return the report.
 
@@ -75,6 +77,7 @@ class Comparison:
             torch_version: torch that ran the script.
             caveats: What the search for the crossover met.
             scaled: The step at other batch sizes, where it was recorded at two.
+            length: Of the training.
         """
         examined = examine(
             self.trace,
@@ -92,10 +95,12 @@ class Comparison:
             verdict=self.verdict,
             crossover=crossover,
             findings=tuple(one.finding for one in examined.found),
-            caveats=self.caveats((*caveats, *examined.caveats)),
+            caveats=self.caveats(
+                (*caveats, *length.caveats(self.as_set.loader), *examined.caveats)
+            ),
             curves=curves,
             recording=self.recording(scaled=scaled),
-            program=self._program(),
+            program=self.program(length),
         )
 
     def host_summary(self, torch_version: str) -> HostSummary:
@@ -114,14 +119,15 @@ class Comparison:
         all_caveats = (*own, *more)
         return tuple({caveat.message: caveat for caveat in all_caveats}.values())
 
-    def _program(self) -> ProgramSummary | None:
-        # Fewer threads are tried for a short time, which hardly sees what comes rarely. Beside
-        # other work some steps take longer for no reason of the script's.
-        for run in (self.as_set, self.plain):
-            other_ns = run.measurement.other_ns
-            if other_ns is not None and run.load_fraction <= BUSY_FRACTION:
-                return program_of(self.verdict, self.results, other_ns)
-        return None
+    def program(self, length: TrainingLength = UNKNOWN_LENGTH) -> ProgramSummary:
+        """Return what becomes of the whole training.
+
+        Args:
+            length: How long it is, where that is known.
+        """
+        # Fewer threads are tried for a short time, which hardly sees what comes rarely.
+        facts = program_facts(self.as_set)
+        return program_of(self.verdict, self.results, facts, length.steps(self.as_set.loader))
 
     def _host_caveats(self) -> Iterator[Caveat]:
         if self.host.load_fraction > BUSY_FRACTION:

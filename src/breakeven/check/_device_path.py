@@ -49,7 +49,7 @@ class DevicePath:
         self._data_ratio = _data_ratio(traced, plain)
         operators_ns = sum(op.host_ns for op in trace.ops)
         data_ns = plain.loader.wait_ns if plain.loader else 0.0
-        rest_ns = max(0.0, plain.measurement.median_ns - operators_ns - data_ns)
+        rest_ns = max(0.0, plain.measurement.own_ns - operators_ns - data_ns)
         script_ns = _total_ns(trace.events, "script")
         self._script_ratio = min(1.0, rest_ns / script_ns) if script_ns else 1.0
         # What torch's own optimizers do in Python is part of the update; it looks like work of the
@@ -99,7 +99,7 @@ class DevicePath:
         if self._plain.processor != here.name:
             return False
         recorded_ns = predict_cpu_step(self._program, here).step_ns
-        return recorded_ns > _OTHER_PATH * self._plain.measurement.median_ns
+        return recorded_ns > _OTHER_PATH * self._plain.measurement.own_ns
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
         program = self._program
@@ -111,7 +111,7 @@ class DevicePath:
         script_after_ns = _total_ns(after_backward, "script")
         script_before_ns = _total_ns(self.step.events, "script") - script_after_ns
         data_ns = self._plain.loader.wait_ns if self._plain.loader else 0.0
-        before_ns = self._plain.measurement.median_ns - phases.backward_ns - update_ns
+        before_ns = self._plain.measurement.own_ns - phases.backward_ns - update_ns
         return anchored_host(
             program,
             host,

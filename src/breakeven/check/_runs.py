@@ -118,7 +118,9 @@ class Runs:
         """
         self._begin("measuring the step on this CPU")
         tries_threads = not self._request.configuration.num_threads
-        request = replace(self._request, times_loader=True, tries_threads=tries_threads)
+        request = replace(
+            self._request, times_loader=True, tries_threads=tries_threads, watches_program=True
+        )
         answer = self._run(request)
         output = self._launcher.output
         if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
@@ -184,13 +186,17 @@ class Runs:
         return find_cause(self._launcher, request, answer, output, self._begin)
 
 
+def is_all_disturbed(run: PlainRun) -> bool:
+    """Return whether other work disturbed the step on every number of threads."""
+    measurements = (run.measurement, *(trial.measurement for trial in run.trials))
+    return all(measurement.is_disturbed for measurement in measurements)
+
+
 def is_worth_repeating(run: PlainRun) -> bool:
     """Return whether other work disturbed a run that is short enough to be made again."""
-    return run.measurement.is_disturbed and sum(run.measurement.samples_ns) < _REPEATABLE_NS
+    return is_all_disturbed(run) and sum(run.measurement.samples_ns) < _REPEATABLE_NS
 
 
 def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
     """Return the run that was disturbed less: other work only ever adds time, and often passes."""
-    return min(
-        run, again, key=lambda each: (each.measurement.is_disturbed, each.measurement.median_ns)
-    )
+    return min(run, again, key=lambda each: (is_all_disturbed(each), each.measurement.median_ns))

@@ -21,7 +21,7 @@ def duration_s(text: str) -> float:
     return seconds
 
 
-def num_steps(text: str) -> int:
+def whole_number(text: str) -> int:
     """Return ``10000``, ``10,000`` or ``10_000`` as a number.
 
     Raises:
@@ -30,5 +30,5 @@ def num_steps(text: str) -> int:
     digits = re.sub("[_,]", "", text)
     # Python itself refuses to read numbers of thousands of digits.
     if not re.fullmatch(r"[0-9]{1,18}", digits) or not text[0].isdigit() or not int(digits):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(digits)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from breakeven.cli._amounts import whole_number
 from breakeven.cli._options import add_comparison, add_target, add_time_limit, is_stored_run
 from breakeven.errors import UsageError
 
@@ -28,6 +29,7 @@ EXAMPLES = """\
 examples:
   breakeven check train.py
   breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
+  breakeven check train.py --steps 100000
   breakeven check train.py:train_step --json -o report.json
   breakeven check -m mypackage.train"""
 
@@ -37,6 +39,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_comparison(parser)
     add_time_limit(parser)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps",
+        metavar="N",
+        type=whole_number,
+        help="also tell how long a training of N steps takes on each device",
+    )
+    length.add_argument(
+        "--epochs",
+        metavar="N",
+        type=whole_number,
+        help="the same for N passes over the data of the script's DataLoader",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
@@ -59,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.force:
         raise UsageError("--force is about -o FILE, which was not given")
 
-    from breakeven.check import check_target
+    from breakeven.check import TrainingLength, check_target
     from breakeven.cli._output import write_stdout
     from breakeven.cli._progress import show_progress
     from breakeven.report import to_json
@@ -72,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
             devices=tuple(args.devices),
             host=args.host,
             time_limit_s=args.time_limit_s,
+            length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
             progress=progress,
         )
     try:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli._amounts import duration_s, num_steps
+from breakeven.cli._amounts import duration_s, whole_number
 from breakeven.cli._options import add_module, add_target
 from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
@@ -51,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--steps",
         dest="num_steps",
         metavar="N",
-        type=num_steps,
+        type=whole_number,
         default=0,
         help="steps that the run will have, for the time left, and for what pays off",
     )

@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli._amounts import duration_s, num_steps
+from breakeven.cli._amounts import duration_s, whole_number
 from breakeven.cli._options import add_module, add_target, add_time_limit
 from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
@@ -64,7 +64,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--steps",
         dest="num_steps",
         metavar="N",
-        type=num_steps,
+        type=whole_number,
         default=DEFAULT_NUM_STEPS,
         help="steps of the run that this is for: what takes time at the start must pay off "
         f"within them (default: {DEFAULT_NUM_STEPS})",

@@ -19,6 +19,7 @@ from breakeven.verdict import (
     DeviceResult,
     ExplainReport,
     Recording,
+    facts_of,
 )
 
 _NO_CPU_TRIALS = Caveat(
@@ -72,6 +73,7 @@ def explain_run(
                 *(c for c in report.caveats if c.code not in _OWN_CAVEATS),
                 *_missing(recording),
             ),
+            program=facts_of(report.program) if report.program else None,
         )
     )
 

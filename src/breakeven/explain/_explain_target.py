@@ -16,6 +16,7 @@ from breakeven.check import (
     compare,
     measure_at_best,
     measured_result,
+    program_facts,
     select_devices,
 )
 from breakeven.errors import Caveat
@@ -96,6 +97,7 @@ def explain_target(
                 explained=None if devices else comparison.best.device,
                 rules=wanted,
                 caveats=comparison.caveats(unscaled),
+                program=program_facts(plain),
             )
         )
         progress.end()

@@ -19,9 +19,11 @@ from breakeven.verdict import (
     DeviceResult,
     ExplainReport,
     HostSummary,
+    ProgramFacts,
     Recording,
     decide,
     device_result,
+    program_of,
 )
 
 # Spans of a timeline that a report keeps; a trace file for a viewer gets all of them.
@@ -41,6 +43,7 @@ class Question:
         explained: The one whose step is taken apart; None for the first.
         rules: Codes of the rules whose findings are wanted; None for all.
         caveats: What holds for all figures.
+        program: What the script does besides its steps; None where that was not stored.
     """
 
     target: str
@@ -51,6 +54,7 @@ class Question:
     explained: DeviceSpec | None = None
     rules: frozenset[str] | None = None
     caveats: tuple[Caveat, ...] = ()
+    program: ProgramFacts | None = None
 
 
 def explain(question: Question) -> ExplainReport:
@@ -69,6 +73,7 @@ def explain(question: Question) -> ExplainReport:
     wanted = [one for one in diagnosed if _is_wanted(one, question.rules)]
     program = build_program(trace)
     what_if = WhatIf(program, device, host)
+    verdict = decide(results, predictions=predictions)
     timeline, caveat = shortened(critical_timeline(program, what_if), _MAX_SPANS)
     return ExplainReport(
         schema_version=EXPLAIN_SCHEMA_VERSION,
@@ -77,7 +82,7 @@ def explain(question: Question) -> ExplainReport:
         step=step_summary(trace, explained),
         device=device.name,
         results=results,
-        verdict=decide(results, predictions=predictions),
+        verdict=verdict,
         step_ns=explained.estimate.value_ns,
         low_ns=explained.estimate.low_ns,
         high_ns=explained.estimate.high_ns,
@@ -98,6 +103,7 @@ def explain(question: Question) -> ExplainReport:
         num_suppressed=len(diagnosed) - len(wanted),
         caveats=(*question.caveats, *examined.caveats, *((caveat,) if caveat else ())),
         recording=recording,
+        program=program_of(verdict, results, question.program) if question.program else None,
     )
 
 

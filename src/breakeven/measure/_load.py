@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 _STATISTICS = Path("/proc/stat")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class OtherLoad:
     """The share of the machine's processors that other processes use, from creation on.
 
     Linux alone tells; elsewhere the share is 0.
+
+    Args:
+        counts_group: Take the processes of this one's group for its own, such as the workers of a
+            loader. To look at them takes some milliseconds, so that this is not for pauses.
     """
 
-    def __init__(self) -> None:
-        self._start = _times_s()
+    def __init__(self, *, counts_group: bool = False) -> None:
+        self._counts_group = counts_group
+        self._start = self._times_s()
         # Of the time before a pause: all processors busy, busy for this process, and in all.
         self._counted_s = (0.0, 0.0, 0.0)
 
@@ -26,7 +33,7 @@ class OtherLoad:
 
     def resume(self) -> None:
         """Count again."""
-        self._start = _times_s()
+        self._start = self._times_s()
 
     def fraction(self) -> float:
         """Return the share of all processors' time, 0 to 1, that went to other processes."""
@@ -34,7 +41,7 @@ class OtherLoad:
         return min(1.0, max(0.0, (busy_s - own_s) / total_s)) if total_s > 0 else 0.0
 
     def _counted(self) -> tuple[float, float, float]:
-        if self._start is None or (end := _times_s()) is None:
+        if self._start is None or (end := self._times_s()) is None:
             return self._counted_s
         busy_s, own_s, total_s = (
             counted + after - before
@@ -42,18 +49,31 @@ class OtherLoad:
         )
         return busy_s, own_s, total_s
 
+    def _times_s(self) -> tuple[float, float, float] | None:
+        """Return the seconds of all processors: busy, busy for this process, and in all."""
+        try:
+            fields = _STATISTICS.read_text().splitlines()[0].split()[1:]
+        except (OSError, IndexError):
+            return None
+        # user nice system idle iowait irq softirq steal; guest time is part of user time.
+        # Source: proc(5), /proc/stat.
+        times = [int(field) / _TICKS_PER_S for field in fields[:8]]
+        total_s = sum(times)
+        busy_s = total_s - times[3] - times[4]
+        own = os.times()
+        own_s = own.user + own.system + own.children_user + own.children_system
+        return busy_s, own_s + (_others_of_group_s() if self._counts_group else 0.0), total_s
 
-def _times_s() -> tuple[float, float, float] | None:
-    """Return the seconds of all processors: busy, busy for this process, and in all."""
-    try:
-        fields = _STATISTICS.read_text().splitlines()[0].split()[1:]
-    except (OSError, IndexError):
-        return None
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
-    # user nice system idle iowait irq softirq steal; guest time is part of user time.
-    # Source: proc(5), /proc/stat.
-    times = [int(field) / ticks_per_s for field in fields[:8]]
-    total_s = sum(times)
-    busy_s = total_s - times[3] - times[4]
-    own = os.times()
-    return busy_s, own.user + own.system + own.children_user + own.children_system, total_s
+
+def _others_of_group_s() -> float:
+    """Return the seconds of the living processes of this one's group, without itself."""
+    group, own, ticks = str(os.getpgrp()), str(os.getpid()), 0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold spaces: state, parent and group follow it, and
+            # user and system time are the 12th and 13th field after it.
+            # Source: proc(5), /proc/pid/stat.
+            fields = status.read_text().rpartition(")")[2].split()
+            if fields[2] == group and status.parent.name != own:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_PER_S

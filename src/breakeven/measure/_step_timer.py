@@ -67,11 +67,17 @@ class StepTimer:
         # At each mark what was waited, by which reading.
         self._waited_ns: list[tuple[int, int]] = []
         self._next_look_ns = 0
-        self._is_wanting = False
+        self._is_wanting = self._is_waiting = False
+        self._waits_for_quiet = True
         self._rare_ns = rare_patience * self._budget_ns
         self._is_first_known = False
         # Since when the budget is being spent; the first mark until it is known to be late.
         self._begun_ns: int | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether other work disturbed the samples so far, and a quiet moment is awaited."""
+        return self._is_waiting
 
     @property
     def first_end_ns(self) -> int:
@@ -139,16 +145,19 @@ class StepTimer:
             # To look takes time, which the next sample will contain.
             self._next_look_ns = self._marks_ns[-1] + _LOOK_EVERY_NS
             found = self.measurement()
-            is_disturbed = found is not None and found.is_disturbed
-            has_rare_work = found is not None and found.has_rare_work
-            self._is_wanting = (is_disturbed and elapsed_ns < self._longest_ns) or (
-                has_rare_work and elapsed_ns < self._rare_ns
+            self._is_waiting = (
+                self._waits_for_quiet
+                and found is not None
+                and found.is_disturbed
+                and elapsed_ns < self._longest_ns
             )
+            is_rare = found is not None and found.has_rare_work and elapsed_ns < self._rare_ns
+            self._is_wanting = self._is_waiting or is_rare
         return self._is_wanting
 
-    def ignore_waits(self) -> None:
-        """Let all samples count, whatever was waited."""
-        self._pool = None
+    def stop_waiting(self) -> None:
+        """Wait for no quiet moment: what waits may do so for the script itself."""
+        self._waits_for_quiet = False
 
     def _sample_waits_ns(self) -> tuple[int, ...]:
         """Return what was waited in each sample: its part of what was between two readings."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
+from breakeven.measure import own_time_ns
 from breakeven.placement._place import Place
 from breakeven.timing import Measurement
 
@@ -79,6 +80,7 @@ def race(
     budget_ns: float,
     num_steps: int | None = None,
     now_ns: Callable[[], int] = perf_counter_ns,
+    own_ns: Callable[[], int] = own_time_ns,
 ) -> RaceResult:
     """Return which place runs a step fastest.
 
@@ -95,8 +97,9 @@ def race(
             one-off cost counts by its share of a step, and where the whole run would end within
             the budget, nothing is started up.
         now_ns: Reads the clock.
+        own_ns: Reads the one of the steps, which other work does not stretch.
     """
-    return _Race(places, budget_ns, num_steps, now_ns).result()
+    return _Race(places, budget_ns, num_steps, now_ns, own_ns).result()
 
 
 @dataclass(slots=True)
@@ -126,11 +129,13 @@ class _Race:
         budget_ns: float,
         num_steps: int | None,
         now_ns: Callable[[], int],
+        own_ns: Callable[[], int],
     ) -> None:
         self._places = places
         self._budget_ns = budget_ns
         self._num_steps = num_steps
         self._now_ns = now_ns
+        self._own_ns = own_ns
         self._started_ns = now_ns()
         self._warm_ns = self._started_ns  # when the warm-up ended
         self._runners: list[_Runner] = []  # all that still work
@@ -235,11 +240,11 @@ class _Race:
         """Return the nanoseconds per step of some steps back to back."""
         place.enter()
         place.synchronize()
-        started_ns = self._now_ns()
+        started_ns = self._own_ns()
         for _ in range(num_steps):
             place.run_step()
         place.synchronize()
-        return max(1, (self._now_ns() - started_ns) // num_steps)
+        return max(1, (self._own_ns() - started_ns) // num_steps)
 
     def _limit_ns(self) -> float:
         """Return what the race may take, as far as the run's time is known yet."""

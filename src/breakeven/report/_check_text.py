@@ -10,7 +10,7 @@ from breakeven.report._chart_build import axis_word, crossover_interval
 from breakeven.report._result_table import device_label, reference_cpu
 from breakeven.report._text import printable, ratio_with_interval
 from breakeven.timing import BUSY_MACHINE
-from breakeven.units import format_bytes, format_count, format_duration, format_percent
+from breakeven.units import format_bytes, format_count, format_duration
 from breakeven.verdict import (
     CheckReport,
     Choice,
@@ -48,20 +48,6 @@ def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
             return f"Undecided: {over} cannot be timed well enough to compare it with {device}."
         case _:
             assert_never(verdict.choice)
-
-
-def program_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield what becomes of the whole training, where it is more than its steps."""
-    program, verdict = report.program, report.verdict
-    if program is None:
-        return
-    ratio = ratio_with_interval(program.speedup, program.low, program.high)
-    device, over = (_label(report.results, name) for name in (verdict.device, verdict.over))
-    yield (
-        f"Your whole training is {ratio} as fast on {device} as on {over}: "
-        f"{format_percent(1 - program.step_fraction)} of its time on this CPU is no step "
-        "(rollouts, evaluation, checkpoints), and is taken to stay on the CPU."
-    )
 
 
 def crossover_sentence(report: CheckReport) -> str:

@@ -15,6 +15,7 @@ from breakeven.report._explain_findings import findings_block
 from breakeven.report._explain_plan import plan_block
 from breakeven.report._explain_strip_text import strip_block
 from breakeven.report._explain_text import busy_sentence, headline
+from breakeven.report._program_text import program_sentences, threads_sentences
 from breakeven.report._result_table import CHOICE_STYLES, device_label
 from breakeven.report._text import plural, printable
 from breakeven.units import format_bytes, format_count
@@ -70,6 +71,8 @@ def _head(report: ExplainReport) -> Iterator[Text]:
     yield Text(busy_sentence(report))
     verdict = report.verdict
     yield Text(verdict_sentence(verdict, report.results), style=CHOICE_STYLES[verdict.choice])
+    for sentence in (*threads_sentences(report), *program_sentences(report)):
+        yield Text(sentence)
     of_results = (caveat for result in report.results for caveat in result.caveats)
     for warning in busy_warnings((*report.caveats, *of_results)):
         yield Text(warning, style="yellow")

@@ -10,12 +10,18 @@ from breakeven.report._check_text import (
     grouped_caveats,
     host_facts,
     place_text,
-    program_sentences,
     result_name,
     step_facts,
     verdict_sentence,
 )
 from breakeven.report._html_model import Page, PageSection, PageTable, caveat_section
+from breakeven.report._program_text import (
+    program_facts,
+    program_sentences,
+    threads_sentences,
+    training_times,
+    training_title,
+)
 from breakeven.report._result_table import reference_cpu, sort_results
 from breakeven.report._text import duration_with_interval, printable, ratio_alone
 from breakeven.timing import Source
@@ -31,21 +37,40 @@ def check_page(report: CheckReport) -> Page:
         answers=(
             verdict_sentence(report.verdict, report.results),
             *([printable(report.verdict.because, 600)] if report.verdict.because else []),
+            *threads_sentences(report),
             *program_sentences(report),
             crossover_sentence(report),
         ),
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
-        facts=(*step_facts(report.target, report.step), *host_facts(report.host)),
+        facts=(
+            *step_facts(report.target, report.step),
+            *program_facts(report.program),
+            *host_facts(report.host),
+        ),
         sections=(
             PageSection(
                 title="Step time",
                 charts=tuple(svg_chart(chart) for chart in report_charts(report)),
             ),
             PageSection(title="Devices", tables=(_result_table(report),)),
+            *_times_section(report),
             *_finding_section(report),
             *caveat_section(grouped_caveats(report.caveats, of_devices)),
         ),
     )
+
+
+def _times_section(report: CheckReport) -> tuple[PageSection, ...]:
+    times = tuple(training_times(report))
+    if report.program is None or not times:
+        return ()
+    table = PageTable(
+        caption=training_title(report.program),
+        headings=("device", "time (90 % interval)"),
+        are_numbers=(False, True),
+        rows=times,
+    )
+    return (PageSection(title="The whole training", tables=(table,)),)
 
 
 def _result_table(report: CheckReport) -> PageTable:

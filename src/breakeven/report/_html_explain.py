@@ -34,6 +34,7 @@ from breakeven.report._explain_text import (
     plan_sentence,
 )
 from breakeven.report._html_model import Page, PageBar, PageSection, PageTable, caveat_section
+from breakeven.report._program_text import program_facts, program_sentences, threads_sentences
 from breakeven.report._text import (
     duration_with_interval,
     printable,
@@ -65,9 +66,15 @@ def explain_page(report: ExplainReport) -> Page:
             busy_sentence(report),
             verdict_sentence(report.verdict, report.results),
             *([printable(report.verdict.because, 600)] if report.verdict.because else []),
+            *threads_sentences(report),
+            *program_sentences(report),
         ),
         warnings=busy_warnings((*report.caveats, *of_results)),
-        facts=(*step_facts(report.target, report.step), *host_facts(report.host)),
+        facts=(
+            *step_facts(report.target, report.step),
+            *program_facts(report.program),
+            *host_facts(report.host),
+        ),
         sections=(
             *_timeline_section(report),
             PageSection(

@@ -21,9 +21,9 @@ from breakeven.report._sweep_crossovers import (
     headline,
 )
 from breakeven.report._sweep_table import step_table
-from breakeven.report._text import printable, shorten
+from breakeven.report._text import plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
-from breakeven.verdict import DeviceKind, SweepAxis, SweepPoint, SweepReport
+from breakeven.verdict import AxisRole, DeviceKind, SweepAxis, SweepPoint, SweepReport
 
 _MAX_BLOCKS = 3
 _MAX_CURVES = 10
@@ -79,11 +79,10 @@ def _facts(report: SweepReport) -> Iterator[str]:
     yield printable(command, 160)
     yield "over " + " · ".join(_axis_text(axis) for axis in report.axes)
     host = report.host
-    threads = "1 thread" if host.num_threads == 1 else f"{host.num_threads:,} threads"
     yield "host: " + " · ".join(
         [
             printable(host.name, 80),
-            threads,
+            _threads(report),
             f"torch {printable(host.torch_version)}",
             # What was assumed beside stands after a semicolon, and in the JSON report.
             printable(host.source.partition(";")[0], 120),
@@ -93,6 +92,15 @@ def _facts(report: SweepReport) -> Iterator[str]:
     cpus = dict.fromkeys(_without_threads(name) for name in _cpu_names(report))
     if cpus and set(cpus) != {host.name}:
         yield "CPU: " + ", ".join(printable(name, 80) for name in cpus)
+
+
+def _threads(report: SweepReport) -> str:
+    """Return the threads of the CPU's steps, of which each point has those that suit it best."""
+    counts = sorted({point.num_threads for point in report.points if point.num_threads})
+    if len(counts) < 2 or any(axis.role is AxisRole.THREADS for axis in report.axes):
+        return plural(report.host.num_threads, "thread")
+    listed = ", ".join(f"{count:,}" for count in counts[:-1])
+    return f"{listed} or {counts[-1]:,} threads, whichever suits a point"
 
 
 def _cpu_names(report: SweepReport) -> list[str]:

@@ -6,11 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from breakeven.report._chart_build import axis_word
-from breakeven.report._check_text import crossover_sentence, program_sentences, verdict_sentence
+from breakeven.report._check_text import crossover_sentence, verdict_sentence
 from breakeven.report._curve_table import curve_table
+from breakeven.report._program_text import (
+    program_facts,
+    program_sentences,
+    threads_sentences,
+    training_times,
+    training_title,
+)
 from breakeven.report._result_table import (
     CHOICE_STYLES,
     device_label,
@@ -50,7 +58,7 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
     )
     if report.verdict.because:
         _say(console, Text(printable(report.verdict.because, 600)))
-    for sentence in program_sentences(report):
+    for sentence in (*threads_sentences(report), *program_sentences(report)):
         _say(console, Text(sentence))
     for warning in _warnings(report):
         _say(console, Text(printable(warning), style="yellow"))
@@ -64,6 +72,7 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
         if result.fits is False:
             _say(console, Text(_too_big_sentence(result), style="red"))
     console.line()
+    _render_times(report, console)
     _say(console, _crossover_sentence(report))
     curves = curve_table(report, console)
     if curves is not None:
@@ -74,6 +83,18 @@ def render(report: CheckReport, console: Console, *, hints: Sequence[str] = ()) 
         console.line()
         for hint in hints:
             _say(console, Text(printable(hint), style="dim"))
+
+
+def _render_times(report: CheckReport, console: Console) -> None:
+    times = list(training_times(report))
+    if report.program is None or not times:
+        return
+    _say(console, Text(training_title(report.program), style="bold"))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for cells in times:
+        table.add_row(*cells)
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    console.line()
 
 
 def _warnings(report: CheckReport) -> Iterator[str]:
@@ -114,6 +135,7 @@ def _facts(report: CheckReport) -> Iterator[str]:
             f"host {format_duration(step.host_ns, 2)}",
         ]
     )
+    yield from (f"{name}: {text}" for name, text in program_facts(report.program))
     yield "host: " + " · ".join(
         [
             printable(host.name, 80),

@@ -47,6 +47,11 @@ def headline(report: TuneReport) -> str:
         if report.code_change is not None:
             as_it_is = f"No setting is faster than the script as it is: {before} a step"
             return f"{as_it_is}; a change of it is."
+        if report.is_undecided:
+            return (
+                "Undecided: nothing was shown to be faster than the script as it is, "
+                f"{before} a step, but not everything that looked faster could be decided."
+            )
         return f"Nothing found that is faster than the script as it is: {before} a step."
     ratio, _, interval = ratio_with_interval(report.speedup, report.low, report.high).partition(" ")
     interval = f" {interval}" if interval else ""

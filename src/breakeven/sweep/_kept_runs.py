@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, RunFailure, RunRequest
-from breakeven.check import REFUSALS, is_worth_repeating, quieter
+from breakeven.check import REFUSALS, is_all_disturbed, is_worth_repeating, quieter
 from breakeven.store import MachineKey, RunKey, forget_runs, read_run, write_run
 from breakeven.sweep._engine import Engine, EngineRun
 from breakeven.sweep._settings import MACHINE_SETTINGS, TORCH_SETTINGS
@@ -141,7 +141,7 @@ class KeptRuns:
 
     def _note_load(self, key: RunKey, run: PlainRun) -> None:
         """Note whether a run that is kept now was disturbed."""
-        if run.measurement.is_disturbed:
+        if is_all_disturbed(run):
             self._disturbed.add(key)
         else:
             self._disturbed.discard(key)

@@ -9,6 +9,7 @@ from time import monotonic
 from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest
+from breakeven.check import at_its_best
 from breakeven.errors import Caveat
 from breakeven.sweep._axes import is_whole
 from breakeven.sweep._cpu_curve import CpuCurve
@@ -235,10 +236,9 @@ class MeasuredGrid:
                 self._gpu_problems.append(f"{describe(job.settings)}: {problem}")
             return
         if isinstance(done.answer, PlainRun) and problem is None:
-            self.cpu[key] = done.answer
+            run = self.cpu[key] = at_its_best(done.answer)
             if job.curve is not None:
-                estimate = done.answer.measurement.estimate
-                job.curve.add(job.size, estimate, done.answer.peak_memory_bytes)
+                job.curve.add(job.size, run.measurement.estimate, run.peak_memory_bytes)
         else:
             assert problem is not None
             self.failures[key] = problem

@@ -47,7 +47,11 @@ def predicted_point(
 
 
 def measured_point(
-    settings: Mapping[str, AxisValue], step: StepTrace, run: PlainRun, kind: DeviceKind
+    settings: Mapping[str, AxisValue],
+    step: StepTrace,
+    run: PlainRun,
+    kind: DeviceKind,
+    name: str = "",
 ) -> SweepPoint:
     """Return the point of a device that is here.
 
@@ -56,11 +60,12 @@ def measured_point(
         step: The step.
         run: Its time.
         kind: CPU or GPU.
+        name: Of the device; empty for its own.
     """
     result = measured_result(run, kind)
     return SweepPoint(
         settings=dict(settings),
-        device=result.device,
+        device=name or result.device,
         kind=kind,
         source=Source.MEASURED,
         step_ns=result.step_ns,
@@ -70,24 +75,25 @@ def measured_point(
         num_parameters=step.num_parameters,
         fits=True,
         num_samples=result.num_samples,
+        num_threads=run.num_threads if kind is DeviceKind.CPU else None,
         caveats=result.caveats,
     )
 
 
 def told_point(
-    settings: Mapping[str, AxisValue], step: StepTrace, near: PlainRun, time: Estimate
+    settings: Mapping[str, AxisValue], step: StepTrace, name: str, time: Estimate
 ) -> SweepPoint:
     """Return the point of this CPU at a size between measured ones.
 
     Args:
         settings: Value of every axis.
         step: The step.
-        near: A run of the same curve.
+        name: Of the CPU.
         time: What the curve tells.
     """
     return SweepPoint(
         settings=dict(settings),
-        device=measured_result(near, DeviceKind.CPU).device,
+        device=name,
         kind=DeviceKind.CPU,
         source=Source.PREDICTED,
         step_ns=time.value_ns,

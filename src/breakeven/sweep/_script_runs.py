@@ -81,6 +81,7 @@ class ScriptRuns:
             configuration=Configuration(num_threads=int(threads)),
             backwards_per_step=self._backwards_per_step,
             num_skipped_steps=self._num_host_steps,
+            tries_threads=self._threads_axis is None,
         )
 
     def trace(

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 
 from breakeven.capture import PlainRun, RunFailure, TracedRun
-from breakeven.check import DevicePath
+from breakeven.check import DevicePath, at_its_best, measured_result
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import Strategy
@@ -171,7 +171,7 @@ class SweepStages:
             request = self._runs.plain_request(base.settings, None, COARSE_BUDGET_S)
             (done,) = self._kept.measure([request])
             if not isinstance(done.answer, RunFailure):
-                return base, done.answer
+                return base, at_its_best(done.answer)
             if first_error is None:  # to know the cause takes runs of its own
                 first_error = self._runs.error(base.settings, done.answer, done.output)
         assert first_error is not None, "there is a step, so one was recorded unchanged"
@@ -220,17 +220,26 @@ class SweepStages:
         near = self._measured.run_near(settings)
         if measured in self._measured.cpu:
             run = self._measured.cpu[measured]
-            points.append(measured_point(settings, step, run, DeviceKind.CPU))
+            points.append(measured_point(settings, step, run, DeviceKind.CPU, self._cpu_name(run)))
         if measured in self._measured.gpu and number == 1:
             run = self._measured.gpu[measured]
             points.append(measured_point(settings, step, run, DeviceKind.GPU))
         if measured not in self._measured.cpu and time is not None and near is not None:
-            points.append(told_point(settings, step, near, time))
+            points.append(told_point(settings, step, self._cpu_name(near), time))
         points += [
             predicted_point(settings, step, prediction, number)
             for prediction in self._predictions[key, number]
         ]
         return tuple(points)
+
+    def _cpu_name(self, run: PlainRun) -> str:
+        """Return the CPU's name, with its threads where they are an axis.
+
+        Where they are not, each point has those that suit it best.
+        """
+        if axis_of(self._axes, AxisRole.THREADS):
+            return measured_result(run, DeviceKind.CPU).device
+        return run.processor
 
     def _failures(self) -> tuple[SweepFailure, ...]:
         found: list[SweepFailure] = []

@@ -5,6 +5,7 @@ from breakeven.timing._cpu_facts import CpuFacts as CpuFacts
 from breakeven.timing._cpu_facts import CpuTrial as CpuTrial
 from breakeven.timing._estimate import Estimate as Estimate
 from breakeven.timing._estimate import Source as Source
+from breakeven.timing._measurement import BUSY_BESIDE as BUSY_BESIDE
 from breakeven.timing._measurement import BUSY_FRACTION as BUSY_FRACTION
 from breakeven.timing._measurement import BUSY_MACHINE as BUSY_MACHINE
 from breakeven.timing._measurement import CONFIDENCE as CONFIDENCE

@@ -13,6 +13,8 @@ from breakeven.timing._estimate import Estimate, Source
 CONFIDENCE = 0.90
 # Code of the caveat on a measurement taken while other processes used the machine.
 BUSY_MACHINE = "busy-machine"
+# And of that on one from which what other work held up could be left out.
+BUSY_BESIDE = "busy-beside"
 # Of all processors, used by other processes: above this a measurement says little.
 BUSY_FRACTION = 0.15
 
@@ -35,6 +37,8 @@ _LONGER = 1.5
 _MUCH_LONGER = 3.0
 _LEAST_LONGER = 3
 _MUCH_OF_TIME = 0.1
+# Standard deviations of a normal distribution that hold 90 % of it.
+_NORMAL_90 = 1.645
 # One sample says nothing of its spread. A first step is often twice as long as the later ones.
 _FACTOR_OF_ONE_SAMPLE = 2.0
 
@@ -69,18 +73,34 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return len(self._calm_ns()) < self._least_calm
 
     @property
-    def other_ns(self) -> float | None:
+    def other(self) -> Estimate | None:
         """Return the time per step of what is done between some of the steps.
 
         Rollouts, evaluations, checkpoints: what makes a few samples much longer than the rest.
-        None where there are too few of them to tell how often they come, or the samples are
-        disturbed.
+        None where they take much of the time and are too few to tell how often they come, or the
+        samples are disturbed; 0 where there are none.
         """
         own_ns = self._own_ns()
-        if (own_ns > _MUCH_LONGER * self.median_ns).sum() < _LEAST_LONGER or self.is_disturbed:
+        much_longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
+        if self.is_disturbed or self.has_rare_work:
             return None
-        longer_ns = own_ns[own_ns > _LONGER * self.median_ns]
-        return float((longer_ns - self.median_ns).sum()) / len(own_ns)
+        more_ns = own_ns[own_ns > _LONGER * self.median_ns] - self.median_ns
+        if not len(much_longer_ns):
+            more_ns = more_ns[:0]
+        value_ns = float(more_ns.sum()) / len(own_ns)
+        off = _count_error(much_longer_ns)
+        return Estimate(
+            value_ns=value_ns,
+            low_ns=value_ns / (1 + off),
+            high_ns=value_ns * (1 + off),
+            source=Source.MEASURED,
+        )
+
+    @property
+    def longer(self) -> tuple[int, ...]:
+        """Return the numbers of the samples that contain more than a step, from 0."""
+        (found,) = np.nonzero(self._own_ns() > _LONGER * self.median_ns)
+        return tuple(self.num_warmup + int(number) for number in found)
 
     @property
     def has_rare_work(self) -> bool:
@@ -118,6 +138,14 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return float(np.median(self.steady_ns))
 
     @property
+    def own_ns(self) -> float:
+        """Return the median without what a disturbed step waited; of others the median itself."""
+        if not self.is_disturbed:
+            return self.median_ns
+        least_ns = _LEAST_OWN_FRACTION * np.array(self._warm_ns, dtype=np.float64)
+        return float(np.median(np.maximum(self._own_ns(), least_ns)))
+
+    @property
     def estimate(self) -> Estimate:
         """Return the median with its confidence interval, free of assumptions on the shape.
 
@@ -146,6 +174,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             max(sample - waited, _LEAST_OWN_FRACTION * sample)
             for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
         )
+
+
+def _count_error(durations_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """Return how far the sum of what comes now and then may be off, relative, in 90 % of cases.
+
+    One of them more or less may have been seen, and they differ among each other.
+    """
+    count = len(durations_ns)
+    if not count:
+        return 0.0
+    spread = float(durations_ns.std() / durations_ns.mean())
+    return 1 / count + _NORMAL_90 * spread / count**0.5
 
 
 @cache

@@ -61,7 +61,10 @@ class Threads:
         return replace(current, num_threads=self.num_threads)
 
     def expected_gain(self, facts: StepFacts) -> float:
-        """Return about which part of the step it saves, from operators and how long they take."""
+        """Return about which part of the step it saves, as tried, or by how long operators take."""
+        tried_ns = facts.steps_ns.get(self.num_threads)
+        if tried_ns is not None:
+            return max(0.0, 1.0 - tried_ns / facts.step_ns)
         if self.num_threads > facts.num_threads:
             return 0.2 if facts.op_ns > _SHORT_OP_NS else 0.0
         return 0.3 * (1.0 - facts.op_ns / _SHORT_OP_NS) if facts.op_ns < _SHORT_OP_NS else 0.0

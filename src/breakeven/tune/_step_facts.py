@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from breakeven.trace import LoaderFacts, Op, Phase, StepTrace
@@ -32,6 +33,7 @@ class StepFacts:
         has_bf16: Whether the processor multiplies bfloat16 in hardware.
         has_compiler: Whether there is a C++ compiler, which compiled steps need.
         is_compiled: Whether the script calls ``torch.compile`` itself.
+        steps_ns: Median step on other numbers of threads, by their number, where they were tried.
     """
 
     trace: StepTrace
@@ -44,6 +46,7 @@ class StepFacts:
     has_bf16: bool
     has_compiler: bool
     is_compiled: bool
+    steps_ns: Mapping[int, float] = field(default_factory=dict[int, float])
 
     @cached_property
     def loader(self) -> LoaderFacts | None:

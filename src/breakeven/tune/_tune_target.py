@@ -39,7 +39,7 @@ from breakeven.tune._search import search
 from breakeven.tune._step_facts import StepFacts
 from breakeven.tune._trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
-from breakeven.verdict import Numerics, TuneReport
+from breakeven.verdict import Numerics, TuneReport, is_undecided
 
 Device = Literal["", "cpu", "gpu"]
 
@@ -139,6 +139,7 @@ def step_facts(
         has_bf16=has_bf16_hardware(),
         has_compiler=_has_compiler(),
         is_compiled=trace.settings.is_compiled,
+        steps_ns={trial.num_threads: trial.measurement.median_ns for trial in plain.trials},
     )
 
 
@@ -273,6 +274,8 @@ def _report(
     duration_ns: int,
 ) -> TuneReport:
     caveats = {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}
+    trials = (*confirmed.trials, code.trial)
+    is_nothing_kept = not confirmed.configuration.changes and code.change is None
     return TuneReport(
         target=target.label,
         # Words of a command line need not be Unicode.
@@ -290,8 +293,9 @@ def _report(
         configuration=confirmed.configuration,
         numerics=confirmed.numerics,
         pays_off_after_steps=confirmed.pays_off_after_steps,
-        trials=(*confirmed.trials, code.trial),
+        trials=trials,
         code_change=code.change,
         duration_ns=duration_ns,
         caveats=tuple(caveats.values()),
+        is_undecided=is_nothing_kept and is_undecided(trials),
     )

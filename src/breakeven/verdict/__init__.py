@@ -25,7 +25,6 @@ from breakeven.verdict._crossover import find_crossover as find_crossover
 from breakeven.verdict._decide import by_trust_and_time as by_trust_and_time
 from breakeven.verdict._decide import decide as decide
 from breakeven.verdict._decide import device_result as device_result
-from breakeven.verdict._decide import program_of as program_of
 from breakeven.verdict._difference import Difference as Difference
 from breakeven.verdict._difference import DifferenceKind as DifferenceKind
 from breakeven.verdict._explain_report import DEVICE_TRACK as DEVICE_TRACK
@@ -36,6 +35,9 @@ from breakeven.verdict._explain_report import PlanStep as PlanStep
 from breakeven.verdict._explain_report import TimelineSpan as TimelineSpan
 from breakeven.verdict._numerics import compare_numbers as compare_numbers
 from breakeven.verdict._numerics import weight_noise_roundoffs as weight_noise_roundoffs
+from breakeven.verdict._program import ProgramFacts as ProgramFacts
+from breakeven.verdict._program import facts_of as facts_of
+from breakeven.verdict._program import program_of as program_of
 from breakeven.verdict._recorded_numbers import LOSS_KEY as LOSS_KEY
 from breakeven.verdict._recorded_numbers import RecordedNumbers as RecordedNumbers
 from breakeven.verdict._recorded_numbers import StepNumbers as StepNumbers
@@ -53,8 +55,10 @@ from breakeven.verdict._report import DeviceKind as DeviceKind
 from breakeven.verdict._report import DeviceResult as DeviceResult
 from breakeven.verdict._report import HostSummary as HostSummary
 from breakeven.verdict._report import NoCrossover as NoCrossover
+from breakeven.verdict._report import ProgramPart as ProgramPart
 from breakeven.verdict._report import ProgramSummary as ProgramSummary
 from breakeven.verdict._report import StepSummary as StepSummary
+from breakeven.verdict._report import TrainingTime as TrainingTime
 from breakeven.verdict._report import Verdict as Verdict
 from breakeven.verdict._report import curve_point as curve_point
 from breakeven.verdict._size_curve import SizeCurve as SizeCurve
@@ -90,3 +94,4 @@ from breakeven.verdict._tune_report import Numerics as Numerics
 from breakeven.verdict._tune_report import Outcome as Outcome
 from breakeven.verdict._tune_report import Trial as Trial
 from breakeven.verdict._tune_report import TuneReport as TuneReport
+from breakeven.verdict._tune_report import is_undecided as is_undecided

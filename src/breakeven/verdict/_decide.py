@@ -6,26 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from breakeven.simulate import Bound, StepPrediction
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration
 from breakeven.verdict._ratio import log_ratio
-from breakeven.verdict._report import (
-    Choice,
-    DeviceKind,
-    DeviceResult,
-    ProgramSummary,
-    Verdict,
-)
+from breakeven.verdict._report import Choice, DeviceKind, DeviceResult, Verdict
 
 # Step times of GPUs within this ratio are not told apart by a prediction.
 _ALIKE = 1.2
 # What takes more of a step than this is what the step waits for.
 _MOST_OF_STEP = 0.8
-# A script that is hardly anything but its steps needs no word about the rest.
-_NEARLY_ALL = 0.9
 # A time of the CPU whose interval is wider and reaches a GPU's says nothing.
 _WIDEST = 10.0
 
@@ -86,41 +76,6 @@ def decide(
     if ratio.is_lost:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_cpu(gpu, cpu, detail))
     return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu, detail))
-
-
-def program_of(
-    verdict: Verdict, results: Sequence[DeviceResult], other_ns: float
-) -> ProgramSummary | None:
-    """Return what becomes of the whole training; None where it is hardly more than its steps.
-
-    Args:
-        verdict: Of the step.
-        results: Those that it rests on.
-        other_ns: Time per step of what is done between some of the steps, on this CPU.
-    """
-    named = {result.device: result for result in results}
-    device, over = named[verdict.device], named[verdict.over]
-    cpu = over if over.kind is DeviceKind.CPU else device
-    step_fraction = cpu.step_ns / (cpu.step_ns + other_ns)
-    if step_fraction > _NEARLY_ALL:
-        return None
-    whole = [
-        replace(
-            result,
-            step_ns=result.step_ns + other_ns,
-            low_ns=result.low_ns + other_ns,
-            high_ns=result.high_ns + other_ns,
-        )
-        for result in (over, device)
-    ]
-    ratio = log_ratio(*whole)
-    return ProgramSummary(
-        other_ns=other_ns,
-        step_fraction=step_fraction,
-        speedup=math.exp(ratio.value),
-        low=math.exp(ratio.low),
-        high=math.exp(ratio.high),
-    )
 
 
 def by_trust_and_time(result: DeviceResult) -> tuple[bool, float]:

@@ -11,6 +11,7 @@ from breakeven.verdict._report import (
     DeviceResult,
     HostSummary,
     Nanoseconds,
+    ProgramSummary,
     StepSummary,
     Verdict,
 )
@@ -96,6 +97,7 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
         num_suppressed: Findings left out because other rules than those asked for found them.
         caveats: Reasons to trust all figures less.
         recording: The step itself, in stored runs only.
+        program: The whole training, which is more than its steps; null in older reports.
     """
 
     schema_version: int
@@ -118,3 +120,4 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     num_suppressed: int = 0
     caveats: tuple[Caveat, ...] = ()
     recording: Recording | None = None
+    program: ProgramSummary | None = None

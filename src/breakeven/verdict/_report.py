@@ -100,23 +100,72 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     setting: str = ""
 
 
-class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the script does besides its steps, and what becomes of all of it.
+class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the script does between some of its steps.
 
     Args:
-        other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
-            evaluations, checkpoints. It is taken to stay there.
-        step_fraction: Share of the training that the steps are, on this CPU.
-        speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``.
-        low: Lower end of its 90 % interval.
-        high: Upper end.
+        file: The user's file.
+        line: Its line.
+        function: What it calls there; empty where that has no name.
+        time_ns: Time per step, on this CPU.
     """
 
-    other_ns: Nanoseconds
+    file: str
+    line: int
+    function: str
+    time_ns: Nanoseconds
+
+
+class TrainingTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of a whole training on one device.
+
+    Args:
+        device: Name of the device, as among the results.
+        total_ns: From the beginning of the script to its last step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+    """
+
+    device: str
+    total_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+
+
+class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The script's whole training: what it does besides its steps, and what becomes of all of it.
+
+    Args:
+        startup_ns: From the beginning of the script to the end of its first step, on this CPU,
+            without the import of torch.
+        data_ns: Time of a step that waits for the next batch, on this CPU; a part of the step.
+        other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
+            evaluations, checkpoints. It is taken to stay there. 0 where nothing was seen; null
+            where that cannot be told, as on a busy machine.
+        other_low_ns: Lower end of its 90 % interval.
+        other_high_ns: Upper end.
+        step_fraction: Share of the training that the steps are, on this CPU, start-up aside.
+        parts: What is done between the steps, the longest first.
+        speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``,
+            start-up aside.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        num_steps: Steps of the training; null where they were not asked about.
+        times: Time of so many steps on each device, start-up included.
+    """
+
+    startup_ns: Nanoseconds
+    data_ns: Nanoseconds
+    other_ns: Nanoseconds | None
+    other_low_ns: Nanoseconds
+    other_high_ns: Nanoseconds
     step_fraction: float
+    parts: tuple[ProgramPart, ...]
     speedup: float
     low: float
     high: float
+    num_steps: int | None = None
+    times: tuple[TrainingTime, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +310,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         caveats: Reasons to trust all figures less; those of one device are in its result.
         curves: Step times along the batch size; empty where it was not varied.
         recording: The step itself, in stored runs only: `explain` reads it.
-        program: What the script does besides its steps; null where that is little, or not known.
+        program: The whole training, which is more than its steps; null in older reports.
     """
 
     schema_version: int

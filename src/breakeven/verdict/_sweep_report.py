@@ -71,6 +71,8 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
         fits: Whether its memory fits the device; null where unknown.
         num_samples: Steps that a measurement rests on; 0 for a prediction.
         caveats: Reasons to trust the figure less.
+        num_threads: torch's threads of a CPU's measured step: the best of those tried, where they
+            are no axis; null elsewhere.
     """
 
     settings: dict[str, AxisValue]
@@ -86,6 +88,7 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool | None = None
     num_samples: int = 0
     caveats: tuple[Caveat, ...] = ()
+    num_threads: int | None = None
 
 
 class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):

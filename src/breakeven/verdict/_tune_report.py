@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -39,6 +40,11 @@ class Outcome(StrEnum):
     TIME_LIMIT = "time_limit"
     OUT_OF_MEMORY = "out_of_memory"
     OUT_OF_BUDGET = "out_of_budget"  # not tried, or not decided, within the budget
+
+
+# What looks faster by this factor, and comes out as one of these, is open.
+_LOOKS_FASTER = 1.1
+_NOT_DECIDED = frozenset({Outcome.NOT_FASTER, Outcome.NOT_CONFIRMED, Outcome.OUT_OF_BUDGET})
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +140,8 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         code_change: What to change in the script for more, where that was tried and is faster.
         duration_ns: How long tuning took.
         caveats: What to know of the measurement.
+        is_undecided: Whether nothing is kept, though something looked clearly faster: runs differed
+            too much, as on a busy machine, or the budget was too short.
     """
 
     schema_version: int = TUNE_SCHEMA_VERSION
@@ -154,3 +162,11 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     code_change: CodeChange | None
     duration_ns: int
     caveats: tuple[Caveat, ...] = ()
+    is_undecided: bool = False
+
+
+def is_undecided(trials: Iterable[Trial]) -> bool:
+    """Return whether something looked clearly faster, and was not shown to be."""
+    return any(
+        trial.outcome in _NOT_DECIDED and (trial.speedup or 0.0) > _LOOKS_FASTER for trial in trials
+    )

@@ -1,0 +1,118 @@
+"""What becomes of the whole training, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from breakeven.report._result_table import device_label, reference_cpu, sort_results
+from breakeven.report._text import plural, printable, ratio_with_interval
+from breakeven.units import format_duration, format_percent, format_time
+from breakeven.verdict import (
+    CheckReport,
+    DeviceKind,
+    DeviceResult,
+    ExplainReport,
+    ProgramPart,
+    ProgramSummary,
+)
+
+# A script that is hardly anything but its steps needs no sentence about the rest.
+_NEARLY_ALL = 0.9
+# Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
+_SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
+_MUCH = 0.05
+
+
+def program_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
+    """Yield what becomes of the whole training, where it is more than its steps."""
+    program, verdict = report.program, report.verdict
+    if program is None or program.step_fraction > _NEARLY_ALL:
+        return
+    ratio = ratio_with_interval(program.speedup, program.low, program.high)
+    device, over = (_label(report.results, name) for name in (verdict.device, verdict.over))
+    parts = ", ".join(_part_text(program, part) for part in program.parts)
+    of_it = f" ({parts})" if parts else ""
+    yield (
+        f"Your whole training is {ratio} as fast on {device} as on {over}: "
+        f"{format_percent(1 - program.step_fraction)} of its time on this CPU is no step{of_it}, "
+        "and is taken to stay on the CPU."
+    )
+
+
+def program_facts(program: ProgramSummary | None) -> Iterator[tuple[str, str]]:
+    """Yield the parts of the training, where they are known, under their name."""
+    if program is None:
+        return
+    parts = [f"start-up {format_duration(program.startup_ns, 2)}"]
+    if program.other_ns is None:
+        parts.append("what is done between the steps is not known")
+    else:
+        parts.append(f"steps {format_percent(program.step_fraction)}")
+        parts += [f"{_name(part)} {_share(program, part)}" for part in program.parts]
+    yield "program", " · ".join(parts)
+
+
+def training_times(report: CheckReport) -> Iterator[tuple[str, str]]:
+    """Yield the time of the whole training by device, the fastest first.
+
+    Nothing where it is not known how long the training is.
+    """
+    program = report.program
+    times = {} if program is None else {each.device: each for each in program.times}
+    for result in sort_results(report.results):
+        time = times.get(result.device)
+        if time is not None:
+            ends = f"{format_time(time.low_ns)}–{format_time(time.high_ns)}"
+            yield device_label(result), f"{format_time(time.total_ns)} ({ends})"
+
+
+def training_title(program: ProgramSummary) -> str:
+    """Return what ``training_times`` are of."""
+    unknown = "" if program.other_ns is not None else ", without what is done between them"
+    return f"The whole training: {plural(program.num_steps or 0, 'step')} and start-up{unknown}"
+
+
+def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
+    """Yield how to get the threads that are best, where the script has others.
+
+    And what as little effort brings on the GPU's side, which is compared as it is.
+    """
+    cpus = [result for result in report.results if result.kind is DeviceKind.CPU]
+    best = reference_cpu(report.results)
+    if best is None or len(cpus) < 2 or best is not cpus[0]:
+        return
+    count = report.host.num_threads
+    yield (
+        f"To run on {best.setting}, set OMP_NUM_THREADS={count} before python, or call "
+        f"torch.set_num_threads({count}) in the script."
+    )
+    gains = {
+        finding.code: finding.gain_fraction
+        for finding in report.findings
+        if finding.code in _SMALL_EFFORTS and finding.gain_fraction > _MUCH
+    }
+    if gains:
+        listed = ", ".join(f"{format_percent(gain)} ({code})" for code, gain in gains.items())
+        yield f"As small a change saves on the GPU: {listed}. That is not counted."
+
+
+def _part_text(program: ProgramSummary, part: ProgramPart) -> str:
+    place = f"{printable(PurePath(part.file).name, 40)}:{part.line}"
+    at = f"{_name(part)} at {place}" if part.function else place
+    return f"{_share(program, part)} {at}"
+
+
+def _share(program: ProgramSummary, part: ProgramPart) -> str:
+    """Return its share of the training's time, start-up aside."""
+    other_ns = program.other_ns or 1.0
+    return format_percent(part.time_ns / other_ns * (1 - program.step_fraction))
+
+
+def _name(part: ProgramPart) -> str:
+    return printable(part.function, 60) or f"{printable(PurePath(part.file).name, 40)}:{part.line}"
+
+
+def _label(results: Sequence[DeviceResult], device: str) -> str:
+    named = (result for result in results if result.device == device)
+    return next(map(device_label, named), printable(device))

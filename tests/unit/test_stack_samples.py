@@ -1,0 +1,46 @@
+"""What a script does between its steps, by its stack."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from breakeven.capture._stack_samples import StackSamples
+from breakeven.trace import Location
+
+PAUSE_S = 0.15
+
+
+def step() -> None:
+    time.sleep(PAUSE_S)
+
+
+def evaluate() -> None:
+    time.sleep(PAUSE_S)
+    time.sleep(PAUSE_S)
+
+
+def save() -> None:
+    time.sleep(PAUSE_S)
+
+
+@pytest.mark.timing
+def test_what_lies_between_steps_is_named_by_the_line_that_leaves_them() -> None:
+    updates = 0
+    first = test_what_lies_between_steps_is_named_by_the_line_that_leaves_them.__code__
+    with StackSamples(lambda: updates) as samples:
+        for updates in range(1, 5):
+            step()
+            if updates % 2 == 0:
+                evaluate()
+                save()
+    found = samples.between(steps={1, 3}, longer={2, 4})
+    lines = [first.co_firstlineno + offset for offset in (8, 9)]
+    assert [work.location for work in found] == [
+        Location(file=__file__, line=lines[0], function="evaluate"),
+        Location(file=__file__, line=lines[1], function="save"),
+    ]
+    assert found[0].share > found[1].share
+    assert sum(work.share for work in found) == pytest.approx(1)
+    assert samples.between(steps={1, 2, 3, 4}, longer=set()) == ()
