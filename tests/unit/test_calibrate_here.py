@@ -55,6 +55,15 @@ def test_figures_of_a_busy_host_are_not_kept() -> None:
     assert calibrate_here(launcher).is_busy
 
 
+def test_few_rounds_of_a_quiet_host_count_more_than_many_of_a_busy_one() -> None:
+    find_host("here", MeasuringLauncher())
+    busy = MeasuringLauncher(other_load_fraction=0.5)
+    found = calibrate_here(busy)
+    assert (len(busy.asked), found.is_remembered, found.is_busy) == (1, True, False)
+    # Who insists gets what there is.
+    assert calibrate_here(busy, is_forced=True).is_busy
+
+
 def test_this_host_is_measured_again_under_another_torch() -> None:
     find_host("here", MeasuringLauncher())
     other = MeasuringLauncher("2.10.0")

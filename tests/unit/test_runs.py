@@ -8,16 +8,24 @@ from made_up_runs import (
     ScriptedLauncher,
     device_op,
     failure,
+    loader_use,
     plain_run,
     traced_run,
 )
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, PlainRun, ThreadTrial, TracedRun
-from breakeven.check import SilentProgress, measure_at_best
+from breakeven.capture import FailureKind, LoaderUse, PlainRun, ThreadTrial, TracedRun
+from breakeven.check import (
+    SilentProgress,
+    TrainingLength,
+    is_worth_repeating,
+    measure_at_best,
+    quieter,
+)
+from breakeven.check._at_best import believed
 from breakeven.check._runs import Runs
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.timing import Measurement
+from breakeven.timing import BUSY_MACHINE, Measurement
 
 DISTURBED = Measurement(samples_ns=(2_000_000,) * 9, waited_ns=(1_500_000,) * 9)
 
@@ -117,6 +125,10 @@ def with_trial(as_set: Measurement, one_thread_ns: int) -> PlainRun:
     return replace(plain_run(), num_threads=4, measurement=as_set, trials=(trial,))
 
 
+def disturbed_run() -> PlainRun:
+    return replace(plain_run(), measurement=DISTURBED)
+
+
 @pytest.mark.parametrize(
     ("one_thread_ns", "num_results", "used"), [(500_000, 2, 1), (950_000, 1, 4), (2_000_000, 1, 4)]
 )
@@ -198,3 +210,45 @@ def test_a_script_that_needs_a_gpu_is_compared_at_its_best_too() -> None:
     assert measure_at_best(runs, traced_run()).best.num_threads == 1
     assert [each.tries_threads for each in launcher.requests] == [True, True]
     assert [each.has_cuda for each in launcher.requests] == [False, True]
+
+
+def busy_run(step_ns: int, load_fraction: float = 0.5) -> PlainRun:
+    return replace(plain_run(step_ns), load_fraction=load_fraction)
+
+
+def test_a_step_far_longer_than_its_parts_is_not_believed_beside_other_work() -> None:
+    traced = traced_run(replace(device_op(), host_ns=1_000_000))
+    assert believed(busy_run(4_900_000), traced) == busy_run(4_900_000)
+    # On a quiet machine it takes what it takes.
+    assert believed(busy_run(9_000_000, 0.1), traced) == busy_run(9_000_000, 0.1)
+    found = believed(busy_run(9_000_000), traced)
+    assert found.measurement.is_disturbed
+    assert found.measurement.estimate.low_ns < 1_000_000
+    assert found.phases is None
+    (caveat,) = found.caveats
+    assert caveat.code == BUSY_MACHINE
+    assert "it took 9× what its operators" in caveat.message
+
+
+def test_a_run_is_repeated_only_where_all_threads_were_held_up() -> None:
+    assert is_worth_repeating(disturbed_run())
+    assert not is_worth_repeating(with_trial(DISTURBED, 3_000_000))
+    calm = with_trial(DISTURBED, 3_000_000)
+    assert quieter(disturbed_run(), calm) is calm
+
+
+@pytest.mark.parametrize(
+    ("length", "loader", "num_steps", "num_caveats"),
+    [
+        (TrainingLength(), loader_use(), None, 0),
+        (TrainingLength(num_steps=7), None, 7, 0),
+        (TrainingLength(num_epochs=3), replace(loader_use(32), num_samples=1_000), 96, 0),
+        (TrainingLength(num_epochs=3), replace(loader_use(32), num_samples=0), None, 1),
+        (TrainingLength(num_epochs=3), None, None, 1),
+    ],
+)
+def test_epochs_tell_the_steps_where_the_length_of_the_data_is_known(
+    length: TrainingLength, loader: LoaderUse | None, num_steps: int | None, num_caveats: int
+) -> None:
+    assert length.steps(loader) == num_steps
+    assert len(length.caveats(loader)) == num_caveats

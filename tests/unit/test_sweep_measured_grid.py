@@ -6,14 +6,14 @@ import pytest
 from made_up_runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
 from msgspec.structs import replace
 
-from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest
+from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest, ThreadTrial
 from breakeven.store import MachineKey, machine_key
 from breakeven.sweep import EngineRun, SilentSweepProgress, assign_roles, parse_axis
 from breakeven.sweep._grid import Settings
 from breakeven.sweep._kept_runs import KeptRuns
 from breakeven.sweep._measured_grid import MeasuredGrid
 from breakeven.sweep._script_runs import ScriptRuns
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate, Measurement, Source
 
 Answer = Callable[[RunRequest], PlainRun | RunFailure]
 
@@ -163,3 +163,23 @@ def test_sizes_that_would_take_too_long_are_told() -> None:
     assert caveat.code == "size-not-measured"
     assert "batch_size from 256 on" in caveat.message
     assert "predicted from the others up to 1024, and left out beyond" in caveat.message
+
+
+def with_one_thread(run: PlainRun, step_ns: int) -> PlainRun:
+    trial = ThreadTrial(num_threads=1, measurement=Measurement(samples_ns=(step_ns,) * 9))
+    return replace(run, num_threads=4, trials=(trial,))
+
+
+def test_each_point_has_the_threads_that_suit_it() -> None:
+    grid, engine, _ = measure(
+        lambda request: with_one_thread(plain_run(1_000_000), 1_000 * width(request)),
+        "width=500,2000", arguments=("{width}",),
+    )  # fmt: skip
+    assert all(request.tries_threads for request in engine.requests)
+    found = {key: (run.num_threads, run.measurement.median_ns) for key, run in grid.cpu.items()}
+    assert found == {(500,): (1, 500_000), (2_000,): (4, 1_000_000)}
+
+
+def test_threads_that_are_an_axis_are_not_tried() -> None:
+    _, engine, _ = measure(lambda _: plain_run(), "threads=1,2")
+    assert not any(request.tries_threads for request in engine.requests)

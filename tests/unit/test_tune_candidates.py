@@ -391,3 +391,9 @@ def test_every_class_of_the_module_is_offered() -> None:
         if inspect.isclass(value) and hasattr(value, "why_not") and value is not Candidate
     }
     assert classes == {type(each) for each in all_candidates(mlp(), tries_batch_size=True)}
+
+
+def test_threads_that_were_tried_promise_what_they_brought() -> None:
+    tried = mlp(step_ns=20e6, steps_ns={1: 1e6, 4: 30e6})
+    assert gains(tried, "threads=1") == [0.95]
+    assert gains(tried, "threads=4") == [0.0]

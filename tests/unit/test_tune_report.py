@@ -27,7 +27,7 @@ from breakeven.report._tune_text import (
     trial_speedup,
 )
 from breakeven.trace import Configuration
-from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport
+from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport, is_undecided
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m\x1b]0;title\x07",
@@ -287,3 +287,25 @@ def test_what_was_measured_is_never_called_a_prediction() -> None:
 def test_a_kept_setting_alone_makes_the_headline() -> None:
     report = replace(made_up.nothing_found(), configuration=Configuration(num_threads=2))
     assert not headline(report).startswith("Nothing")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "speedup", "is_open"),
+    [
+        (Outcome.OUT_OF_BUDGET, 1.4, True),
+        (Outcome.NOT_FASTER, 1.4, True),
+        (Outcome.NOT_FASTER, 1.05, False),
+        (Outcome.OUT_OF_BUDGET, None, False),
+        (Outcome.NOT_WORTH_IT, 1.4, False),
+        (Outcome.WRONG_NUMBERS, 1.4, False),
+    ],
+)
+def test_what_looked_clearly_faster_and_was_not_decided_leaves_it_open(
+    outcome: Outcome, speedup: float | None, is_open: bool
+) -> None:
+    assert is_undecided([replace(made_up.TRIALS[2], outcome=outcome, speedup=speedup)]) is is_open
+
+
+def test_an_open_answer_says_so_first() -> None:
+    text = shown(replace(made_up.nothing_found(), is_undecided=True))
+    assert text.startswith("Undecided: nothing was shown to be faster than the script as it is")
