@@ -17,10 +17,10 @@ from breakeven.capture._cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._phase_watch import PhaseWatch
-from breakeven.capture._protocol import LoaderUse, OtherWork, PlainRun, RunRequest
+from breakeven.capture._protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture._redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
 from breakeven.capture._source_files import user_sources
-from breakeven.capture._stack_samples import StackSamples
+from breakeven.capture._stack_samples import StackSamples, other_work_of
 from breakeven.capture._thread_trials import ThreadTrials
 from breakeven.capture._turns import TurnClock, Turns
 from breakeven.capture._warning_watch import WarningWatch
@@ -134,10 +134,17 @@ class PlainSession(ExitStack):
         self._page_faults = PageFaults()
         self._page_faults_per_step = 0.0
         self._trials = ThreadTrials(
-            lambda: StepTimer(self._clock, _TRIAL_SHARE * request.budget_s, pool=self._pool)
+            lambda is_patient: StepTimer(
+                self._clock,
+                _TRIAL_SHARE * request.budget_s,
+                pool=self._pool,
+                rare_patience=_RARE_PATIENCE / _TRIAL_SHARE if is_patient else 0.0,
+            )
         )
         self._stacks = (
-            StackSamples(lambda: self._timer.num_calls) if request.watches_program else None
+            StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
+            if request.watches_program
+            else None
         )
         self._settings = configured(
             request.configuration, device="cuda" if request.on_cuda else "cpu"
@@ -210,6 +217,7 @@ class PlainSession(ExitStack):
         asked_threads = self._request.configuration.num_threads
         if asked_threads not in (0, num_threads):
             caveats.append(_own_threads(asked_threads, num_threads))
+        other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         return PlainRun(
             measurement=measurement,
             processor=torch.cuda.get_device_name() if self._uses_cuda else cpu_name(),
@@ -228,20 +236,10 @@ class PlainSession(ExitStack):
             effects=self._settings.effects(),
             turns=self._sample_turns(),
             phases=self._step_phases(measurement.num_warmup),
-            trials=self._trials.results(self._phases if self._has_phases else None),
-            other_work=self._other_work(measurement),
+            trials=self._trials.results(self._phases if self._has_phases else None, self._stacks),
+            other=other,
+            other_work=other_work,
         )
-
-    def _other_work(self, measurement: Measurement) -> tuple[OtherWork, ...]:
-        other = measurement.other
-        if self._stacks is None or other is None or not other.value_ns:
-            return ()
-        ends, longer = self._timer.end_calls(), set(measurement.longer)
-        calls: dict[bool, set[int]] = {False: set(), True: set()}
-        for number in range(measurement.num_warmup, len(measurement.samples_ns)):
-            # While a step goes on, the update that ended the one before has been made.
-            calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
-        return self._stacks.between(calls[False], calls[True])
 
     def _end_backward(self, call: BackwardCall) -> None:
         """End a step after each so many backward passes, as no optimizer of torch does."""
@@ -294,7 +292,9 @@ class PlainSession(ExitStack):
             return False
         self._num_threads = torch.get_num_threads()
         self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
-        return self._trials.begin(measurement, self._timer.num_calls)
+        other, _ = other_work_of(measurement, self._timer.end_calls(), self._stacks)
+        is_patient = self._request.watches_program and other is None
+        return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
 
     def _mark_trial(self, optimizer: int) -> None:
         is_enough = self._trials.mark(optimizer)

@@ -16,7 +16,7 @@ import msgspec
 
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
-from breakeven.timing import Measurement, StepPhases, TurnKind
+from breakeven.timing import Estimate, Measurement, StepPhases, TurnKind
 from breakeven.trace import Configuration, Location, SourceText, StepTrace
 
 
@@ -215,11 +215,15 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: torch's intra-op threads.
         measurement: Their durations.
         phases: Parts of the step; None where no step was whole.
+        other: As in a plain run.
+        other_work: As in a plain run.
     """
 
     num_threads: int
     measurement: Measurement
     phases: StepPhases | None = None
+    other: Estimate | None = None
+    other_work: tuple[OtherWork, ...] = ()
 
 
 class OtherWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,8 +261,9 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
             where the run took no turns.
         phases: Parts of the step, as the host went through them; None where no step was whole.
         trials: The same steps on fewer threads, where that was tried.
-        other_work: What is done between some of the steps, the most time first; empty where that
-            was not looked for.
+        other: Time per step of what is done between some of the steps; None where that is not
+            known, or was not looked for.
+        other_work: What that is, the most time first.
     """
 
     measurement: Measurement
@@ -277,6 +282,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     turns: tuple[int, ...] = ()
     phases: StepPhases | None = None
     trials: tuple[ThreadTrial, ...] = ()
+    other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Self
 
+import torch
+
 from breakeven.capture._location import is_user_file, location_of
 from breakeven.capture._protocol import OtherWork
+from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Location
 
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 # Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
 _EVERY_S = 0.02
@@ -49,7 +55,9 @@ class StackSamples:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
 
-    def between(self, steps: Collection[int], longer: Collection[int]) -> tuple[OtherWork, ...]:
+    def between(
+        self, steps: Collection[int], longer: Collection[int]
+    ) -> tuple[OtherWork, ...] | None:
         """Return what ran in the longer steps that did not run in the others.
 
         Args:
@@ -57,7 +65,8 @@ class StackSamples:
             longer: Updates made before those that contain more.
 
         Returns:
-            The most time first.
+            The most time first; None where the longer steps do the same as the others, but take
+            longer for it.
         """
         samples = list(self._samples)
         of_steps = {
@@ -66,16 +75,15 @@ class StackSamples:
             if call in steps
             for depth in range(1, len(stack) + 1)
         }
-        found: Counter[Location] = Counter()
-        for call, stack in samples:
-            location = _departure(of_steps, stack) if call in longer else None
-            if location is not None:
-                found[location] += 1
+        found = Counter(_departure(of_steps, stack) for call, stack in samples if call in longer)
+        num_same = found.pop(None, 0)
         num_samples = sum(found.values())
+        if num_same > num_samples:
+            return None
         return tuple(
             OtherWork(location=location, share=count / num_samples)
             for location, count in found.most_common()
-            if count >= _LEAST_SHARE * num_samples
+            if location is not None and count >= _LEAST_SHARE * num_samples
         )
 
     def _look(self) -> None:
@@ -85,8 +93,30 @@ class StackSamples:
                 self._samples.append((self._num_calls(), _stack(frame)))
 
 
+def other_work_of(
+    measurement: Measurement, ends: Sequence[int], stacks: StackSamples | None
+) -> tuple[Estimate | None, tuple[OtherWork, ...]]:
+    """Return the time per step of what is done between some of the steps, and what that is.
+
+    Args:
+        measurement: Of the steps.
+        ends: Numbers of the updates, from 0, between which they lie.
+        stacks: Where the script was meanwhile; None where nobody looked.
+    """
+    other = measurement.other
+    if stacks is None or other is None or not other.value_ns:
+        return other, ()
+    longer = set(measurement.longer)
+    calls: dict[bool, set[int]] = {False: set(), True: set()}
+    for number in range(measurement.num_warmup, len(measurement.samples_ns)):
+        # While a step goes on, the update that ended the one before has been made.
+        calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
+    found = stacks.between(calls[False], calls[True])
+    return (None, ()) if found is None else (other, found)
+
+
 def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
-    """Return the calls of the script, outermost first, without ours."""
+    """Return the calls of the script, outermost first, without ours and those within torch."""
     calls: list[_Call] = []
     while frame is not None:
         code = frame.f_code
@@ -94,7 +124,9 @@ def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
         frame = frame.f_back
     calls.reverse()
     first = next((at for at, call in enumerate(calls) if is_user_file(call.file)), len(calls))
-    return tuple(call for call in calls[first:] if not call.file.startswith(_PACKAGE))
+    own = [call for call in calls[first:] if not call.file.startswith(_PACKAGE)]
+    # What torch does for a line is the line's: of its many ways the samples see but a few.
+    return tuple(itertools.takewhile(lambda call: not call.file.startswith(_TORCH), own))
 
 
 def _departure(

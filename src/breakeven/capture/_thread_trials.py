@@ -10,6 +10,7 @@ import torch
 
 from breakeven.capture._phase_watch import PhaseWatch
 from breakeven.capture._protocol import ThreadTrial
+from breakeven.capture._stack_samples import StackSamples, other_work_of
 from breakeven.configure import Patches
 from breakeven.measure import StepTimer
 from breakeven.processor import num_physical_cores
@@ -39,10 +40,11 @@ class ThreadTrials(Patches):
     A script that sets the number of torch's threads itself is left alone.
 
     Args:
-        make_timer: Makes a timer of the steps of one trial.
+        make_timer: Makes a timer of the steps of one trial. It is told whether the trial is to wait
+            for what is done between some of the steps.
     """
 
-    def __init__(self, make_timer: Callable[[], StepTimer]) -> None:
+    def __init__(self, make_timer: Callable[[bool], StepTimer]) -> None:
         super().__init__()
         self._make_timer = make_timer
         self._is_set_by_script = False
@@ -50,6 +52,7 @@ class ThreadTrials(Patches):
         self._counts: list[int] = []
         self._trials: list[_Trial] = []
         self._as_set_ns = 0.0
+        self._is_patient = False
 
     def __enter__(self) -> ThreadTrials:
         super().__enter__()
@@ -74,12 +77,13 @@ class ThreadTrials(Patches):
         """Return the updates of all trials so far."""
         return sum(trial.timer.num_calls for trial in self._trials)
 
-    def begin(self, as_set: Measurement, num_calls: int) -> bool:
+    def begin(self, as_set: Measurement, num_calls: int, *, is_patient: bool) -> bool:
         """Begin the trials, where there are any.
 
         Args:
             as_set: The steps as the script runs them.
             num_calls: Its updates so far.
+            is_patient: Wait for what is done between some of the steps, of which they say nothing.
 
         Returns:
             Whether steps are to go on.
@@ -87,6 +91,7 @@ class ThreadTrials(Patches):
         if self._is_set_by_script or as_set.estimate.low_ns > _LONGEST_NS:
             return False
         self._as_set_ns = as_set.median_ns
+        self._is_patient = is_patient
         used = torch.get_num_threads()
         self._counts = [n for n in {1, min(used, num_physical_cores())} if n < used]
         return self._next(num_calls)
@@ -100,25 +105,29 @@ class ThreadTrials(Patches):
             is_enough = bool(samples_ns) and min(samples_ns) > _HOPELESS * self._as_set_ns
         return is_enough and not self._next(trial.first_call + trial.timer.num_calls)
 
-    def results(self, phases: PhaseWatch | None) -> tuple[ThreadTrial, ...]:
+    def results(
+        self, phases: PhaseWatch | None, stacks: StackSamples | None
+    ) -> tuple[ThreadTrial, ...]:
         """Return what was measured.
 
         Args:
             phases: Of all updates; None where the parts of a step were not timed.
+            stacks: Between all updates; None where they were not looked at.
         """
         found: list[ThreadTrial] = []
         for trial in self._trials:
             measurement = trial.timer.measurement()
             if measurement is None or len(measurement.steady_ns) < _LEAST_SAMPLES:
                 continue
-            ends = trial.timer.end_calls()[measurement.num_warmup :]
+            ends = [trial.first_call + end for end in trial.timer.end_calls()]
+            other, other_work = other_work_of(measurement, ends, stacks)
             found.append(
                 ThreadTrial(
                     num_threads=trial.num_threads,
                     measurement=measurement,
-                    phases=phases.phases([trial.first_call + end for end in ends])
-                    if phases
-                    else None,
+                    phases=phases.phases(ends[measurement.num_warmup :]) if phases else None,
+                    other=other,
+                    other_work=other_work,
                 )
             )
         return tuple(found)
@@ -128,5 +137,5 @@ class ThreadTrials(Patches):
             return False
         count = self._counts.pop()
         self._set_num_threads(count)
-        self._trials.append(_Trial(count, self._make_timer(), num_calls))
+        self._trials.append(_Trial(count, self._make_timer(self._is_patient), num_calls))
         return True

@@ -119,6 +119,8 @@ def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> Pla
                 measurement=trial.measurement,
                 phases=trial.phases,
                 num_threads=trial.num_threads,
+                other=trial.other,
+                other_work=trial.other_work,
             )
     return best
 

@@ -126,7 +126,8 @@ class Comparison:
             length: How long it is, where that is known.
         """
         # Fewer threads are tried for a short time, which hardly sees what comes rarely.
-        facts = program_facts(self.as_set)
+        known = self.plain if self.as_set.other is None else self.as_set
+        facts = program_facts(known)
         return program_of(self.verdict, self.results, facts, length.steps(self.as_set.loader))
 
     def _host_caveats(self) -> Iterator[Caveat]:

@@ -8,7 +8,6 @@ import msgspec
 
 from breakeven.capture import LoaderUse, PlainRun
 from breakeven.errors import Caveat
-from breakeven.timing import BUSY_FRACTION
 from breakeven.verdict import ProgramFacts, ProgramPart
 
 
@@ -60,8 +59,7 @@ def program_facts(run: PlainRun) -> ProgramFacts:
     """
     step_ns = run.measurement.median_ns
     data_ns = min(run.loader.wait_ns, step_ns) if run.loader else 0.0
-    # Beside other work some steps take longer for no reason of the script's.
-    other = run.measurement.other if run.load_fraction <= BUSY_FRACTION else None
+    other = run.other
     if other is None:
         return ProgramFacts(startup_ns=run.startup_ns, data_ns=data_ns)
     return ProgramFacts(
