@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from breakeven.check import _check_step as module
 from breakeven.check import check_step
 from breakeven.cost import reference_host
-from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.errors import BreakevenError, UnknownDeviceError, UsageError
 from breakeven.timing import Measurement, Source
 from breakeven.verdict import NoCrossover
 
@@ -54,3 +54,8 @@ def test_unknown_names_are_refused_before_the_function_is_called() -> None:
         check_step(never, devices=["no such device"])
     with pytest.raises(BreakevenError, match=f"there is no host 'x{reference_host().id}'"):
         check_step(never, host=f"x{reference_host().id}")
+
+
+def test_the_value_of_a_step_is_no_function() -> None:
+    with pytest.raises(UsageError, match="step is a Tensor, not a function"):
+        check_step(torch.zeros(()))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -211,7 +212,7 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
 @pytest.mark.parametrize(
     ("command", "message", "hint"),
     [
-        ("", "arguments are required: COMMAND", "breakeven --help"),
+        ("--frobnicate", "arguments are required: COMMAND", "breakeven --help"),
         ("frobnicate", "invalid choice: 'frobnicate'", "breakeven --help"),
         ("check", "arguments are required: TARGET", "breakeven check --help"),
         ("check t.py --time-limit 0", "is not a number of seconds above 0", "--help"),
@@ -348,3 +349,29 @@ def test_unknown_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out == ""
     assert "no-such-gpu" in captured.err
     assert "breakeven devices" in captured.err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert "commands:" in captured.out
+    assert captured.err == ""
+
+
+def test_lines_that_go_to_a_pipe_end_where_their_text_does(
+    check: FakeCheck, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "train.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_behind_stdout_is_an_error_of_one_line(options: list[str]) -> None:
+    command = [sys.executable, "-m", "breakeven", "devices", "a100", *options]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "error: cannot write the answer to stdout: No space left on device\n"

@@ -114,3 +114,9 @@ def test_folder_that_is_read_only_is_done_without(cache: Path) -> None:
     write_host(KEY, HOST)
     assert read_host(KEY) is None
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("op_ns", [1e300, -1.0])
+def test_times_that_no_host_takes_count_as_no_file(op_ns: float) -> None:
+    write_host(KEY, replace(HOST, host=replace(SPEC, op_ns=op_ns)))
+    assert read_host(KEY) is None

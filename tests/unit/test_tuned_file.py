@@ -185,6 +185,7 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
         (replaced("num_threads = 1", "num_threads = 'one'"), "configuration.num_threads"),
         (replaced("num_threads = 1", "num_threads = true"), "configuration.num_threads"),
         (replaced("num_threads = 1", "num_threads = -1"), "configuration.num_threads"),
+        (replaced("num_threads = 1", "num_threads = 99999"), "`int` <= 1,024, got 99999"),
         (replaced("num_threads = 1", "threads = 1"), "`threads` - at `configuration`"),
         (replaced('"fused"', '"fastest"'), "'fastest' - at `configuration.optimizer`"),
         (replaced("num_cores = 2", "num_cores = 2.5"), "machine.num_cores"),

@@ -12,6 +12,7 @@ from breakeven.check._batch_sizes import AXIS
 from breakeven.check._comparison import compare, measured_result, select_devices
 from breakeven.check._runs import is_worth_repeating, quieter
 from breakeven.device import HERE
+from breakeven.errors import UsageError
 from breakeven.measure import measure_host
 from breakeven.verdict import CheckReport, DeviceKind, NoCrossover
 
@@ -42,7 +43,13 @@ def check_step(
 
     Raises:
         BreakevenError: A device or host is unknown.
+        UsageError: ``step`` is no function.
     """
+    if not callable(step):
+        raise UsageError(
+            f"step is a {type(step).__name__}, not a function",
+            hint="pass the function itself, without calling it: check_step(step)",
+        )
     specs = select_devices(devices)
     here = measure_host().host
     host_spec = here if host == HERE else named_host(host)

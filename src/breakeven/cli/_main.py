@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import os
 import platform
@@ -31,7 +32,9 @@ from breakeven.cli import (
 from breakeven.cli._parser import HelpFormatter, Parser
 from breakeven.errors import BreakevenError, UsageError
 
-EXIT_BUG = 3
+EXIT_BUG = EXIT_NO_ANSWER = 3
+# What is wrong where stdout cannot take the answer, as on a full disk.
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT})
 # What a shell reports for a program ended by SIGINT and by SIGPIPE.
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -66,9 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action=_VersionAction, nargs=0, help="show versions and exit", dest="version"
     )
-    subparsers = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", required=True
-    )
+    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     for name, command in _COMMANDS.items():
         subparser = subparsers.add_parser(
             name,
@@ -107,14 +108,25 @@ def main(argv: Sequence[str]) -> int:
 
         show_error(error)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            return _bug()
+        _discard_stdout()
+        _write_line(f"error: cannot write the answer to stdout: {error.strerror}")
+        return EXIT_NO_ANSWER
     except Exception:
-        _write_line(traceback.format_exc().rstrip())
-        _write_line(
-            f"error: this is a bug in breakeven {__version__}; "
-            "please report it with the lines above and your command"
-        )
-        return EXIT_BUG
+        return _bug()
     return exit_code
+
+
+def _bug() -> int:
+    """Show the exception that is being handled as what it is."""
+    _write_line(traceback.format_exc().rstrip())
+    _write_line(
+        f"error: this is a bug in breakeven {__version__}; "
+        "please report it with the lines above and your command"
+    )
+    return EXIT_BUG
 
 
 def entry_point() -> NoReturn:
@@ -128,7 +140,13 @@ def entry_point() -> NoReturn:
 
 def _run_command(argv: Sequence[str]) -> int:
     own, script_arguments = _split_at_dashes(argv)
-    args, unknown = build_parser().parse_known_args(own)
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(own)
+    if args.command is None and not unknown and not script_arguments:
+        parser.print_help()
+        return 0
+    if args.command is None:
+        parser.error("the following arguments are required: COMMAND")
     if unknown:
         given = shlex.join(unknown)
         hint = f"see: breakeven {args.command} --help"

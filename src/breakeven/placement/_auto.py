@@ -174,10 +174,6 @@ def _free_cached_memory() -> None:
 
 
 def _told(choice: Choice) -> Choice:
-    _LOG.info(
-        "trains on %s (%s), found in %s",
-        choice.device,
-        choice.reason,
-        format_duration(choice.duration_ns, 2),
-    )
+    took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
+    _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
     return choice

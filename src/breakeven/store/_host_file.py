@@ -13,6 +13,8 @@ from breakeven.errors import BreakevenError
 from breakeven.store._report_file import write_document
 
 _VERSION = 4
+# Ten milliseconds: no host takes so long for one call.
+_LONGEST_NS = 10_000_000.0
 
 
 class _HostFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,16 @@ def read_host(key: dict[str, str]) -> HostCalibration | None:
         stored = msgspec.json.decode(_path(key).read_bytes(), type=_HostFile)
     except (OSError, msgspec.DecodeError):
         return None
-    return stored.calibration if stored.version == _VERSION and stored.key == key else None
+    is_usable = stored.version == _VERSION and stored.key == key and _is_sound(stored.calibration)
+    return stored.calibration if is_usable else None
+
+
+def _is_sound(calibration: HostCalibration) -> bool:
+    """Return whether all times are ones that a computer may take."""
+    of_host = msgspec.structs.asdict(calibration.host)
+    times_ns = [value for name, value in of_host.items() if name.endswith("_ns")]
+    times_ns += [figure.median_ns for figure in calibration.figures]
+    return all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns)
 
 
 def write_host(key: dict[str, str], calibration: HostCalibration) -> None:

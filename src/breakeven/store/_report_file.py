@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +18,9 @@ from breakeven.verdict import (
     SWEEP_SCHEMA_VERSION,
     SYSTEMS_SCHEMA_VERSION,
     CheckReport,
+    DeviceResult,
     ExplainReport,
+    SweepPoint,
     SweepReport,
     SystemReport,
     SystemsReport,
@@ -24,6 +28,8 @@ from breakeven.verdict import (
 
 Report = CheckReport | ExplainReport | SweepReport | SystemsReport
 _T = TypeVar("_T")
+# A year: no step takes so long.
+_LONGEST_NS = 3.2e16
 
 _WRITERS = "reports are written by: breakeven check, explain, sweep or workloads with -o FILE"
 _RERUN = "write it again, with -o FILE --force"
@@ -197,6 +203,12 @@ def _ensure_whole(report: Report) -> None:
     Raises:
         msgspec.ValidationError: A part is missing.
     """
+    for result in _results(report):
+        if not 0 < result.low_ns <= result.step_ns <= result.high_ns < _LONGEST_NS:
+            raise msgspec.ValidationError(
+                f"a step of {result.step_ns:g} ns with an interval from {result.low_ns:g} to "
+                f"{result.high_ns:g} ns"
+            )
     match report:
         case CheckReport():
             if not report.results:
@@ -213,6 +225,23 @@ def _ensure_whole(report: Report) -> None:
                 for sweep in system.sweeps:
                     _ensure_whole_sweep(sweep)
                 _ensure_whole_tables(system)
+
+
+def _results(report: Report) -> Iterator[DeviceResult | SweepPoint]:
+    """Yield all times of steps."""
+    match report:
+        case CheckReport():
+            yield from report.results
+        case ExplainReport():
+            yield from report.results
+            for step in report.plan:
+                yield from step.results
+        case SweepReport():
+            yield from report.points
+        case SystemsReport():
+            for system in report.systems:
+                for sweep in system.sweeps:
+                    yield from sweep.points
 
 
 def _ensure_whole_sweep(sweep: SweepReport) -> None:
@@ -258,7 +287,8 @@ def _refuse_existing(path: Path, *, force: bool) -> None:
 
 def _partial_file(path: Path) -> Path:
     # In the same folder, since a rename is atomic only within one file system.
-    return path.resolve().parent / f".breakeven-{os.getpid()}.partial"
+    # Its name is nobody else's: one that was left by a process that was killed is in no way.
+    return path.resolve().parent / f".breakeven-{secrets.token_hex(8)}.partial"
 
 
 def _write_new(path: Path, document: bytes) -> None:

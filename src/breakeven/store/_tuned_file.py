@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -239,6 +240,14 @@ def read_tuned(path: str | os.PathLike[str]) -> Tuned:
     return tuned
 
 
+# More than any machine has: all of them would be started at once.
+_MOST = {
+    "num_threads": 1_024, "num_interop_threads": 1_024, "num_workers": 1_024,
+    "prefetch_factor": 4_096,
+}  # fmt: skip
+_MOST_SAMPLES = 10**9
+
+
 def _ensure_sound(found: Mapping[str, Any], tuned: Tuned) -> None:
     """Check what the types do not tell.
 
@@ -255,6 +264,10 @@ def _ensure_sound(found: Mapping[str, Any], tuned: Tuned) -> None:
         if type(default) is int and value < default:
             raise msgspec.ValidationError(
                 f"Expected `int` >= {default}, got {value} - at `configuration.{key}`"
+            )
+        if type(default) is int and value > (most := _MOST.get(key, _MOST_SAMPLES)):
+            raise msgspec.ValidationError(
+                f"Expected `int` <= {most:,}, got {value} - at `configuration.{key}`"
             )
     evidence = tuned.evidence
     if len(evidence.trials) != evidence.num_trials:
@@ -298,5 +311,5 @@ def _damaged(path: Path, what: str, found: Mapping[str, Any] | None = None) -> S
 
 def _again(found: Mapping[str, Any]) -> str:
     target = found.get("target")
-    name = target if isinstance(target, str) and target else "TARGET"
+    name = shlex.quote(target) if isinstance(target, str) and target else "TARGET"
     return f"delete it, or make it again: breakeven tune {name} --force"
