@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from breakeven.errors import BreakevenError, StoredDataError
+from breakeven.timing import Estimate
 from breakeven.verdict import (
     EXPLAIN_SCHEMA_VERSION,
     SCHEMA_VERSION,
@@ -203,11 +204,10 @@ def _ensure_whole(report: Report) -> None:
     Raises:
         msgspec.ValidationError: A part is missing.
     """
-    for result in _results(report):
-        if not 0 < result.low_ns <= result.step_ns <= result.high_ns < _LONGEST_NS:
+    for low_ns, value_ns, high_ns in _times(report):
+        if not 0 < low_ns <= value_ns <= high_ns < _LONGEST_NS:
             raise msgspec.ValidationError(
-                f"a step of {result.step_ns:g} ns with an interval from {result.low_ns:g} to "
-                f"{result.high_ns:g} ns"
+                f"a time of {value_ns:g} ns with an interval from {low_ns:g} to {high_ns:g} ns"
             )
     match report:
         case CheckReport():
@@ -227,21 +227,28 @@ def _ensure_whole(report: Report) -> None:
                 _ensure_whole_tables(system)
 
 
-def _results(report: Report) -> Iterator[DeviceResult | SweepPoint]:
-    """Yield all times of steps."""
+def _times(report: Report) -> Iterator[tuple[float, float, float]]:
+    """Yield all times with their intervals: low, value, high."""
+    results: list[DeviceResult | SweepPoint] = []
     match report:
         case CheckReport():
-            yield from report.results
+            results += report.results
         case ExplainReport():
-            yield from report.results
-            for step in report.plan:
-                yield from step.results
+            results += report.results
+            results += (result for step in report.plan for result in step.results)
         case SweepReport():
-            yield from report.points
+            results += report.points
         case SystemsReport():
             for system in report.systems:
-                for sweep in system.sweeps:
-                    yield from sweep.points
+                results += (point for sweep in system.sweeps for point in sweep.points)
+                cells = (
+                    cell for table in system.tables for row in table.rows for cell in row.cells
+                )
+                for cell in cells:
+                    if isinstance(cell, Estimate) and cell.value_ns:  # 0 is a time, too
+                        yield cell.low_ns, cell.value_ns, cell.high_ns
+    for result in results:
+        yield result.low_ns, result.step_ns, result.high_ns
 
 
 def _ensure_whole_sweep(sweep: SweepReport) -> None:
