@@ -51,12 +51,11 @@ def format_time(duration_ns: float) -> str:
     seconds = duration_ns / NS_PER_S
     if round(seconds) < _S_PER_MIN:
         return format_duration(duration_ns, 2)
-    for scale_s, unit, part_s, part in _LONG_TIMES:
-        if round(seconds / part_s) * part_s >= scale_s:
-            whole, rest = divmod(round(seconds / part_s), scale_s // part_s)
-            more = f" {rest} {part}" if rest and whole < _FEW else ""
-            return f"{whole:,} {unit}{more}"
-    return format_duration(duration_ns, 2)
+    scale_s, unit, part_s, part = next(
+        each for each in _LONG_TIMES if round(seconds / each[2]) * each[2] >= each[0]
+    )
+    whole, rest = divmod(round(seconds / part_s), scale_s // part_s)
+    return f"{whole:,} {unit}" + (f" {rest} {part}" if rest and whole < _FEW else "")
 
 
 def format_bytes(num_bytes: float, digits: int = 3) -> str:

@@ -59,7 +59,8 @@ def test_few_rounds_of_a_quiet_host_count_more_than_many_of_a_busy_one() -> None
     find_host("here", MeasuringLauncher())
     busy = MeasuringLauncher(other_load_fraction=0.5)
     found = calibrate_here(busy)
-    assert (len(busy.asked), found.is_remembered, found.is_busy) == (1, True, False)
+    assert (len(busy.asked), found.is_remembered, found.is_busy) == (1, True, True)
+    assert find_host("here", busy) == HOST
     # Who insists gets what there is.
     assert calibrate_here(busy, is_forced=True).is_busy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -181,3 +182,13 @@ def test_steps_that_are_all_held_up_give_a_bound() -> None:
     # Something of a step is its own in any case.
     many = Measurement(samples_ns=(10_000,) * 8, waited_ns=(70_000,) * 8)
     assert 0 < many.estimate.low_ns < 1_000
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_thread_that_asks_is_none_of_the_pool_in_a_forked_process_either() -> None:
+    process = os.fork()
+    if process == 0:
+        waits = PoolWaits()
+        waits.waited_ns()
+        os._exit(threading.get_native_id() in waits._waits)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0

@@ -224,10 +224,21 @@ def test_a_step_far_longer_than_its_parts_is_not_believed_beside_other_work() ->
     found = believed(busy_run(9_000_000), traced)
     assert found.measurement.is_disturbed
     assert found.measurement.estimate.low_ns < 1_000_000
+    # Nothing is taken for waiting, or a GPU would be predicted without the script's own work.
+    assert found.measurement.own_ns == 9_000_000
     assert found.phases is None
     (caveat,) = found.caveats
     assert caveat.code == BUSY_MACHINE
     assert "it took 9× what its operators" in caveat.message
+
+
+def test_trials_that_are_not_believed_either_are_no_better() -> None:
+    traced = traced_run(replace(device_op(), host_ns=1_000_000))
+    as_set = Measurement(samples_ns=(9_000_000,) * 9)
+    run = replace(with_trial(as_set, 9_500_000), load_fraction=0.5)
+    assert believed(run, traced).trials == ()
+    calm = replace(with_trial(as_set, 3_000_000), load_fraction=0.5)
+    assert len(believed(calm, traced).trials) == 1
 
 
 def test_a_run_is_repeated_only_where_all_threads_were_held_up() -> None:
@@ -242,9 +253,22 @@ def test_a_run_is_repeated_only_where_all_threads_were_held_up() -> None:
     [
         (TrainingLength(), loader_use(), None, 0),
         (TrainingLength(num_steps=7), None, 7, 0),
-        (TrainingLength(num_epochs=3), replace(loader_use(32), num_samples=1_000), 96, 0),
-        (TrainingLength(num_epochs=3), replace(loader_use(32), num_samples=0), None, 1),
+        (TrainingLength(num_epochs=3), replace(loader_use(32), batches_per_epoch=32), 96, 0),
+        (TrainingLength(num_epochs=3), loader_use(32), None, 1),
         (TrainingLength(num_epochs=3), None, None, 1),
+        # Two batches a step, and two steps for each batch.
+        (
+            TrainingLength(num_epochs=3),
+            replace(loader_use(32), batches_per_epoch=32, batches_per_step=2),
+            48,
+            0,
+        ),
+        (
+            TrainingLength(num_epochs=3),
+            replace(loader_use(32), batches_per_epoch=32, fetching_fraction=0.5),
+            192,
+            0,
+        ),
     ],
 )
 def test_epochs_tell_the_steps_where_the_length_of_the_data_is_known(

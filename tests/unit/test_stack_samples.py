@@ -43,6 +43,8 @@ def test_what_lies_between_steps_is_named_by_the_line_that_leaves_them() -> None
         Location(file=__file__, line=lines[1], function="save"),
     ]
     assert found[0].share > found[1].share
-    assert sum(work.share for work in found) == pytest.approx(1)
+    # The rest of those steps is what all steps do.
+    assert 0.5 < sum(work.share for work in found) < 0.95
+    assert samples.between(steps=set(), longer={2, 4}) == ()
     # Steps that do the same, and take longer for it, do nothing else.
     assert samples.between(steps={2, 4}, longer={1, 3}) is None

@@ -86,7 +86,7 @@ def test_output_is_written_and_not_overwritten(
     command = ["validate", table, "-q", "-o", str(output)]
     assert main(command) == 0
     assert json.loads(output.read_bytes())["rows"][1]["predicted_ms"] == pytest.approx(55)
-    assert f"Every row as JSON: {output}" in "".join(capsys.readouterr().out.splitlines())
+    assert f"EveryrowasJSON:{output}" in "".join(capsys.readouterr().out.split())
     assert main(command) == 3
     assert "exists and is not overwritten" in capsys.readouterr().err
     assert factory.protocols == [LeaveOut.NONE], "refused before the work"

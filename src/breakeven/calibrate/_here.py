@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -28,8 +28,8 @@ class HereCalibration:
     Args:
         calibration: What was measured of it.
         is_remembered: Whether that was done earlier.
-        other_load_fraction: Share of the processors that other processes used meanwhile; 0 where
-            it was done earlier, since figures of a busy machine are not kept.
+        other_load_fraction: Share of the processors that other processes used just now, where that
+            was tried; figures of a busy machine are not kept.
     """
 
     calibration: HostCalibration
@@ -64,7 +64,8 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
     if name != HERE:
         return named_host(name)
     here = _calibrate(launcher, _FEW_ROUNDS, is_forced=False)
-    return msgspec.structs.replace(here.calibration.host, load_fraction=here.other_load_fraction)
+    load_fraction = 0.0 if here.is_remembered else here.other_load_fraction
+    return msgspec.structs.replace(here.calibration.host, load_fraction=load_fraction)
 
 
 def find_hosts(name: str, launcher: Launcher) -> tuple[HostSpec, HostSpec]:
@@ -125,5 +126,5 @@ def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereC
     if not here.is_busy:
         write_host(key, run.calibration)
     elif stored is not None:  # fewer rounds, but of a quieter moment
-        return HereCalibration(calibration=stored, is_remembered=True, other_load_fraction=0.0)
+        return replace(here, calibration=stored, is_remembered=True)
     return here

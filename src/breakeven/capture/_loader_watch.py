@@ -256,6 +256,7 @@ class LoaderWatch(Patches):
             num_samples=length_of(loader.dataset),
             num_workers=self._num_workers_of(loader),
             wait_ns=sum(duration for _, duration in fetches),
+            batches_per_epoch=length_of(loader),
         )
 
     @staticmethod

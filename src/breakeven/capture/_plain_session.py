@@ -42,7 +42,6 @@ from breakeven.timing import (
     BUSY_BESIDE,
     BUSY_FRACTION,
     BUSY_MACHINE,
-    Measurement,
     StepPhases,
     TurnKind,
 )
@@ -202,18 +201,21 @@ class PlainSession(ExitStack):
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
         load = self._load.fraction() if self._load else 0.0
+        is_bound = _uses_workers(self._uses) and load > BUSY_FRACTION
         if _uses_workers(self._uses):
-            measurement = _with_workers(measurement, load)
+            # What waits does so for the script's own workers. Beside other work, these wait as
+            # well, and nobody asks them how long.
+            measurement = replace(measurement, waited_ns=(), is_bound=is_bound)
         if load > BUSY_FRACTION:
             caveats.append(_busy(load, is_disturbed=measurement.is_disturbed))
         if self._request.has_cuda:
             caveats.append(_NEEDS_CUDA)
-        quota = cpu_quota()
-        if quota is not None and quota < torch.get_num_threads():
-            caveats.append(_under_quota(quota))
         if self._graphs.num_replays:
             caveats.append(GRAPHS_RUN_EAGERLY)
         num_threads = self._num_threads or torch.get_num_threads()
+        quota = cpu_quota()
+        if quota is not None and quota < num_threads:
+            caveats.append(_under_quota(quota))
         asked_threads = self._request.configuration.num_threads
         if asked_threads not in (0, num_threads):
             caveats.append(_own_threads(asked_threads, num_threads))
@@ -226,7 +228,7 @@ class PlainSession(ExitStack):
             peak_memory_bytes=(
                 torch.cuda.max_memory_allocated() if self._uses_cuda else _peak_memory_bytes()
             ),
-            loader=_typical_use(self._uses, self._alone_ns),
+            loader=_typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
@@ -235,7 +237,7 @@ class PlainSession(ExitStack):
             page_faults_per_step=page_faults,
             effects=self._settings.effects(),
             turns=self._sample_turns(),
-            phases=self._step_phases(measurement.num_warmup),
+            phases=None if is_bound else self._step_phases(measurement.num_warmup),
             trials=self._trials.results(self._phases if self._has_phases else None, self._stacks),
             other=other,
             other_work=other_work,
@@ -293,7 +295,9 @@ class PlainSession(ExitStack):
         self._num_threads = torch.get_num_threads()
         self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
         other, _ = other_work_of(measurement, self._timer.end_calls(), self._stacks)
-        is_patient = self._request.watches_program and other is None
+        # What came too rarely was waited for already.
+        is_hidden = other is None and not measurement.has_rare_work
+        is_patient = self._request.watches_program and is_hidden
         return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
 
     def _mark_trial(self, optimizer: int) -> None:
@@ -337,16 +341,6 @@ def _busy(load: float, *, is_disturbed: bool) -> Caveat:
     return Caveat(code=BUSY_BESIDE, message=f"{beside} measured; what they held up is left out")
 
 
-def _with_workers(measurement: Measurement, load: float) -> Measurement:
-    """Return what is known of steps beside worker processes, which wait as well, and are not asked.
-
-    On a machine without other work, what waits does so for the script's own workers.
-    """
-    if load > BUSY_FRACTION and measurement.is_disturbed:
-        return replace(measurement, waited_ns=measurement.samples_ns)
-    return replace(measurement, waited_ns=())
-
-
 def _under_quota(quota: float) -> Caveat:
     return Caveat(
         code="cpu-quota",
@@ -368,12 +362,26 @@ def _uses_workers(uses: list[LoaderUse]) -> bool:
     return any(use.num_workers for use in uses)
 
 
-def _typical_use(uses: list[LoaderUse], alone_ns: float) -> LoaderUse | None:
+def _typical_use(uses: list[LoaderUse], num_steps: int, alone_ns: float) -> LoaderUse | None:
+    """Return what a step takes from the loader that feeds most of them.
+
+    Args:
+        uses: Of the steps that took batches.
+        num_steps: All of them.
+        alone_ns: Time per batch where nothing trains beside worker processes.
+    """
     if not uses:
         return None
     # The first fetch starts workers and fills caches.
     waits = [use.wait_ns for use in uses[1:] or uses]
-    return replace(uses[-1], wait_ns=float(median(waits)), alone_ns=alone_ns)
+    alike = Counter(replace(use, wait_ns=0.0) for use in uses)
+    (typical, count) = alike.most_common(1)[0]
+    return replace(
+        typical,
+        wait_ns=float(median(waits)),
+        alone_ns=alone_ns,
+        fetching_fraction=min(1.0, count / max(num_steps, 1)),
+    )
 
 
 def _peak_memory_bytes() -> int:

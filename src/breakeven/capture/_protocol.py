@@ -170,6 +170,9 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
         num_samples: Length of its data set; 0 for an iterable one.
         num_workers: Its worker processes.
         wait_ns: Time per step that the training loop spends in it.
+        batches_per_epoch: How many batches its sampler hands out; 0 where that has no end.
+        fetching_fraction: Share of the steps that take a batch: less than 1 where one batch serves
+            several.
         alone_ns: Time per batch where nothing trains beside its worker processes; 0 where that was
             not measured.
     """
@@ -180,6 +183,8 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     num_workers: int
     wait_ns: float
     alone_ns: float = 0.0
+    batches_per_epoch: int = 0
+    fetching_fraction: float = 1.0
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):

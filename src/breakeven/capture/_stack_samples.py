@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Self
@@ -19,8 +19,8 @@ from breakeven.capture._protocol import OtherWork
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Location
 
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_TORCH = Path(torch.__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 # Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
 _EVERY_S = 0.02
 # What takes less of the time between steps is not told.
@@ -76,10 +76,11 @@ class StackSamples:
             for depth in range(1, len(stack) + 1)
         }
         found = Counter(_departure(of_steps, stack) for call, stack in samples if call in longer)
-        num_same = found.pop(None, 0)
-        num_samples = sum(found.values())
-        if num_same > num_samples:
+        num_samples = found.total()
+        if found[None] > num_samples / 2:
             return None
+        if not of_steps:  # nothing can be told apart
+            return ()
         return tuple(
             OtherWork(location=location, share=count / num_samples)
             for location, count in found.most_common()
@@ -91,6 +92,7 @@ class StackSamples:
             frame = sys._current_frames().get(self._thread_id)
             if frame is not None:
                 self._samples.append((self._num_calls(), _stack(frame)))
+            del frame  # or what it holds would live until the next look
 
 
 def other_work_of(
@@ -124,9 +126,20 @@ def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
         frame = frame.f_back
     calls.reverse()
     first = next((at for at, call in enumerate(calls) if is_user_file(call.file)), len(calls))
-    own = [call for call in calls[first:] if not call.file.startswith(_PACKAGE)]
+    own = [call for call in calls[first:] if not _is_ours(call.file)]
     # What torch does for a line is the line's: of its many ways the samples see but a few.
-    return tuple(itertools.takewhile(lambda call: not call.file.startswith(_TORCH), own))
+    return tuple(itertools.takewhile(lambda call: not _is_of_torch(call.file), own))
+
+
+@cache
+def _is_ours(file: str) -> bool:
+    """Return whether a file is breakeven's, and none of the scripts that it ships."""
+    return Path(file).resolve().is_relative_to(_PACKAGE) and not is_user_file(file)
+
+
+@cache
+def _is_of_torch(file: str) -> bool:
+    return Path(file).resolve().is_relative_to(_TORCH)
 
 
 def _departure(

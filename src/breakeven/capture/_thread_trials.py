@@ -21,8 +21,8 @@ _LONGEST_NS = 200_000_000
 # First samples that all take so many times as long as the steps did settle the matter.
 _HOPELESS = 2.0
 _FEW_CALLS = 6
-# Fewer samples say too little to be shown.
-_LEAST_SAMPLES = 3
+# Steps so long that there is but one after the first have an interval as wide as that says.
+_LEAST_SAMPLES = 1
 
 
 @dataclass(frozen=True, slots=True)

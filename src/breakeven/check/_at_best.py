@@ -68,10 +68,11 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
 
 
 def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
-    """Return a run whose steps count as disturbed where they cannot be what the script takes.
+    """Return a run whose steps count as a bound where they cannot be what the script takes.
 
     Beside other work they took many times as long as the operators and the script's own work did
-    while they were recorded. How much of it is the script's is not known then, nor of its phases.
+    while they were recorded. How much of it is the script's is not known then, nor of its phases;
+    and trials like that say nothing.
 
     Args:
         run: The steps, timed.
@@ -80,10 +81,16 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     events = traced.trace.events
     ops_ns = sum(op.host_ns for op in traced.trace.ops)
     works_ns = sum(event.duration_ns for event in events if isinstance(event, HostWork))
-    own_ns = ops_ns + works_ns
-    factor = run.measurement.median_ns / max(own_ns, 1)
-    if run.load_fraction <= BUSY_FRACTION or factor < _UNBELIEVABLE:
+    longest_ns = _UNBELIEVABLE * (ops_ns + works_ns)
+    if run.load_fraction <= BUSY_FRACTION:
         return run
+    run = replace(
+        run,
+        trials=tuple(each for each in run.trials if each.measurement.median_ns < longest_ns),
+    )
+    if run.measurement.median_ns < longest_ns:
+        return run
+    factor = _UNBELIEVABLE * run.measurement.median_ns / max(longest_ns, 1)
     message = (
         f"other processes used {format_percent(run.load_fraction)} of this machine while the step "
         f"was measured; it took {format_ratio(factor)} what its operators and the script's own "
@@ -91,8 +98,10 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     )
     return replace(
         run,
-        measurement=replace(run.measurement, waited_ns=run.measurement.samples_ns),
+        measurement=replace(run.measurement, waited_ns=(), is_bound=True),
         phases=None,
+        other=None,
+        other_work=(),
         caveats=(
             *(caveat for caveat in run.caveats if caveat.code not in _BUSY_CODES),
             Caveat(code=BUSY_MACHINE, message=message),

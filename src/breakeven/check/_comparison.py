@@ -125,9 +125,7 @@ class Comparison:
         Args:
             length: How long it is, where that is known.
         """
-        # Fewer threads are tried for a short time, which hardly sees what comes rarely.
-        known = self.plain if self.as_set.other is None else self.as_set
-        facts = program_facts(known)
+        facts = program_facts(self.as_set, self.plain)
         return program_of(self.verdict, self.results, facts, length.steps(self.as_set.loader))
 
     def _host_caveats(self) -> Iterator[Caveat]:

@@ -103,7 +103,11 @@ class DevicePath:
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
         program = self._program
-        update_ns = phases.optimizer_ns
+        step_ns = self._plain.measurement.own_ns
+        # Of a step that waited, its parts did so too.
+        own_share = step_ns / self._plain.measurement.median_ns
+        backward_ns = own_share * phases.backward_ns
+        update_ns = own_share * phases.optimizer_ns
         if not update_ns:  # the script updates its weights itself, before the next step
             update_ns = predict_cpu_step(program, host).optimizer_ns
         # What the script does by itself is predicted as it is.
@@ -111,13 +115,13 @@ class DevicePath:
         script_after_ns = _total_ns(after_backward, "script")
         script_before_ns = _total_ns(self.step.events, "script") - script_after_ns
         data_ns = self._plain.loader.wait_ns if self._plain.loader else 0.0
-        before_ns = self._plain.measurement.own_ns - phases.backward_ns - update_ns
+        before_ns = step_ns - backward_ns - update_ns
         return anchored_host(
             program,
             host,
             MeasuredStep(
                 forward_ns=max(0.0, before_ns - script_before_ns - data_ns),
-                backward_ns=phases.backward_ns,
+                backward_ns=backward_ns,
                 optimizer_ns=max(0.0, update_ns - script_after_ns),
             ),
         )

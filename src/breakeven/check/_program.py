@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
+from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun
 from breakeven.errors import Caveat
@@ -28,10 +27,10 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             loader: The DataLoader that feeds the steps.
         """
-        if self.num_epochs is None or loader is None or not loader.num_samples:
+        if self.num_epochs is None or loader is None or not loader.batches_per_epoch:
             return self.num_steps
-        samples_per_step = loader.batch_size * loader.batches_per_step
-        return self.num_epochs * math.ceil(loader.num_samples / samples_per_step)
+        batches_per_step = loader.batches_per_step * loader.fetching_fraction
+        return round(self.num_epochs * loader.batches_per_epoch / batches_per_step)
 
     def caveats(self, loader: LoaderUse | None) -> tuple[Caveat, ...]:
         """Return why epochs do not tell the steps, where they do not.
@@ -51,29 +50,34 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
 UNKNOWN_LENGTH = TrainingLength()
 
 
-def program_facts(run: PlainRun) -> ProgramFacts:
+def program_facts(as_set: PlainRun, best: PlainRun) -> ProgramFacts:
     """Return what is known of the script besides its steps.
 
     Args:
-        run: Of the script as it is.
+        as_set: A run of the script as it is.
+        best: A run on the number of threads that suits it: for a short time, which hardly sees what
+            comes rarely.
     """
+    run = best if as_set.other is None else as_set
     step_ns = run.measurement.median_ns
-    data_ns = min(run.loader.wait_ns, step_ns) if run.loader else 0.0
-    other = run.other
-    if other is None:
-        return ProgramFacts(startup_ns=run.startup_ns, data_ns=data_ns)
-    return ProgramFacts(
-        startup_ns=run.startup_ns,
-        data_ns=data_ns,
-        other_ns=other.value_ns,
-        other_low_ns=other.low_ns,
-        other_high_ns=other.high_ns,
+    facts = ProgramFacts(
+        startup_ns=as_set.startup_ns,
+        data_ns=min(as_set.loader.wait_ns, step_ns) if as_set.loader else 0.0,
+        unevenness=max(1.0, run.measurement.mean_ns / step_ns),
+    )
+    if run.other is None:
+        return facts
+    return replace(
+        facts,
+        other_ns=run.other.value_ns,
+        other_low_ns=run.other.low_ns,
+        other_high_ns=run.other.high_ns,
         parts=tuple(
             ProgramPart(
                 file=work.location.file,
                 line=work.location.line,
                 function=work.location.function,
-                time_ns=work.share * other.value_ns,
+                time_ns=work.share * run.other.value_ns,
             )
             for work in run.other_work
         ),

@@ -111,15 +111,21 @@ class Runs:
             self._plain_threads = num_threads
             self._traced_threads = num_threads if for_traces else self._traced_threads
 
-    def measure(self) -> PlainRun:
+    def measure(self, *, watches_program: bool = True) -> PlainRun:
         """Time the step on this CPU; a script that insists on a GPU is told that there is one.
 
         Where torch's own number of threads is in effect, others are tried as well.
+
+        Args:
+            watches_program: Wait for what the script does between some of its steps.
         """
         self._begin("measuring the step on this CPU")
         tries_threads = not self._request.configuration.num_threads
         request = replace(
-            self._request, times_loader=True, tries_threads=tries_threads, watches_program=True
+            self._request,
+            times_loader=True,
+            tries_threads=tries_threads,
+            watches_program=watches_program,
         )
         answer = self._run(request)
         output = self._launcher.output

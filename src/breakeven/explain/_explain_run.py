@@ -74,6 +74,7 @@ def explain_run(
                 *_missing(recording),
             ),
             program=facts_of(report.program) if report.program else None,
+            num_steps=report.program.num_steps if report.program else None,
         )
     )
 

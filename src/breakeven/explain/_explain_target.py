@@ -97,7 +97,7 @@ def explain_target(
                 explained=None if devices else comparison.best.device,
                 rules=wanted,
                 caveats=comparison.caveats(unscaled),
-                program=program_facts(best if plain.other is None else plain),
+                program=program_facts(plain, best),
             )
         )
         progress.end()

@@ -44,6 +44,7 @@ class Question:
         rules: Codes of the rules whose findings are wanted; None for all.
         caveats: What holds for all figures.
         program: What the script does besides its steps; None where that was not stored.
+        num_steps: Steps of the training; None where it is not known how long it is.
     """
 
     target: str
@@ -55,6 +56,7 @@ class Question:
     rules: frozenset[str] | None = None
     caveats: tuple[Caveat, ...] = ()
     program: ProgramFacts | None = None
+    num_steps: int | None = None
 
 
 def explain(question: Question) -> ExplainReport:
@@ -103,7 +105,8 @@ def explain(question: Question) -> ExplainReport:
         num_suppressed=len(diagnosed) - len(wanted),
         caveats=(*question.caveats, *examined.caveats, *((caveat,) if caveat else ())),
         recording=recording,
-        program=program_of(verdict, results, question.program) if question.program else None,
+        program=question.program
+        and program_of(verdict, results, question.program, question.num_steps),
     )
 
 

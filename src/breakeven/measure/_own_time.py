@@ -148,7 +148,9 @@ class PoolWaits:
         self._total_ns += longest_ns
 
     def _look(self) -> None:
-        pythons = {thread.native_id for thread in threading.enumerate()} - {self._own_thread}
+        # In a forked process, Python still has the id that its thread had in the other one.
+        pythons = {thread.native_id for thread in threading.enumerate()}
+        pythons = (pythons | {threading.get_native_id()}) - {self._own_thread}
         with contextlib.suppress(OSError):
             for folder in Path("/proc/self/task").iterdir():
                 thread = int(folder.name)

@@ -108,6 +108,11 @@ class StepTimer:
             self._waited_ns.append((self._pool.waited_ns(), self._pool.num_readings))
         return is_reading and self._is_enough()
 
+    @property
+    def num_rounds(self) -> int:
+        """Return the steps so far, in each of which every optimizer has its turn."""
+        return len(find_round_ends(self._optimizers))
+
     def samples_ns(self) -> tuple[int, ...]:
         """Return the duration of every step between two ends of a step.
 
@@ -140,6 +145,7 @@ class StepTimer:
         Other work disturbed them, or the script does something else between a few of them.
         """
         if elapsed_ns >= max(self._longest_ns, self._rare_ns):
+            self._is_waiting = False
             return False
         if self._marks_ns[-1] >= self._next_look_ns:
             # To look takes time, which the next sample will contain.

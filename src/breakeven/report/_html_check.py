@@ -16,7 +16,7 @@ from breakeven.report._check_text import (
 )
 from breakeven.report._html_model import Page, PageSection, PageTable, caveat_section
 from breakeven.report._program_text import (
-    program_facts,
+    program_lines,
     program_sentences,
     threads_sentences,
     training_times,
@@ -44,7 +44,7 @@ def check_page(report: CheckReport) -> Page:
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
         facts=(
             *step_facts(report.target, report.step),
-            *program_facts(report.program),
+            *program_lines(report.program),
             *host_facts(report.host),
         ),
         sections=(

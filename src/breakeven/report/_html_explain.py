@@ -34,7 +34,7 @@ from breakeven.report._explain_text import (
     plan_sentence,
 )
 from breakeven.report._html_model import Page, PageBar, PageSection, PageTable, caveat_section
-from breakeven.report._program_text import program_facts, program_sentences, threads_sentences
+from breakeven.report._program_text import program_lines, program_sentences, threads_sentences
 from breakeven.report._text import (
     duration_with_interval,
     printable,
@@ -72,7 +72,7 @@ def explain_page(report: ExplainReport) -> Page:
         warnings=busy_warnings((*report.caveats, *of_results)),
         facts=(
             *step_facts(report.target, report.step),
-            *program_facts(report.program),
+            *program_lines(report.program),
             *host_facts(report.host),
         ),
         sections=(

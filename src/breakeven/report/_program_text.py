@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from breakeven.report._result_table import device_label, reference_cpu, sort_results
+from breakeven.report._result_table import device_label, reference_cpu
 from breakeven.report._text import plural, printable, ratio_with_interval
 from breakeven.units import format_duration, format_percent, format_time
 from breakeven.verdict import (
     CheckReport,
+    Choice,
     DeviceKind,
     DeviceResult,
     ExplainReport,
@@ -22,6 +23,8 @@ _NEARLY_ALL = 0.9
 # Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
 _SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
 _MUCH = 0.05
+# Of what lies between steps; less needs no name.
+_LEAST_SHARE = 0.05
 
 
 def program_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
@@ -29,18 +32,20 @@ def program_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
     program, verdict = report.program, report.verdict
     if program is None or program.step_fraction > _NEARLY_ALL:
         return
+    listed = ", ".join(_part_text(program, part) for part in program.parts)
+    rest = (
+        f"{format_percent(1 - program.step_fraction)} of its time on this CPU is no step"
+        f"{f' ({listed})' if listed else ''}, and is taken to stay on the CPU."
+    )
+    if verdict.choice is Choice.UNDECIDED:
+        yield f"Of your whole training, {rest.replace('of its time', 'of the time', 1)}"
+        return
     ratio = ratio_with_interval(program.speedup, program.low, program.high)
     device, over = (_label(report.results, name) for name in (verdict.device, verdict.over))
-    parts = ", ".join(_part_text(program, part) for part in program.parts)
-    of_it = f" ({parts})" if parts else ""
-    yield (
-        f"Your whole training is {ratio} as fast on {device} as on {over}: "
-        f"{format_percent(1 - program.step_fraction)} of its time on this CPU is no step{of_it}, "
-        "and is taken to stay on the CPU."
-    )
+    yield f"Your whole training is {ratio} as fast on {device} as on {over}: {rest}"
 
 
-def program_facts(program: ProgramSummary | None) -> Iterator[tuple[str, str]]:
+def program_lines(program: ProgramSummary | None) -> Iterator[tuple[str, str]]:
     """Yield the parts of the training, where they are known, under their name."""
     if program is None:
         return
@@ -49,7 +54,10 @@ def program_facts(program: ProgramSummary | None) -> Iterator[tuple[str, str]]:
         parts.append("what is done between the steps is not known")
     else:
         parts.append(f"steps {format_percent(program.step_fraction)}")
-        parts += [f"{_name(part)} {_share(program, part)}" for part in program.parts]
+        parts += [f"{_name(part)} {_share(program, part.time_ns)}" for part in program.parts]
+        unnamed_ns = program.other_ns - sum(part.time_ns for part in program.parts)
+        if unnamed_ns > _LEAST_SHARE * program.other_ns:
+            parts.append(f"between them {_share(program, unnamed_ns)}")
     yield "program", " · ".join(parts)
 
 
@@ -59,12 +67,11 @@ def training_times(report: CheckReport) -> Iterator[tuple[str, str]]:
     Nothing where it is not known how long the training is.
     """
     program = report.program
-    times = {} if program is None else {each.device: each for each in program.times}
-    for result in sort_results(report.results):
-        time = times.get(result.device)
-        if time is not None:
-            ends = f"{format_time(time.low_ns)}–{format_time(time.high_ns)}"
-            yield device_label(result), f"{format_time(time.total_ns)} ({ends})"
+    labels = {result.device: device_label(result) for result in report.results}
+    times = () if program is None else program.times
+    for time in sorted(times, key=lambda each: each.total_ns):
+        ends = f"{format_time(time.low_ns)}–{format_time(time.high_ns)}"
+        yield labels[time.device], f"{format_time(time.total_ns)} ({ends})"
 
 
 def training_title(program: ProgramSummary) -> str:
@@ -100,13 +107,12 @@ def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
 def _part_text(program: ProgramSummary, part: ProgramPart) -> str:
     place = f"{printable(PurePath(part.file).name, 40)}:{part.line}"
     at = f"{_name(part)} at {place}" if part.function else place
-    return f"{_share(program, part)} {at}"
+    return f"{_share(program, part.time_ns)} {at}"
 
 
-def _share(program: ProgramSummary, part: ProgramPart) -> str:
-    """Return its share of the training's time, start-up aside."""
-    other_ns = program.other_ns or 1.0
-    return format_percent(part.time_ns / other_ns * (1 - program.step_fraction))
+def _share(program: ProgramSummary, time_ns: float) -> str:
+    """Return the share of the training's time, start-up aside."""
+    return format_percent(time_ns / (program.other_ns or 1.0) * (1 - program.step_fraction))
 
 
 def _name(part: ProgramPart) -> str:

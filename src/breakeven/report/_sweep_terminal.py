@@ -97,8 +97,10 @@ def _facts(report: SweepReport) -> Iterator[str]:
 def _threads(report: SweepReport) -> str:
     """Return the threads of the CPU's steps, of which each point has those that suit it best."""
     counts = sorted({point.num_threads for point in report.points if point.num_threads})
-    if len(counts) < 2 or any(axis.role is AxisRole.THREADS for axis in report.axes):
+    if not counts or any(axis.role is AxisRole.THREADS for axis in report.axes):
         return plural(report.host.num_threads, "thread")
+    if len(counts) == 1:
+        return plural(counts[0], "thread")
     listed = ", ".join(f"{count:,}" for count in counts[:-1])
     return f"{listed} or {counts[-1]:,} threads, whichever suits a point"
 

@@ -13,7 +13,7 @@ from breakeven.report._chart_build import axis_word
 from breakeven.report._check_text import crossover_sentence, verdict_sentence
 from breakeven.report._curve_table import curve_table
 from breakeven.report._program_text import (
-    program_facts,
+    program_lines,
     program_sentences,
     threads_sentences,
     training_times,
@@ -135,7 +135,7 @@ def _facts(report: CheckReport) -> Iterator[str]:
             f"host {format_duration(step.host_ns, 2)}",
         ]
     )
-    yield from (f"{name}: {text}" for name, text in program_facts(report.program))
+    yield from (f"{name}: {text}" for name, text in program_lines(report.program))
     yield "host: " + " · ".join(
         [
             printable(host.name, 80),

@@ -202,7 +202,9 @@ class MeasuredGrid:
             request = self._runs.plain_request(job.settings, loader, budget_s)
             by_request.setdefault(request, []).append(job)
             if self._has_cuda:
-                by_request.setdefault(replace(request, on_cuda=True), []).append(job)
+                by_request.setdefault(
+                    replace(request, on_cuda=True, tries_threads=False), []
+                ).append(job)
         waiting = list(by_request)
         self._begin(by_request, waiting)
         answers = self._kept.measure(list(by_request))

@@ -51,11 +51,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         num_warmup: Leading samples that belong to the warm-up.
         waited_ns: Of each sample, how long a thread that computes it was kept from running by other
             work; empty where that is not known.
+        is_bound: Other work held up the steps, and nobody knows by how much: they take no longer.
     """
 
     samples_ns: tuple[int, ...]
     num_warmup: int = 0
     waited_ns: tuple[int, ...] = ()
+    is_bound: bool = False
 
     @property
     def steady_ns(self) -> tuple[int, ...]:
@@ -70,7 +72,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_disturbed(self) -> bool:
         """Return whether other work disturbed so many samples that they say only a bound."""
-        return len(self._calm_ns()) < self._least_calm
+        return self.is_bound or len(self._calm_ns()) < self._least_calm
 
     @property
     def other(self) -> Estimate | None:
@@ -138,9 +140,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return float(np.median(self.steady_ns))
 
     @property
+    def mean_ns(self) -> float:
+        """Return the mean of the samples that count, those that contain more than a step aside.
+
+        Where steps differ, as with batches of another length each, it is what many of them take.
+        """
+        steady_ns = np.array(self.steady_ns, dtype=np.float64)
+        return float(steady_ns[steady_ns <= _MUCH_LONGER * self.median_ns].mean())
+
+    @property
     def own_ns(self) -> float:
-        """Return the median without what a disturbed step waited; of others the median itself."""
-        if not self.is_disturbed:
+        """Return the median without what a disturbed step waited, where that is known."""
+        if self.is_bound or not self.is_disturbed:
             return self.median_ns
         least_ns = _LEAST_OWN_FRACTION * np.array(self._warm_ns, dtype=np.float64)
         return float(np.median(np.maximum(self._own_ns(), least_ns)))
@@ -169,6 +180,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     def _least_own_ns(self) -> float:
         """Return the least that a step may take where nothing waits."""
+        if self.is_bound:
+            return _LEAST_OWN_FRACTION * min(self._warm_ns)
         waited_ns = self.waited_ns[self.num_warmup :]
         return min(
             max(sample - waited, _LEAST_OWN_FRACTION * sample)

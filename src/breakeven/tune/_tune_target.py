@@ -89,7 +89,7 @@ def tune_target(
         runs = Runs(launcher, found, time_limit_s, progress, keeps_compile=True)
         traced = runs.trace()
         is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
-        plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure()
+        plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure(watches_program=False)
         run_s = num_steps * plain.measurement.median_ns / NS_PER_S
         tuning = _Tuning(
             launcher=launcher,

@@ -36,6 +36,7 @@ class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
         other_low_ns: Lower end of its 90 % interval.
         other_high_ns: Upper end.
         parts: What that is.
+        unevenness: Mean step over the median one: more than 1 where some take longer.
     """
 
     startup_ns: float = 0.0
@@ -44,6 +45,7 @@ class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
     other_low_ns: float = 0.0
     other_high_ns: float = 0.0
     parts: tuple[ProgramPart, ...] = ()
+    unevenness: float = 1.0
 
 
 def program_of(
@@ -80,13 +82,18 @@ def program_of(
         other_high_ns=facts.other_high_ns,
         step_fraction=cpu.step_ns / whole_ns,
         parts=facts.parts,
+        unevenness=facts.unevenness,
         speedup=math.exp(ratios[0].value),
         low=math.exp(min(ratio.low for ratio in ratios)),
         high=math.exp(max(ratio.high for ratio in ratios)),
         num_steps=num_steps,
         times=()
         if num_steps is None
-        else tuple(_training_time(result, facts, num_steps) for result in results),
+        else tuple(
+            _training_time(result, facts, num_steps)
+            for result in results
+            if result.fits is not False
+        ),
     )
 
 
@@ -110,7 +117,7 @@ def _training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) ->
     start_ns = _GPU_START_NS if result.kind is DeviceKind.GPU else (0.0, 0.0, 0.0)
     other_ns = facts.other_ns or 0.0
     low_ns, value_ns, high_ns = (
-        facts.startup_ns + start + (num_steps - 1) * (step_ns + other)
+        facts.startup_ns + start + (num_steps - 1) * (facts.unevenness * step_ns + other)
         for start, step_ns, other in zip(
             start_ns,
             (result.low_ns, result.step_ns, result.high_ns),

@@ -146,12 +146,13 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
         other_high_ns: Upper end.
         step_fraction: Share of the training that the steps are, on this CPU, start-up aside.
         parts: What is done between the steps, the longest first.
+        unevenness: Mean step over the median one: more than 1 where some take longer.
         speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``,
             start-up aside.
         low: Lower end of its 90 % interval.
         high: Upper end.
         num_steps: Steps of the training; null where they were not asked about.
-        times: Time of so many steps on each device, start-up included.
+        times: Time of so many steps on each device that they fit, start-up included.
     """
 
     startup_ns: Nanoseconds
@@ -161,6 +162,7 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
     other_high_ns: Nanoseconds
     step_fraction: float
     parts: tuple[ProgramPart, ...]
+    unevenness: float
     speedup: float
     low: float
     high: float
