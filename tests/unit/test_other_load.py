@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,3 +73,19 @@ def test_a_pause_is_not_counted(tell: Tell) -> None:
     tell(own=2.0, others=9.0, idle=2.0)
     # 2 s before the pause and 2 s after it, 1 s of which went to others.
     assert load.fraction() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="this system does not tell")
+def test_living_processes_of_the_group_are_counted_where_that_is_asked() -> None:
+    spin = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{spin}\nprint(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    before_s = module._others_of_group_s()
+    assert child.stdout is not None
+    child.stdout.readline()
+    # Tests that run beside this one only ever add to it.
+    assert module._others_of_group_s() - before_s > 0.2
+    child.communicate(b"\n")

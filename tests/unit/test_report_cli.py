@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import made_up_reports as made_up
 import made_up_sweeps as sweeps
 import made_up_systems as systems
 import pytest
+from msgspec.structs import replace
 
 from breakeven.cli import main
 from breakeven.errors import StoredDataError
@@ -56,6 +58,17 @@ def test_documents_are_told_apart(kind: str, run_file: Path) -> None:
     report = read_document(run_file)
     assert report == REPORTS[kind]
     assert report_command(report) == kind
+
+
+def test_a_check_of_the_first_version_is_read(tmp_path: Path) -> None:
+    document = json.loads(DOCUMENTS["check"])
+    del document["program"]
+    document["schema_version"] = 1
+    for result in document["results"]:
+        del result["is_disturbed"], result["setting"]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(document))
+    assert read_report(path) == replace(CHECK, schema_version=1)
 
 
 def test_only_a_check_is_a_check(kind: str, run_file: Path) -> None:
