@@ -46,5 +46,17 @@ def test_what_lies_between_steps_is_named_by_the_line_that_leaves_them() -> None
     # The rest of those steps is what all steps do.
     assert 0.5 < sum(work.share for work in found) < 0.95
     assert samples.between(steps=set(), longer={2, 4}) == ()
+
+
+@pytest.mark.timing
+def test_steps_too_short_to_be_seen_are_known_by_their_ends() -> None:
+    updates = 0
+    with StackSamples(lambda: updates) as samples:
+        for number in range(1, 5):
+            updates = number
+            samples.note_update()
+            save()
+    (work,) = samples.between(steps=set(), longer={1, 2, 3, 4}) or ()
+    assert (work.location.function, work.share) == ("save", 1.0)
     # Steps that do the same, and take longer for it, do nothing else.
     assert samples.between(steps={2, 4}, longer={1, 3}) is None

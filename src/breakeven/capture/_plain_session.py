@@ -258,6 +258,8 @@ class PlainSession(ExitStack):
             self._loaders.end_step()
             return
         self._load = self._load or OtherLoad(counts_group=self._turns is None)
+        if self._stacks is not None:
+            self._stacks.note_update()
         if self._trials.is_running:
             self._mark_trial(optimizer)
             return

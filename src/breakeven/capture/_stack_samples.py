@@ -23,6 +23,8 @@ _TORCH = Path(torch.__file__).resolve().parent
 _PACKAGE = Path(__file__).resolve().parent.parent
 # Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
 _EVERY_S = 0.02
+# Where a step ends is the same each time, but for a few optimizers.
+_NOTED_UPDATES = 20
 # What takes less of the time between steps is not told.
 _LEAST_SHARE = 0.1
 
@@ -47,6 +49,7 @@ class StackSamples:
         self._thread_id = threading.get_ident()
         self._is_over = threading.Event()
         self._samples: list[tuple[int, tuple[_Call, ...]]] = []
+        self._updates: list[tuple[_Call, ...]] = []
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._look, name="breakeven-stack", daemon=True).start()
@@ -54,6 +57,11 @@ class StackSamples:
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
+
+    def note_update(self) -> None:
+        """Note where a step ends: of short steps among long work the samples may see none."""
+        if len(self._updates) < _NOTED_UPDATES:
+            self._updates.append(_stack(sys._getframe(1)))
 
     def between(
         self, steps: Collection[int], longer: Collection[int]
@@ -69,12 +77,8 @@ class StackSamples:
             longer for it.
         """
         samples = list(self._samples)
-        of_steps = {
-            stack[:depth]
-            for call, stack in samples
-            if call in steps
-            for depth in range(1, len(stack) + 1)
-        }
+        in_steps = [*self._updates, *(stack for call, stack in samples if call in steps)]
+        of_steps = {stack[:depth] for stack in in_steps for depth in range(1, len(stack) + 1)}
         found = Counter(_departure(of_steps, stack) for call, stack in samples if call in longer)
         num_samples = found.total()
         if found[None] > num_samples / 2:
