@@ -123,5 +123,7 @@ def test_how_often_other_work_comes_is_not_known_from_little() -> None:
     assert 0 < hiccup.other.value_ns < 50
     waited = Measurement(samples_ns=(1_000, 90_000) * 10, waited_ns=(900, 80_000) * 10)
     assert waited.is_disturbed
+    # What waited for more than it took tells nothing of rare work.
+    assert not Measurement(samples_ns=(1_000,) * 9, waited_ns=(1_100,) * 9).has_rare_work
     assert waited.other is None
     assert waited.own_ns == 5_050

@@ -135,9 +135,9 @@ class PlainSession(ExitStack):
         self._trials = ThreadTrials(
             lambda is_patient: StepTimer(
                 self._clock,
-                _TRIAL_SHARE * request.budget_s,
+                (1.0 if is_patient else _TRIAL_SHARE) * request.budget_s,
                 pool=self._pool,
-                rare_patience=_RARE_PATIENCE / _TRIAL_SHARE if is_patient else 0.0,
+                rare_patience=_RARE_PATIENCE if is_patient else 0.0,
             )
         )
         self._stacks = (

@@ -18,11 +18,17 @@ from breakeven.capture._location import is_user_file, location_of
 from breakeven.capture._protocol import OtherWork
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Location
+from breakeven.units import NS_PER_S
 
 _TORCH = Path(torch.__file__).resolve().parent
 _PACKAGE = Path(__file__).resolve().parent.parent
 # Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
 _EVERY_S = 0.02
+# So many steps, or so much time of them, with nothing between count as steps alone.
+_LEAST_STEPS = 500
+_LEAST_NS = NS_PER_S // 2
+# So much of what they are longer by must be seen to be something else.
+_LEAST_SEEN = 0.5
 # Where a step ends is the same each time, but for a few optimizers.
 _NOTED_UPDATES = 20
 # What takes less of the time between steps is not told.
@@ -64,13 +70,14 @@ class StackSamples:
             self._updates.append(_stack(sys._getframe(1)))
 
     def between(
-        self, steps: Collection[int], longer: Collection[int]
+        self, steps: Collection[int], longer: Collection[int], *, expected: float
     ) -> tuple[OtherWork, ...] | None:
         """Return what ran in the longer steps that did not run in the others.
 
         Args:
             steps: Updates made before each step that is nothing but a step.
             longer: Updates made before those that contain more.
+            expected: Share of the longer steps' time by which they are longer than the others.
 
         Returns:
             The most time first; None where the longer steps do the same as the others, but take
@@ -80,11 +87,13 @@ class StackSamples:
         in_steps = [*self._updates, *(stack for call, stack in samples if call in steps)]
         of_steps = {stack[:depth] for stack in in_steps for depth in range(1, len(stack) + 1)}
         found = Counter(_departure(of_steps, stack) for call, stack in samples if call in longer)
-        num_samples = found.total()
-        if found[None] > num_samples / 2:
+        num_same = found.pop(None, 0)
+        num_other = expected * (num_same + found.total())
+        if found.total() < _LEAST_SEEN * num_other:
             return None
         if not of_steps:  # nothing can be told apart
             return ()
+        num_samples = max(num_other, found.total())
         return tuple(
             OtherWork(location=location, share=count / num_samples)
             for location, count in found.most_common()
@@ -108,16 +117,25 @@ def other_work_of(
         measurement: Of the steps.
         ends: Numbers of the updates, from 0, between which they lie.
         stacks: Where the script was meanwhile; None where nobody looked.
+
+    Returns:
+        None, too, where too few steps were seen to say that there is nothing.
     """
     other = measurement.other
-    if stacks is None or other is None or not other.value_ns:
-        return other, ()
+    if stacks is None or other is None:
+        return None, ()
+    if not other.value_ns:
+        steady_ns = measurement.steady_ns
+        is_long = len(steady_ns) >= _LEAST_STEPS or sum(steady_ns) >= _LEAST_NS
+        return (other if is_long else None), ()
     longer = set(measurement.longer)
     calls: dict[bool, set[int]] = {False: set(), True: set()}
     for number in range(measurement.num_warmup, len(measurement.samples_ns)):
         # While a step goes on, the update that ended the one before has been made.
         calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
-    found = stacks.between(calls[False], calls[True])
+    longer_ns = sum(measurement.samples_ns[number] for number in longer)
+    expected = 1 - len(longer) * measurement.median_ns / longer_ns
+    found = stacks.between(calls[False], calls[True], expected=expected)
     return (None, ()) if found is None else (other, found)
 
 

@@ -110,7 +110,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         own_ns = self._own_ns()
         longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
         is_much = longer_ns.sum() > _MUCH_OF_TIME * own_ns.sum()
-        return bool(is_much) and len(longer_ns) < _LEAST_LONGER
+        return bool(is_much) and 0 < len(longer_ns) < _LEAST_LONGER
 
     def _own_ns(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         own_ns = np.array(self._warm_ns, dtype=np.float64)
