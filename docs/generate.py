@@ -173,11 +173,77 @@ def workloads_json_page() -> str:
     )
 
 
+def compare_json_page() -> str:
+    """Return the keys of the JSON report of a comparison."""
+    return _schema_page(
+        "# JSON of a comparison\n",
+        "compare A.json B.json",
+        "Times are in nanoseconds, as their keys say. A `ratio` is that of the second run to the"
+        " first; `low` and `high` bound a 90 % interval. Every key is always there; what is unknown"
+        " is null.\n",
+        saved="",
+    )
+
+
+def devices_json_page() -> str:
+    """Return the keys of the catalogue of devices as JSON."""
+    return _schema_page(
+        "# JSON of devices\n",
+        "devices [NAME]",
+        "The unit of a number is in its key: `_bytes` bytes, `_hz` hertz, `_per_s` a rate per"
+        " second, `_watts` watts. Every key is always there. What a device lacks is left out of"
+        " `peak_flop_per_s`.\n",
+        saved="",
+    )
+
+
+def hosts_json_page() -> str:
+    """Return the keys of the table of hosts as JSON."""
+    return _schema_page(
+        "# JSON of hosts\n",
+        "devices --hosts [NAME]",
+        "Every key is always there.\n",
+        saved="",
+        name="hosts",
+    )
+
+
+def rules_json_page() -> str:
+    """Return the keys of the rules as JSON."""
+    return _schema_page(
+        "# JSON of rules\n", "rules [CODE|CAUSE]", "Every key is always there.\n", saved=""
+    )
+
+
+def calibrate_json_page() -> str:
+    """Return the keys of a measured host as JSON."""
+    return _schema_page(
+        "# JSON of a calibration\n",
+        "calibrate",
+        "Times are in nanoseconds per call, as their keys say; `low` and `high` are percentiles of"
+        " the rounds, and no interval. Every key is always there.\n",
+        saved="",
+    )
+
+
 def _schema_page(
-    title: str, usage: str, units: str, *, saved: str = "`-o FILE` writes the same"
+    title: str,
+    usage: str,
+    units: str,
+    *,
+    saved: str = "`-o FILE` writes the same",
+    name: str = "",
 ) -> str:
-    """Return the keys of a command's document, from its schema."""
-    file = f"schema/{usage.split()[0]}.schema.json"
+    """Return the keys of a command's document, from its schema.
+
+    Args:
+        title: Heading of the page.
+        usage: The command, without ``--json``.
+        units: How its figures are to be read.
+        saved: What the command writes to a file; empty for nothing.
+        name: Of the schema, where that is not the command's.
+    """
+    file = f"schema/{name or usage.split()[0]}.schema.json"
     schema = json.loads((DOCS / file).read_text("utf-8"))
     definitions: Mapping[str, Schema] = schema["$defs"]
     root = _definition_name(schema["$ref"])
@@ -186,7 +252,7 @@ def _schema_page(
     lines = [
         NOTICE,
         title,
-        f"`breakeven {usage} --json` prints one document, and {saved}; the "
+        f"`breakeven {usage} --json` prints one document{f', and {saved}' if saved else ''}; the "
         f"[JSON schema]({file}) describes it. This is `schema_version` {version}:"
         " a key that goes away or changes its meaning raises it, a new key does not.\n",
         units,
@@ -197,10 +263,15 @@ def _schema_page(
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "calibrate-json.md": calibrate_json_page,
     "cli.md": cli_page,
+    "compare-json.md": compare_json_page,
+    "devices-json.md": devices_json_page,
     "devices.md": devices_page,
     "explain-json.md": explain_json_page,
+    "hosts-json.md": hosts_json_page,
     "json.md": json_page,
+    "rules-json.md": rules_json_page,
     "sweep-json.md": sweep_json_page,
     "tune-json.md": tune_json_page,
     "validation-json.md": validation_json_page,

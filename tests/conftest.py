@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import pytest
 # times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell starts what it runs in the background with Ctrl-C ignored, and so would be started the
-# programs of which tests ask what Ctrl-C does to them.
+# A shell starts what it runs in the background with Ctrl-C ignored, and nohup with SIGHUP, and so
+# would be started the programs of which tests ask what these do to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Machines differ, and a busy one is slow at times: no test may fail for that.
 hypothesis.settings.register_profile("breakeven", deadline=None)
@@ -37,11 +40,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let a test that reads a clock, or waits for processes, fail once: machines stall at times.
 
-    Each such failure is listed in the summary.
+    Each such failure is listed in the summary, and in the file that ``RERUNS_FILE`` names.
     """
     for item in items:
         if END_TO_END in item.path.parents or item.get_closest_marker("timing"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # A process that runs tests for another one tells that one, which gets here as well.
+    path = os.environ.get("RERUNS_FILE")
+    if path and report.outcome == "rerun" and "PYTEST_XDIST_WORKER" not in os.environ:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid}\n")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -54,6 +65,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.config.getoption("--require-gpu"):
         pytest.fail("this test needs a GPU, and --require-gpu was given", pytrace=False)
     pytest.skip("needs a GPU")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the hostile scripts that changed and left nothing, in all processes that ran them."""
+    found = Counter(
+        value
+        for report in terminalreporter.stats.get("passed", ())
+        for name, value in report.user_properties
+        if name == "hostile"
+    )
+    if found:
+        told = ", ".join(f"{how} {found[how]}" for how in ("answered", "refused"))
+        number = found.total()
+        terminalreporter.write_line(
+            f"hostile scripts: {number}, {told}, changed nothing, left nothing"
+        )
 
 
 @pytest.fixture

@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _GROUPS = Path("/proc/self/cgroup")
 _GROUP_MOUNT = Path("/sys/fs/cgroup")
+# Source: Microsoft's documentation of the registry, HKEY_LOCAL_MACHINE.
+_REGISTRY_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+_SYSCTL_LIMIT_S = 5.0
 
 
 def cpu_name() -> str:
@@ -19,12 +25,47 @@ def cpu_name() -> str:
         for line in information.read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    told = sysctl("machdep.cpu.brand_string") or _registry_name()
+    return told or platform.processor() or platform.machine()
+
+
+def sysctl(name: str) -> str:
+    """Return what macOS tells of itself under a name; nothing elsewhere, or where it has no such.
+
+    Source: sysctl(3) of macOS.
+    """
+    if sys.platform != "darwin":
+        return ""
+    try:
+        answer = subprocess.run(
+            ("/usr/sbin/sysctl", "-n", name),
+            capture_output=True,
+            text=True,
+            timeout=_SYSCTL_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()
+
+
+def _registry_name() -> str:
+    """Return the processor's name on Windows; nothing elsewhere."""
+    try:
+        import winreg
+    except ImportError:
+        return ""
+    registry: Any = winreg
+    try:
+        with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, _REGISTRY_KEY) as key:
+            return str(registry.QueryValueEx(key, "ProcessorNameString")[0]).strip()
+    except OSError:
+        return ""
 
 
 def num_cores() -> int:
     """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
+    if hasattr(os, "sched_getaffinity"):  # Linux alone
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -32,13 +73,15 @@ def num_cores() -> int:
 def num_physical_cores(topology: Path = _TOPOLOGY) -> int:
     """Return the physical cores that this process may use.
 
-    Linux says which processors share a core; elsewhere each processor counts as one.
+    Linux says which processors share a core, and macOS how many cores there are; elsewhere each
+    processor counts as one.
 
     Args:
         topology: The kernel's folder of processors.
     """
-    if not hasattr(os, "sched_getaffinity"):  # not on macOS
-        return os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):  # all but Linux
+        told = sysctl("hw.physicalcpu")
+        return int(told) if told.isdigit() else os.cpu_count() or 1
     return len({_siblings(topology / f"cpu{number}", number) for number in os.sched_getaffinity(0)})
 
 

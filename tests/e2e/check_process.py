@@ -73,6 +73,7 @@ def run_process(
     tmp_path: Path,
     timeout_s: float,
     interrupt_when: Path | None,
+    interrupt_by: signal.Signals = signal.SIGINT,
 ) -> CheckRun:
     """Run the command to its end in a session of its own; fail the test after ``timeout_s``.
 
@@ -82,7 +83,8 @@ def run_process(
         variables: Environment.
         tmp_path: Folder that takes what is printed.
         timeout_s: Seconds after which all is killed.
-        interrupt_when: File whose appearance is the moment to press Ctrl-C.
+        interrupt_when: File whose appearance is the moment to send a signal.
+        interrupt_by: The signal; by default what Ctrl-C sends.
     """
     # Files instead of pipes: a child that survives would keep a pipe open and hang the test.
     stdout_path, stderr_path = tmp_path / "stdout", tmp_path / "stderr"
@@ -103,7 +105,7 @@ def run_process(
         while process.poll() is None:
             peak_rss_bytes = _peak_rss_bytes(process.pid) or peak_rss_bytes
             if interrupt_when is not None and interrupt_when.exists():
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, interrupt_by)
                 interrupt_when = None
             if time.monotonic() - start > timeout_s:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -137,7 +139,7 @@ def end_leftovers(tag: str) -> list[str]:
         Their command lines, each with its process id.
     """
     deadline = time.monotonic() + _GRACE_S
-    while (left := _processes_with(tag)) and time.monotonic() < deadline:
+    while (left := processes_with(tag)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
@@ -145,7 +147,8 @@ def end_leftovers(tag: str) -> list[str]:
     return [f"{pid}: {command}" for pid, command in left.items()]
 
 
-def _processes_with(tag: str) -> dict[int, str]:
+def processes_with(tag: str) -> dict[int, str]:
+    """Return the processes that inherited ``tag``, with their command lines."""
     if not _PROC.is_dir():
         return {}
     found: dict[int, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,9 @@ def work_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
     """Return the file that a script touches to show that it ran (``MARKER_FILE``)."""
-    return tmp_path / "marker"
+    folder = tmp_path / "marked"
+    folder.mkdir()
+    return folder / "marker"
 
 
 @pytest.fixture
@@ -85,9 +88,11 @@ def run_check(
         as_json: bool = True,
         timeout_s: float = 240.0,
         interrupt_when: Path | None = None,
+        interrupt_by: signal.Signals = signal.SIGINT,
         new_files: Sequence[str] = (),
     ) -> CheckRun:
         command = [str(BREAKEVEN), "check", str(target), *options]
+        command += ["--keep-writes-in", str(marker.parent)]
         if as_json:
             command.append("--json")
         if arguments:
@@ -108,7 +113,13 @@ def run_check(
         before = list_files(work_folder, temp_folder)
         try:
             ended = run_process(
-                command, work_folder, variables, tmp_path, timeout_s, interrupt_when
+                command,
+                work_folder,
+                variables,
+                tmp_path,
+                timeout_s,
+                interrupt_when,
+                interrupt_by,
             )
         finally:
             left = end_leftovers(tag)

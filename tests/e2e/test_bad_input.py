@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,7 +140,8 @@ def test_os_exit_after_some_steps(run_check: RunCheck) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "arguments"), [("hangs.py", ()), ("ignores_signals.py", ("--hang",))]
+    ("name", "arguments"),
+    [("hangs.py", ()), ("ignores_signals.py", ("--hang",)), ("stands_deep.py", ())],
 )
 def test_a_script_that_hangs(run_check: RunCheck, name: str, arguments: tuple[str, ...]) -> None:
     script = SCRIPTS / name
@@ -327,17 +329,24 @@ def test_odd_file_names(run_check: RunCheck, work_folder: Path, name: str, as_js
         assert "[bold]markup[/].py" in run.stdout
 
 
-# Ctrl-C.
+# Ctrl-C, and what else asks the command to end.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"), [("hangs.py", ()), ("ignores_signals.py", ("--hang",))]
 )
-def test_ctrl_c(run_check: RunCheck, marker: Path, name: str, arguments: tuple[str, ...]) -> None:
-    run = run_check(SCRIPTS / name, arguments=arguments, interrupt_when=marker)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ending_signal(
+    run_check: RunCheck,
+    marker: Path,
+    name: str,
+    arguments: tuple[str, ...],
+    number: signal.Signals,
+) -> None:
+    run = run_check(SCRIPTS / name, arguments=arguments, interrupt_when=marker, interrupt_by=number)
     assert marker.exists()
-    assert run.returncode == 130
+    assert run.returncode == 128 + number
     assert run.elapsed_s < 30
     assert "Traceback" not in run.stderr
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import (
     FailureKind,
+    Keep,
     Launcher,
     PlainRun,
     RunFailure,
@@ -22,6 +23,7 @@ from breakeven.capture import (
     alternate,
     find_target,
 )
+from breakeven.capture._spawning_launcher import SpawningLauncher
 from breakeven.timing import TurnKind
 
 LOOP = """
@@ -41,10 +43,20 @@ LOOP = """
 Prepare = Callable[..., RunRequest]
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as started:
-        yield started
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="forked"),
+        pytest.param(True, id="spawned", marks=pytest.mark.slow),
+    ],
+)
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            patch.setenv("BREAKEVEN_SPAWN", "1")
+        with Launcher() as started:
+            assert type(started) is (SpawningLauncher if request.param else Launcher)
+            yield started
 
 
 @pytest.fixture
@@ -75,7 +87,7 @@ def test_one_script_is_timed_then_recorded(launcher: Launcher, prepare: Prepare)
 
 
 @pytest.mark.parametrize("turns", [TurnKind.SHORT, TurnKind.LONG])
-def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare, turns: TurnKind) -> None:
+def test_two_runs_take_turns(prepare: Prepare, turns: TurnKind) -> None:
     # Each says when a step of it begins and ends, so that steps of two runs cannot overlap.
     request = prepare(
         """
@@ -100,9 +112,10 @@ def test_two_runs_take_turns(launcher: Launcher, prepare: Prepare, turns: TurnKi
         turns=turns,
     )
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else None
-    with Launcher() as second:
+    keep = Keep(writes=True)
+    with Launcher(keep) as one, Launcher(keep) as second:
         (first, _), (other, _) = alternate(
-            (launcher.run_in_turns(request), second.run_in_turns(request)), turns
+            (one.run_in_turns(request), second.run_in_turns(request)), turns
         )
     assert isinstance(first, PlainRun)
     assert isinstance(other, PlainRun)
@@ -145,6 +158,7 @@ def test_run_leaves_nothing_for_the_next(launcher: Launcher, prepare: Prepare) -
         ("import sys\n\nsys.exit(7)\n", FailureKind.EXIT, "7", 3),
         ("pass\n", FailureKind.NO_STEP, "", None),
         ("import os\nos._exit(3)\n", FailureKind.EXIT, "3", 2),
+        ("import os\nos.closerange(3, 256)\n", FailureKind.CUT_OFF, "74", None),
         ("import os\nos.kill(os.getpid(), 11)\n", FailureKind.KILLED, "SIGSEGV", None),
     ],
 )
@@ -196,12 +210,13 @@ def test_only_the_end_of_a_long_output_is_kept(launcher: Launcher, prepare: Prep
 
 
 def test_steps_are_told_as_they_pass(launcher: Launcher, prepare: Prepare) -> None:
-    seen: list[int] = []
+    seen: list[str] = []
     slowly = LOOP.replace("optimizer.step()", "optimizer.step(); __import__('time').sleep(0.01)")
     request = replace(prepare(slowly), budget_s=0.7)
     assert isinstance(launcher.run(request, seen.append), PlainRun)
-    assert seen == sorted(set(seen))
-    assert seen
+    numbers = [int(text.split()[1].strip(",")) for text in seen]
+    assert numbers == sorted(set(numbers))
+    assert numbers
 
 
 def test_host_is_measured_in_the_server(launcher: Launcher) -> None:
@@ -210,7 +225,8 @@ def test_host_is_measured_in_the_server(launcher: Launcher) -> None:
     assert 0 < host.view_ns < 2 * host.op_ns
 
 
-def test_server_is_gone_when_the_launcher_is_left() -> None:
+def test_server_is_gone_when_the_launcher_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BREAKEVEN_SPAWN", raising=False)
     with Launcher() as launcher:
         version = launcher.ready().torch_version
         process = launcher._server.pid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -171,11 +170,9 @@ def test_a_run_that_hangs_is_a_reason_too(open_gate: OpenGate) -> None:
     assert found == "while its numbers were recorded, it did not end within 4 s after 0 steps"
 
 
-def test_no_file_is_left(
-    open_gate: OpenGate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_no_file_is_left(open_gate: OpenGate, launcher: Launcher) -> None:
+    before = set(launcher.folder.iterdir())
     with open_gate("numbers_few_steps.py") as gate:
         assert gate.check(AS_IT_IS, Numerics.EXACT) is None
-        assert list(tmp_path.iterdir())
-    assert list(tmp_path.iterdir()) == []
+        assert set(launcher.folder.iterdir()) > before
+    assert set(launcher.folder.iterdir()) <= before

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest, find_target
+from breakeven.capture import FailureKind, Keep, PlainRun, RunFailure, RunRequest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.store import machine_lock
 from breakeven.sweep import EngineRun, RayEngine, _ray_connection, parse_axis, sweep_target
@@ -57,7 +57,7 @@ SCRIPT = """
 # Measures points on the nodes of a kind, and prints each as soon as it is done.
 DRIVER = """
     import sys
-    from breakeven.capture import RunRequest, find_target
+    from breakeven.capture import Keep, RunRequest, find_target
     from breakeven.errors import BreakevenError
     from breakeven.sweep import RayEngine
 
@@ -70,7 +70,7 @@ DRIVER = """
         for target in targets
     ]
     try:
-        with RayEngine(address, machine=kind) as engine:
+        with RayEngine(address, machine=kind, keep=Keep(writes=True)) as engine:
             for run in engine.measure(requests):
                 point = run.request.target.arguments[0]
                 print(f"{point}:{type(run.answer).__name__}", flush=True)
@@ -78,6 +78,8 @@ DRIVER = """
         sys.exit(error.message)
 """
 QUICK, SLOW = "0.01", "0.5"
+# Scripts write where and when they run.
+KEPT = Keep(writes=True)
 
 
 class Stamp(NamedTuple):
@@ -127,7 +129,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def engine(nodes: Nodes) -> Iterator[RayEngine]:
-    with RayEngine(nodes.address) as joined:
+    with RayEngine(nodes.address, keep=KEPT) as joined:
         yield joined
 
 
@@ -204,7 +206,7 @@ def test_each_point_is_measured_alone_and_as_without_ray(
 
 
 def test_only_nodes_of_the_kind_measure(nodes: Nodes, folder: Path) -> None:
-    with RayEngine(nodes.address, machine="KIND") as pinned:
+    with RayEngine(nodes.address, machine="KIND", keep=KEPT) as pinned:
         runs = list(pinned.measure([request_of("a"), request_of("b")]))
     assert len(runs) == 2
     assert {stamp.raylet for stamp in stamps(folder)} == {raylet_of(nodes.pinned)}
@@ -260,13 +262,14 @@ def test_a_sweep_traces_here_and_measures_there(
     nodes: Nodes, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    with RayEngine(nodes.address, machine="KIND") as pinned:
+    with RayEngine(nodes.address, machine="KIND", keep=KEPT) as pinned:
         report = sweep_target(
             "train.py",
             axes=[parse_axis("n=4..16")],
             arguments=["{n}", QUICK],
             devices=["t4"],
             engine=pinned,
+            keep=KEPT,
         )
     assert report.failures == ()
     measured = {point.settings["n"] for point in report.points if point.source is Source.MEASURED}
@@ -300,7 +303,7 @@ def test_another_version_of_breakeven_is_named_with_the_node(
 
 def test_a_gpu_is_refused_where_no_node_has_one(engine: RayEngine, folder: Path) -> None:
     with pytest.raises(BreakevenError, match="no node that measures has one"):
-        list(engine.measure([replace(request_of("a"), on_cuda=True)]))
+        list(engine.measure([replace(request_of("a"), on_gpu=True)]))
 
 
 def test_a_node_without_breakeven_says_so() -> None:

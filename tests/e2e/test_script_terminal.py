@@ -242,7 +242,7 @@ def test_ctrl_c_at_a_terminal_leaves_nobody(terminal: int, tmp_path: Path) -> No
             os.dup2(0, 1)
             os.dup2(0, 2)
             os.environ[TAG_NAME] = str(tmp_path)
-            os.execv(BREAKEVEN, [str(BREAKEVEN), "check", str(script)])
+            os.execv(BREAKEVEN, [str(BREAKEVEN), "check", str(script), "--keep-writes"])
         finally:
             os._exit(99)
     deadline_s = time.monotonic() + 60

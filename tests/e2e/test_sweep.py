@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from check_process import SCRIPTS, TAG_NAME, end_leftovers
 
-from breakeven.capture import Launcher, find_target
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.cost import reference_host
 from breakeven.errors import ScriptError, UsageError
 from breakeven.sweep import SilentSweepProgress, assign_roles, parse_axis, sweep_target
@@ -62,7 +62,11 @@ class Rows(SilentSweepProgress):
 
 
 def sweep(
-    script: Path, *over: str, arguments: Sequence[str] = (), progress: Rows | None = None
+    script: Path,
+    *over: str,
+    arguments: Sequence[str] = (),
+    progress: Rows | None = None,
+    keep: Keep = KEEP_NOTHING,
 ) -> SweepReport:
     return sweep_target(
         str(script),
@@ -70,6 +74,7 @@ def sweep(
         arguments=arguments,
         devices=["T4", "H100 SXM"],
         host=HOST,
+        keep=keep,
         progress=progress,
     )
 
@@ -154,7 +159,7 @@ def test_points_at_which_the_script_fails_are_told_with_the_line() -> None:
 def test_first_point_that_cannot_be_timed_ends_no_sweep(tmp_path: Path) -> None:
     # It is recorded first, and timed then.
     arguments = ["--width={width}", "--once", "8", "--starts", str(tmp_path / "starts")]
-    report = sweep(KNOBS, "width=8,16,32", arguments=arguments)
+    report = sweep(KNOBS, "width=8,16,32", arguments=arguments, keep=Keep(writes=True))
     (failure,) = report.failures
     assert failure.settings == {"width": 8}
     assert "for a second time" in failure.message

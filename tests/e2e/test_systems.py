@@ -111,11 +111,6 @@ def test_an_interrupt_ends_every_process(environment: dict[str, str]) -> None:
     assert "Traceback" not in err
 
 
-def test_a_link_of_the_examples_is_the_script_that_ships() -> None:
-    for name in ("disc_mlp.py", "rnn_stream.py", "mnist_mlp.py"):
-        assert (ROOT / "examples" / name).resolve() == script_path(name).resolve()
-
-
 @pytest.mark.parametrize(
     "command",
     [

@@ -60,6 +60,12 @@ def test_cases_are_traced_once_and_remembered(cache, monkeypatch):
     assert [again[one].first for one in cases[:3]] == [found[one].first for one in cases[:3]]
 
 
+def test_windows_says_that_it_cannot(monkeypatch):
+    monkeypatch.delattr(os, "fork", raising=False)
+    with pytest.raises(BreakevenError, match="on Windows"):
+        trace_cases([case()])
+
+
 def test_a_users_file_is_traced_each_time(cache, tmp_path, capfd):
     file = tmp_path / "mine.py"
     file.write_text(

@@ -16,7 +16,7 @@ from breakeven.capture import (
     TracedRun,
 )
 from breakeven.timing import Measurement
-from breakeven.trace import Event, Op, StepTrace, TensorSpec
+from breakeven.trace import Event, FileWrites, Op, StepTrace, TensorSpec
 
 SCRIPT = Target(
     kind=TargetKind.SCRIPT,
@@ -88,6 +88,8 @@ class ScriptedLauncher:
         self._probes = list(probes)
         self._last: Answer | None = None
         self.output = "what the script printed"
+        self.writes: FileWrites | None = None
+        self.quiet_trackers: tuple[str, ...] = ()
         self._answers = list(answers)
         self._num_steps = num_steps
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest
 from breakeven.check import find_cause
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.trace import Location
+from breakeven.trace import FileWrites, Location, WriteProtection
 
 REQUEST = RunRequest(target=SCRIPT, is_traced=True, time_limit_s=60.0)
 WELL = ProbeRun(num_steps=2)
@@ -49,7 +49,37 @@ def test_script_that_fails_alike_by_itself_is_told_so(
     (probe,) = launcher.probed
     assert probe.num_probe_steps == failed.num_steps + 2
     # As the user runs it: with the GPU that there is, and with none that there is not.
-    assert (probe.on_cuda, probe.has_cuda, probe.is_traced) == (True, False, False)
+    assert (probe.on_gpu, probe.has_cuda, probe.is_traced) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("exception", "protection", "is_told"),
+    [
+        ("OSError", WriteProtection.OVERLAY, True),
+        ("PermissionError", WriteProtection.REDIRECTED, True),
+        ("OSError", WriteProtection.NONE, False),
+        ("ValueError", WriteProtection.OVERLAY, False),
+    ],
+)
+def test_failure_that_a_layer_may_cause_is_told_with_the_way_around_it(
+    exception: str, protection: WriteProtection, is_told: bool
+) -> None:
+    failed = replace(FAILED, exception=exception)
+    launcher = ScriptedLauncher((), probes=(failed,))
+    launcher.writes = FileWrites(protection=protection)
+    error = find_cause(launcher, REQUEST, failed, "what it printed")
+    assert ("--keep-writes" in str(error.hint)) is is_told
+    assert ("fails so by itself" in str(error.hint)) is not is_told
+
+
+def test_failure_that_a_quiet_tracker_may_cause_is_told_with_the_way_around_it() -> None:
+    launcher = ScriptedLauncher((), probes=(FAILED,))
+    launcher.quiet_trackers = ("MLflow", "Comet")
+    error = find_cause(launcher, REQUEST, FAILED, "what it printed")
+    assert str(error.hint).startswith(
+        "MLflow, Comet logged nothing; if it does not fail so without"
+    )
+    assert "--keep-trackers" in str(error.hint)
 
 
 def test_failure_of_the_recording_alone_is_breakevens() -> None:
@@ -78,12 +108,27 @@ def test_failure_without_an_exception_may_be_breakevens_too() -> None:
     assert error.message.endswith("it was ended by signal SIGSEGV")
 
 
+def test_script_that_a_signal_ends_gets_as_far_by_itself() -> None:
+    killed = RunFailure(kind=FailureKind.KILLED, message="SIGSEGV")
+    error, launcher = cause(killed, killed)
+    assert isinstance(error, ScriptError)
+    # Nobody knows at which step it was.
+    assert launcher.probed[0].num_probe_steps > 20
+
+
+def test_script_that_limits_its_own_time_is_not_compared_with_a_faster_run() -> None:
+    error, launcher = cause(RunFailure(kind=FailureKind.KILLED, message="SIGALRM"))
+    assert isinstance(error, ScriptError)
+    assert "limits its own time" in str(error.hint)
+    assert launcher.probed == []
+
+
 def test_script_that_needs_a_gpu_is_not_blamed_for_what_breakeven_does() -> None:
     error, launcher = cause(FAILED, REFUSED, WELL)
     assert not isinstance(error, ScriptError)
     assert "which by itself refuses to run here, but runs with its CUDA calls" in error.message
     assert [probe.has_cuda for probe in launcher.probed] == [False, True]
-    assert [probe.on_cuda for probe in launcher.probed] == [True, False]
+    assert [probe.on_gpu for probe in launcher.probed] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,19 @@ from typing import Any
 
 import made_up_reports as made_up
 import pytest
+from msgspec.structs import replace
 
 from breakeven import __version__
+from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.check import TrainingLength
 from breakeven.cli import main
 from breakeven.cli._main import build_parser
-from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError
+from breakeven.cost import reference_host
+from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError, UsageError
 from breakeven.report import to_json
+from breakeven.store import read_report
+from breakeven.trace import SourceText, StepTrace
+from breakeven.verdict import record
 
 
 class FakeCheck:
@@ -96,12 +102,16 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "devices": (),
         "host": "here",
         "time_limit_s": 300.0,
+        "keep": KEEP_NOTHING,
         "length": TrainingLength(),
     }
 
 
 def test_options_of_check(check: FakeCheck) -> None:
-    command = "check -m pkg.train --device t4 --device h100 --host xeon --time-limit 2.5"
+    command = (
+        "check -m pkg.train --device t4 --device h100 --host xeon --time-limit 2.5 --keep-writes "
+        "--keep-trackers"
+    )
     assert main([*command.split(), "--", "--epochs", "3", "--", "--json"]) == 0
     (call,) = check.calls
     del call["progress"]
@@ -112,8 +122,18 @@ def test_options_of_check(check: FakeCheck) -> None:
         "devices": ("t4", "h100"),
         "host": "xeon",
         "time_limit_s": 2.5,
+        "keep": Keep(writes=True, trackers=True),
         "length": TrainingLength(),
     }
+
+
+def test_folders_in_which_writes_are_kept(
+    check: FakeCheck, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "train.py", "--keep-writes-in", str(tmp_path)]) == 0
+    assert check.calls[0]["keep"] == Keep(raw_folders=(bytes(tmp_path),))
+    assert main(["check", "train.py", "--keep-writes-in", "nowhere"]) == 2
+    assert "there is no folder 'nowhere'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -167,6 +187,18 @@ def test_output_file_holds_the_same_document(
     out = capsys.readouterr().out
     assert out.startswith("Train this")
     assert "report.json" in "".join(out.split()[-2:])
+
+
+def test_output_file_may_leave_the_source_out(check: FakeCheck, tmp_path: Path) -> None:
+    source = SourceText(path="/lab/train.py", text="import secrets\n")
+    recording = record(StepTrace(events=()), reference_host(), sources=(source,))
+    check.outcome = replace(made_up.cpu_wins(), recording=recording)
+    whole, bare = tmp_path / "whole.json", tmp_path / "bare.json"
+    assert main(["check", "train.py", "-o", str(whole)]) == 0
+    assert main(["check", "train.py", "-o", str(bare), "--no-source"]) == 0
+    assert b"import secrets" in whole.read_bytes()
+    assert b"import secrets" not in bare.read_bytes()
+    assert read_report(bare).findings == made_up.cpu_wins().findings
 
 
 def test_existing_output_is_refused_before_any_work(
@@ -228,6 +260,8 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
         ("check t.py --steps 9 --epochs 3", "not allowed with argument --steps", None),
         ("check t.py extra", "unrecognized arguments: extra", "breakeven check t.py -- extra"),
         ("check t.py --force", "--force is about -o FILE", None),
+        ("check t.py --no-source", "--no-source is about -o FILE", None),
+        ("explain t.py --no-source", "--no-source is about -o FILE", None),
         ("check t.py --dev a", "unrecognized arguments: --dev a", None),
         ("devices -- a100", "devices takes nothing after --", None),
         ("devices a b", "unrecognized arguments: b", "breakeven devices --help"),
@@ -365,6 +399,31 @@ def test_lines_that_go_to_a_pipe_end_where_their_text_does(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 20
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize(
+    "outcome", [ScriptError("train.py raised ValueError"), FileNotFoundError(2, "ValueError")]
+)
+def test_a_current_folder_that_is_gone_is_the_cause(
+    outcome: Exception,
+    check: FakeCheck,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    check.outcome = outcome
+    assert main(["check", "train.py", "--quiet"]) == 3
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: the current folder is gone: it was deleted or moved; then: ")
+    assert "ValueError" in error
+    assert "change to a folder that stays" in hint
+    check.outcome = UsageError("--device is missing")
+    assert main(["check", "train.py", "--quiet"]) == 2
+    assert "gone" not in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
 
+import msgspec
 import pytest
 
-from breakeven.capture._failure_facts import failure_of
+from breakeven.capture import FailureKind, RunFailure
+from breakeven.capture._failure_facts import failure_in_frame, failure_of
 
 
 def raised(path: Path, text: str) -> BaseException:
@@ -45,3 +51,54 @@ def test_traceback_keeps_its_lines_beside_a_message_without_end(tmp_path: Path) 
     assert "in fail" in told
     assert told.rstrip().endswith("...")
     assert len(told) < 8_000
+
+
+@pytest.fixture
+def any_depth() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**6)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.timing
+@pytest.mark.usefixtures("any_depth")
+def test_recursion_without_end_is_told_by_its_end(tmp_path: Path) -> None:
+    text = "def fall(depth):\n    return 1 // depth + fall(depth - 1)\n\nfall(100_000)\n"
+    error = raised(tmp_path / "train.py", text)
+    begun_s = perf_counter()
+    failure = failure_of(error, num_steps=0)
+    told_s = perf_counter()
+    traceback.format_exception(error)
+    assert told_s - begun_s < perf_counter() - told_s
+    assert failure.exception == "ZeroDivisionError"
+    assert failure.location is not None
+    assert failure.location.line == 2
+    assert "fall(depth - 1)" in failure.traceback
+
+
+@pytest.mark.usefixtures("any_depth")
+def test_where_a_deep_stack_stands_is_a_short_message() -> None:
+    def stand(depth: int) -> RunFailure:
+        if depth:
+            return stand(depth - 1)
+        return failure_in_frame(FailureKind.TIME_LIMIT, "1 s", sys._getframe(), 0)
+
+    failure = stand(20_000)
+    assert failure.location is not None
+    assert failure.location.function == "stand"
+    assert len(msgspec.json.encode(failure)) < 1_000
+
+
+def test_words_that_are_no_unicode_can_be_sent(tmp_path: Path) -> None:
+    failure = failure_of(raised(tmp_path / "train.py", "raise ValueError('\\udcff \\ud800')"), 0)
+    assert msgspec.json.decode(msgspec.json.encode(failure), type=RunFailure) == failure
+
+
+@pytest.mark.parametrize("raises", ["raise Odd", "raise SystemExit(Odd())"])
+def test_what_cannot_be_shown_is_told_by_its_class(tmp_path: Path, raises: str) -> None:
+    text = "class Odd(Exception):\n    def __str__(self):\n        raise KeyError\n" + raises
+    failure = failure_of(raised(tmp_path / "train.py", text), 0)
+    assert failure.message == "<Odd without words>"
+    assert failure.location is not None
+    assert failure.location.line == 4

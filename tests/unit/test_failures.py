@@ -83,13 +83,19 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
         ),
         (
             FailureKind.KILLED, "SIGKILL", 0,
-            "train.py was ended by signal SIGKILL before its first training step",
+            "train.py was ended by signal SIGKILL",
             "smaller batch",
         ),
         (
             FailureKind.KILLED, "SIGSEGV", 2,
-            "train.py was ended by signal SIGSEGV after 2 training steps",
+            "train.py was ended by signal SIGSEGV",
             "run it with python directly",
+        ),
+        (
+            FailureKind.CUT_OFF, "74", 0,
+            "train.py closed file descriptors that it had not opened, among them the one by which "
+            "breakeven hears of its steps",
+            "close its own files alone",
         ),
     ],
 )  # fmt: skip
@@ -182,6 +188,21 @@ def test_line_of_a_file_below_here_is_shown_relative(
     assert " at lib/net.py:3: `x = net(y)` before" in error.message
 
 
+def test_folder_that_is_gone_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for missing in ("data.csv", "timm"):
+        is_module = missing == "timm"
+        exception = "ModuleNotFoundError" if is_module else "FileNotFoundError"
+        error = explain(FailureKind.EXCEPTION, "gone", exception=exception, missing=missing)
+        assert f"raised {exception}: gone{AT}" in error.message
+        assert missing in (error.hint or "")
+
+
 def test_hint_is_a_command_that_runs_the_target() -> None:
     def hint(target: Target) -> str:
         return explain(FailureKind.EXCEPTION, exception="ValueError", target=target).hint or ""
@@ -233,6 +254,9 @@ def test_training_in_other_processes_is_no_matter_of_time() -> None:
         ("yaml", "pip install PyYAML"),
         ("skimage", "pip install scikit-image"),
         ("google.protobuf", "pip install protobuf"),
+        ("absl.flags", "pip install absl-py"),
+        ("google", "what the message asks for"),
+        ("mpl_toolkits.mplot3d", "pip install matplotlib"),
         ("", "what the message asks for"),
         ("torch.nowhere", "is installed, and has no torch.nowhere"),
     ],

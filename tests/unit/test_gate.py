@@ -34,6 +34,7 @@ class MadeUpRecordings:
     """
 
     moved: tuple[float | None, ...] = ()
+    folder: Path | None = None
     seeds: list[int] = field(default_factory=list[int])
 
     def record_numbers(self, request: RunRequest) -> NumbersRun | RunFailure:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from breakeven.capture._launcher import _Tail
+from breakeven.capture._script_output import ScriptOutput
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from breakeven.capture._launcher import _Tail
 )
 def test_what_steers_a_terminal_is_not_shown(printed: str, kept: str) -> None:
     reading, writing = os.pipe()
-    tail = _Tail(reading, None)
+    tail = ScriptOutput(reading, None)
     os.write(writing, printed.encode())
     os.close(writing)
     try:
@@ -30,7 +30,7 @@ def test_what_steers_a_terminal_is_not_shown(printed: str, kept: str) -> None:
 
 def test_whoever_keeps_the_output_open_is_not_waited_for() -> None:
     reading, writing = os.pipe()
-    tail = _Tail(reading, None)
+    tail = ScriptOutput(reading, None)
     os.write(writing, b"last words")
     tail.close()
     assert tail.text() == "last words"

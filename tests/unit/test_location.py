@@ -78,6 +78,7 @@ def test_file_name_that_is_no_unicode_can_be_shown() -> None:
     assert as_text(name) == "/home/me/tr\\xffin.py"
     assert location_of(name, 3).file.encode() == b"/home/me/tr\\xffin.py"
     assert as_text("/home/mé/train.py") == "/home/mé/train.py"
+    assert as_text("half \ud800") == "half \\ud800"
 
 
 def test_packages_installed_beside_the_users_files_are_libraries(

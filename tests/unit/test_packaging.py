@@ -142,6 +142,17 @@ def test_the_wheel_tells_type_checkers_that_it_is_typed() -> None:
     assert PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/breakeven"]
 
 
+def test_scripts_that_are_examples_too_are_files_there_and_links_in_the_package() -> None:
+    # Users copy the folder of examples; a wheel holds what links lead to.
+    examples = ROOT / "examples"
+    assert [path.name for path in examples.iterdir() if path.is_symlink()] == []
+    links = [path for path in SOURCE.rglob("*") if path.is_symlink()]
+    assert sorted(path.resolve() for path in links) == [
+        examples / name for name in ("disc_mlp.py", "mnist_mlp.py", "rnn_stream.py")
+    ]
+    assert {path.parent for path in links} == {SCRIPTS}
+
+
 def test_importing_breakeven_imports_no_torch() -> None:
     program = "import sys, breakeven; print('torch' in sys.modules)"
     done = subprocess.run(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from breakeven import processor
-from breakeven.processor import cpu_name, cpu_quota
+from breakeven.processor import cpu_name, cpu_quota, num_cores, num_physical_cores, sysctl
 
 
 def read_cpuinfo(monkeypatch: pytest.MonkeyPatch, path: Path) -> str:
@@ -33,9 +40,61 @@ def test_processor_without_a_model_name_is_called_by_its_kind(
     path = tmp_path / "cpuinfo"
     if text is not None:
         path.write_text(text)
+    monkeypatch.setattr(processor, "sysctl", lambda _: "")
+    monkeypatch.setitem(sys.modules, "winreg", None)
     monkeypatch.setattr(platform, "processor", lambda: "")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert read_cpuinfo(monkeypatch, path) == "aarch64"
+
+
+def test_macos_is_asked_by_sysctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = {"machdep.cpu.brand_string": "Apple M2 Pro", "hw.physicalcpu": "10"}
+
+    def run(command: Sequence[str], **_: Any) -> SimpleNamespace:
+        program, option, name = command
+        assert (program, option) == ("/usr/sbin/sysctl", "-n")
+        return SimpleNamespace(stdout=told.get(name, "") + "\n")
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert read_cpuinfo(monkeypatch, tmp_path / "none") == "Apple M2 Pro"
+    assert (num_cores(), num_physical_cores()) == (12, 10)
+    told.clear()
+    assert num_physical_cores() == 12
+
+
+def test_only_macos_is_asked_by_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(subprocess, "run", None)
+    assert sysctl("hw.memsize") == ""
+
+
+def test_a_sysctl_that_cannot_be_had_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert sysctl("hw.memsize") == ""
+
+
+def test_windows_tells_the_processor_in_its_registry(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[tuple[str, str]] = []
+
+    def open_key(root: str, name: str) -> Any:
+        opened.append((root, name))
+        return nullcontext({"ProcessorNameString": ("Intel(R) Core(TM) i7-12700H  ", 1)})
+
+    registry = SimpleNamespace(
+        HKEY_LOCAL_MACHINE="machine", OpenKey=open_key, QueryValueEx=lambda key, name: key[name]
+    )
+    monkeypatch.setitem(sys.modules, "winreg", registry)  # type: ignore[arg-type]
+    assert read_cpuinfo(monkeypatch, tmp_path / "none") == "Intel(R) Core(TM) i7-12700H"
+    assert opened == [("machine", r"HARDWARE\DESCRIPTION\System\CentralProcessor\0")]
 
 
 @pytest.mark.parametrize(

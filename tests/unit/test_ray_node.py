@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, RunFailure, RunRequest, file_digest, find_target
+from breakeven.capture import FailureKind, Keep, RunFailure, RunRequest, file_digest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.sweep import _ray_node
 from breakeven.sweep._ray_connection import _carried_function
@@ -22,7 +22,8 @@ class FakeLauncher:
 
     made: list[FakeLauncher]
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Keep) -> None:
+        self.keep = keep
         self.made.append(self)
         self.is_closed = False
         self.output = f"{Path.cwd()} {os.environ.get('OMP_NUM_THREADS')}"
@@ -91,6 +92,7 @@ def test_torch_is_started_once_for_tasks_of_one_place(
     measure(task)
     measure(task)
     assert len(made) == 1
+    assert made[0].keep == task.place.keep
     (tmp_path / "other").mkdir()
     measure(replace(task, place=NodePlace(raw_folder=os.fsencode(tmp_path / "other"), settings={})))
     assert [launcher.is_closed for launcher in made] == [True, False]

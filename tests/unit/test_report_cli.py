@@ -20,6 +20,7 @@ from breakeven.cli import main
 from breakeven.errors import StoredDataError
 from breakeven.report import sweep_to_json, systems_to_json, to_json
 from breakeven.store import read_document, read_report, report_command
+from breakeven.verdict import ProgramFacts, program_of
 
 CHECK, SWEEP, SYSTEMS = made_up.cpu_wins(), sweeps.widths(), systems.report()
 DOCUMENTS = {
@@ -100,6 +101,12 @@ DAMAGES: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     # An interval that does not hold its time, and a time that nothing takes.
     (lambda document: re.sub(rb'"low_ns": [0-9.e+]+', b'"low_ns": 0.0', document), "interval"),
     (lambda document: re.sub(rb'"high_ns": [0-9.e+]+', b'"high_ns": 1e19', document), "interval"),
+    (
+        lambda document: re.sub(
+            rb'("speedup": [0-9.]+,\s+"low": )[0-9.]+', rb"\g<1>99.0", document
+        ),
+        "a ratio of .* with an interval from 99 to",
+    ),
     (lambda _: b'{"schema_version": 1, "rows": []}', "is no report of breakeven"),
     (lambda _: b'{"systems": []}', "is no report of breakeven.*schema_version"),
     (lambda _: b"[" * 100_000, "is cut off|is not JSON|is no report"),
@@ -121,6 +128,17 @@ def test_damaged_documents_are_refused_with_the_reason(
     path = tmp_path / "run.json"
     path.write_bytes(document)
     with pytest.raises(StoredDataError, match=message):
+        read_document(path)
+
+
+@pytest.mark.parametrize("high", [0.01, 3.0])
+def test_the_interval_of_the_training_holds_its_ratio(high: float, tmp_path: Path) -> None:
+    program = program_of(CHECK.verdict, CHECK.results, ProgramFacts())
+    path = tmp_path / "run.json"
+    path.write_bytes(to_json(replace(CHECK, program=program)))
+    assert read_report(path).program == program
+    path.write_bytes(to_json(replace(CHECK, program=replace(program, low=2.9, high=high))))
+    with pytest.raises(StoredDataError, match=f"interval from 2.9 to {high:g}"):
         read_document(path)
 
 

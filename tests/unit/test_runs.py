@@ -44,7 +44,7 @@ def test_trace_asks_for_a_traced_run_and_measure_for_a_plain_one() -> None:
         assert request.target is SCRIPT
         assert request.time_limit_s == 60.0
         assert (request.loader_batch_size, request.new_batch_size) == (0, 0)
-        assert {request.has_cuda, request.on_cuda, request.is_moved} == {False}
+        assert {request.has_cuda, request.on_gpu, request.is_moved} == {False}
 
 
 def test_batch_size_is_set_where_one_is_given() -> None:
@@ -103,14 +103,14 @@ def test_failed_trace_is_an_error(kind: FailureKind) -> None:
 def test_size_at_which_the_script_fails_is_no_error(kind: FailureKind) -> None:
     runs, _ = runs_of(failure(kind), failure(kind))
     assert runs.measure_at(64, loader_batch_size=32, budget_s=0.4) is None
-    assert runs.measure_on_cuda() is None
+    assert runs.measure_on_gpu() is None
 
 
 def test_own_gpu_is_left_to_the_script_and_not_pretended() -> None:
     runs, launcher = runs_of(failure(), plain_run(), plain_run())
     runs.measure()
-    assert runs.measure_on_cuda() is not None
-    assert (launcher.requests[2].on_cuda, launcher.requests[2].has_cuda) == (True, False)
+    assert runs.measure_on_gpu() is not None
+    assert (launcher.requests[2].on_gpu, launcher.requests[2].has_cuda) == (True, False)
 
 
 def test_a_run_that_was_disturbed_is_not_repeated_since_it_waited_itself() -> None:
@@ -201,7 +201,7 @@ def test_recordings_and_the_gpu_keep_the_threads_of_the_first() -> None:
     runs, launcher = runs_of(with_trial(as_set, 500_000), traced_run(), plain_run())
     measure_at_best(runs, traced_run())
     runs.trace(loader_batch_size=32, new_batch_size=64)
-    runs.measure_on_cuda()
+    runs.measure_on_gpu()
     assert [each.configuration.num_threads for each in launcher.requests[1:]] == [0, 0]
 
 

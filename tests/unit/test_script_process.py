@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,25 @@ def test_script_that_does_not_end_is_ended(tmp_path: Path) -> None:
     script = _script(tmp_path, "import time\ntime.sleep(600)\n")
     with pytest.raises(BreakevenError, match=r"did not end within 1 s"):
         run_script(script, time_limit_s=1.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("fails", [False, True])
+def test_helpers_of_the_script_end_with_it(tmp_path: Path, fails: bool) -> None:
+    text = (
+        "import subprocess, sys\n"
+        "quiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)\n"
+        "helper = subprocess.Popen(['sleep', '60'], start_new_session=True, **quiet)\n"
+        "print(helper.pid)\n"
+        f"sys.exit({int(fails)})\n"
+    )
+    script = _script(tmp_path, text)
+    if fails:
+        with pytest.raises(ScriptError) as caught:
+            run_script(script)
+        printed = caught.value.output
+    else:
+        printed = run_script(script)
+    command = Path(f"/proc/{int(printed)}/cmdline")
+    # Of one that has ended, and is not taken note of yet, it is empty.
+    assert not command.exists() or command.read_bytes() == b""

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 import breakeven.report
+from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
 from breakeven.cli._sweep_progress import LiveSweepProgress, show_sweep_progress
 from breakeven.errors import BreakevenError, UsageError
@@ -111,6 +112,7 @@ def test_defaults(sweep: FakeSweep) -> None:
         "devices": (),
         "host": "here",
         "time_limit_s": 300.0,
+        "keep": KEEP_NOTHING,
         "engine": None,
         "strategy": Strategy.DDP,
         "is_fresh": False,
@@ -120,7 +122,7 @@ def test_defaults(sweep: FakeSweep) -> None:
 def test_options(sweep: FakeSweep) -> None:
     command = (
         "sweep -m pkg.train --over width=1..8 --over lr=-1,0.1 --device t4 --device h100 "
-        "--host xeon --time-limit 2.5 --strategy data_parallel --fresh"
+        "--host xeon --time-limit 2.5 --keep-writes --strategy data_parallel --fresh"
     )
     assert main([*command.split(), "--", "--width={width}", "--", "{lr}"]) == 0
     (call,) = sweep.calls
@@ -133,6 +135,7 @@ def test_options(sweep: FakeSweep) -> None:
         "devices": ("t4", "h100"),
         "host": "xeon",
         "time_limit_s": 2.5,
+        "keep": Keep(writes=True),
         "engine": None,
         "strategy": Strategy.DATA_PARALLEL,
         "is_fresh": True,
@@ -259,6 +262,7 @@ def test_ctrl_c_says_that_what_was_measured_is_kept(
         ("--over nonsense", "nonsense is no axis", None),
         ("--machine T4", "--machine is about a Ray cluster", "add --engine ray"),
         ("--ray-address auto", "--ray-address is about a Ray cluster", "add --engine ray"),
+        ("--engine ray --keep-trackers", "nodes of a cluster keep nothing", None),
         ("--engine slurm", "invalid choice: 'slurm'", None),
         ("--strategy fsdp", "invalid choice: 'fsdp'", None),
         ("--force", "--force is about -o FILE and --chart FILE", None),

@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 class ReadyLauncher(ScriptedLauncher):
     def ready(self) -> Ready:
-        return Ready(torch_version="2.9", processor="Made-up CPU", has_cuda=False)
+        return Ready(torch_version="2.9", processor="Made-up CPU")
 
 
 def start_holder() -> subprocess.Popen[str]:

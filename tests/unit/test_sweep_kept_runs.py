@@ -77,7 +77,7 @@ def test_second_sweep_measures_nothing() -> None:
         {"configuration": Configuration(num_threads=2)},
         {"budget_s": 0.7},
         {"new_batch_size": 7, "loader_batch_size": 3},
-        {"on_cuda": True},
+        {"on_gpu": True},
         {"target": replace(SCRIPT, raw_arguments=(b"--lr", b"0.2"))},
         {"target": replace(SCRIPT, raw_path=b"/home/me/other.py")},
     ],

@@ -43,7 +43,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measure(
-    answer: Answer, *over: str, arguments: tuple[str, ...] = (), has_cuda: bool = False,
+    answer: Answer, *over: str, arguments: tuple[str, ...] = (), has_gpu: bool = False,
     gpu_ns: float | None = None, loader: LoaderUse | None = None,
 ) -> tuple[MeasuredGrid, FakeEngine, list[Settings]]:  # fmt: skip
     """Measure a grid to its end; return it, its engine, and the points as they were done."""
@@ -52,7 +52,7 @@ def measure(
     runs = ScriptRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
     grid = MeasuredGrid(
         runs, KeptRuns(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
-        progress=progress, on_point=done.append, has_cuda=has_cuda,
+        progress=progress, on_point=done.append, has_gpu=has_gpu,
     )  # fmt: skip
 
     def others(_: Settings, sizes: Sequence[int]) -> Sequence[Mapping[int, Estimate]]:
@@ -110,8 +110,8 @@ def test_number_of_gpus_is_not_measured() -> None:
 
 def test_gpu_of_this_machine_is_measured_at_the_same_points() -> None:
     grid, _, done = measure(
-        lambda request: plain_run(100 if request.on_cuda else 1_000),
-        "n=1..8", arguments=("{n}",), has_cuda=True,
+        lambda request: plain_run(100 if request.on_gpu else 1_000),
+        "n=1..8", arguments=("{n}",), has_gpu=True,
     )  # fmt: skip
     assert grid.gpu.keys() == grid.cpu.keys() == {(1,), (2,), (4,), (8,)}
     assert grid.gpu[1,].measurement.median_ns == 100
@@ -121,8 +121,8 @@ def test_gpu_of_this_machine_is_measured_at_the_same_points() -> None:
 
 def test_gpu_that_the_script_fails_on_is_told() -> None:
     grid, _, _ = measure(
-        lambda request: failure() if request.on_cuda else plain_run(),
-        "n=1..8", arguments=("{n}",), has_cuda=True,
+        lambda request: failure() if request.on_gpu else plain_run(),
+        "n=1..8", arguments=("{n}",), has_gpu=True,
     )  # fmt: skip
     assert grid.gpu == {}
     (caveat,) = grid.caveats()

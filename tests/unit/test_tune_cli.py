@@ -15,6 +15,7 @@ import made_up_tunings as made_up
 import pytest
 from msgspec.structs import replace
 
+from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
 from breakeven.cli._amounts import duration_s, whole_number
 from breakeven.cli._tune import DEFAULT_FILE
@@ -90,6 +91,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
         "is_exact_only": False,
         "tries_batch_size": False,
         "time_limit_s": 300.0,
+        "keep": KEEP_NOTHING,
     }
     said = capsys.readouterr()
     assert said.out.startswith("1.84× faster (1.79–1.90×): 168 µs a step")
@@ -104,7 +106,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
 def test_every_option_reaches_the_tuner(tune: FakeTune) -> None:
     words = (
         "tune package.train -m --device gpu --budget 2m --steps 200,000 --exact --batch-size "
-        "--time-limit 90 -o fast.toml -q -- --lr 0.1"
+        "--time-limit 90 --keep-writes -o fast.toml -q -- --lr 0.1"
     )
     assert main(words.split()) == 0
     (call,) = tune.calls
@@ -119,6 +121,7 @@ def test_every_option_reaches_the_tuner(tune: FakeTune) -> None:
         "is_exact_only": True,
         "tries_batch_size": True,
         "time_limit_s": 90.0,
+        "keep": Keep(writes=True),
     }
     assert files() == ["fast.toml"]
 

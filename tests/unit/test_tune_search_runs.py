@@ -21,7 +21,7 @@ FUSED = Configuration(optimizer="fused")
 
 def runs_of(*answers: Answer, time_limit_s: float = 600.0) -> tuple[ScriptRuns, ScriptedLauncher]:
     launcher = ScriptedLauncher(answers)
-    request = RunRequest(target=SCRIPT, is_traced=True, time_limit_s=time_limit_s, on_cuda=True)
+    request = RunRequest(target=SCRIPT, is_traced=True, time_limit_s=time_limit_s, on_gpu=True)
     return ScriptRuns(launcher, request, lambda *_: None), launcher
 
 
@@ -39,7 +39,7 @@ def test_each_run_is_a_plain_one_under_its_configuration_with_the_scripts_own_co
     for request in launcher.requests:
         assert not request.is_traced
         assert request.keeps_compile
-        assert request.on_cuda
+        assert request.on_gpu
         assert request.target is SCRIPT
         assert 0.3 <= request.budget_s <= 0.5
 

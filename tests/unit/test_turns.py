@@ -45,7 +45,7 @@ def test_a_clock_stands_still_while_the_other_run_has_its_turn(
     monkeypatch.setattr("breakeven.capture._turns.perf_counter_ns", lambda: now[0])
     turn_read, turn_write = os.pipe()
     answer_read, answer_write = os.pipe()
-    turns = Turns(turn_read, answer_write, kind)
+    turns = Turns(turn_read, lambda _: os.write(answer_write, b"."), kind)
 
     def grant_turn() -> None:
         os.read(answer_read, 100)
@@ -75,7 +75,7 @@ def test_the_time_of_a_turn_that_is_waited_for_counts_as_paused() -> None:
     """A run must not reach its time limit while the other one compiles."""
     turn_read, turn_write = os.pipe()
     answer_read, answer_write = os.pipe()
-    turns = Turns(turn_read, answer_write, TurnKind.SHORT)
+    turns = Turns(turn_read, lambda _: os.write(answer_write, b"."), TurnKind.SHORT)
     waiting = threading.Thread(target=turns.wait)
     waiting.start()
     os.read(answer_read, 100)

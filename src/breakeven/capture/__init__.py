@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from breakeven.capture._end_request import EndRequest as EndRequest
 from breakeven.capture._end_request import become_script as become_script
 from breakeven.capture._end_request import settings_text as settings_text
+from breakeven.capture._keep import KEEP_NOTHING as KEEP_NOTHING
+from breakeven.capture._keep import Keep as Keep
 from breakeven.capture._launcher import Launcher as Launcher
 from breakeven.capture._protocol import Answer as Answer
 from breakeven.capture._protocol import FailureKind as FailureKind

@@ -11,14 +11,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
-import msgspec
 import torch
 from msgspec.structs import replace
 
+from breakeven.capture._answer_pipe import AnswerPipe
 from breakeven.capture._as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture._failure_facts import failure_in_frame, failure_of, internal_failure
 from breakeven.capture._location import locate
@@ -28,13 +29,14 @@ from breakeven.capture._probe_session import ProbeSession
 from breakeven.capture._process_watch import ProcessWatch
 from breakeven.capture._protocol import (
     FailureKind,
-    Message,
     RunFailure,
     RunRequest,
     StepCount,
     Target,
     TargetKind,
+    Trackers,
 )
+from breakeven.capture._quiet_trackers import QuietTrackers
 from breakeven.capture._traced_session import TracedSession
 from breakeven.capture._turns import Turns
 from breakeven.configure import Patches, keep_freed_memory
@@ -45,6 +47,10 @@ from breakeven.units import NS_PER_S
 _exit = os._exit
 
 _PROGRESS_EVERY_S = 0.2
+# What a script has put in the place of its output may never come back.
+_FLUSH_LIMIT_S = 2.0
+# From so many updates there is an answer.
+_ENOUGH_STEPS = 2
 # How often a script that has done no step is asked where it stands.
 _WAITING_EVERY_S = 2.0
 # How long the script's own process may wait for its first step while its others take theirs.
@@ -58,37 +64,48 @@ class ChildRun:
         request: What to run, and how.
         answer_fd: File descriptor for messages to the parent.
         turn_fd: File descriptor for the turns of a run that takes turns.
+        trackers: Keeps those quiet to which the script logs; None where it is to log.
     """
 
-    def __init__(self, request: RunRequest, answer_fd: int, turn_fd: int) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        answer_fd: int,
+        turn_fd: int,
+        trackers: QuietTrackers | None = None,
+    ) -> None:
         self._request = request
-        self._answer_fd = answer_fd
+        self._send = AnswerPipe(answer_fd).send
+        self._trackers = trackers
         self._last_progress_s = monotonic()
         # Whoever takes it ends the process: the training loop or the watchdog.
         self._ending = threading.Lock()
-        self._sending = threading.Lock()
         self._main_thread = threading.get_ident()
         if request.is_traced:
             keep_freed_memory()
         takes_turns = request.turns is not TurnKind.NONE
-        self._turns = Turns(turn_fd, answer_fd, request.turns) if takes_turns else None
+        self._turns = Turns(turn_fd, self._send, request.turns) if takes_turns else None
         self._processes = ProcessWatch()
         self._session = self._make_session()
 
     def run(self) -> NoReturn:
         """Run the target to its end or to the answer, whatever comes first."""
         threading.Thread(target=self._watch_time, daemon=True).start()
+        if self._trackers is not None:
+            self._trackers.enter()
         if self._request.is_traced and self._request.configuration.num_threads:
             torch.set_num_threads(self._request.configuration.num_threads)
         try:
             with self._processes, self._session, Patches() as patches:
                 patches.replace(os, "_exit", self._end_at_once)
                 self._run_target(self._request.target)
+                if self._session.num_steps < _ENOUGH_STEPS:
+                    _wait_for_threads()  # they may be what trains
         except BaseException as error:  # the user's code may raise anything
             if not self._processes.is_own:
                 raise  # it ends as a process that a script forks ends
             has_failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
-            self._finish(failure_of(error, self._session.num_steps), has_failed=has_failed)
+            self._finish(self._failure_of(error), has_failed=has_failed)
         self._finish()
         sys.exit()
 
@@ -146,13 +163,23 @@ class ChildRun:
             answer = (None if has_failed else self._session.result()) or failure or self._no_step()
             if isinstance(answer, RunFailure):
                 answer = replace(answer, processes=self._processes.found())
+            if self._trackers is not None:
+                self._send(Trackers(quiet=self._trackers.used()))
             self._send(answer)
-            for stream in (sys.stdout, sys.stderr):
-                _flush(stream)
+            flushing = Thread(target=_flush, args=(sys.stdout, sys.stderr), daemon=True)
+            with suppress(RuntimeError):  # no memory is left for another thread
+                flushing.start()
+                flushing.join(_FLUSH_LIMIT_S)
         except BaseException:  # a bug of ours must not leave the parent waiting
             self._send(internal_failure())
         finally:
             _exit(0)
+
+    def _failure_of(self, error: BaseException) -> RunFailure:
+        try:
+            return failure_of(error, self._session.num_steps)
+        except BaseException:  # the parent must hear of it
+            return internal_failure()
 
     def _end_at_once(self, status: int) -> NoReturn:
         """Take ``os._exit`` of the script for its end."""
@@ -209,12 +236,6 @@ class ChildRun:
         kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
         return RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
 
-    def _send(self, message: Message) -> None:
-        line = msgspec.json.encode(message) + b"\n"
-        with self._sending:
-            while line:
-                line = line[os.write(self._answer_fd, line) :]
-
 
 def _keep_lines(text: bytes, path: str) -> None:
     """Let whoever asks for the source of a function get this text, and not that of the file."""
@@ -241,8 +262,15 @@ def _load_function(target: Target) -> Callable[[], Any]:
     return function
 
 
-def _flush(stream: Any) -> None:
-    try:
-        stream.flush()
-    except (AttributeError, OSError, ValueError):
-        return  # the script closed or replaced it
+def _flush(*streams: Any) -> None:
+    for stream in streams:
+        with suppress(Exception):  # the script closed or replaced it
+            stream.flush()
+
+
+def _wait_for_threads() -> None:
+    """Wait for what Python waits for at the end of a script."""
+    own = threading.current_thread()
+    while waited := [t for t in threading.enumerate() if t is not own and not t.daemon]:
+        for thread in waited:
+            thread.join()

@@ -208,9 +208,16 @@ def patch_cuda_api(
         patches.replace(torch.backends.cuda, "is_built", lambda: True)
     for name in ("_record_memory_history", "_dump_snapshot"):
         patches.replace(torch.cuda.memory, name, lambda *_, **__: None)
-    patches.replace(torch.backends.mps, "is_available", lambda: False)
+    hide_other_gpus(patches)
     _patch_accelerator(patches, is_available, wait, choose, cuda)
     answer_the_rest(patches, before)
+
+
+def hide_other_gpus(patches: Patches) -> None:
+    """Let torch find no GPU of Apple's or Intel's, which no variable of the environment hides."""
+    patches.replace(torch.backends.mps, "is_available", lambda: False)
+    patches.replace(torch.xpu, "is_available", lambda: False)
+    patches.replace(torch.xpu, "device_count", lambda: 0)
 
 
 def _patch_accelerator(

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 
+# Those of Apple and Intel stand for a CUDA device, in a script that names no other.
+_GPUS = frozenset(("cuda", "mps", "xpu"))
+
 
 def is_cuda(device: Any) -> bool:
-    """Return whether ``device`` (a string, ``torch.device`` or index) means a CUDA device."""
+    """Return whether ``device`` (a string, ``torch.device`` or index) means a GPU."""
     if isinstance(device, torch.device):
-        return device.type == "cuda"
+        return device.type in _GPUS
     if isinstance(device, str):
-        return device.split(":", 1)[0] == "cuda"
+        return device.split(":", 1)[0] in _GPUS
     return isinstance(device, int) and not isinstance(device, bool)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Literal, NoReturn
@@ -38,6 +39,8 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
 def become_script(request: EndRequest, target: str, arguments: Sequence[str]) -> NoReturn:
     """Replace this process by one that runs the script to its end.
 
+    On Windows, where a process that is replaced ends for whoever waits for it, it stays and waits.
+
     Args:
         request: How.
         target: Path of the script, or name of the module.
@@ -49,7 +52,10 @@ def become_script(request: EndRequest, target: str, arguments: Sequence[str]) ->
     # the script is reached.
     command = [sys.executable, "-P", "-m", _RUNNER]
     request_text = msgspec.json.encode(request).decode()
-    os.execv(sys.executable, [*command, request_text, target, *arguments])
+    command += [request_text, target, *arguments]
+    if not hasattr(os, "fork"):
+        sys.exit(subprocess.call(command))
+    os.execv(sys.executable, command)
 
 
 def settings_text(configuration: Configuration) -> str:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Callable, Generator
-from time import monotonic, sleep
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
 
+from breakeven.capture._descendants import RUN_VARIABLE, end_run
+from breakeven.capture._keep import KEEP_NOTHING, Keep
 from breakeven.capture._protocol import (
+    CUT_OFF_STATUS,
     Answer,
     Ended,
     FailureKind,
@@ -36,54 +38,55 @@ from breakeven.capture._protocol import (
     Started,
     StepCount,
     TracedRun,
+    Trackers,
 )
+from breakeven.capture._script_output import ScriptOutput
 from breakeven.capture._script_terminal import ScriptTerminal, user_terminal_size
 from breakeven.errors import BreakevenError
 from breakeven.timing import TurnKind
+from breakeven.trace import FileWrites
 
-_KEPT_OUTPUT_BYTES = 16_384
-_START_LIMIT_S = 120.0
+START_LIMIT_S = 120.0
 # The child ends itself at the time limit; it gets this much longer to say so.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 _HOST_LIMIT_S = 30.0
-# How often a script that waits for input is looked after.
+# The server ends whatever the script has started; this is more than it takes at most.
+_END_LIMIT_S = 6.0
+# How often it is looked after whether the server lives.
 _POLL_S = 0.2
-# How long nothing more must come for the output to be complete, and how long to wait for that.
-_SETTLE_S = 0.01
-_SETTLE_LIMIT_S = 0.5
-# Escape sequences such as those of colours, and the backspaces of progress bars.
-_STEERING = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|\x08"
-)
-_DECODER = msgspec.json.Decoder(Message)
+MESSAGES = msgspec.json.Decoder(Message)
 
 
 class Launcher:
     """Runs targets in processes forked from a server that has torch imported.
 
-    Use as a context manager: leaving it ends every process, also on Ctrl-C.
+    Use as a context manager: leaving it ends every process, also on Ctrl-C, and those too that the
+    script has put in a session of their own (on Linux). Where processes cannot be forked, it is a
+    `SpawningLauncher`.
+
+    Args:
+        keep: What of the targets' side effects is to be real.
     """
 
-    def __init__(self) -> None:
+    def __new__(cls, *_: Keep, **__: Keep) -> Launcher:
+        """Choose as `pathlib.Path` does: by what the system can do."""
+        if _can_fork():
+            return super().__new__(cls)
+        from breakeven.capture._spawning_launcher import SpawningLauncher  # is a launcher itself
+
+        return object.__new__(SpawningLauncher)
+
+    def __init__(self, keep: Keep = KEEP_NOTHING) -> None:
         request_read, self._request_fd = os.pipe()
         self._answer_fd, answer_write = os.pipe()
         turn_read, self._turn_fd = os.pipe()
-        # A script that is stopped in mid-step leaves its temporary files behind.
-        self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
-        environment = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "TQDM_DISABLE": "1",
-            "TMPDIR": self._scratch.name,
-            # What is compiled once is there for every later run, as it is under plain Python.
-            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-            or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
-        }
         size = user_terminal_size()
         terminal = ScriptTerminal(size) if size is not None else None
         output_fd, script_fd = (
             (terminal.our_end, terminal.scripts_end) if terminal is not None else os.pipe()
         )
+        # A script that is stopped in mid-step leaves its temporary files behind.
+        self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
         self._server = subprocess.Popen(
             [
                 sys.executable,
@@ -94,20 +97,23 @@ class Launcher:
                 str(request_read),
                 str(answer_write),
                 str(turn_read),
+                msgspec.json.encode(keep).decode(),
             ],
             stdin=script_fd if terminal is not None else subprocess.DEVNULL,
             stdout=script_fd,
             stderr=script_fd,
             pass_fds=(request_read, answer_write, turn_read),
-            env=environment,
+            env=run_environment(self._scratch.name),
             start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
         )
         for fd in (request_read, answer_write, turn_read, script_fd):
             os.close(fd)
-        self._buffer = b""
+        self._buffer = bytearray()
         self._child = 0
-        self._output = _Tail(output_fd, terminal)
+        self._output = ScriptOutput(output_fd, terminal)
         self._ready: Ready | None = None
+        self._writes: FileWrites | None = None
+        self._quiet_trackers: dict[str, None] = {}
 
     def __enter__(self) -> Launcher:
         return self
@@ -116,23 +122,49 @@ class Launcher:
         self.close()
 
     @property
+    def folder(self) -> Path:
+        """Return where temporary files go; they are removed also when this process is killed."""
+        return Path(self._scratch.name)
+
+    @property
     def output(self) -> str:
         """Return the end of what the script printed in the last run."""
         return self._output.text()
 
+    @property
+    def writes(self) -> FileWrites | None:
+        """Return what was written by the run that wrote the most files; None before the first."""
+        return self._writes
+
+    @property
+    def quiet_trackers(self) -> tuple[str, ...]:
+        """Return the names of the trackers that logged nothing in the runs until now."""
+        return tuple(self._quiet_trackers)
+
     def ready(self) -> Ready:
         """Wait until torch is imported, and return what the server says of it."""
         if self._ready is None:
-            message = self._receive(monotonic() + _START_LIMIT_S)
+            message = self._receive(monotonic() + START_LIMIT_S)
             if not isinstance(message, Ready):
-                detail = self._output.text().strip()
-                raise BreakevenError(
-                    f"torch could not be imported by {sys.executable}"
-                    + (f": {detail.splitlines()[-1]}" if detail else ""),
-                    hint="run `python -c 'import torch'` with the same Python",
-                )
+                raise self._not_ready()
             self._ready = message
         return self._ready
+
+    def _not_ready(self) -> BreakevenError:
+        """Return why torch is not imported: the server was ended, is late, or failed."""
+        status = self._server.poll()
+        if status is None:
+            message = f"torch was not imported by {sys.executable} within {START_LIMIT_S:g} s"
+            hint = "try again when the machine, or the disk that torch lies on, is less busy"
+        elif status < 0:
+            name = signal.Signals(-status).name
+            message = f"the process that imports torch was ended by signal {name}"
+            hint = "the machine may be out of memory; or somebody has ended it: try again"
+        else:
+            told = "".join(f": {line}" for line in self._output.text().strip().splitlines()[-1:])
+            message = f"torch could not be imported by {sys.executable}{told}"
+            hint = "run `python -c 'import torch'` with the same Python"
+        return BreakevenError(message, hint=hint)
 
     def run(
         self, request: RunRequest, tell: Callable[[str], None] = lambda _: None
@@ -211,8 +243,9 @@ class Launcher:
         self.ready()
         self._output.clear()
         os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
-        deadline_s = monotonic() + limit_s + _GRACE_S
+        deadline_s = monotonic() + limit_s + GRACE_S
         answer: Answer | None = None
+        is_late = False
         while True:
             message = self._receive(deadline_s)
             if isinstance(message, Started):
@@ -224,51 +257,72 @@ class Launcher:
                 yield
                 deadline_s += monotonic() - paused_s
                 os.write(self._turn_fd, b".")
+            elif isinstance(message, Trackers):
+                self._quiet_trackers.update(dict.fromkeys(message.quiet))
             elif isinstance(message, Answer):
                 answer = message
             elif isinstance(message, Ended):
                 self._child = 0
+                self._writes = _more(self._writes, message.writes)
                 return answer or _killed(message.exit_code)
             elif message is None:  # it does not answer: stuck in C, or stopped
+                if is_late:
+                    self._server.kill()
+                    raise BreakevenError(
+                        "the process that runs the script does not answer any more",
+                        hint="the script may have stopped the process that has started it",
+                    )
+                is_late = True
                 self._end_child()
-                deadline_s = monotonic() + _GRACE_S
+                deadline_s = monotonic() + _END_LIMIT_S
                 answer = answer or RunFailure(kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s")
 
     def close(self) -> None:
         """End the server and whatever runs."""
-        self._end_child()
         if self._request_fd >= 0:
-            os.close(self._request_fd)
-            os.close(self._turn_fd)
+            for fd in (self._request_fd, self._turn_fd, self._answer_fd):
+                os.close(fd)
             self._request_fd = -1
-        # Without its requests the server ends, after the run that it may just have started.
+        if self._ready is None:  # there was no run yet
+            self._server.kill()
+        # Without its requests the server ends, and what runs before it.
         try:
-            self._server.wait(timeout=2.0)
+            self._server.wait(timeout=_END_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
+        if self._server.returncode:
+            self._end_child()
+            end_run(self._scratch.name)
         self._output.close()
         self._scratch.cleanup()
-        if self._answer_fd >= 0:
-            os.close(self._answer_fd)
-            self._answer_fd = -1
 
     def _end_child(self) -> None:
+        """End the script's own process; the server ends those that it has started."""
         if self._child:
-            try:
-                os.killpg(self._child, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
 
     def _receive(self, deadline_s: float) -> Any:
         """Return the next message, or None when the deadline passes first."""
-        while b"\n" not in self._buffer:
-            readable, _, _ = select.select(
-                [self._answer_fd], [], [], max(0.0, deadline_s - monotonic())
-            )
-            if not readable:
+        while (line := self._receive_line(deadline_s)) is not None:
+            with suppress(ValueError):  # empty, or a script has written it
+                return MESSAGES.decode(line)
+        return None
+
+    def _receive_line(self, deadline_s: float) -> bytearray | None:
+        num_searched = 0
+        while self._buffer.find(b"\n", num_searched) < 0:
+            num_searched = len(self._buffer)
+            wait_s = max(0.0, min(_POLL_S, deadline_s - monotonic()))
+            readable, _, _ = select.select([self._answer_fd], [], [], wait_s)
+            # Processes that a script leaves may keep open what a dead server answered on.
+            has_died = not readable and self._server.poll() is not None
+            if not readable and not has_died:
+                if monotonic() < deadline_s:
+                    continue
                 return None
-            data = os.read(self._answer_fd, 1 << 16)
+            data = b"" if has_died else os.read(self._answer_fd, 1 << 16)
             if not data:
                 if self._ready is None:
                     self._server.wait()
@@ -280,86 +334,46 @@ class Launcher:
                 )
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return _DECODER.decode(line)
+        return line
+
+
+def _can_fork() -> bool:
+    """Return whether a process with torch in it may be forked.
+
+    Windows has no fork; on macOS, the system's own libraries do not bear it once they have threads.
+
+    Source: Python's documentation of `multiprocessing`, "Contexts and start methods".
+    """
+    is_asked = bool(os.environ.get("BREAKEVEN_SPAWN"))
+    return hasattr(os, "fork") and sys.platform != "darwin" and not is_asked
+
+
+def run_environment(scratch: str) -> dict[str, str]:
+    """Return the variables of the processes in which targets run.
+
+    Args:
+        scratch: Folder of their temporary files, which marks them too.
+    """
+    return {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "TQDM_DISABLE": "1",
+        "TMPDIR": scratch,
+        RUN_VARIABLE: scratch,
+        # What is compiled once is there for every later run, as it is under plain Python.
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
+    }
+
+
+def _more(known: FileWrites | None, new: FileWrites | None) -> FileWrites | None:
+    if known is None or new is None:
+        return known or new
+    return max(known, new, key=lambda writes: (writes.num_files, writes.num_bytes))
 
 
 def _killed(exit_code: int) -> RunFailure:
     if exit_code < 0:
-        name = signal.Signals(-exit_code).name
-        return RunFailure(kind=FailureKind.KILLED, message=name)
-    return RunFailure(kind=FailureKind.EXIT, message=str(exit_code))
-
-
-class _Tail:
-    """Reads what a script prints to its end in a thread, and keeps only the last of it.
-
-    Args:
-        fd: Where it comes out.
-        terminal: What it is printed to, whose input is to be empty; None for a pipe.
-    """
-
-    def __init__(self, fd: int, terminal: ScriptTerminal | None) -> None:
-        self._fd = fd
-        self._terminal = terminal
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def text(self) -> str:
-        """Return what is kept, as text without what steers a terminal."""
-        # A terminal hands on what is written to it a little later.
-        deadline_s = monotonic() + _SETTLE_LIMIT_S
-        while self._thread.is_alive() and monotonic() < deadline_s and self._has_more(_SETTLE_S):
-            sleep(_SETTLE_S)
-        with self._lock:
-            kept = b"".join(self._chunks)[-_KEPT_OUTPUT_BYTES:]
-        return _STEERING.sub("", kept.decode(errors="replace"))
-
-    def clear(self) -> None:
-        """Forget what is kept."""
-        with self._lock:
-            self._chunks.clear()
-            self._size = 0
-
-    def close(self) -> None:
-        """Read what is left, and end."""
-        self._is_closed = True
-        self._thread.join()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _read(self) -> None:
-        checked_s = monotonic()
-        while True:
-            # Whoever outlives the run may still have it open, but is not listened to.
-            has_more = self._has_more(0.0 if self._is_closed else _POLL_S)
-            if not has_more and self._is_closed:
-                return
-            if self._terminal is not None and monotonic() - checked_s >= _POLL_S:
-                self._terminal.end_input()
-                checked_s = monotonic()
-            if has_more and not self._keep():
-                return
-
-    def _has_more(self, wait_s: float) -> bool:
-        return bool(select.select([self._fd], [], [], wait_s)[0])
-
-    def _keep(self) -> bool:
-        """Keep what there is to read; return False at the end."""
-        try:
-            data = os.read(self._fd, 1 << 16)
-        except BlockingIOError:
-            return True
-        except OSError:  # the end of a terminal that nobody has open any more
-            data = b""
-        with self._lock:
-            if data:
-                self._chunks.append(data)
-                self._size += len(data)
-            while self._chunks and self._size - len(self._chunks[0]) > _KEPT_OUTPUT_BYTES:
-                self._size -= len(self._chunks.popleft())
-        return bool(data)
+        return RunFailure(kind=FailureKind.KILLED, message=signal.Signals(-exit_code).name)
+    kind = FailureKind.CUT_OFF if exit_code == CUT_OFF_STATUS else FailureKind.EXIT
+    return RunFailure(kind=kind, message=str(exit_code))

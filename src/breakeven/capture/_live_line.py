@@ -77,7 +77,8 @@ class LiveLine:
         self._lock = threading.RLock()
         self._is_on = True
         self._unwatch = contextlib.ExitStack()
-        os.register_at_fork(after_in_child=self._leave_to_parent)
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._leave_to_parent)
         for output in (sys.stdout, sys.stderr):
             self._watch(output)
 

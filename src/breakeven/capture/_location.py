@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -32,13 +33,15 @@ def _installed_beside() -> tuple[str, ...]:
 
     A folder may hold files of the user too, so each package says what belongs to it.
     """
-    return tuple(
-        f"{folder}/{name}"
-        for entry in sys.path
-        if (folder := Path(entry).resolve()) and str(folder) not in _LIBRARIES
-        for record in folder.glob("*.dist-info/RECORD")
-        for name in _tops_of(record)
-    )
+    found: list[str] = []
+    for entry in sys.path:
+        # The current folder is gone, or no more files may be opened, or there is no memory left.
+        with suppress(OSError, MemoryError):
+            folder = Path(entry).resolve()
+            if str(folder) not in _LIBRARIES:
+                records = list(folder.glob("*.dist-info/RECORD"))
+                found += [f"{folder}/{name}" for record in records for name in _tops_of(record)]
+    return tuple(found)
 
 
 def _tops_of(record: Path) -> set[str]:
@@ -56,13 +59,22 @@ def is_user_file(filename: str) -> bool:
     """Return whether ``filename`` belongs to the user: no library, no interpreter, not us."""
     if filename.startswith("<"):
         return False
-    resolved = str(Path(filename).resolve())
+    try:
+        resolved = str(Path(filename).resolve())
+    except FileNotFoundError:  # a relative one, where the current folder is gone
+        return False
     return resolved.startswith(_OWN_SCRIPTS + "/") or (
         not any(resolved.startswith(folder + "/") for folder in _LIBRARIES)
         and "/site-packages/" not in resolved
         and "/dist-packages/" not in resolved
         and not resolved.startswith(_installed_beside())
     )
+
+
+@cache
+def is_our_file(filename: str) -> bool:
+    """Return whether ``filename`` is breakeven's, and none of the scripts that it ships."""
+    return Path(filename).resolve().is_relative_to(_PACKAGE) and not is_user_file(filename)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -108,4 +120,7 @@ def location_of(file: str, line: int, function: str = "") -> Location:
 @cache
 def as_text(name: str) -> str:
     r"""Return a file name as valid Unicode: bytes that are not UTF-8 are shown as ``\\xff``."""
-    return os.fsencode(name).decode(errors="backslashreplace")
+    try:
+        return os.fsencode(name).decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return name.encode(errors="backslashreplace").decode()

@@ -69,7 +69,7 @@ class NumbersSession(ExitStack):
         super().__enter__()
         request = self._request
         self.enter_context(repeatable_random_numbers())
-        if not request.on_cuda:
+        if not request.on_gpu:
             self.enter_context(
                 redirect_cuda_to_cpu(
                     has_cuda=request.has_cuda,
@@ -94,7 +94,7 @@ class NumbersSession(ExitStack):
         self.enter_context(self._optimizers)
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
-        device = "cuda" if request.on_cuda else "cpu"
+        device = "cuda" if request.on_gpu else "cpu"
         self.enter_context(configured(request.configuration, device=device))
         return self
 
@@ -153,7 +153,7 @@ class NumbersSession(ExitStack):
         """Note the format that the script's own autocast asks for."""
         region = torch.amp.autocast_mode.autocast
         original = region.__enter__
-        device = "cuda" if self._request.on_cuda else "cpu"
+        device = "cuda" if self._request.on_gpu else "cpu"
 
         def enter(autocast: Any) -> Any:
             if autocast._enabled and autocast.device == device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from threading import RLock
 from typing import Any
 
 import torch
@@ -47,6 +48,8 @@ class OptimizerHooks(Patches):
         # Those that stepped before what counts.
         self._forgotten = ByIdentity[torch.optim.Optimizer, bool]()
         self._num_calls = 0
+        # Threads may train at once; whoever trains may do so again within, by a finalizer.
+        self._ending_step = RLock()
 
     def __enter__(self) -> OptimizerHooks:
         super().__enter__()
@@ -140,7 +143,8 @@ class OptimizerHooks(Patches):
             self._seen.append(optimizer)
             # One that was made before has the line that updates it first.
             self._made.setdefault(optimizer, locate(sys._getframe(1)))
-        self._on_update(self._numbers[id(optimizer)])
+        with self._ending_step:
+            self._on_update(self._numbers[id(optimizer)])
 
 
 def _switch(optimizer: torch.optim.Optimizer, name: str) -> bool | None:

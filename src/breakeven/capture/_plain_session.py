@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +12,7 @@ from msgspec.structs import replace
 
 from breakeven.capture._backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture._cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
+from breakeven.capture._gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
 from breakeven.capture._loader_watch import LoaderWatch
 from breakeven.capture._optimizer_hooks import OptimizerHooks
 from breakeven.capture._phase_watch import PhaseWatch
@@ -30,13 +29,14 @@ from breakeven.measure import (
     LEAST_SAMPLES,
     MOST_SAMPLES,
     PATIENCE,
-    CudaClock,
+    GpuClock,
     HostClock,
     OtherLoad,
     PageFaults,
     PoolWaits,
     StepTimer,
 )
+from breakeven.memory import peak_bytes
 from breakeven.processor import cpu_name, cpu_quota
 from breakeven.timing import (
     BUSY_BESIDE,
@@ -56,7 +56,7 @@ _TRIAL_SHARE = 0.4
 
 # Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
 # kernels of the one before.
-_CUDA_STEPS_PER_SAMPLE = 10
+_GPU_STEPS_PER_SAMPLE = 10
 
 # Of a run that takes turns, a ratio comes of each turn, and a turn may be one step: of so many, the
 # mean is sure to some 3 % on a busy machine, hardly less than processes differ by. Where those
@@ -94,7 +94,8 @@ class PlainSession(ExitStack):
         self._request = request
         self._on_done = on_done
         self._on_step = on_step
-        self._uses_cuda = request.on_cuda
+        # Its type, as torch calls it; empty on the CPU.
+        self._gpu = gpu_here() if request.on_gpu else ""
         self._uses: list[LoaderUse] = []
         self._alone_ns = 0.0
         self._graphs = CudaGraphs(self._mark)
@@ -105,17 +106,18 @@ class PlainSession(ExitStack):
         self._num_threads = 0
         # Of what backward passes began at, where no optimizer says what is trained.
         self._loss_dtype: torch.dtype | None = None
+        self._loss_device = ""
         self._is_compiled = False
         self._load: OtherLoad | None = None
         self._turns = turns
         self._turn_of_call: list[int] = []
         self._host_clock = HostClock()
-        clock = CudaClock() if request.on_cuda else self._host_clock
+        clock = GpuClock(self._gpu) if self._gpu else self._host_clock
         self._clock = TurnClock(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
-        steps_per_sample = _CUDA_STEPS_PER_SAMPLE if request.on_cuda else 1
+        steps_per_sample = _GPU_STEPS_PER_SAMPLE if self._gpu else 1
         # Where runs take turns, each is in the way of the other's threads.
-        self._pool = None if request.on_cuda or turns else PoolWaits()
+        self._pool = None if self._gpu or turns else PoolWaits()
         self._timer = StepTimer(
             self._clock,
             request.budget_s,
@@ -129,7 +131,7 @@ class PlainSession(ExitStack):
         self._warnings = WarningWatch()
         self._phases = PhaseWatch()
         # A device works on when the host has gone on, and what is compiled must not see our code.
-        self._has_phases = not request.on_cuda and turns is None and not request.compiles
+        self._has_phases = not self._gpu and turns is None and not request.compiles
         self._page_faults = PageFaults()
         self._page_faults_per_step = 0.0
         self._trials = ThreadTrials(
@@ -146,7 +148,7 @@ class PlainSession(ExitStack):
             else None
         )
         self._settings = configured(
-            request.configuration, device="cuda" if request.on_cuda else "cpu"
+            request.configuration, device="cuda" if self._gpu == "cuda" else "cpu"
         )
         self._loaders = LoaderWatch(
             old_batch_size=request.loader_batch_size, new_batch_size=request.new_batch_size
@@ -159,7 +161,7 @@ class PlainSession(ExitStack):
 
     def __enter__(self) -> PlainSession:
         super().__enter__()
-        if not self._uses_cuda:
+        if not self._gpu:
             self.enter_context(
                 redirect_cuda_to_cpu(
                     has_cuda=self._request.has_cuda,
@@ -197,7 +199,7 @@ class PlainSession(ExitStack):
         if not self._trials.is_running:
             page_faults = self._page_faults.per_step(self._timer.num_calls)
         measurement = self._timer.measurement()
-        if measurement is None:
+        if measurement is None or not self._is_on_its_device():
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
         load = self._load.fraction() if self._load else 0.0
@@ -222,12 +224,10 @@ class PlainSession(ExitStack):
         other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         return PlainRun(
             measurement=measurement,
-            processor=torch.cuda.get_device_name() if self._uses_cuda else cpu_name(),
+            processor=gpu_name(self._gpu) if self._gpu else cpu_name(),
             precision=self._precision(),
             num_threads=num_threads,
-            peak_memory_bytes=(
-                torch.cuda.max_memory_allocated() if self._uses_cuda else _peak_memory_bytes()
-            ),
+            peak_memory_bytes=gpu_peak_bytes(self._gpu) if self._gpu else peak_bytes(),
             loader=_typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
@@ -247,7 +247,7 @@ class PlainSession(ExitStack):
         """End a step after each so many backward passes, as no optimizer of torch does."""
         first = next(iter(call.outputs), None)
         if isinstance(first, torch.Tensor):  # and no edge of the graph
-            self._loss_dtype = first.dtype
+            self._loss_dtype, self._loss_device = first.dtype, first.device.type
         self._num_backwards += 1
         if self._num_backwards % self._request.backwards_per_step == 0:
             self._mark(-1)
@@ -310,6 +310,12 @@ class PlainSession(ExitStack):
         self._on_step(self.num_steps, False)
         if is_enough:
             self._on_done()
+
+    def _is_on_its_device(self) -> bool:
+        """Return False where the script was left a GPU, and trained on the CPU."""
+        parameters = list(self._optimizers.parameters())
+        is_known = bool(parameters or self._loss_device) and bool(self._gpu)
+        return not is_known or self._loss_device == self._gpu or is_on(self._gpu, parameters)
 
     def _precision(self) -> str:
         """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
@@ -384,9 +390,3 @@ def _typical_use(uses: list[LoaderUse], num_steps: int, alone_ns: float) -> Load
         alone_ns=alone_ns,
         fetching_fraction=min(1.0, count / max(num_steps, 1)),
     )
-
-
-def _peak_memory_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -20,6 +20,8 @@ from breakeven.capture._protocol import OwnProcesses
 from breakeven.configure import Patches
 from breakeven.trace import Location
 
+# Not what a script puts in its place.
+_getpid = os.getpid
 # Of a forked process; it says no more than that.
 _MAX_NOTED_STEPS = 3
 # Processes that libraries start for other work than training.
@@ -35,7 +37,7 @@ class ProcessWatch(Patches):
 
     def __init__(self) -> None:
         super().__init__()
-        self._process = os.getpid()
+        self._process = _getpid()
         self._steps_read, self._steps_write = os.pipe()
         self._num_noted = 0
         self._num_started = 0
@@ -63,13 +65,14 @@ class ProcessWatch(Patches):
         self.replace(BaseProcess, "start", start_noted)
         self.replace(subprocess.Popen, "__init__", popen_noted)
         # Cannot be undone, but the process ends with the run.
-        os.register_at_fork(before=self._before_fork)
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(before=self._before_fork)
         return self
 
     @property
     def is_own(self) -> bool:
         """Return whether this is the script's own process, and not one that it has forked."""
-        return os.getpid() == self._process
+        return _getpid() == self._process
 
     def note_step(self) -> None:
         """Take note of a step in a forked process."""

@@ -1,9 +1,9 @@
 """What the parent asks of a run in a child process, and what the child answers.
 
 Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
-says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times and then
-``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server says
-``Ended``.
+says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, ``Trackers``, and
+then ``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server
+says ``Ended``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.timing import Estimate, Measurement, StepPhases, TurnKind
-from breakeven.trace import Configuration, Location, SourceText, StepTrace
+from breakeven.trace import Configuration, FileWrites, Location, SourceText, StepTrace
 
 
 class TargetKind(StrEnum):
@@ -89,7 +89,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         budget_s: How long to take samples once steps run; a few slow steps may exceed it.
         has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
             refuse to run without a GPU.
-        on_cuda: Leave the CUDA device of this machine to the script; otherwise it is hidden.
+        on_gpu: Leave the GPU of this machine to the script; otherwise it is hidden.
         loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
         new_batch_size: Their batch size in this run.
         configuration: Settings in effect around the script; a traced run ignores all but the
@@ -125,7 +125,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     is_moved: bool = False
     budget_s: float = 1.0
     has_cuda: bool = False
-    on_cuda: bool = False
+    on_gpu: bool = False
     loader_batch_size: int = 0
     new_batch_size: int = 0
     configuration: Configuration = Configuration()
@@ -211,6 +211,16 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     """The run waits for its turn."""
+
+
+class Trackers(msgspec.Struct, frozen=True, kw_only=True, tag="trackers"):
+    """To what the script logs.
+
+    Args:
+        quiet: Names of the experiment trackers that it used, and that logged nothing.
+    """
+
+    quiet: tuple[str, ...] = ()
 
 
 class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +358,11 @@ class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
     has_steps: bool = False
 
 
+# Exit status of a run whose process cannot tell its answer: the script closed the way to tell it.
+# Source: EX_IOERR of sysexits.h.
+CUT_OFF_STATUS = 74
+
+
 class FailureKind(StrEnum):
     """Why a run ended without an answer."""
 
@@ -358,6 +373,7 @@ class FailureKind(StrEnum):
     TIME_LIMIT = "time_limit"
     OTHER_PROCESS = "other_process"
     KILLED = "killed"
+    CUT_OFF = "cut_off"
     INTERNAL = "internal"
 
 
@@ -372,7 +388,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         source: Text of that line.
         num_steps: Steps done until then.
         missing: Module or file that was absent.
-        stack: The user's lines that led there, outermost first.
         our_line: The innermost of breakeven's own lines that the script called, where an exception
             passed one; its file is relative to where breakeven is installed.
         traceback: The whole traceback of an exception, or its end.
@@ -386,7 +401,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     source: str = ""
     num_steps: int = 0
     missing: str = ""
-    stack: tuple[Location, ...] = ()
     our_line: Location | None = None
     traceback: str = ""
     processes: OwnProcesses | None = None
@@ -428,9 +442,11 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
     Args:
         exit_code: Its exit code; minus the signal's number when a signal ended it.
+        writes: What it wrote; None where it ran no script.
     """
 
     exit_code: int
+    writes: FileWrites | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -439,15 +455,23 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     Args:
         torch_version: Its version.
         processor: Name of the CPU.
-        has_cuda: Whether this machine has a CUDA device that torch can use.
+        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty where there is
+            none that torch can use.
         can_take_long_turns: Whether runs of several threads can take turns.
+        caveats: What this system cannot do.
     """
 
     torch_version: str
     processor: str
-    has_cuda: bool
+    gpu: str = ""
     can_take_long_turns: bool = False
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def has_cuda(self) -> bool:
+        """Return whether it is a CUDA device; those of AMD are, to torch."""
+        return self.gpu == "cuda"
 
 
 Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RunFailure
-Message = Ready | Started | StepCount | Paused | Answer | Ended
+Message = Ready | Started | StepCount | Paused | Trackers | Answer | Ended

@@ -10,7 +10,7 @@ import torch
 import torch.utils._device
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
-from breakeven.capture._cuda_api import patch_cuda_api
+from breakeven.capture._cuda_api import hide_other_gpus, patch_cuda_api
 from breakeven.capture._cuda_graphs import CudaGraphs
 from breakeven.capture._cuda_names import CudaDevices, is_cuda
 from breakeven.capture._data_parallel import bypass_data_parallel
@@ -56,6 +56,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
     def __enter__(self) -> redirect_cuda_to_cpu:
         super().__enter__()
         if self._is_idle:
+            hide_other_gpus(self)
             return self
         # Whatever the number of a device, it is the CPU.
         cuda = CudaDevices(on_other=lambda _: None)

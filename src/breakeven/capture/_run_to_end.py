@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from breakeven.capture._after_import import call_after_import
 from breakeven.capture._as_main import run_as_main
 from breakeven.capture._end_request import EndRequest, settings_text
 from breakeven.capture._live_line import LiveLine, StepCounter
@@ -56,16 +54,19 @@ class _RunToEnd:
             self._line = LiveLine(
                 self._counter, self._request.device, self._request.num_steps, sys.stderr
             )
-        sys.meta_path.insert(0, _AfterImport("torch", self._configure))
+        # Not imported before: a script may set OMP_NUM_THREADS first, which is read then.
+        call_after_import({"torch": self._configure})
 
-    def _configure(self) -> None:
+    def _configure(self, _: ModuleType) -> None:
         """Put the settings into effect, once torch is there."""
         with put_back():
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
+            from breakeven.capture._cuda_api import hide_other_gpus
             from breakeven.capture._cuda_graphs import CudaGraphs
+            from breakeven.capture._gpu_here import gpu_here
             from breakeven.capture._redirect import redirect_cuda_to_cpu
-            from breakeven.configure import configured
+            from breakeven.configure import Patches, configured
 
         request = self._request
         # As it was measured; torch.compile does not bear the replaced functions, and is ignored.
@@ -73,6 +74,8 @@ class _RunToEnd:
             graphs = CudaGraphs(self._note_update)
             self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
             self._end_update = graphs.end_update
+        if request.device == "cpu" and gpu_here():
+            hide_other_gpus(self._effects.enter_context(Patches()))
         self._configured = self._effects.enter_context(
             configured(request.configuration, device="cuda" if request.device == "gpu" else "cpu")
         )
@@ -111,48 +114,6 @@ class _RunToEnd:
         effects = self._configured.effects() if self._configured is not None else {}
         idle = [name for name, num_applied in effects.items() if not num_applied]
         return f" (without effect: {', '.join(idle)})" if idle else ""
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls back when a module has been imported, and is gone then.
-
-    torch must not be imported before: a script may set OMP_NUM_THREADS first, which is read then.
-
-    Args:
-        name: Of the module.
-        on_import: Called once, before who imports it goes on.
-    """
-
-    def __init__(self, name: str, on_import: Callable[[], None]) -> None:
-        self._name = name
-        self._on_import = on_import
-        self._is_looking = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the module as everybody else does, and have it call back."""
-        if fullname != self._name or self._is_looking:
-            return None
-        self._is_looking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._is_looking = False
-        loader: Any = spec.loader if spec is not None else None
-        if loader is None:
-            return spec
-        execute = loader.exec_module
-
-        def execute_and_call(module: ModuleType) -> None:
-            del loader.exec_module
-            # Only now, since libraries look for it first without importing it.
-            sys.meta_path.remove(self)
-            execute(module)
-            self._on_import()
-
-        loader.exec_module = execute_and_call
-        return spec
 
 
 def _is_live_terminal() -> bool:

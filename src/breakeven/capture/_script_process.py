@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from breakeven.capture._descendants import RUN_VARIABLE, end_run
+from breakeven.capture._process_tree import OF_ITS_OWN, end_tree
 from breakeven.errors import BreakevenError, ScriptError
 
 _KEPT_CHARACTERS = 4_000
@@ -61,6 +63,7 @@ def run_script(
 
 
 def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
+    mark = secrets.token_hex(8)
     process = subprocess.Popen(
         [sys.executable, *command],
         stdin=subprocess.DEVNULL,
@@ -68,7 +71,8 @@ def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
         stderr=subprocess.PIPE,
         text=True,
         errors="backslashreplace",
-        start_new_session=True,  # it, and all that it starts, can be ended as one group
+        env={**os.environ, RUN_VARIABLE: mark},
+        **OF_ITS_OWN,
     )
     try:
         output, complaints = process.communicate(timeout=time_limit_s)
@@ -78,8 +82,9 @@ def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
         ) from None
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            end_tree(process)
             process.communicate()
+        end_run(mark)
     if process.returncode:
         last = (complaints.strip() or output.strip() or "no message").splitlines()[-1]
         raise ScriptError(

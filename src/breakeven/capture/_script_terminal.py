@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-import termios
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
+
+try:
+    import termios
+except ImportError:  # Windows, where no run has a terminal
+    termios: Any = None
 
 # Positions in what `tcgetattr` returns.
 _OUTPUT, _LOCAL, _CHARACTERS = 1, 3, 6

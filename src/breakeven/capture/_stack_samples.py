@@ -14,14 +14,13 @@ from typing import NamedTuple, Self
 
 import torch
 
-from breakeven.capture._location import is_user_file, location_of
+from breakeven.capture._location import is_our_file, is_user_file, location_of
 from breakeven.capture._protocol import OtherWork
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Location
 from breakeven.units import NS_PER_S
 
 _TORCH = Path(torch.__file__).resolve().parent
-_PACKAGE = Path(__file__).resolve().parent.parent
 # Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
 _EVERY_S = 0.02
 # So many steps, or so much time of them, with nothing between count as steps alone.
@@ -31,6 +30,8 @@ _LEAST_NS = NS_PER_S // 2
 _LEAST_SEEN = 0.5
 # Where a step ends is the same each time, but for a few optimizers.
 _NOTED_UPDATES = 20
+# Deeper stacks than Python allows by default are not looked at: that would take too long.
+_MAX_DEPTH = 1_000
 # What takes less of the time between steps is not told.
 _LEAST_SHARE = 0.1
 
@@ -103,8 +104,8 @@ class StackSamples:
     def _look(self) -> None:
         while not self._is_over.wait(_EVERY_S):
             frame = sys._current_frames().get(self._thread_id)
-            if frame is not None:
-                self._samples.append((self._num_calls(), _stack(frame)))
+            if frame is not None and (stack := _stack(frame)):
+                self._samples.append((self._num_calls(), stack))
             del frame  # or what it holds would live until the next look
 
 
@@ -140,23 +141,23 @@ def other_work_of(
 
 
 def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
-    """Return the calls of the script, outermost first, without ours and those within torch."""
+    """Return the calls of the script, outermost first, without ours and those within torch.
+
+    Returns:
+        None of them where the stack is too deep.
+    """
     calls: list[_Call] = []
     while frame is not None:
+        if len(calls) == _MAX_DEPTH:
+            return ()
         code = frame.f_code
         calls.append(_Call(code.co_filename, frame.f_lineno, code.co_qualname))
         frame = frame.f_back
     calls.reverse()
     first = next((at for at, call in enumerate(calls) if is_user_file(call.file)), len(calls))
-    own = [call for call in calls[first:] if not _is_ours(call.file)]
+    own = [call for call in calls[first:] if not is_our_file(call.file)]
     # What torch does for a line is the line's: of its many ways the samples see but a few.
     return tuple(itertools.takewhile(lambda call: not _is_of_torch(call.file), own))
-
-
-@cache
-def _is_ours(file: str) -> bool:
-    """Return whether a file is breakeven's, and none of the scripts that it ships."""
-    return Path(file).resolve().is_relative_to(_PACKAGE) and not is_user_file(file)
 
 
 @cache

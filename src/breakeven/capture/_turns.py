@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from breakeven.capture._protocol import Answer, Paused
 from breakeven.timing import Clock, TurnKind
@@ -41,7 +38,7 @@ def stay_on_one_processor() -> set[int]:
     Returns:
         Where it was allowed to run before; empty where a thread may not choose, as on macOS.
     """
-    if sys.platform != "linux":
+    if not hasattr(os, "sched_setaffinity"):
         return set()
     allowed = os.sched_getaffinity(0)
     try:
@@ -81,13 +78,13 @@ class Turns:
 
     Args:
         turn_fd: A byte is read from here when it is this run's turn.
-        answer_fd: Where the end of a turn is told.
+        send: Tells the end of a turn.
         kind: Short turns are taken on one processor.
     """
 
-    def __init__(self, turn_fd: int, answer_fd: int, kind: TurnKind) -> None:
+    def __init__(self, turn_fd: int, send: Callable[[Paused], object], kind: TurnKind) -> None:
         self._turn_fd = turn_fd
-        self._answer_fd = answer_fd
+        self._send = send
         self._kind = kind
         self._begun_ns = 0
         self._past_pauses_ns = 0
@@ -117,7 +114,7 @@ class Turns:
             stay_on_one_processor()
         if load is not None:
             load.pause()
-        os.write(self._answer_fd, msgspec.json.encode(Paused()) + b"\n")
+        self._send(Paused())
         if not os.read(self._turn_fd, 1):
             _exit(0)  # there is nobody any more to tell an answer to
         if load is not None:

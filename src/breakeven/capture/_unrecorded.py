@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch._subclasses.schema_check_mode  # what follows needs it, when a script may hide it
 from torch.utils._python_dispatch import _disable_current_modes
 
 # Those of modes of dispatch.

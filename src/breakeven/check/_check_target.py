@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from breakeven.calibrate import check_host_name, find_hosts
-from breakeven.capture import Launcher, find_target
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.check._at_best import measure_at_best
 from breakeven.check._batch_sizes import BatchSizes, no_loader
 from breakeven.check._comparison import (
@@ -32,12 +34,13 @@ def check_target(
     host: str = "here",
     time_limit_s: float = 300.0,
     length: TrainingLength = UNKNOWN_LENGTH,
+    keep: Keep = KEEP_NOTHING,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
 
-    The target runs in child processes that end by themselves after enough steps; its side effects
-    up to then do happen.
+    The target runs in child processes that end by themselves after enough steps; the files that it
+    writes until then are thrown away.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
@@ -47,6 +50,7 @@ def check_target(
         host: ``here``, or the name of another host that would feed the GPUs.
         time_limit_s: Limit of each run, in seconds.
         length: Of the training, whose time on each device is told where it is known.
+        keep: What of the target's side effects is to be real; by default nothing.
         progress: Is told what happens.
 
     Raises:
@@ -56,7 +60,7 @@ def check_target(
     specs = select_devices(devices)
     check_host_name(host)
     found = find_target(target, arguments, is_module=is_module)
-    with Launcher() as launcher:
+    with Launcher(keep) as launcher:
         progress.begin("starting torch")
         ready = launcher.ready()
         host_spec, here = find_hosts(host, launcher)
@@ -64,21 +68,22 @@ def check_target(
         traced = runs.trace()
         traced, as_set, plain, on_cpu = measure_at_best(runs, traced)
         measured = list(on_cpu)
-        on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
-        if on_cuda is not None:
-            measured.append(measured_result(on_cuda, DeviceKind.GPU))
+        on_gpu = runs.measure_on_gpu() if ready.gpu else None
+        if on_gpu is not None:
+            measured.append(measured_result(on_gpu, DeviceKind.GPU))
         comparison = compare(traced, plain, specs, host_spec, measured, here, as_set)
         crossover, curves, caveats, scaled = _search_crossover(runs, comparison, specs)
         progress.end()
-    return comparison.report(
+    report = comparison.report(
         target=found.label,
         crossover=crossover,
         curves=curves,
-        caveats=caveats,
+        caveats=(*ready.caveats, *caveats),
         torch_version=ready.torch_version,
         scaled=scaled,
         length=length,
     )
+    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
 
 
 def _search_crossover(

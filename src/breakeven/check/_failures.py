@@ -18,6 +18,9 @@ _LAUNCHER_ENVIRONMENT = (
     "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
 )
 
+# Signals by which a script limits its own time.
+TIMERS = frozenset({"SIGALRM", "SIGPROF", "SIGVTALRM", "SIGXCPU"})
+
 # Where a script has no step.
 _STEP_HINT = (
     "if it trains only with certain arguments, pass them after `--`; or name a function that does "
@@ -146,8 +149,16 @@ def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]
             )
         case FailureKind.KILLED:
             return (
-                f"{target.label} was ended by signal {failure.message} {_after(failure)}",
+                # After how many steps, nobody has told.
+                f"{target.label} was ended by signal {failure.message}",
                 _signal_hint(failure.message),
+            )
+        case FailureKind.CUT_OFF:
+            return (
+                f"{target.label} closed file descriptors that it had not opened, among them the "
+                "one by which breakeven hears of its steps",
+                "let it close its own files alone: os.closerange and the like also take away what "
+                "libraries hold open",
             )
         case FailureKind.OTHER_PROCESS | FailureKind.INTERNAL:
             raise AssertionError("handled by the caller")
@@ -191,7 +202,7 @@ def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple
         return message, install_hint(failure.missing)
     if failure.exception == "FileNotFoundError" and failure.missing:
         missing = Path(failure.missing)
-        where = "" if missing.is_absolute() else f" (looked for in {Path.cwd()})"
+        where = "" if missing.is_absolute() else f" (looked for in {_here()})"
         return (
             message,
             f"the script needs {failure.missing}{where}: run where it is, or pass its path",
@@ -304,11 +315,17 @@ def _text_of_line(location: Location, source: str) -> str:
 
 def _place(location: Location) -> str:
     path = Path(location.file)
-    try:
-        shown = path.relative_to(Path.cwd())
-    except ValueError:
-        shown = path
+    here = _here()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
     return f"{shown}:{location.line}"
+
+
+def _here() -> Path:
+    """Return the current folder, as `.` where it was deleted meanwhile."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
 
 
 def command_of(target: Target) -> str:
@@ -323,6 +340,8 @@ def command_of(target: Target) -> str:
 def _signal_hint(name: str) -> str:
     if name == "SIGKILL":
         return "the system ends processes that need more memory than there is: try a smaller batch"
+    if name in TIMERS:
+        return "the script limits its own time, of which watching it takes more: give it more"
     return "run it with python directly to see why"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from breakeven.memory import physical_bytes
 
 # Sizes whose steps are expected to take longer are not measured: the answer should come in
 # seconds, and a step that long has left the region where launches decide.
@@ -36,8 +37,9 @@ def why_not_measured(
 
 def _memory_bytes() -> int:
     """Return this machine's memory, or the part of it that a container may use."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([physical, *(limit for limit in map(_limit_bytes, _CONTAINER_LIMITS) if limit)])
+    return min(
+        [physical_bytes(), *(limit for limit in map(_limit_bytes, _CONTAINER_LIMITS) if limit)]
+    )
 
 
 def _limit_bytes(path: Path) -> int | None:

@@ -13,10 +13,15 @@ _DISTRIBUTIONS = {
     "MySQLdb": "mysqlclient",
     "OpenSSL": "pyOpenSSL",
     "PIL": "pillow",
+    "absl": "absl-py",
     "attr": "attrs",
     "bs4": "beautifulsoup4",
+    "community": "python-louvain",
+    "cpuinfo": "py-cpuinfo",
+    "cupy": "cupy-cuda12x",
     "cv2": "opencv-python",
     "dateutil": "python-dateutil",
+    "docx": "python-docx",
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",
     "fitz": "PyMuPDF",
@@ -25,16 +30,32 @@ _DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "ignite": "pytorch-ignite",
     "jwt": "PyJWT",
+    "magic": "python-magic",
+    "mpl_toolkits": "matplotlib",
+    "nacl": "PyNaCl",
+    "open_clip": "open-clip-torch",
+    "ot": "POT",
+    "pkg_resources": "setuptools",
     "pl_bolts": "lightning-bolts",
+    "psycopg2": "psycopg2-binary",
+    "pynvml": "nvidia-ml-py",
     "pytorch_grad_cam": "grad-cam",
+    "pywt": "PyWavelets",
     "serial": "pyserial",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "skopt": "scikit-optimize",
+    "skvideo": "sk-video",
+    "slugify": "python-slugify",
+    "socks": "PySocks",
+    "speech_recognition": "SpeechRecognition",
     "umap": "umap-learn",
     "yaml": "PyYAML",
     "zmq": "pyzmq",
 }
+# Names that the modules of many distributions share: none of them is what to install.
+_SHARED = frozenset({"azure", "google", "nvidia", "ruamel"})
+_UNNAMED = "install for this Python what the message asks for"
 
 
 def install_hint(module: str) -> str:
@@ -44,7 +65,7 @@ def install_hint(module: str) -> str:
         module: Its dotted name; empty where the script did not tell.
     """
     if not module:
-        return "install for this Python what the message asks for"
+        return _UNNAMED
     top = module.partition(".")[0]
     folder = _folder_of(top)
     if folder is not None:
@@ -58,15 +79,17 @@ def install_hint(module: str) -> str:
             f"{_with_version(installed[0])} is installed, and has no {module}: install the "
             "version that the script was written for"
         )
-    name = _DISTRIBUTIONS.get(module) or _DISTRIBUTIONS.get(top) or top
+    name = _DISTRIBUTIONS.get(module) or _DISTRIBUTIONS.get(top)
+    if name is None and top in _SHARED:
+        return _UNNAMED
+    name = name or top
     return f"install it for this Python: python -m pip install {name}"
 
 
 def _folder_of(top: str) -> Path | None:
     """Return the current folder where it holds a module of that name."""
-    here = Path.cwd()
-    has_it = (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file()
-    return here if has_it else None
+    has_it = Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file()
+    return Path.cwd() if has_it else None
 
 
 def _with_version(distribution: str) -> str:

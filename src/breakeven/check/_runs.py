@@ -140,10 +140,10 @@ class Runs:
         self._num_threads = answer.num_threads
         return answer
 
-    def measure_on_cuda(self) -> PlainRun | None:
-        """Time the step on the CUDA device of this machine; None where the script fails on it."""
+    def measure_on_gpu(self) -> PlainRun | None:
+        """Time the step on this machine's GPU; None where the script fails on it, or leaves it."""
         self._begin("measuring the step on this machine's GPU")
-        answer = self._run(replace(self._request, on_cuda=True, has_cuda=False))
+        answer = self._run(replace(self._request, on_gpu=True, has_cuda=False))
         return answer if isinstance(answer, PlainRun) else None
 
     def measure_under(self, configuration: Configuration) -> PlainRun | None:

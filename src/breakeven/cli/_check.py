@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli._amounts import whole_number
-from breakeven.cli._options import add_comparison, add_target, add_time_limit, is_stored_run
+from breakeven.cli._options import (
+    add_comparison,
+    add_keep,
+    add_stored_run,
+    add_target,
+    add_time_limit,
+    ensure_output,
+    is_stored_run,
+    keep_of,
+)
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +28,8 @@ SUMMARY = "find out whether a GPU pays off for a training script, without a GPU"
 DESCRIPTION = """\
 Run an unmodified training script for some steps, and tell whether a GPU would be
 faster, from which batch size on, and why. Times of devices that are here are
-measured, those of all others predicted. The script's side effects up to the step
-at which it is ended do happen.
+measured, those of all others predicted. The files that the script writes until it
+is ended go to a layer that is thrown away.
 
 The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
 2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
@@ -39,6 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_comparison(parser)
     add_time_limit(parser)
+    add_keep(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--steps",
@@ -53,9 +63,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the same for N passes over the data of the script's DataLoader",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
-    )
+    add_stored_run(parser, document="report")
     parser.add_argument("--force", action="store_true", help="let -o replace FILE")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
     parser.add_argument_group(
@@ -68,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.store import ensure_writable, write_document
 
+    ensure_output(args)
     output: Path | None = args.output
     if output is not None:
         ensure_writable(output, force=args.force)
@@ -78,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.cli._output import write_stdout
     from breakeven.cli._progress import show_progress
     from breakeven.report import to_json
+    from breakeven.verdict import without_source
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = check_target(
@@ -88,11 +98,13 @@ def run(args: argparse.Namespace) -> int:
             host=args.host,
             time_limit_s=args.time_limit_s,
             length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
+            keep=keep_of(args),
             progress=progress,
         )
     try:
         if output is not None:
-            write_document(output, to_json(report, with_recording=True), force=args.force)
+            stored = report if args.has_source else without_source(report)
+            write_document(output, to_json(stored, with_recording=True), force=args.force)
     finally:
         # The answer took the user's time: a full disk must not lose it.
         if args.json:

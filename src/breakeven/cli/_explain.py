@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli._options import add_comparison, add_target, add_time_limit, is_stored_run
+from breakeven.cli._options import (
+    add_comparison,
+    add_keep,
+    add_stored_run,
+    add_target,
+    add_time_limit,
+    ensure_output,
+    is_stored_run,
+    keep_of,
+)
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +56,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "(all rules: breakeven rules)",
     )
     add_time_limit(parser)
+    add_keep(parser)
     parser.add_argument(
         "--trace",
         metavar="FILE",
@@ -54,13 +64,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write both timelines of the step to FILE, for ui.perfetto.dev or chrome://tracing",
     )
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="also write the explanation, with the recorded step, as JSON to FILE",
-    )
+    add_stored_run(parser, document="explanation")
     parser.add_argument("--force", action="store_true", help="let -o and --trace replace FILE")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
     parser.add_argument_group(
@@ -73,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.store import ensure_writable, write_document
 
+    ensure_output(args)
     files = [file for file in (args.output, args.trace) if file is not None]
     if args.force and not files:
         raise UsageError("--force is about -o FILE and --trace FILE, which were not given")
@@ -83,11 +88,13 @@ def run(args: argparse.Namespace) -> int:
 
     from breakeven.cli._output import write_stdout
     from breakeven.report import explanation_json
+    from breakeven.verdict import without_source
 
     report = _explain(args)
     try:
         if args.output is not None:
-            document = explanation_json(report, with_recording=True)
+            stored = report if args.has_source else without_source(report)
+            document = explanation_json(stored, with_recording=True)
             write_document(args.output, document, force=args.force)
         if args.trace is not None:
             write_document(args.trace, _trace(report), force=args.force)
@@ -116,6 +123,7 @@ def _explain(args: argparse.Namespace) -> ExplainReport:
             host=args.host,
             time_limit_s=args.time_limit_s,
             rules=tuple(args.rules),
+            keep=keep_of(args),
             progress=progress,
         )
 

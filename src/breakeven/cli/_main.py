@@ -9,9 +9,11 @@ import io
 import os
 import platform
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from breakeven import __version__
@@ -30,13 +32,13 @@ from breakeven.cli import (
     _workloads,
 )
 from breakeven.cli._parser import HelpFormatter, Parser
+from breakeven.cli._signals import EndingSignal, EndingSignals
 from breakeven.errors import BreakevenError, UsageError
 
 EXIT_BUG = EXIT_NO_ANSWER = 3
 # What is wrong where stdout cannot take the answer, as on a full disk.
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT})
-# What a shell reports for a program ended by SIGINT and by SIGPIPE.
-EXIT_INTERRUPTED = 130
+# What a shell reports for a program ended by SIGPIPE.
 EXIT_BROKEN_PIPE = 141
 
 _COMMANDS = {
@@ -89,8 +91,9 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
     Returns:
-        0 done; 2 the command line makes no sense; 3 it could not be done; 130 interrupted; 141
-        the reader of the output went away. 1 is for an answer that fails a condition of the user.
+        0 done; 2 the command line makes no sense; 3 it could not be done; 130 interrupted, 129 and
+        143 terminated by SIGHUP and SIGTERM; 141 the reader of the output went away. 1 is for an
+        answer that fails a condition of the user.
     """
     try:
         exit_code = _run_command(argv)
@@ -100,14 +103,12 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         _discard_stdout()
         return EXIT_BROKEN_PIPE
-    except KeyboardInterrupt:
-        _write_line("interrupted")
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.number if isinstance(interrupt, EndingSignal) else signal.SIGINT
+        _write_line("interrupted" if number == signal.SIGINT else "terminated")
+        return 128 + number
     except BreakevenError as error:
-        from breakeven.cli._errors import show_error
-
-        show_error(error)
-        return error.exit_code
+        return _fail(error)
     except OSError as error:
         if error.errno not in _FULL or error.filename is not None:
             return _bug()
@@ -119,8 +120,37 @@ def main(argv: Sequence[str]) -> int:
     return exit_code
 
 
+def _fail(error: BreakevenError) -> int:
+    """Show an error, and return its exit code."""
+    from breakeven.cli._errors import show_error
+
+    if error.exit_code == EXIT_NO_ANSWER and not _has_folder():
+        error = _lost_folder(error.message)
+    show_error(error)
+    return error.exit_code
+
+
+def _has_folder() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
+
+
+def _lost_folder(came_next: str) -> BreakevenError:
+    """Return the error for whatever comes of a current folder that is not there any more."""
+    return BreakevenError(
+        f"the current folder is gone: it was deleted or moved; then: {came_next}",
+        hint="change to a folder that stays, and start again; where the script itself removes it, "
+        "let the script make another one for itself",
+    )
+
+
 def _bug() -> int:
     """Show the exception that is being handled as what it is."""
+    if not _has_folder():
+        return _fail(_lost_folder(traceback.format_exc().splitlines()[-1]))
     _write_line(traceback.format_exc().rstrip())
     _write_line(
         f"error: this is a bug in breakeven {__version__}; "
@@ -135,7 +165,12 @@ def entry_point() -> NoReturn:
         # A terminal that cannot show "×" gets "?" instead of a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    sys.exit(main(sys.argv[1:]))
+    signals = EndingSignals()
+    signals.listen()
+    exit_code = main(sys.argv[1:])
+    signals.ignore()
+    # What fails on the way out, as where the terminal is gone, is not why the program ends.
+    sys.exit(signals.exit_code or exit_code)
 
 
 def _run_command(argv: Sequence[str]) -> int:
@@ -169,7 +204,7 @@ def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _write_line(text: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # its reader, or the terminal, is gone
         sys.stderr.write(text + "\n")
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.errors import UsageError
+
+if TYPE_CHECKING:
+    from breakeven.capture import Keep
+
 
 # A real script may take minutes to its first step; what it does is shown meanwhile.
 _SCRIPT_LIMIT_S = 300.0
@@ -56,6 +64,45 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     add_module(parser)
 
 
+def add_keep(parser: argparse.ArgumentParser) -> None:
+    """Add which of the script's side effects are to be real."""
+    parser.add_argument(
+        "--keep-writes",
+        action="store_true",
+        help="let the script write its files for real (default: to a layer that is thrown away)",
+    )
+    parser.add_argument(
+        "--keep-writes-in",
+        dest="kept_folders",
+        metavar="FOLDER",
+        type=Path,
+        action="append",
+        default=[],
+        help="let it do so in FOLDER only, as for downloads; may be repeated",
+    )
+    parser.add_argument(
+        "--keep-trackers",
+        action="store_true",
+        help="let W&B, MLflow and other trackers log (default: kept quiet)",
+    )
+
+
+def keep_of(args: argparse.Namespace) -> Keep:
+    """Return which of the script's side effects are to be real.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    # Imported here, since --help must not wait for it.
+    from breakeven.capture import Keep
+
+    for folder in args.kept_folders:
+        if not folder.is_dir():
+            raise UsageError(f"--keep-writes-in: there is no folder {str(folder)!r}")
+    folders = tuple(os.fsencode(folder.resolve()) for folder in args.kept_folders)
+    return Keep(writes=args.keep_writes, trackers=args.keep_trackers, raw_folders=folders)
+
+
 def add_time_limit(
     parser: argparse.ArgumentParser,
     *,
@@ -77,6 +124,35 @@ def add_time_limit(
         default=default_s,
         help=f"give up on a run of {script} after that long (default: {default_s:g})",
     )
+
+
+def add_stored_run(parser: argparse.ArgumentParser, *, document: str) -> None:
+    """Add where the answer is written, with the step that it rests on.
+
+    Args:
+        parser: Of the command.
+        document: What is written, for the help.
+    """
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help=f"also write the {document} as JSON to FILE, with the recorded step, the source of "
+        "the script and the paths of its files",
+    )
+    parser.add_argument(
+        "--no-source",
+        dest="has_source",
+        action="store_false",
+        help="leave the source out of FILE, and the folders that its files lie in",
+    )
+
+
+def ensure_output(args: argparse.Namespace) -> None:
+    """Refuse, before the work, what is about the file of the answer where none is asked for."""
+    if args.output is None and not args.has_source:
+        raise UsageError("--no-source is about -o FILE, which was not given")
 
 
 def is_stored_run(target: str | Path) -> bool:

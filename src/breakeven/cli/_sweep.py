@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli._options import add_comparison, add_target, add_time_limit
+from breakeven.cli._options import add_comparison, add_keep, add_target, add_time_limit, keep_of
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "(default: ddp)",
     )
     add_time_limit(parser)
+    add_keep(parser)
     parser.add_argument(
         "--fresh", action="store_true", help="measure again what was measured before"
     )
@@ -160,6 +161,7 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
             engine=engine,
             strategy=Strategy(args.strategy),
             is_fresh=args.fresh,
+            keep=keep_of(args),
             progress=progress,
         )
 
@@ -180,6 +182,11 @@ def _ensure_sensible(args: argparse.Namespace) -> None:
         for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
             if value is not None:
                 raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
+    elif args.keep_writes or args.kept_folders or args.keep_trackers:
+        raise UsageError(
+            "--keep-writes and --keep-trackers are about this machine: nodes of a cluster keep "
+            "nothing"
+        )
     if args.force and args.output is None and args.chart is None:
         raise UsageError("--force is about -o FILE and --chart FILE, which were not given")
     if args.chart is not None and args.chart == args.output:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli._amounts import duration_s, whole_number
-from breakeven.cli._options import add_module, add_target, add_time_limit
+from breakeven.cli._options import add_keep, add_module, add_target, add_time_limit, keep_of
 from breakeven.cli._output import say
 from breakeven.cli._tune_alone import tune_alone
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
@@ -82,6 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="try larger batches too, where memory allows; this changes the training",
     )
     add_time_limit(parser)
+    add_keep(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
         "-o",
@@ -212,6 +213,7 @@ def _tune(args: argparse.Namespace) -> TuneReport:
         is_exact_only=args.is_exact_only,
         tries_batch_size=args.tries_batch_size,
         time_limit_s=args.time_limit_s,
+        keep=keep_of(args),
     )
 
 

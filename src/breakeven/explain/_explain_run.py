@@ -27,8 +27,15 @@ _NO_CPU_TRIALS = Caveat(
     message="the step was not measured under other settings of the CPU, as `explain` of a script "
     "does; findings that need that were not looked for",
 )
+_NO_SOURCE = Caveat(
+    code="no-source",
+    message="the stored run holds no source of the script: its lines are not shown, and findings "
+    "that only the source shows were not looked for",
+)
 # Those that each explanation adds by itself.
-_OWN_CAVEATS = frozenset({"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code})
+_OWN_CAVEATS = frozenset(
+    {"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code, _NO_SOURCE.code}
+)
 
 
 def explain_run(
@@ -80,7 +87,8 @@ def explain_run(
 
 
 def _missing(recording: Recording) -> tuple[Caveat, ...]:
-    return () if recording.cpu is not None else (_NO_CPU_TRIALS,)
+    no_trials = () if recording.cpu is not None else (_NO_CPU_TRIALS,)
+    return no_trials if recording.sources else (*no_trials, _NO_SOURCE)
 
 
 def _ensure_priced(path: str | os.PathLike[str], target: str, recording: Recording) -> None:

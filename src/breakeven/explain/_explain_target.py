@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from msgspec.structs import replace
+
 from breakeven.calibrate import check_host_name, find_hosts
-from breakeven.capture import Launcher, PlainRun, TracedRun, find_target
+from breakeven.capture import (
+    KEEP_NOTHING,
+    Keep,
+    Launcher,
+    PlainRun,
+    TracedRun,
+    find_target,
+)
 from breakeven.check import (
     BatchSizes,
     DevicePath,
@@ -37,13 +46,14 @@ def explain_target(
     rules: Sequence[str] = (),
     tries_cpu: bool = True,
     budget_s: float = 1.0,
+    keep: Keep = KEEP_NOTHING,
     progress: Progress | None = None,
     launcher: Launcher | None = None,
 ) -> ExplainReport:
     """Explain what holds the training step of ``target`` back on a GPU, and on this CPU.
 
-    The target runs in child processes that end by themselves after enough steps; its side effects
-    up to then do happen.
+    The target runs in child processes that end by themselves after enough steps; the files that it
+    writes until then are thrown away.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
@@ -57,6 +67,7 @@ def explain_target(
         tries_cpu: Measure the step under other settings of this CPU too, which takes some
             seconds; without it, findings that need that are not looked for.
         budget_s: Seconds of plain steps that are enough when they are short.
+        keep: What of the target's side effects is to be real; by default nothing.
         progress: Is told what happens.
         launcher: Makes the processes, where several targets are explained after one another; each
             call has its own by default, which takes some seconds to import torch.
@@ -71,7 +82,7 @@ def explain_target(
     found = find_target(target, arguments, is_module=is_module)
     with ExitStack() as stack:
         if launcher is None:
-            launcher = stack.enter_context(Launcher())
+            launcher = stack.enter_context(Launcher(keep))
         progress.begin("starting torch")
         ready = launcher.ready()
         host_spec, here = find_hosts(host, launcher)
@@ -79,9 +90,9 @@ def explain_target(
         traced = runs.trace()
         traced, plain, best, on_cpu = measure_at_best(runs, traced)
         measured = list(on_cpu)
-        on_cuda = runs.measure_on_cuda() if ready.has_cuda else None
-        if on_cuda is not None:
-            measured.append(measured_result(on_cuda, DeviceKind.GPU))
+        on_gpu = runs.measure_on_gpu() if ready.gpu else None
+        if on_gpu is not None:
+            measured.append(measured_result(on_gpu, DeviceKind.GPU))
         scaled, unscaled = _record_other_size(runs, traced, best)
         cpu = try_cpu_settings(runs, plain, traced.trace, host_spec) if tries_cpu else None
         progress.begin("simulating the step with and without each fix")
@@ -96,12 +107,12 @@ def explain_target(
                 # Of several by default, the one that the verdict is about.
                 explained=None if devices else comparison.best.device,
                 rules=wanted,
-                caveats=comparison.caveats(unscaled),
+                caveats=comparison.caveats((*ready.caveats, *unscaled)),
                 program=program_facts(plain, best),
             )
         )
         progress.end()
-    return report
+    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
 
 
 def _record_other_size(

@@ -12,7 +12,7 @@ from breakeven.measure._own_time import own_time_ns as own_time_ns
 from breakeven.measure._page_faults import PageFaults as PageFaults
 
 if TYPE_CHECKING:
-    from breakeven.measure._clock import CudaClock as CudaClock
+    from breakeven.measure._clock import GpuClock as GpuClock
     from breakeven.measure._clock import HostClock as HostClock
     from breakeven.measure._measure_host import measure_host as measure_host
     from breakeven.measure._measure_step import measure_step as measure_step
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: a process that only asks others to measure needs no torch.
 _HOMES = {
-    "CudaClock": "_clock",
+    "GpuClock": "_clock",
     "HostClock": "_clock",
     "LEAST_SAMPLES": "_step_timer",
     "MOST_SAMPLES": "_step_timer",

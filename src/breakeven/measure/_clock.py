@@ -26,8 +26,15 @@ class HostClock:
         """Return at once: a CPU operator is done when its call returns."""
 
 
-class CudaClock:
-    """The host's monotonic clock, for steps on a CUDA device."""
+class GpuClock:
+    """The host's monotonic clock, for steps on a GPU.
+
+    Args:
+        kind: torch's type of it: ``cuda``, ``xpu`` or ``mps``.
+    """
+
+    def __init__(self, kind: str = "cuda") -> None:
+        self._backend = torch.get_device_module(kind)
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since an arbitrary moment."""
@@ -35,4 +42,4 @@ class CudaClock:
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was issued."""
-        torch.cuda.synchronize()
+        self._backend.synchronize()

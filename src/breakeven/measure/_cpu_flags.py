@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from pathlib import Path
+
+from breakeven.processor import sysctl
 
 _CPUINFO = Path("/proc/cpuinfo")
 # Matrix tiles (AMX) or dot products (AVX-512, Arm) of bfloat16, as Linux names them.
@@ -12,13 +13,12 @@ _CPUINFO = Path("/proc/cpuinfo")
 _BF16_FLAGS = frozenset(("amx_bf16", "avx512_bf16", "bf16", "svebf16"))
 # Apple's name of the Arm feature. Source: sysctl(3), hw.optional.arm.
 _APPLE_FLAG = "hw.optional.arm.FEAT_BF16"
-_TIMEOUT_S = 5.0
 
 
 def has_bf16_hardware() -> bool:
     """Return whether the processor multiplies bfloat16 itself; False where nothing tells."""
     if platform.system() == "Darwin":
-        return _apple_has_bf16()
+        return sysctl(_APPLE_FLAG) == "1"
     try:
         text = _CPUINFO.read_text(errors="replace")
     except OSError:
@@ -37,17 +37,3 @@ def cpuinfo_has_bf16(text: str) -> bool:
         if name.strip() in ("flags", "Features") and _BF16_FLAGS & set(value.split()):
             return True
     return False
-
-
-def _apple_has_bf16() -> bool:
-    try:
-        answer = subprocess.run(
-            ("/usr/sbin/sysctl", "-n", _APPLE_FLAG),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return answer.stdout.strip() == "1"

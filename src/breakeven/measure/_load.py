@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 _STATISTICS = Path("/proc/stat")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class OtherLoad:
@@ -57,7 +56,7 @@ class OtherLoad:
             return None
         # user nice system idle iowait irq softirq steal; guest time is part of user time.
         # Source: proc(5), /proc/stat.
-        times = [int(field) / _TICKS_PER_S for field in fields[:8]]
+        times = [int(field) / _ticks_per_s() for field in fields[:8]]
         total_s = sum(times)
         busy_s = total_s - times[3] - times[4]
         own = os.times()
@@ -76,4 +75,9 @@ def _others_of_group_s() -> float:
             fields = status.read_text().rpartition(")")[2].split()
             if fields[2] == group and status.parent.name != own:
                 ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS_PER_S
+    return ticks / _ticks_per_s()
+
+
+def _ticks_per_s() -> int:
+    """Return the unit of the files above, which Linux alone has."""
+    return os.sysconf("SC_CLK_TCK")

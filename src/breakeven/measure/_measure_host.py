@@ -21,7 +21,7 @@ from breakeven.cost import (
 )
 from breakeven.device import HERE, HostCalibration, HostFigure, find_device
 from breakeven.errors import UnknownDeviceError
-from breakeven.measure._clock import CudaClock, HostClock
+from breakeven.measure._clock import GpuClock, HostClock
 from breakeven.measure._host_calls import NUM_CHAINED, NUM_LIST_TENSORS, host_calls
 from breakeven.measure._launch_calls import launch_calls, small_kernel
 from breakeven.measure._rounds import time_rounds
@@ -52,7 +52,7 @@ def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS)
         times = dict(time_rounds(tuple(host_calls()), clock or HostClock(), num_rounds))
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     if device_name:
-        cuda_clock = CudaClock()
+        cuda_clock = GpuClock()
         calls = tuple(launch_calls(small_kernel(), cuda_clock.synchronize))
         times |= time_rounds(calls, cuda_clock, _LAUNCH_ROUNDS)
     return calibration_of(times, num_rounds=num_rounds, device_name=device_name)

@@ -17,7 +17,7 @@ def measure_step(
     Args:
         step: One training step; it is called some 5 to 2,000 times.
         clock: Reads the time and waits for the device; the host's own by default, which is right
-            for the CPU. Pass `CudaClock` for steps on a CUDA device.
+            for the CPU. Pass `GpuClock` for steps on a GPU.
         budget_s: Seconds of steps that are enough when they are short.
     """
     timer = StepTimer(clock or HostClock(), budget_s)

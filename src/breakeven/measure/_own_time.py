@@ -30,7 +30,7 @@ class _Waits:
 
     def __init__(self, path: str) -> None:
         """Raise `OSError` where there is no such file."""
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDONLY)
 
     def __del__(self) -> None:
         # The script may have closed it.
@@ -88,7 +88,8 @@ def _forget() -> None:
     _here = _ThisThread()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)
 
 
 def own_time_ns() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+from breakeven.memory import num_page_faults
 
 
 class PageFaults:
@@ -21,7 +21,7 @@ class PageFaults:
             num_steps: At least 1.
         """
         if num_steps & (num_steps - 1) == 0:
-            self._marks.append((num_steps, _num_faults()))
+            self._marks.append((num_steps, num_page_faults()))
 
     def per_step(self, num_steps: int) -> float:
         """Return the pages per step of the later half of the run; 0 where that has no step.
@@ -33,8 +33,4 @@ class PageFaults:
         if not early:
             return 0.0
         before, faults = early[-1]
-        return (_num_faults() - faults) / (num_steps - before)
-
-
-def _num_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        return (num_page_faults() - faults) / (num_steps - before)

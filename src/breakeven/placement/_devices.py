@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
-_MEMORY = Path("/proc/meminfo")
+from breakeven.memory import available_bytes
 
 
 def devices_present() -> tuple[torch.device, ...]:
@@ -38,14 +36,4 @@ def free_bytes(device: torch.device) -> int | None:
     """Return the memory that is free on a device; None where nothing tells."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    if device.type != "cpu":
-        return None
-    try:
-        lines = _MEMORY.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        # Source: proc(5): what can be had without swapping, in KiB.
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return available_bytes() if device.type == "cpu" else None

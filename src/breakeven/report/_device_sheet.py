@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from breakeven.device import DeviceSpec, Precision
-from breakeven.report._json import encode_document
+from breakeven.report._json import described_schema, encode_document
 from breakeven.report._text import shorten
 from breakeven.units import BYTES_PER_GIB, format_bytes, format_count, format_digits
 
@@ -21,7 +22,14 @@ _GAP = 2
 _MIN_NAME_WIDTH = 18
 
 
-class _DevicesDocument(msgspec.Struct, frozen=True, kw_only=True):
+class DevicesDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The catalogue of GPUs, or one of them.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        devices: In the order of the catalogue.
+    """
+
     schema_version: int
     devices: tuple[DeviceSpec, ...]
 
@@ -29,7 +37,18 @@ class _DevicesDocument(msgspec.Struct, frozen=True, kw_only=True):
 def devices_to_json(devices: Sequence[DeviceSpec]) -> bytes:
     """Return ``{schema_version, devices[]}`` as one JSON document; rates are per second."""
     return encode_document(
-        _DevicesDocument(schema_version=DEVICES_SCHEMA_VERSION, devices=tuple(devices))
+        DevicesDocument(schema_version=DEVICES_SCHEMA_VERSION, devices=tuple(devices))
+    )
+
+
+def devices_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``devices_to_json`` gives."""
+    return described_schema(
+        DevicesDocument,
+        schema_id=f"urn:breakeven:schema:devices:{DEVICES_SCHEMA_VERSION}",
+        version=DEVICES_SCHEMA_VERSION,
+        title="Devices of breakeven devices",
+        description="What `breakeven devices --json` prints. Sizes are in bytes, rates per second.",
     )
 
 

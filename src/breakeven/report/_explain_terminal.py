@@ -17,6 +17,7 @@ from breakeven.report._explain_strip_text import strip_block
 from breakeven.report._explain_text import busy_sentence, headline
 from breakeven.report._program_text import program_sentences, threads_sentences
 from breakeven.report._result_table import CHOICE_STYLES, device_label
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._text import plural, printable
 from breakeven.units import format_bytes, format_count
 from breakeven.verdict import DeviceKind, ExplainReport
@@ -77,6 +78,8 @@ def _head(report: ExplainReport) -> Iterator[Text]:
     for warning in busy_warnings((*report.caveats, *of_results)):
         yield Text(warning, style="yellow")
     yield Text(_facts(report), style="dim")
+    for name, text in side_effect_lines(report):
+        yield Text(f"{name}: {text}", style="dim")
 
 
 def _facts(report: ExplainReport) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from breakeven.device import HostCalibration, HostCpu, HostFigure, HostSpec
-from breakeven.report._json import encode_document
+from breakeven.report._json import described_schema, encode_document
 from breakeven.report._text import duration_with_interval, printable, shorten
 from breakeven.units import format_digits, format_duration, format_percent
 
@@ -33,7 +34,20 @@ _COSTS = (
 )
 
 
-class _CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator costs this host.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        host: Its costs, as predictions use them.
+        single_thread_speed: How many times as fast as the reference host one of its threads is.
+        figures: What was measured.
+        num_rounds: Rounds, each of which measured every figure once.
+        device_name: The CUDA device on which launches were measured too; empty without one.
+        is_remembered: Whether it was measured by an earlier command.
+        other_load_fraction: Share of its processors that other processes used meanwhile.
+    """
+
     schema_version: int
     host: HostSpec
     single_thread_speed: float
@@ -44,7 +58,23 @@ class _CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
     other_load_fraction: float
 
 
-class _Cpu(msgspec.Struct, frozen=True, kw_only=True):
+class Cpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A CPU that may feed GPUs.
+
+    Args:
+        id: Stable lower-case identifier: ``epyc-7742``.
+        name: What people call it.
+        vendor: ``amd``, ``intel``, ``apple`` or ``arm``.
+        core: Its microarchitecture: ``Zen 2``.
+        num_cores: Physical cores of one socket.
+        boost_hz: Highest clock of one core.
+        release_year: Year of release.
+        single_thread_speed: How many times as fast as the reference host one of its threads is.
+        is_virtual: Whether it is what a virtual machine shows.
+        aliases: Other names for it.
+        source: Where its figures are from.
+    """
+
     id: str
     name: str
     vendor: str
@@ -58,9 +88,16 @@ class _Cpu(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class _HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
+class HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The table of CPUs, or one of them.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        hosts: In the order of the table.
+    """
+
     schema_version: int
-    hosts: tuple[_Cpu, ...]
+    hosts: tuple[Cpu, ...]
 
 
 def calibration_to_json(
@@ -72,7 +109,7 @@ def calibration_to_json(
 ) -> bytes:
     """Return a measured host as one JSON document; times are in nanoseconds per call."""
     return encode_document(
-        _CalibrationDocument(
+        CalibrationDocument(
             schema_version=CALIBRATION_SCHEMA_VERSION,
             host=calibration.host,
             single_thread_speed=single_thread_speed,
@@ -82,6 +119,17 @@ def calibration_to_json(
             is_remembered=is_remembered,
             other_load_fraction=other_load_fraction,
         )
+    )
+
+
+def calibration_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``calibration_to_json`` gives."""
+    return described_schema(
+        CalibrationDocument,
+        schema_id=f"urn:breakeven:schema:calibrate:{CALIBRATION_SCHEMA_VERSION}",
+        version=CALIBRATION_SCHEMA_VERSION,
+        title="Host of breakeven calibrate",
+        description="What `breakeven calibrate --json` prints. Times are in nanoseconds per call.",
     )
 
 
@@ -132,10 +180,10 @@ def busy_note(other_load_fraction: float) -> str:
 def hosts_to_json(cpus: Sequence[HostCpu]) -> bytes:
     """Return ``{schema_version, hosts[]}`` as one JSON document."""
     return encode_document(
-        _HostsDocument(
+        HostsDocument(
             schema_version=HOSTS_SCHEMA_VERSION,
             hosts=tuple(
-                _Cpu(
+                Cpu(
                     id=cpu.id,
                     name=cpu.name,
                     vendor=cpu.vendor,
@@ -151,6 +199,17 @@ def hosts_to_json(cpus: Sequence[HostCpu]) -> bytes:
                 for cpu in cpus
             ),
         )
+    )
+
+
+def hosts_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``hosts_to_json`` gives."""
+    return described_schema(
+        HostsDocument,
+        schema_id=f"urn:breakeven:schema:hosts:{HOSTS_SCHEMA_VERSION}",
+        version=HOSTS_SCHEMA_VERSION,
+        title="Hosts of breakeven devices",
+        description="What `breakeven devices --hosts --json` prints. Clocks are in hertz.",
     )
 
 

@@ -23,6 +23,7 @@ from breakeven.report._program_text import (
     training_title,
 )
 from breakeven.report._result_table import reference_cpu, sort_results
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._text import duration_with_interval, printable, ratio_alone
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent
@@ -45,6 +46,7 @@ def check_page(report: CheckReport) -> Page:
         facts=(
             *step_facts(report.target, report.step),
             *program_lines(report.program),
+            *side_effect_lines(report),
             *host_facts(report.host),
         ),
         sections=(

@@ -35,6 +35,7 @@ from breakeven.report._explain_text import (
 )
 from breakeven.report._html_model import Page, PageBar, PageSection, PageTable, caveat_section
 from breakeven.report._program_text import program_lines, program_sentences, threads_sentences
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._text import (
     duration_with_interval,
     printable,
@@ -73,6 +74,7 @@ def explain_page(report: ExplainReport) -> Page:
         facts=(
             *step_facts(report.target, report.step),
             *program_lines(report.program),
+            *side_effect_lines(report),
             *host_facts(report.host),
         ),
         sections=(

@@ -14,6 +14,7 @@ from breakeven.report._chart_build import (
 from breakeven.report._chart_svg import published_text, svg_chart
 from breakeven.report._check_text import busy_warnings, grouped_caveats, host_facts
 from breakeven.report._html_model import Page, PageSection, PageTable, caveat_section
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._sweep_crossovers import headline
 from breakeven.report._text import printable, shorten
 from breakeven.verdict import (
@@ -38,7 +39,11 @@ def sweep_page(report: SweepReport) -> Page:
         title=f"When does a GPU pay off for {printable(report.target, 120)}, by {words}?",
         answers=(headline(report),),
         warnings=sweep_warnings(report),
-        facts=(*_sweep_facts(report), *host_facts(report.host)),
+        facts=(
+            *_sweep_facts(report),
+            *side_effect_lines(report),
+            *host_facts(report.host),
+        ),
         sections=(
             *crossover_section(report, level=2),
             *sweep_sections(report, level=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from breakeven.report._json import encode_document
+from breakeven.report._json import described_schema, encode_document
 from breakeven.report._rule_page import RulePage
 
 RULES_SCHEMA_VERSION = 1
@@ -22,26 +23,51 @@ _GAP = 2
 _LEAST_TITLE_CHARACTERS = 36
 
 
-class _RuleEntry(msgspec.Struct, frozen=True, kw_only=True):
+class RuleEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule behind findings; texts are Markdown.
+
+    Args:
+        code: Stable code: ``SYNC001``.
+        cause: Root cause that it detects: ``SYNC_ITEM``.
+        title: What it finds, in one sentence without its full stop.
+        page: All there is to know of it.
+    """
+
     code: str
     cause: str
     title: str
     page: str
 
 
-class _RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
+class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All rules, or those of one code or cause.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        rules: By code.
+    """
+
     schema_version: int
-    rules: tuple[_RuleEntry, ...]
+    rules: tuple[RuleEntry, ...]
 
 
 def rules_to_json(pages: Sequence[RulePage]) -> bytes:
     """Return ``{schema_version, rules[{code, cause, title, page}]}``, texts in Markdown."""
     entries = (
-        _RuleEntry(code=page.code, cause=page.cause, title=page.title, page=page.markdown)
+        RuleEntry(code=page.code, cause=page.cause, title=page.title, page=page.markdown)
         for page in pages
     )
-    return encode_document(
-        _RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries))
+    return encode_document(RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries)))
+
+
+def rules_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``rules_to_json`` gives."""
+    return described_schema(
+        RulesDocument,
+        schema_id=f"urn:breakeven:schema:rules:{RULES_SCHEMA_VERSION}",
+        version=RULES_SCHEMA_VERSION,
+        title="Rules of breakeven rules",
+        description="What `breakeven rules --json` prints; texts are in Markdown.",
     )
 
 

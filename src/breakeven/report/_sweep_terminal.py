@@ -14,6 +14,7 @@ from breakeven.report._chart_model import Chart, Scale
 from breakeven.report._chart_terminal import chart_text
 from breakeven.report._check_text import busy_warnings
 from breakeven.report._result_table import glyphs_for
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._sweep_crossovers import (
     crossover_groups,
     crossover_lines,
@@ -92,6 +93,7 @@ def _facts(report: SweepReport) -> Iterator[str]:
     cpus = dict.fromkeys(_without_threads(name) for name in _cpu_names(report))
     if cpus and set(cpus) != {host.name}:
         yield "CPU: " + ", ".join(printable(name, 80) for name in cpus)
+    yield from (f"{name}: {text}" for name, text in side_effect_lines(report))
 
 
 def _threads(report: SweepReport) -> str:

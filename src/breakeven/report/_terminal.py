@@ -25,6 +25,7 @@ from breakeven.report._result_table import (
     glyphs_for,
     result_table,
 )
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._text import plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
@@ -135,7 +136,8 @@ def _facts(report: CheckReport) -> Iterator[str]:
             f"host {format_duration(step.host_ns, 2)}",
         ]
     )
-    yield from (f"{name}: {text}" for name, text in program_lines(report.program))
+    more = (*program_lines(report.program), *side_effect_lines(report))
+    yield from (f"{name}: {text}" for name, text in more)
     yield "host: " + " · ".join(
         [
             printable(host.name, 80),

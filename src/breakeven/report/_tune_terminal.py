@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from breakeven.report._check_text import busy_warnings
+from breakeven.report._side_effects_text import side_effect_lines
 from breakeven.report._text import plural, printable
 from breakeven.report._tune_text import (
     OUTCOME_STYLES,
@@ -50,7 +51,8 @@ def render_tuning(report: TuneReport, console: Console, *, hints: Sequence[str] 
     for warning in busy_warnings(report.caveats):
         _say(console, Text(warning, style="yellow"))
     console.line()
-    for fact in (target_line(report), machine_line(report)):
+    effects = (f"{name}: {text}" for name, text in side_effect_lines(report))
+    for fact in (target_line(report), machine_line(report), *effects):
         _say(console, Text(fact, style="dim"))
     _render_trials(report, console)
     _render_configuration(report, console)

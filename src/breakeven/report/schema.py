@@ -1,8 +1,7 @@
 """Print the JSON Schema of a document.
 
 Run ``python -m breakeven.report.schema check > docs/schema/check.schema.json``, and the same with
-``explain``, ``sweep``, ``tune``, ``validate`` and ``workloads``, after a change of the reports'
-types.
+the names of the other documents, after a change of their types.
 """
 
 from __future__ import annotations
@@ -10,16 +9,26 @@ from __future__ import annotations
 import argparse
 import sys
 
+from breakeven.report._compare_json import comparison_schema
+from breakeven.report._device_sheet import devices_schema
 from breakeven.report._explain_json import explanation_schema
+from breakeven.report._host_sheet import calibration_schema, hosts_schema
 from breakeven.report._json import encode_document, json_schema
+from breakeven.report._rule_sheet import rules_schema
 from breakeven.report._sweep_json import sweep_schema
 from breakeven.report._systems_json import systems_schema
 from breakeven.report._tune_json import tune_schema
 from breakeven.report._validation_json import validation_schema
 
+# By the command that prints the document; `devices --hosts` prints one of its own.
 SCHEMAS = {
+    "calibrate": calibration_schema,
     "check": json_schema,
+    "compare": comparison_schema,
+    "devices": devices_schema,
     "explain": explanation_schema,
+    "hosts": hosts_schema,
+    "rules": rules_schema,
     "sweep": sweep_schema,
     "tune": tune_schema,
     "validate": validation_schema,
@@ -27,7 +36,7 @@ SCHEMAS = {
 }
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Print the JSON Schema of a command's document.")
-    parser.add_argument("command", nargs="?", choices=tuple(SCHEMAS), default="check")
-    schema = SCHEMAS[parser.parse_args().command]()
+    parser = argparse.ArgumentParser(description="Print the JSON Schema of a document.")
+    parser.add_argument("document", nargs="?", choices=tuple(SCHEMAS), default="check")
+    schema = SCHEMAS[parser.parse_args().document]()
     sys.stdout.write(encode_document(schema).decode())

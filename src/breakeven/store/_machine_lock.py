@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import platform
 import re
@@ -49,4 +50,5 @@ def _lock_file() -> Path:
         is_writable = False
     if is_writable:
         return folder / f"measuring-{name}.lock"
-    return Path(tempfile.gettempdir()) / f"breakeven-{os.getuid()}-{name}.lock"
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # Windows has no numbers
+    return Path(tempfile.gettempdir()) / f"breakeven-{user}-{name}.lock"

@@ -21,16 +21,20 @@ from breakeven.verdict import (
     CheckReport,
     DeviceResult,
     ExplainReport,
+    ProgramSummary,
     SweepPoint,
     SweepReport,
     SystemReport,
     SystemsReport,
+    Verdict,
 )
 
 Report = CheckReport | ExplainReport | SweepReport | SystemsReport
 _T = TypeVar("_T")
 # A year: no step takes so long.
 _LONGEST_NS = 3.2e16
+# By so much the ends of an interval that has no width may pass its middle.
+_ROUNDING = 1 + 1e-9
 
 _WRITERS = "reports are written by: breakeven check, explain, sweep or workloads with -o FILE"
 _RERUN = "write it again, with -o FILE --force"
@@ -209,6 +213,12 @@ def _ensure_whole(report: Report) -> None:
             raise msgspec.ValidationError(
                 f"a time of {value_ns:g} ns with an interval from {low_ns:g} to {high_ns:g} ns"
             )
+    for ratio in _ratios(report):
+        if not 0 < ratio.low <= ratio.speedup * _ROUNDING <= ratio.high * _ROUNDING**2:
+            raise msgspec.ValidationError(
+                f"a ratio of {ratio.speedup:g} with an interval from {ratio.low:g} to "
+                f"{ratio.high:g}"
+            )
     match report:
         case CheckReport():
             if not report.results:
@@ -225,6 +235,14 @@ def _ensure_whole(report: Report) -> None:
                 for sweep in system.sweeps:
                     _ensure_whole_sweep(sweep)
                 _ensure_whole_tables(system)
+
+
+def _ratios(report: Report) -> Iterator[Verdict | ProgramSummary]:
+    """Yield what has a ratio of times with its interval."""
+    if isinstance(report, CheckReport | ExplainReport):
+        yield report.verdict
+        if report.program is not None:
+            yield report.program
 
 
 def _times(report: Report) -> Iterator[tuple[float, float, float]]:

@@ -118,17 +118,17 @@ class KeptRuns:
             yield dataclasses.replace(done, request=asked[done.request])
 
     def _sent(self, request: RunRequest) -> RunRequest:
-        needs_cuda = bool(self._has_cuda) and not request.on_cuda
+        needs_cuda = bool(self._has_cuda) and not request.on_gpu
         return replace(request, has_cuda=True) if needs_cuda else request
 
     def _is_retried(self, done: EngineRun) -> bool:
         if isinstance(done.answer, PlainRun):
             return is_worth_repeating(done.answer)
-        may_refuse = not self._has_cuda and not done.request.on_cuda
+        may_refuse = not self._has_cuda and not done.request.on_gpu
         return may_refuse and done.answer.kind in REFUSALS
 
     def _note_refusal(self, done: EngineRun, *, has_cuda: bool) -> None:
-        if isinstance(done.answer, PlainRun) and not done.request.on_cuda:
+        if isinstance(done.answer, PlainRun) and not done.request.on_gpu:
             self._has_cuda = has_cuda or bool(self._has_cuda)
 
     def _keep(self, request: RunRequest, run: PlainRun, machine: MachineKey) -> None:

@@ -66,7 +66,7 @@ class MeasuredGrid:
     def __init__(
         self, runs: ScriptRuns, kept: KeptRuns, axes: Sequence[SweepAxis], *,
         is_there: Callable[[Settings], bool], loader_at: LoaderAt, progress: SweepProgress,
-        on_point: Callable[[Settings], None], has_cuda: bool,
+        on_point: Callable[[Settings], None], has_gpu: bool,
     ) -> None:  # fmt: skip
         self._runs = runs
         self._kept = kept
@@ -74,7 +74,7 @@ class MeasuredGrid:
         self._loader_at = loader_at
         self._progress = progress
         self._on_point = on_point
-        self._has_cuda = has_cuda
+        self._has_gpu = has_gpu
         self._last_s: float | None = None
         self.cpu: dict[Values, PlainRun] = {}
         self.gpu: dict[Values, PlainRun] = {}
@@ -201,9 +201,9 @@ class MeasuredGrid:
             loader = self._loader_at(job.settings)
             request = self._runs.plain_request(job.settings, loader, budget_s)
             by_request.setdefault(request, []).append(job)
-            if self._has_cuda:
+            if self._has_gpu:
                 by_request.setdefault(
-                    replace(request, on_cuda=True, tries_threads=False), []
+                    replace(request, on_gpu=True, tries_threads=False), []
                 ).append(job)
         waiting = list(by_request)
         self._begin(by_request, waiting)
@@ -224,14 +224,14 @@ class MeasuredGrid:
         self, by_request: Mapping[RunRequest, Sequence[_Job]], waiting: Sequence[RunRequest]
     ) -> None:
         if waiting:
-            where = "GPU" if waiting[0].on_cuda else "CPU"
+            where = "GPU" if waiting[0].on_gpu else "CPU"
             at = describe(by_request[waiting[0]][0].settings)
             self._progress.begin(f"measuring the step on this {where} at {at}", self._last_s)
 
     def _take(self, job: _Job, done: EngineRun) -> None:
         key = self.key(job.settings)
         problem = self._problem(job, done)
-        if done.request.on_cuda:
+        if done.request.on_gpu:
             if isinstance(done.answer, PlainRun) and problem is None:
                 self.gpu[key] = done.answer
             elif problem is not None:

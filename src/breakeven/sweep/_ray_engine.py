@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from breakeven.capture import (
+    KEEP_NOTHING,
     FailureKind,
+    Keep,
     PlainRun,
     RunFailure,
     RunRequest,
@@ -63,16 +65,22 @@ class RayEngine:
             that this machine belongs to.
         machine: Custom resource of the nodes that measure; empty for all nodes.
         progress: Is told which machines measure, and which are waited for.
+        keep: What of the script's side effects on the nodes is to be real; by default nothing.
 
     Raises:
         BreakevenError: Ray is not installed.
     """
 
     def __init__(
-        self, address: str | None = None, machine: str = "", progress: Progress | None = None
+        self,
+        address: str | None = None,
+        machine: str = "",
+        progress: Progress | None = None,
+        keep: Keep = KEEP_NOTHING,
     ) -> None:
         self._connection = RayConnection(address, machine)
         self._progress = progress or SilentProgress()
+        self._keep = keep
         # Every node seen so far; an id is never used again.
         self._machines: dict[str, MachineKey] = {}
         self._dead: set[str] = set()
@@ -148,7 +156,7 @@ class RayEngine:
                 continue
             waiting.remove(request)
             busy.add(node.address)
-            data = msgspec.json.encode(_task(request))
+            data = msgspec.json.encode(_task(request, self._keep))
             reference = self._connection.start("measure", data, node, takes_all=True)
             jobs[reference] = _Job(request, node, monotonic())
         for request in waiting:
@@ -195,7 +203,7 @@ class RayEngine:
         return alive
 
     def _describe(self, nodes: Sequence[RayNode]) -> None:
-        place = msgspec.json.encode(NodePlace.here())
+        place = msgspec.json.encode(NodePlace.here(self._keep))
         started = {
             self._connection.start("describe", place, node, takes_all=False): node
             for node in nodes
@@ -254,13 +262,13 @@ def _check_alike(found: Mapping[MachineKey, RayNode]) -> None:
 
 
 def _suits(node: RayNode, request: RunRequest) -> bool:
-    return node.has_gpu or not request.on_cuda
+    return node.has_gpu or not request.on_gpu
 
 
-def _task(request: RunRequest) -> NodeTask:
+def _task(request: RunRequest, keep: Keep) -> NodeTask:
     target = request.target
     digest = None if target.kind is TargetKind.MODULE else file_digest(target.path)
-    return NodeTask(request=request, place=NodePlace.here(), target_sha256=digest or "")
+    return NodeTask(request=request, place=NodePlace.here(keep), target_sha256=digest or "")
 
 
 def _decode(data: bytes, node: RayNode) -> NodeAnswer:

@@ -15,6 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture import (
+    KEEP_NOTHING,
+    Keep,
     Launcher,
     PlainRun,
     RunFailure,
@@ -41,15 +43,21 @@ class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
         raw_folder: Working directory.
         settings: The environment variables that set up torch and its libraries; others of their
             kind are unset.
+        keep: What of the script's side effects is to be real.
     """
 
     raw_folder: bytes
     settings: dict[str, str]
+    keep: Keep = KEEP_NOTHING
 
     @classmethod
-    def here(cls) -> NodePlace:
-        """Return what a script would find here."""
-        return cls(raw_folder=os.fsencode(Path.cwd()), settings=_settings())
+    def here(cls, keep: Keep = KEEP_NOTHING) -> NodePlace:
+        """Return what a script would find here.
+
+        Args:
+            keep: What of its side effects is to be real.
+        """
+        return cls(raw_folder=os.fsencode(Path.cwd()), settings=_settings(), keep=keep)
 
     @property
     def folder(self) -> str:
@@ -169,7 +177,7 @@ class _WarmLauncher:
         if self._launcher is None or self._place != place:
             self._close()
             with _apart_from_ray(place) as self.caveats:
-                self._launcher, self._place = Launcher(), place
+                self._launcher, self._place = Launcher(place.keep), place
         return self._launcher
 
     def give_up(self, error: BreakevenError | _RefusedError) -> bytes:

@@ -103,11 +103,11 @@ class SweepStages:
         )
         self._steps = steps
 
-    def measure(self, *, has_cuda: bool) -> None:
+    def measure(self, *, has_gpu: bool) -> None:
         """Time the steps here, at as many points as tell the others.
 
         Args:
-            has_cuda: Time them on this machine's GPU too.
+            has_gpu: Time them on this machine's GPU too.
         """
         self._measured = MeasuredGrid(
             self._runs,
@@ -117,7 +117,7 @@ class SweepStages:
             loader_at=self._traced.loader_at,
             progress=self._progress,
             on_point=self._finish,
-            has_cuda=has_cuda,
+            has_gpu=has_gpu,
         )
         self._measured.measure(self._gpu_times)
         for position, settings in enumerate(self._grid):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from breakeven.calibrate import check_host_name, find_hosts
-from breakeven.capture import Launcher, find_target
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.check import select_devices
 from breakeven.simulate import Strategy
 from breakeven.sweep._axes import assign_roles
@@ -29,6 +31,7 @@ def sweep_target(
     engine: Engine | None = None,
     strategy: Strategy = Strategy.DDP,
     is_fresh: bool = False,
+    keep: Keep = KEEP_NOTHING,
     progress: SweepProgress | None = None,
 ) -> SweepReport:
     """Time the training step of ``target`` along its knobs, on this CPU and on GPUs.
@@ -47,6 +50,7 @@ def sweep_target(
         engine: Where steps are measured; on this machine by default.
         strategy: How several GPUs share a step.
         is_fresh: Measure also what was measured before.
+        keep: What of the target's side effects is to be real; by default nothing.
         progress: Is told what happens.
 
     Raises:
@@ -58,7 +62,7 @@ def sweep_target(
     specs = select_devices(devices)
     check_host_name(host)
     found = find_target(target, is_module=is_module)
-    with Launcher() as launcher:
+    with Launcher(keep) as launcher:
         progress.begin("starting torch")
         ready = launcher.ready()
         host_spec, here = find_hosts(host, launcher)
@@ -67,9 +71,10 @@ def sweep_target(
         stages = SweepStages(axes, runs, kept, specs, host_spec, here, strategy, progress)
         stages.record()
         stages.predict()
-        stages.measure(has_cuda=ready.has_cuda and engine is None)
+        stages.measure(has_gpu=bool(ready.gpu) and engine is None)
         kept.complete()
         progress.end()
-    return stages.report(
+    report = stages.report(
         target=found.label, arguments=tuple(arguments), torch_version=ready.torch_version
     )
+    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)

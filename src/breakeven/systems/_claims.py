@@ -9,13 +9,13 @@ from breakeven.timing import Estimate
 from breakeven.units import format_digits
 from breakeven.verdict import ClaimOutcome
 
-# Begins the reason of a claim that is open though there is a figure for it.
-OPEN_BECAUSE = "Outside of the band, but its interval reaches into it"
+_REACHES_INTO = "Outside of the band, but its interval reaches into it. "
+_REACHES_BEYOND = "Within the band, but its interval reaches beyond it. "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Figures that count as agreeing with a published one. Fixed before anything is predicted.
+    """Figures that count as agreeing with a published one.
 
     Args:
         low: The smallest.
@@ -27,6 +27,20 @@ class Band:
 
     def __contains__(self, figure: float) -> bool:
         return self.low <= figure <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Whether a figure agrees, and what its interval takes from that.
+
+    Args:
+        outcome: By where the figure lies.
+        remark: Begins the reason of the claim, with a space behind it; empty where the whole
+            interval lies as the figure does.
+    """
+
+    outcome: ClaimOutcome
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +75,11 @@ def ratio_of(slower: Estimate, faster: Estimate) -> Ratio:
     )
 
 
-def judge(value: float, low: float, high: float | None, band: Band) -> ClaimOutcome:
+def judge(value: float, low: float, high: float | None, band: Band) -> Judgement:
     """Return whether a figure agrees with a published one.
 
-    It agrees where it lies in the band, and disagrees where all of its interval lies outside;
-    between these the interval is too wide to say.
+    It agrees where it lies in the band, with a remark where its interval leaves the band, and
+    disagrees where all of its interval lies outside; between these the interval is too wide to say.
 
     Args:
         value: Ours.
@@ -73,7 +87,10 @@ def judge(value: float, low: float, high: float | None, band: Band) -> ClaimOutc
         high: Upper end; None where there is none.
         band: Figures that agree.
     """
+    highest = math.inf if high is None else high
     if value in band:
-        return ClaimOutcome.AGREES
-    reaches_band = low <= band.high and (high is None or high >= band.low)
-    return ClaimOutcome.OPEN if reaches_band else ClaimOutcome.DISAGREES
+        is_within = low in band and highest in band
+        return Judgement(outcome=ClaimOutcome.AGREES, remark="" if is_within else _REACHES_BEYOND)
+    if low <= band.high and highest >= band.low:
+        return Judgement(outcome=ClaimOutcome.OPEN, remark=_REACHES_INTO)
+    return Judgement(outcome=ClaimOutcome.DISAGREES)

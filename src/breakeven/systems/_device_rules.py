@@ -6,9 +6,9 @@ import msgspec
 
 from breakeven.capture import run_on_pretended_gpus
 from breakeven.device import find_device
+from breakeven.systems._bands import DEVICE_COPY_BAND
 from breakeven.systems._bench import Bench, script_path
 from breakeven.systems._device_rules_copies import (
-    FASTER_FACTOR,
     CopyTimes,
     copy_tables,
     time_copies,
@@ -139,16 +139,16 @@ def copies_claim(copies: tuple[CopyTimes, ...]) -> Claim:
         copies: Of the largest size on each GPU, among others.
     """
     ratios = {copy.device: copy.pinned_ratio for copy in copies if copy.is_largest}
-    if all(ratio.low >= FASTER_FACTOR for ratio in ratios.values()):
+    if all(ratio.low >= DEVICE_COPY_BAND.low for ratio in ratios.values()):
         outcome = ClaimOutcome.AGREES
-    elif any(ratio.high < FASTER_FACTOR for ratio in ratios.values()):
+    elif any(ratio.high < DEVICE_COPY_BAND.low for ratio in ratios.values()):
         outcome = ClaimOutcome.DISAGREES
     else:
         outcome = ClaimOutcome.OPEN
     found = ", ".join(f"{device} {ratio}" for device, ratio in ratios.items())
     return Claim(
-        claim=f"1 GB takes at least {format_ratio(FASTER_FACTOR)} as long between host and device, "
-        "even from pinned memory, as inside the device",
+        claim=f"1 GB takes at least {format_ratio(DEVICE_COPY_BAND.low)} as long between host and "
+        "device, even from pinned memory, as inside the device",
         published="far slower",
         ours=found,
         outcome=outcome,

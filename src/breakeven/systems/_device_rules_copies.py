@@ -22,8 +22,6 @@ from breakeven.verdict import (
 
 _GPUS = ("T4", "A100 SXM4 80GB", "RTX 4090")
 _SIZES_BYTES = (4, 4_000, 64_000, 1_000_000, 16_000_000, 256_000_000, 1_000_000_000)
-# "Far slower": not within the spread of links and memories, which is a factor of 2 or 3.
-FASTER_FACTOR = 5.0
 
 _DEVICE, _HOST = "cuda:0", "cpu"
 _FLOAT_BYTES = 4

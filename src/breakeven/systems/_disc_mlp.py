@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from breakeven.systems._bands import DISC_MLP_BAND
 from breakeven.systems._bench import Bench
-from breakeven.systems._claims import Band, judge
+from breakeven.systems._claims import Judgement, judge
 from breakeven.systems._published import (
     DISC_MLP_CROSSOVER_DEPTH,
     DISC_MLP_CROSSOVER_PARAMETERS,
@@ -42,7 +43,6 @@ _STEPS_PER_RUN = 1_000  # 100 epochs of 1,000 points, 100 of them per step
 _LAPTOP_GPU = "RTX 2070 Max-Q"
 _OLDER_LAPTOP_GPU = "GTX 1060 6GB"
 _GPUS = (_LAPTOP_GPU, _OLDER_LAPTOP_GPU, "RTX 4060 Laptop", "T4", "RTX 4090", "A100 SXM4 80GB")
-_BAND = Band(low=300_000, high=3_000_000)
 _PARAMETERS = "num_parameters"
 
 
@@ -159,11 +159,11 @@ def crossover_claim(sweep: SweepReport) -> Claim:
     outcome = found.get(_LAPTOP_GPU)
     match outcome:
         case Crossover():
-            judged = judge(outcome.value, outcome.low, outcome.high, _BAND)
+            judged = judge(outcome.value, outcome.low, outcome.high, DISC_MLP_BAND)
         case NoCrossover():
-            judged = ClaimOutcome.DISAGREES
+            judged = Judgement(outcome=ClaimOutcome.DISAGREES)
         case None:  # too few depths gave an answer
-            judged = ClaimOutcome.OPEN
+            judged = Judgement(outcome=ClaimOutcome.OPEN)
         case _:
             assert_never(outcome)
     older = found.get(_OLDER_LAPTOP_GPU)
@@ -171,10 +171,10 @@ def crossover_claim(sweep: SweepReport) -> Claim:
         claim="A laptop GPU of 2018 or 2019 is faster from somewhere within 0.3–3 M parameters on",
         published=f"from about {format_count(DISC_MLP_CROSSOVER_PARAMETERS)} parameters on",
         ours=f"{_LAPTOP_GPU}: {_in_words(_LAPTOP_GPU, outcome)}",
-        outcome=judged,
-        because=f"{_at_published_depth(sweep)}{_OLDER_LAPTOP_GPU} (desktop datasheet): "
-        f"{_in_words(_OLDER_LAPTOP_GPU, older)}. The post names neither its CPU nor its GPU; a "
-        "faster CPU moves the crossover to more parameters.",
+        outcome=judged.outcome,
+        because=f"{judged.remark}{_at_published_depth(sweep)}{_OLDER_LAPTOP_GPU} (desktop "
+        f"datasheet): {_in_words(_OLDER_LAPTOP_GPU, older)}. The post names neither its CPU "
+        "nor its GPU; a faster CPU moves the crossover to more parameters.",
     )
 
 

@@ -7,20 +7,19 @@ import tempfile
 from pathlib import Path
 
 from breakeven.capture import run_script
+from breakeven.systems._bands import NEURAL_ODE_BAND
 from breakeven.systems._bench import Bench, script_path
-from breakeven.systems._claims import OPEN_BECAUSE, Band, judge, ratio_of
+from breakeven.systems._claims import judge, ratio_of
 from breakeven.systems._neural_ode_cpu import CpuRun, measure_cpu
 from breakeven.systems._neural_ode_gpu import GpuRun, predict_gpus
 from breakeven.systems._neural_ode_published import (
     NEURAL_ODE_CLAIM,
-    NEURAL_ODE_FACTOR,
     NEURAL_ODE_ITERATIONS,
     NEURAL_ODE_SOURCE,
 )
 from breakeven.units import format_digits, format_duration
 from breakeven.verdict import (
     Claim,
-    ClaimOutcome,
     ColumnKind,
     RowSource,
     SystemReport,
@@ -164,23 +163,20 @@ def slowdown_claim(
     k40 = [run for run in gpu_runs if run.is_k40 and run.is_of_its_day is is_of_its_day]
     gpu = min(k40, key=lambda run: run.step.value_ns)
     ratio = ratio_of(gpu.step, cpu.step)
-    band = Band(low=NEURAL_ODE_FACTOR, high=float("inf"))
-    outcome = judge(ratio.value, ratio.low, ratio.high, band)
+    judged = judge(ratio.value, ratio.low, ratio.high, NEURAL_ODE_BAND)
     software = "the software of the source's years" if is_of_its_day else "today's software"
     return Claim(
         claim=f"With {software}, the CPU at its best trains at least "
-        f"{format_digits(NEURAL_ODE_FACTOR)} times as fast as a K40",
+        f"{format_digits(NEURAL_ODE_BAND.low)} times as fast as a K40",
         published=NEURAL_ODE_CLAIM,
         ours=f"{ratio}: {cpu.device}, {cpu.solver}, {format_duration(cpu.step.value_ns)}; K40, "
         f"{gpu.solver}, {format_duration(gpu.step.value_ns)}",
-        outcome=outcome,
-        because=_because(outcome, cpu_runs, k40, is_of_its_day=is_of_its_day),
+        outcome=judged.outcome,
+        because=judged.remark + _because(cpu_runs, k40, is_of_its_day=is_of_its_day),
     )
 
 
-def _because(
-    outcome: ClaimOutcome, cpu_runs: tuple[CpuRun, ...], k40: list[GpuRun], *, is_of_its_day: bool
-) -> str:
+def _because(cpu_runs: tuple[CpuRun, ...], k40: list[GpuRun], *, is_of_its_day: bool) -> str:
     eager_ns = min(run.step_ns for run in cpu_runs if run.step and not run.is_compiled)
     fastest, slowest = (choose(k40, key=lambda run: run.step.value_ns) for choose in (min, max))
     times = format_digits(fastest.step.value_ns / eager_ns, 2)
@@ -196,4 +192,4 @@ def _because(
             ". Of the years' software only the kernels enter: what the host takes is measured "
             "with today's"
         )
-    return f"{OPEN_BECAUSE}. {reason}." if outcome is ClaimOutcome.OPEN else f"{reason}."
+    return f"{reason}."

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from breakeven.capture import PlainRun
 from breakeven.simulate import StepPrediction
+from breakeven.systems._bands import RNN_STREAM_BANDS, RNN_STREAM_FACTOR
 from breakeven.systems._bench import Bench
-from breakeven.systems._claims import OPEN_BECAUSE, Band, judge, ratio_of
+from breakeven.systems._claims import judge, ratio_of
 from breakeven.systems._published import RNN_STREAM_SOURCE, RNN_STREAM_SPEEDS, StreamSpeed
 from breakeven.timing import Estimate
 from breakeven.units import NS_PER_S, format_digits
@@ -27,7 +28,6 @@ _SCRIPT = "rnn_stream.py"
 # GPUs of Colab's free tier, each with the processor that Colab's machines with it mostly had.
 _COLAB = (("T4", "Xeon CPU @ 2.20GHz"), ("K80", "Xeon CPU @ 2.30GHz"))
 _GPUS_HERE = ("T4", "K80", "RTX 4090", "A100 SXM4 80GB")
-_FACTOR = 1.5
 # Colab's two virtual processors are the two hyperthreads of one core.
 _COLAB_THREADS = 1
 # A run ends once its steps have taken that long; those of the large batch are slow.
@@ -144,20 +144,20 @@ def _ratio_claim(
 ) -> Claim:
     ratio = ratio_of(cpu.measurement.estimate, gpu.estimate)
     of_this_machine = ratio_of(cpu.measurement.estimate, fed_from_here.estimate)
-    band = Band(low=speed.ratio / _FACTOR, high=speed.ratio * _FACTOR)
-    outcome = judge(ratio.value, ratio.low, ratio.high, band)
+    judged = judge(ratio.value, ratio.low, ratio.high, RNN_STREAM_BANDS[speed.batch_size])
     cpu_per_s = NS_PER_S / cpu.measurement.estimate.value_ns
     gpu_per_s = NS_PER_S / gpu.estimate.value_ns
     return Claim(
         claim=f"At batch {speed.batch_size:,} a {gpu.device.name} on a host like Colab's is "
         f"{format_digits(speed.ratio, 2)} times as fast as the CPU, within a factor of "
-        f"{format_digits(_FACTOR)}",
+        f"{format_digits(RNN_STREAM_FACTOR)}",
         published=f"{format_digits(speed.ratio, 2)}× ({format_digits(speed.gpu_per_s)} against "
         f"{format_digits(speed.cpu_per_s)} it/s)",
         ours=f"{ratio}: {format_digits(gpu_per_s)} it/s fed by {host}, against "
         f"{format_digits(cpu_per_s)} here",
-        outcome=outcome,
-        because=_because(outcome, speed, gpu_per_s, cpu_per_s)
+        outcome=judged.outcome,
+        because=judged.remark
+        + _because(judged.outcome, speed, gpu_per_s, cpu_per_s)
         + f" Fed by this machine itself: {of_this_machine}.",
     )
 
@@ -174,8 +174,6 @@ def _because(outcome: ClaimOutcome, speed: StreamSpeed, gpu_per_s: float, cpu_pe
         "ours runs torch of today and makes its frames on the GPU; how the source's loop was fed "
         "is not told"
     )
-    if outcome is ClaimOutcome.OPEN:
-        return f"{OPEN_BECAUSE}. {sides}: {reason}."
     return f"{sides}: {reason}."
 
 

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate import Edit, StepPrediction, build_program, simulate
+from breakeven.systems._bands import WEIGHT_UPDATE_BAND
 from breakeven.systems._bench import Bench
-from breakeven.systems._claims import OPEN_BECAUSE, Band, judge, ratio_of
+from breakeven.systems._claims import judge, ratio_of
 from breakeven.systems._published import (
     WEIGHT_UPDATE_BATCH_SIZE,
     WEIGHT_UPDATE_GPU,
@@ -24,7 +25,6 @@ from breakeven.units import NS_PER_S, format_digits, format_duration
 from breakeven.verdict import (
     Cell,
     Claim,
-    ClaimOutcome,
     ColumnKind,
     RowSource,
     SystemReport,
@@ -44,7 +44,6 @@ _VARIANTS = {
 # What replaced the update on the host: a call of the device's BLAS for each tensor.
 _SUCCESSOR = "single"
 _GPUS = (WEIGHT_UPDATE_GPU, "T4", "RTX 4090", "A100 SXM4 80GB")
-_BAND = Band(low=1.5, high=3.0)
 # The script's own update on the host is a method of this name.
 _UPDATE_FUNCTION = "step"
 # A sync that reads more than a value brings a tensor to the host.
@@ -222,25 +221,22 @@ def _speedup_claim(bench: Bench, traces: Mapping[str, StepTrace]) -> Claim:
     predictions = _predictions(bench, traces, WEIGHT_UPDATE_GPU)
     before, after = predictions[_HOST].estimate, predictions[_SUCCESSOR].estimate
     speedup = ratio_of(before, after)
-    outcome = judge(speedup.value, speedup.low, speedup.high, _BAND)
+    judged = judge(speedup.value, speedup.low, speedup.high, WEIGHT_UPDATE_BAND)
     published = " against ".join(f"{run.wall_s} s" for run in WEIGHT_UPDATE_RUNS)
     return Claim(
         claim=f"On a {WEIGHT_UPDATE_GPU} the update on the device makes training 1.5 to 3 times "
         "as fast as the update on the host",
         published=f"{format_digits(WEIGHT_UPDATE_SPEEDUP, 2)}× ({published})",
         ours=f"{speedup} on {WEIGHT_UPDATE_GPU} fed by {bench.host.name}",
-        outcome=outcome,
-        because=_because(outcome, before.value_ns, after.value_ns),
+        outcome=judged.outcome,
+        because=judged.remark + _because(before.value_ns, after.value_ns),
     )
 
 
-def _because(outcome: ClaimOutcome, before_ns: float, after_ns: float) -> str:
+def _because(before_ns: float, after_ns: float) -> str:
     """Return which part of the step decides the ratio, there and here."""
     saved = before_ns - after_ns
-    sides = (
+    return (
         f"The source saved as much as the rest of its step took; here {format_duration(saved)} "
-        f"are saved and {format_duration(after_ns)} remain, torch's launches and data loading"
+        f"are saved and {format_duration(after_ns)} remain, torch's launches and data loading."
     )
-    if outcome is ClaimOutcome.OPEN:
-        return f"{OPEN_BECAUSE}. {sides}."
-    return f"{sides}."

@@ -12,6 +12,10 @@ from breakeven.trace._events import Op as Op
 from breakeven.trace._events import Phase as Phase
 from breakeven.trace._events import Sync as Sync
 from breakeven.trace._events import TensorSpec as TensorSpec
+from breakeven.trace._file_write import FileChange as FileChange
+from breakeven.trace._file_write import FileWrite as FileWrite
+from breakeven.trace._file_write import FileWrites as FileWrites
+from breakeven.trace._file_write import WriteProtection as WriteProtection
 from breakeven.trace._run_facts import Call as Call
 from breakeven.trace._run_facts import HostArray as HostArray
 from breakeven.trace._run_facts import LoaderFacts as LoaderFacts

@@ -74,7 +74,7 @@ class Gate:
             budget_s=budget_s,
         )
         self._has_time = has_time
-        self._folder = tempfile.TemporaryDirectory(prefix="breakeven-numbers-")
+        self._folder = tempfile.TemporaryDirectory(prefix="numbers-", dir=launcher.folder)
         self._longest_s = 0.0
         self._perturbed: dict[tuple[float, int], RecordedNumbers | RunFailure] = {}
 
@@ -193,6 +193,8 @@ def _why(failure: RunFailure) -> str:
             return f"ended with status {failure.message}{after}"
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
+        case FailureKind.CUT_OFF:
+            return "closed the pipe on which breakeven listens"
         case FailureKind.OTHER_PROCESS:
             return "took its steps in processes of its own"
         case FailureKind.EXCEPTION:

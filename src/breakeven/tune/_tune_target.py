@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from breakeven.calibrate import find_host
 from breakeven.capture import (
+    KEEP_NOTHING,
+    Keep,
     Launcher,
     PlainRun,
     RunRequest,
@@ -55,12 +57,13 @@ def tune_target(
     is_exact_only: bool = False,
     tries_batch_size: bool = False,
     time_limit_s: float = 300.0,
+    keep: Keep = KEEP_NOTHING,
     progress: Progress | None = None,
 ) -> TuneReport:
     """Find the fastest configuration of the training step of ``target``, and prove it.
 
     The target runs again and again in child processes that end by themselves after enough steps;
-    its side effects up to then do happen. Nothing of it is changed.
+    the files that it writes until then are thrown away. Nothing of it is changed.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
@@ -74,6 +77,7 @@ def tune_target(
         is_exact_only: Keep only what changes no bit of losses and gradients.
         tries_batch_size: Try larger batches, which change the training.
         time_limit_s: Limit of each run, in seconds.
+        keep: What of the target's side effects is to be real; by default nothing.
         progress: Is told what happens.
 
     Raises:
@@ -82,7 +86,7 @@ def tune_target(
     started_ns = monotonic_ns()
     progress = progress or SilentProgress()
     found = find_target(target, arguments, is_module=is_module)
-    with Launcher() as launcher, Launcher() as second:
+    with Launcher(keep) as launcher, Launcher(keep) as second:
         progress.begin("starting torch")
         ready = launcher.ready()
         host = find_host(HERE, launcher)
@@ -95,7 +99,7 @@ def tune_target(
             launcher=launcher,
             second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
             takes_long_turns=ready.can_take_long_turns,
-            request=replace(runs.request, on_cuda=is_on_cuda),
+            request=replace(runs.request, on_gpu=is_on_cuda),
             facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
             budget=Budget(budget_s or default_budget_s(run_s)),
             startup_s=plain.startup_ns / NS_PER_S,
@@ -105,7 +109,7 @@ def tune_target(
         )
         confirmed, code = tuning.run(tries_batch_size=tries_batch_size)
         progress.end()
-    return _report(
+    report = _report(
         found,
         plain,
         confirmed,
@@ -114,6 +118,7 @@ def tune_target(
         num_steps=num_steps,
         duration_ns=monotonic_ns() - started_ns,
     )
+    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
 
 
 def step_facts(
@@ -246,7 +251,7 @@ def _is_on_cuda(device: Device, traced: TracedRun, *, has_cuda: bool) -> bool:
 
 
 def _measure_on_gpu(runs: Runs, target: Target) -> PlainRun:
-    plain = runs.measure_on_cuda()
+    plain = runs.measure_on_gpu()
     if plain is None:
         raise BreakevenError(
             f"{target.label} does not run on this machine's GPU",

@@ -95,3 +95,4 @@ from breakeven.verdict._tune_report import Outcome as Outcome
 from breakeven.verdict._tune_report import Trial as Trial
 from breakeven.verdict._tune_report import TuneReport as TuneReport
 from breakeven.verdict._tune_report import is_undecided as is_undecided
+from breakeven.verdict._without_source import without_source as without_source

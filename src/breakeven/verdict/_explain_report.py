@@ -6,6 +6,7 @@ import msgspec
 
 from breakeven.errors import Caveat
 from breakeven.simulate import Attribution, Bound, Finding, Side
+from breakeven.trace import FileWrites
 from breakeven.verdict._recording import Recording
 from breakeven.verdict._report import (
     DeviceResult,
@@ -98,6 +99,10 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
         caveats: Reasons to trust all figures less.
         recording: The step itself, in stored runs only.
         program: The whole training, which is more than its steps; null in older reports.
+        writes: What a run of the script wrote, and what became of that; null where it did not run,
+            and in older reports.
+        quiet_trackers: Names of the experiment trackers that the script used, and that logged
+            nothing in its runs.
     """
 
     schema_version: int
@@ -121,3 +126,5 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...] = ()
     recording: Recording | None = None
     program: ProgramSummary | None = None
+    writes: FileWrites | None = None
+    quiet_trackers: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from msgspec import Meta
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
+from breakeven.trace import FileWrites
 from breakeven.verdict._recording import Recording
 
 SCHEMA_VERSION = 2
@@ -313,6 +314,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         curves: Step times along the batch size; empty where it was not varied.
         recording: The step itself, in stored runs only: `explain` reads it.
         program: The whole training, which is more than its steps; null in older reports.
+        writes: What a run of the script wrote, and what became of that; null where it did not run,
+            and in older reports.
+        quiet_trackers: Names of the experiment trackers that the script used, and that logged
+            nothing in its runs.
     """
 
     schema_version: int
@@ -327,3 +332,5 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     curves: tuple[Curve, ...] = ()
     recording: Recording | None = None
     program: ProgramSummary | None = None
+    writes: FileWrites | None = None
+    quiet_trackers: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ import msgspec
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound
 from breakeven.timing import Source
+from breakeven.trace import FileWrites
 from breakeven.verdict._report import (
     Crossover,
     CurvePoint,
@@ -170,6 +171,10 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
             argument along which the number of parameters grows, also along ``num_parameters``.
         published: Figures of others to draw beside.
         caveats: Reasons to trust all figures less; those of one point are with it.
+        writes: What a run of the script wrote, and what became of that; null where it did not run,
+            and in older reports.
+        quiet_trackers: Names of the experiment trackers that the script used, and that logged
+            nothing in its runs.
     """
 
     schema_version: int
@@ -182,3 +187,5 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     crossovers: tuple[SweepCrossover, ...] = ()
     published: tuple[PublishedPoint, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    writes: FileWrites | None = None
+    quiet_trackers: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.trace import Configuration
+from breakeven.trace import Configuration, FileWrites
 
 TUNE_SCHEMA_VERSION = 1
 
@@ -142,6 +142,10 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         caveats: What to know of the measurement.
         is_undecided: Whether nothing is kept, though something looked clearly faster: runs differed
             too much, as on a busy machine, or the budget was too short.
+        writes: What a run of the script wrote, and what became of that; null where it did not run,
+            and in older reports.
+        quiet_trackers: Names of the experiment trackers that the script used, and that logged
+            nothing in its runs.
     """
 
     schema_version: int = TUNE_SCHEMA_VERSION
@@ -163,6 +167,8 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int
     caveats: tuple[Caveat, ...] = ()
     is_undecided: bool = False
+    writes: FileWrites | None = None
+    quiet_trackers: tuple[str, ...] = ()
 
 
 def is_undecided(trials: Iterable[Trial]) -> bool:

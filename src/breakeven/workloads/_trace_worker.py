@@ -53,6 +53,11 @@ class TraceWorker:
     """
 
     def __init__(self) -> None:
+        if not hasattr(os, "fork"):
+            raise BreakevenError(
+                "on Windows, the steps of workloads cannot be traced",
+                hint="run the same command on Linux or macOS, or under WSL",
+            )
         self.connection, theirs = Pipe()
         with theirs:
             descriptor = theirs.fileno()

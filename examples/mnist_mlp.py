@@ -1,1 +1,0 @@
-../src/breakeven/workloads/scripts/mnist_mlp.py

@@ -1,0 +1,120 @@
+"""End whatever descends from a process, however far it has gone from it; on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import get_native_id
+from time import monotonic, sleep
+
+# Marks the processes of a run, for whoever is not their ancestor.
+RUN_VARIABLE = "BREAKEVEN_RUN"
+
+_PROC = Path("/proc")
+# Source: <linux/prctl.h>.
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# Programs that remove what others leave in shared memory, semaphores too, and end when these have.
+_TIDYING = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+_TIDYING_LIMIT_S = 1.0
+# What the kernel does not let go, or another user owns, cannot be ended.
+_LIMIT_S = 3.0
+_POLL_S = 0.002
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every descendant that loses its own, until this process ends.
+
+    Returns:
+        Whether this system lets it, and tells who descends from whom.
+    """
+    if sys.platform != "linux" or not Path(f"/proc/self/task/{get_native_id()}/children").exists():
+        return False
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let this process end when its parent does.
+
+    Args:
+        parent: The one that has started it, and may be gone already.
+    """
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end_descendants() -> None:
+    """End all that descends from this process, which adopts orphans, and has no other children."""
+    own = os.getpid()
+    # Who is killed leaves children to this process: none is left when it has none.
+    _end_all(lambda: _descendants(own) if _has_children() else None)
+
+
+def end_run(mark: str) -> None:
+    """End the processes of a run that nobody has adopted.
+
+    Args:
+        mark: What `RUN_VARIABLE` is for them.
+    """
+    entry = f"{RUN_VARIABLE}={mark}".encode()
+    _end_all(lambda: _marked(entry) or None)
+
+
+def _end_all(find: Callable[[], list[int] | None]) -> None:
+    """Kill what is found until nothing is, those last that tidy up after the others."""
+    begun_s = monotonic()
+    while (found := find()) is not None:
+        waited_s = monotonic() - begun_s
+        if waited_s > _LIMIT_S:
+            return
+        others = [process for process in found if not _is_tidying(process)]
+        for process in others or (found if waited_s > _TIDYING_LIMIT_S else ()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        sleep(_POLL_S)
+
+
+def _has_children() -> bool:
+    """Take note of children that have ended, and return whether there are others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descendants(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):  # it has ended meanwhile
+        for thread in (_PROC / str(process) / "task").iterdir():
+            for child in map(int, (thread / "children").read_bytes().split()):
+                found += [child, *_descendants(child)]
+    return found
+
+
+def _marked(entry: bytes) -> list[int]:
+    found: list[int] = []
+    for folder in _PROC.glob("[0-9]*"):
+        with suppress(OSError):  # of another user, or ended meanwhile
+            if entry in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def _is_tidying(process: int) -> bool:
+    try:
+        command = (_PROC / str(process) / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(name in command for name in _TIDYING)
+
+
+def _prctl(option: int, value: int) -> bool:
+    return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0

@@ -1,0 +1,1 @@
+"""Scripts that a check must be safe to be pointed at, by family."""

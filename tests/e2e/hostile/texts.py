@@ -1,0 +1,55 @@
+"""Files that are hardly Python, or look as if they were not."""
+
+from hostile.script import answered, refused
+
+_TRAINS = b"from training import train\n"
+
+SCRIPTS = (
+    refused("is empty", r"ended without a training step", b""),
+    refused("holds a comment alone", r"ended without a training step", b"# nothing\n"),
+    refused("is no Python", r"raised SyntaxError.*train\.py:1", b"this is no Python at all\n"),
+    refused("is half of a script", r"raised SyntaxError", _TRAINS + b"train(\n"),
+    refused("has an indentation that fits nothing", r"raised IndentationError.*train\.py:3",
+            _TRAINS + b"if True:\ntrain()\n"),
+    refused("mixes tabs and blanks", r"raised TabError",
+            _TRAINS + b"if True:\n        x = 1\n\ttrain()\n"),
+    refused("holds a null", r"null bytes", _TRAINS + b"x = 1\0\ntrain()\n"),
+    refused("is a picture", r"raised (SyntaxError|ValueError)", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"),
+    refused("is a program", r"null bytes|raised SyntaxError", b"\x7fELF\2\1\1\0\0\0\0\0"),
+    refused("is an archive", r"raised SyntaxError|null bytes", b"PK\3\4\x14\0\0\0\x08\0"),
+    refused("is no UTF-8", r"raised SyntaxError", _TRAINS + b"name = '\xff\xfe'\ntrain()\n"),
+    refused("is UTF-16", r"raised SyntaxError|null bytes", "import torch\n".encode("utf-16")),
+    refused("names an encoding that nobody knows", r"raised SyntaxError.*encoding",
+            b"# -*- coding: klingon -*-\n" + _TRAINS),
+    refused("is a shell script", r"raised SyntaxError", b"#!/bin/sh\nrm -rf data\nexit 0\n"),
+    refused("is a notebook", r"raised NameError: name 'null'",
+            b'{"cells": [], "metadata": {"a": null}, "nbformat": 4}\n'),
+    refused("is of Python 2", r"raised SyntaxError.*train\.py:1", b'print "hello"\n'),
+    refused("is nested too deeply", r"raised (SyntaxError|MemoryError|RecursionError)",
+            b"(" * 5000 + b")" * 5000),
+    refused("holds a conflict of two versions", r"raised SyntaxError.*train\.py:2",
+            _TRAINS + b"<<<<<<< HEAD\ntrain()\n=======\n>>>>>>> other\n"),
+    answered("begins with a mark of its byte order", b"\xef\xbb\xbf" + _TRAINS + b"train()\n"),
+    answered("has lines of another system", b"from training import train\r\n\r\ntrain()\r\n"),
+    answered("has lines of an old system", b"from training import train\rtrain()\r"),
+    answered("ends without an end of line", _TRAINS + b"train()"),
+    answered("is Latin-1", b"# -*- coding: latin-1 -*-\n" + _TRAINS + b"x = '\xe9'\ntrain()\n"),
+    answered("has a line of 2 MB", _TRAINS + b"x = '" + b"a" * 2_000_000 + b"'\ntrain()\n"),
+    answered("has 50,000 lines", _TRAINS + b"x = 1\n" * 50_000 + b"train()\n"),
+    answered("has form feeds between its lines", _TRAINS + b"\x0c\nx = 1\n\x0c\ntrain()\n"),
+    answered("has odd letters in its names",
+             "from training import train as üben\nµ = 1\nüben()\n".encode()),
+    answered("starts as a program of a shell", b"#!/usr/bin/env python3\n" + _TRAINS + b"train()"),
+    answered("imports what is yet to come", b"from __future__ import annotations\n" + _TRAINS
+             + b"x: Nowhere\ntrain()\n"),
+    answered("is one line", b"import training; training.train()"),
+    refused("imports what is not there", r"raised ModuleNotFoundError: No module named 'wonders'",
+            b"import wonders\n"),
+    refused("imports what fails", r"raised ZeroDivisionError.*broken\.py:1",
+            b"open('broken.py', 'w').write('1 / 0')\nimport broken\n"),
+    refused("asserts what is not so", r"raised AssertionError.*train\.py:2",
+            _TRAINS + b"assert False, 'the data is missing'\n"),
+    refused("wants arguments", r"ended with status 2.*train\.py:4",
+            b"import argparse\nparser = argparse.ArgumentParser()\n"
+            b"parser.add_argument('--data', required=True)\nparser.parse_args()\n"),
+)  # fmt: skip

@@ -1,0 +1,157 @@
+"""GPUs of other vendors, of which there is none here: what torch says of them is made up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from breakeven.capture import PlainRun
+from breakeven.capture._cuda_names import is_cuda
+from breakeven.capture._gpu_here import gpu_here, gpu_name, gpu_peak_bytes
+from breakeven.capture._in_process import _request
+from breakeven.capture._plain_session import PlainSession
+from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.measure import GpuClock
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that says which GPUs are there, and returns whose turn it was to wait."""
+
+    def let(*kinds: str) -> list[str]:
+        waits: list[str] = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in kinds)
+        monkeypatch.setattr(torch.xpu, "is_available", lambda: "xpu" in kinds)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in kinds)
+        for kind in kinds:
+            backend = torch.get_device_module(kind)
+            monkeypatch.setattr(backend, "synchronize", lambda _kind=kind: waits.append(_kind))
+            for name, told in (
+                ("get_device_name", f"Made-up {kind}"),
+                ("max_memory_allocated", 2 << 20),
+                ("current_allocated_memory", 1 << 20),
+            ):
+                monkeypatch.setattr(backend, name, lambda _told=told: _told, raising=False)
+        return waits
+
+    return let
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"),
+    [((), ""), (("mps",), "mps"), (("mps", "xpu"), "xpu"), (("xpu", "cuda"), "cuda")],
+)
+def test_one_gpu_is_taken(
+    kinds: tuple[str, ...], found: str, there: Callable[..., list[str]]
+) -> None:
+    there(*kinds)
+    assert gpu_here() == found
+
+
+def test_a_gpu_has_the_name_and_the_memory_that_torch_tells(
+    there: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there("cuda", "xpu", "mps")
+    monkeypatch.setattr("breakeven.capture._gpu_here.cpu_name", lambda: "Apple M2")
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert [gpu_name(kind) for kind in ("cuda", "xpu", "mps")] == [
+        "Made-up cuda", "Made-up xpu", "Apple M2 GPU",
+    ]  # fmt: skip
+    assert [gpu_peak_bytes(kind) for kind in ("cuda", "xpu", "mps")] == [2 << 20, 2 << 20, 1 << 20]
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert gpu_name("cuda") == "Made-up cuda (ROCm)"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_the_clock_waits_for_its_gpu_alone(kind: str, there: Callable[..., list[str]]) -> None:
+    waits = there("cuda", "xpu", "mps")
+    clock = GpuClock(kind)
+    before_ns = clock.now_ns()
+    clock.synchronize()
+    assert waits == [kind]
+    assert clock.now_ns() > before_ns
+
+
+def train(session: PlainSession, num_steps: int = 60) -> PlainRun | None:
+    """Train a model of the CPU for some steps; what the session then tells."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight])
+    with session:
+        for _ in range(num_steps):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+        return session.result()
+
+
+def session_on_gpu() -> PlainSession:
+    request = replace(_request("made up", 0.01), on_gpu=True)
+    return PlainSession(request, lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_steps_on_a_gpu_wait_for_it_at_their_ends(
+    kind: str, there: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = there(kind)
+    # Tensors there can be no more than said to be there.
+    monkeypatch.setattr("breakeven.capture._plain_session.is_on", lambda where, _: where == kind)
+    run = train(session_on_gpu())
+    assert run is not None
+    assert run.processor == gpu_name(kind)
+    assert run.peak_memory_bytes == gpu_peak_bytes(kind)
+    assert run.phases is None  # the host goes on before the device is done
+    # One wait ends each sample.
+    assert len(waits) >= len(run.measurement.samples_ns) > 0
+    assert set(waits) == {kind}
+
+
+def test_a_script_that_leaves_the_gpu_is_not_measured_on_it(
+    there: Callable[..., list[str]],
+) -> None:
+    there("mps")
+    assert train(session_on_gpu()) is None
+
+
+def test_gpus_are_hidden_where_the_cpu_is_measured(there: Callable[..., list[str]]) -> None:
+    there("xpu", "mps")
+    for keeps_compile in (False, True):
+        with redirect_cuda_to_cpu(keeps_compile=keeps_compile):
+            assert gpu_here() == ""
+            assert torch.xpu.device_count() == 0
+        assert gpu_here() == "xpu"
+
+
+@pytest.mark.parametrize("name", ["mps", "mps:0", "xpu", torch.device("xpu", 0)])
+def test_a_script_that_names_such_a_gpu_runs_on_the_cpu(name: Any) -> None:
+    assert is_cuda(name)
+    with redirect_cuda_to_cpu():
+        made = torch.ones(2, device=name)
+        model = torch.nn.Linear(2, 1).to(name)
+        assert model(made).device.type == made.to(name).device.type == "cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("device", "found"), [("cpu", ""), ("gpu", "mps")])
+def test_a_run_for_the_cpu_finds_no_gpu(device: str, found: str) -> None:
+    # In a process of its own, as what is put around a script stays until the process ends.
+    text = f"""
+import torch
+torch.backends.mps.is_available = lambda: True
+from breakeven.capture._end_request import EndRequest
+from breakeven.capture._gpu_here import gpu_here
+from breakeven.capture._run_to_end import _RunToEnd
+from breakeven.trace import Configuration
+request = EndRequest(is_module=False, device={device!r}, has_cuda=False,
+                     configuration=Configuration(), num_steps=0, is_quiet=True)
+_RunToEnd(request)._configure()
+print(gpu_here())
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{found}\n"

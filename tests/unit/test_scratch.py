@@ -1,0 +1,174 @@
+"""Layers over the files of a user, in processes made for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from breakeven.capture import _overlay
+from breakeven.capture._keep import Keep
+from breakeven.capture._scratch import Layer, Scratch, remove_tree
+from breakeven.trace import FileWrites, WriteProtection
+
+Work = Callable[[], None]
+
+
+@pytest.fixture
+def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Layer:
+    """Return the layer of a run, where this system allows one: an overlay if not told otherwise."""
+    wanted = getattr(request, "param", WriteProtection.OVERLAY)
+    monkeypatch.setenv("BREAKEVEN_WRITE_PROTECTION", wanted)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    layer = Scratch(scratch, Keep()).layer()
+    if layer.protection is not wanted:
+        pytest.skip("this system allows no mount namespace")
+    return layer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of the user's."""
+    folder = tmp_path / "user's, own: folder"
+    folder.mkdir()
+    (folder / "model.pt").write_text("good")
+    (folder / "old").write_text("old")
+    return folder
+
+
+def run_behind(layer: Layer, work: Work) -> FileWrites:
+    child = os.fork()
+    if child == 0:
+        try:
+            layer.enter()
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "see the output"
+    return layer.writes()
+
+
+def changes(writes: FileWrites, folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(Path(each.path).relative_to(folder)): (each.change.value, each.num_bytes)
+        for each in writes.files
+    }
+
+
+def spoil(folder: Path) -> Work:
+    def work() -> None:
+        (folder / "model.pt").write_text("noise")
+        (folder / "old").unlink()
+        (folder / "new").mkdir()
+        (folder / "new" / "log").write_text("1")
+        (folder / "empty").mkdir()
+
+    return work
+
+
+SPOILT = {
+    "model.pt": ("changed", 5),
+    "old": ("deleted", 0),
+    "new/log": ("created", 1),
+    "empty": ("created", 0),
+}
+
+
+@pytest.mark.parametrize(
+    "layer", [WriteProtection.OVERLAY, WriteProtection.REDIRECTED], indirect=True
+)
+def test_what_a_run_writes_is_told_and_not_done(layer: Layer, folder: Path) -> None:
+    writes = run_behind(layer, spoil(folder))
+    assert {file.name: file.read_text() for file in folder.iterdir()} == {
+        "model.pt": "good",
+        "old": "old",
+    }
+    assert changes(writes, folder) == SPOILT
+    assert (writes.num_files, writes.num_bytes) == (4, 6)
+
+
+def test_a_user_without_rights_has_it_too(
+    layer: Layer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_mounts_outside_of_a_user_namespace(monkeypatch)
+
+    def work() -> None:
+        spoil(folder)()
+        (folder / "new").rename(folder / "newer")  # which such an overlay cannot do by itself
+        assert (folder / "newer" / "log").read_text() == "1"
+        held = Path("/proc/self/status").read_text()
+        assert "CapEff:\t0000000000000000" in held
+
+    writes = run_behind(layer, work)
+    assert sorted(file.name for file in folder.iterdir()) == ["model.pt", "old"]
+    found = changes(writes, folder)
+    assert found.pop("newer/log") == ("created", 1)
+    assert found == {name: what for name, what in SPOILT.items() if name != "new/log"}
+
+
+def refuse_mounts_outside_of_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    libc = _overlay._libc()
+
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(libc, name)
+
+        def unshare(self, flags: int) -> int:
+            if not flags & _overlay._CLONE_NEWUSER:
+                ctypes.set_errno(1)
+                return -1
+            return libc.unshare(flags)
+
+    monkeypatch.setattr(_overlay, "_libc", Refusing)
+
+
+def test_shared_memory_is_private(layer: Layer) -> None:
+    left = Path("/dev/shm/breakeven-test")
+    run_behind(layer, lambda: left.write_text("left") and None)
+    assert not left.exists()
+
+
+def test_kept_folders_are_written(tmp_path: Path, folder: Path, layer: Layer) -> None:
+    kept = folder / "kept"
+    kept.mkdir()
+    keep = Keep(raw_folders=(os.fsencode(kept),))
+    layer = Scratch(tmp_path / "scratch", keep).layer()
+    run_behind(layer, lambda: (kept / "data").write_text("downloaded") and None)
+    assert (kept / "data").read_text() == "downloaded"
+
+
+def test_a_closed_folder_is_removed(tmp_path: Path) -> None:
+    closed = tmp_path / "layer" / "closed"
+    closed.mkdir(parents=True)
+    (closed / "file").touch()
+    closed.chmod(0o500)
+    remove_tree(tmp_path / "layer")
+    assert not (tmp_path / "layer").exists()
+
+
+def test_nothing_is_told_of_files_that_were_written_themselves(tmp_path: Path) -> None:
+    layer = Scratch(tmp_path, Keep(writes=True)).layer()
+    assert layer.writes() == FileWrites(protection=WriteProtection.NONE)
+
+
+@pytest.mark.parametrize("layer", [WriteProtection.REDIRECTED], indirect=True)
+def test_first_that_is_written_may_be_torchs(layer: Layer, folder: Path) -> None:
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+
+    def work() -> None:
+        torch.save(torch.ones(2), checkpoints / "best.pt")
+        assert torch.load(checkpoints / "best.pt").tolist() == [1.0, 1.0]
+
+    writes = run_behind(layer, work)
+    assert [Path(each.path) for each in writes.files] == [checkpoints / "best.pt"]
+    assert list(checkpoints.iterdir()) == []
