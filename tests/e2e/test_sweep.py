@@ -31,9 +31,10 @@ KNOBS = SCRIPTS / "sweep_knobs.py"
 HOST = reference_host().id
 _DRIVER = """
 import sys
+from breakeven.capture import Keep
 from breakeven.sweep import parse_axis, sweep_target
 report = sweep_target(sys.argv[1], axes=[parse_axis(sys.argv[2])], arguments=sys.argv[4:],
-    devices=["T4"], host=sys.argv[3])
+    devices=["T4"], host=sys.argv[3], keep=Keep(writes=True))
 print(sum(point.source == "measured" for point in report.points))
 """
 

@@ -150,7 +150,7 @@ from breakeven.capture._run_to_end import _RunToEnd
 from breakeven.trace import Configuration
 request = EndRequest(is_module=False, device={device!r}, has_cuda=False,
                      configuration=Configuration(), num_steps=0, is_quiet=True)
-_RunToEnd(request)._configure()
+_RunToEnd(request)._configure(torch)
 print(gpu_here())
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
