@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from breakeven.units import NS_PER_S, format_duration
 
@@ -32,12 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     pairs = [(_check(args.script), _check(args.script, "--keep-writes")) for _ in range(args.runs)]
     for name, index in (("check", 0), ("step", 1)):
         protected, real = ([each[index] for each in kind] for kind in zip(*pairs, strict=True))
-        added = median(protected) - median(real)
+        # Of neighbours in time, as the machine's speed changes over the whole.
+        low, added, high = quantiles((a - b for a, b in zip(protected, real, strict=True)), n=4)
         ratio = median(a / b for a, b in zip(protected, real, strict=True))
         print(
             f"{name:6} {format_duration(median(protected))}, with --keep-writes "
-            f"{format_duration(median(real))}: {format_duration(abs(added))} "
-            f"{'more' if added > 0 else 'less'}, ratio {ratio:.3f}"
+            f"{format_duration(median(real))}: {added / NS_PER_S:+.6f} s "
+            f"(quartiles {low / NS_PER_S:+.6f}, {high / NS_PER_S:+.6f}), ratio {ratio:.3f}"
         )
     return 0
 

@@ -158,7 +158,10 @@ def test_compiling_leaves_no_process_behind(request_of: Callable[..., RunRequest
     )
     with Launcher() as started:
         started.ready()
-        before = processes_with(started)
+        ends_s = time.monotonic() + 5.0
+        # What asks for the machine's GPU and tries the overlay ends soon after the start.
+        while len(before := processes_with(started)) > 1 and time.monotonic() < ends_s:
+            time.sleep(0.05)
         answer = started.run(request)
         assert isinstance(answer, PlainRun), (answer, started.output)
         assert answer.effects == {"compile_mode": 1, "autocast": 1, "cpp_wrapper": 1}
