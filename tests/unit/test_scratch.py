@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -17,6 +18,9 @@ from breakeven.capture._scratch import Layer, Scratch, remove_tree
 from breakeven.trace import FileWrites, WriteProtection
 
 Work = Callable[[], None]
+
+# A user and a group of which nothing is known.
+_OTHER, _SHARED = 4_000, 5_000
 
 
 @pytest.fixture
@@ -42,10 +46,11 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run_behind(layer: Layer, work: Work) -> FileWrites:
+def run_behind(layer: Layer, work: Work, before: Work = lambda: None) -> FileWrites:
     child = os.fork()
     if child == 0:
         try:
+            before()
             layer.enter()
             work()
         except BaseException:
@@ -113,6 +118,45 @@ def test_a_user_without_rights_has_it_too(
     found = changes(writes, folder)
     assert found.pop("newer/log") == ("created", 1)
     assert found == {name: what for name, what in SPOILT.items() if name != "new/log"}
+
+
+# User, group and mode of a folder, with a folder of the user's own in it.
+@pytest.mark.parametrize(
+    ("user", "group", "mode"),
+    [(_OTHER, _OTHER, 0o755), (0, 0, 0o755), (_OTHER, 0, 0o755), (0, _SHARED, 0o2775)],
+)
+def test_a_user_without_rights_has_it_in_folders_of_others(
+    layer: Layer, user: int, group: int, mode: int
+) -> None:
+    if os.geteuid():
+        pytest.skip("needs the rights to become another user")
+    with TemporaryDirectory() as made:  # pytest's own folders are closed to others
+        shared, own, scratch = (Path(made, name) for name in ("shared", "shared/own", "scratch"))
+        for folder in (shared, own, scratch):
+            folder.mkdir()
+            os.chown(folder, _OTHER, _OTHER)
+        os.chown(shared, user, group)
+        shared.chmod(mode)
+        Path(made).chmod(0o755)
+        is_open = mode & 0o020 or user == _OTHER
+        wanted = [own / "log", *([shared / "log"] if is_open else [])]
+        of_others = Layer(scratch / "layer", layer.protection, (), (own,))
+
+        def work() -> None:
+            for file in wanted:
+                file.write_text("1")
+
+        writes = run_behind(of_others, work, before=become_another_user)
+        assert not any(file.exists() for file in wanted)
+        assert {file.path for file in writes.files} == {str(file) for file in wanted}
+
+
+def become_another_user() -> None:
+    os.setgroups([_SHARED])
+    os.setgid(_OTHER)
+    os.setuid(_OTHER)
+    # Its own /proc is its own again, as after starting a program. Source: <linux/prctl.h>.
+    assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0
 
 
 def refuse_mounts_outside_of_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:

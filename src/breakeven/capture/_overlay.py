@@ -63,14 +63,17 @@ class Overlay:
     Args:
         folder: Holds the layers; on a file system that overlayfs can write to.
         kept: Folders whose writes are real.
+        used: Folders that the run is likely to write to, which may lie anywhere.
     """
 
-    def __init__(self, folder: Path, kept: Sequence[Path] = ()) -> None:
+    def __init__(self, folder: Path, kept: Sequence[Path] = (), used: Sequence[Path] = ()) -> None:
         self._folder = folder
         self._kept = [path for path in dict.fromkeys(kept) if path.is_dir()]
+        self._used = used
         self._root = folder / "root"
         self._has_own_users = False
         self._num_layers = 0
+        self._layered: set[str] = set()
 
     def enter(self) -> None:
         """Move this process, which must have one thread, and all that it starts behind the layer.
@@ -88,6 +91,8 @@ class Overlay:
         _mount(self._root, self._root, flags=_MS_BIND)
         mounts = _visible_mounts()
         self._layer("/", mounts)
+        if self._has_own_users:
+            self._layer_used(mounts)
         for folder in (*self._kept, *map(Path, _SOCKETS)):
             if folder.is_dir():
                 self._bind(str(folder.resolve()))
@@ -146,6 +151,27 @@ class Overlay:
                 self._bind_file(entry.path)
         _copy_mode(path, self._at(path))
 
+    def _layer_used(self, mounts: dict[str, _Mount]) -> None:
+        """Give layers of their own to folders that lie in such of other users and groups.
+
+        To write to a folder, overlayfs copies all that it lies in, and a user namespace of ours
+        lets no copy be of another user or group.
+        """
+        for path in self._used:
+            folders = [path, *path.parents] if path.is_dir() else []
+            for folder in reversed(folders):
+                is_bare = not any(_is_inside(each, str(folder)) for each in mounts)
+                if is_bare and os.access(folder, os.W_OK) and not self._can_copy(folder):
+                    with contextlib.suppress(OSError):  # nothing is written there then
+                        self._overlay(str(folder))
+
+    def _can_copy(self, folder: Path) -> bool:
+        if str(folder) in self._layered:
+            return True
+        status = folder.stat()
+        is_own = (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
+        return is_own and folder != folder.parent and self._can_copy(folder.parent)
+
     def _bind_file(self, path: str) -> None:
         self._at(path).touch(mode=0)
         _mount(path, self._at(path), flags=_MS_BIND)
@@ -168,6 +194,7 @@ class Overlay:
         # Renaming a folder needs an attribute that only the first user namespace may set.
         options += ",userxattr" if self._has_own_users else ",redirect_dir=on"
         _mount("overlay", self._at(path), "overlay", options=options)
+        self._layered.add(path)
 
     def _bind(self, path: str) -> None:
         _mount(path, self._at(path), flags=_MS_BIND | _MS_REC)

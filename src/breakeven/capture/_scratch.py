@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from breakeven.capture._keep import Keep
 from breakeven.capture._overlay import Overlay
 from breakeven.capture._overlay_writes import overlay_writes
-from breakeven.capture._protocol import HostRequest, Request
+from breakeven.capture._protocol import HostRequest, Request, Target
 from breakeven.capture._redirected_paths import redirected_writes
 from breakeven.trace import FileWrites, WriteProtection
 
@@ -49,15 +49,16 @@ class Scratch:
         self._num_layers = 0
         self._protection = WriteProtection.NONE if keep.writes else self._best_protection()
 
-    def layer(self, more_kept: Iterable[Path] = ()) -> Layer:
+    def layer(self, more_kept: Iterable[Path] = (), used: Iterable[Path] = ()) -> Layer:
         """Return the layer of the next run.
 
         Args:
             more_kept: Folders in which this run's writes are real too.
+            used: Folders that it is likely to write to.
         """
         self._num_layers += 1
         folder = self._folder / f"layer-{self._num_layers}"
-        return Layer(folder, self._protection, (*self._kept, *more_kept))
+        return Layer(folder, self._protection, (*self._kept, *more_kept), tuple(used))
 
     def layer_for(self, request: Request) -> Layer | None:
         """Return the layer of the run that is asked for; None where that is not of a script.
@@ -68,7 +69,15 @@ class Scratch:
         if isinstance(request, HostRequest):
             return None
         numbers = os.fsdecode(request.raw_numbers_path)
-        return self.layer([Path(numbers).parent] if numbers else ())
+        return self.layer([Path(numbers).parent] if numbers else (), self._used_by(request.target))
+
+    def _used_by(self, target: Target) -> Iterator[Path]:
+        """Yield the folders in which scripts usually write, and those that the arguments name."""
+        named = [argument.rpartition("=")[2] for argument in target.arguments]
+        for name in (os.curdir, target.path, self._folder, "~", *named):
+            with suppress(OSError, RuntimeError, ValueError):  # too long, closed, or no path at all
+                path = Path(name).expanduser().resolve()
+                yield path if path.is_dir() else path.parent
 
     def _best_protection(self) -> WriteProtection:
         """Return what this system allows."""
@@ -95,12 +104,20 @@ class Layer:
         folder: Of its own; made by `enter`.
         protection: How.
         kept: Folders whose writes are real.
+        used: Folders that the run is likely to write to.
     """
 
-    def __init__(self, folder: Path, protection: WriteProtection, kept: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        protection: WriteProtection,
+        kept: Sequence[Path],
+        used: Sequence[Path] = (),
+    ) -> None:
         self.protection = protection
         self._folder = folder
         self._kept = kept
+        self._used = used
 
     def enter(self) -> None:
         """Let this process write to the layer, and all that it starts.
@@ -109,7 +126,7 @@ class Layer:
             OSError: That is not allowed here.
         """
         if self.protection is WriteProtection.OVERLAY:
-            Overlay(self._folder, self._kept).enter()
+            Overlay(self._folder, self._kept, self._used).enter()
         elif self.protection is WriteProtection.REDIRECTED:
             from breakeven.capture._redirected_files import RedirectedFiles
 
