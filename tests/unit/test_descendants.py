@@ -126,6 +126,9 @@ def test_a_run_is_known_by_its_mark(tmp_path: Path) -> None:
         for each in (mark, other)
     }
     try:
+        for process in processes.values():
+            while not Path(f"/proc/{process.pid}/environ").read_bytes():
+                time.sleep(0.001)  # it is becoming the program
         end_run(mark)
         assert processes[mark].wait(timeout=5) == -9
         assert processes[other].poll() is None

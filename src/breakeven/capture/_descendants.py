@@ -24,6 +24,8 @@ _TIDYING_LIMIT_S = 1.0
 # What the kernel does not let go, or another user owns, cannot be ended.
 _LIMIT_S = 3.0
 _POLL_S = 0.002
+# So long a process that becomes another program may have no environment to be known by.
+_STARTING_S = 0.02
 
 
 def adopt_orphans() -> bool:
@@ -63,6 +65,8 @@ def end_run(mark: str) -> None:
         mark: What `RUN_VARIABLE` is for them.
     """
     entry = f"{RUN_VARIABLE}={mark}".encode()
+    _end_all(lambda: _marked(entry) or None)
+    sleep(_STARTING_S)
     _end_all(lambda: _marked(entry) or None)
 
 
