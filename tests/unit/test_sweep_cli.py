@@ -50,8 +50,8 @@ class FakeSweep:
 class FakeEngine:
     """Stands in for the Ray cluster: records where it was asked for, and that it was left."""
 
-    def __init__(self, *, address: str | None, machine: str, progress: object) -> None:
-        self.address, self.machine = address, machine
+    def __init__(self, *, address: str | None, machine: str, keep: Keep, progress: object) -> None:
+        self.address, self.machine, self.keep = address, machine, keep
         self.is_closed = False
 
     def __enter__(self) -> FakeEngine:
@@ -144,10 +144,11 @@ def test_options(sweep: FakeSweep) -> None:
 
 def test_a_ray_cluster(sweep: FakeSweep) -> None:
     assert main([*SWEEP, "--engine", "ray", "--ray-address", "auto", "--machine", "T4"]) == 0
-    assert main([*SWEEP, "--engine", "ray"]) == 0
+    assert main([*SWEEP, "--engine", "ray", "--keep-writes"]) == 0
     first, second = (call["engine"] for call in sweep.calls)
     assert (first.address, first.machine) == ("auto", "T4")
     assert (second.address, second.machine) == (None, "")
+    assert (first.keep, second.keep) == (Keep(), Keep(writes=True))
     assert first.is_closed
     sweep.outcome = KeyboardInterrupt()
     assert main([*SWEEP, "--engine", "ray", "-q"]) == 130
@@ -262,7 +263,6 @@ def test_ctrl_c_says_that_what_was_measured_is_kept(
         ("--over nonsense", "nonsense is no axis", None),
         ("--machine T4", "--machine is about a Ray cluster", "add --engine ray"),
         ("--ray-address auto", "--ray-address is about a Ray cluster", "add --engine ray"),
-        ("--engine ray --keep-trackers", "nodes of a cluster keep nothing", None),
         ("--engine slurm", "invalid choice: 'slurm'", None),
         ("--strategy fsdp", "invalid choice: 'fsdp'", None),
         ("--force", "--force is about -o FILE and --chart FILE", None),

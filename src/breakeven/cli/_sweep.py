@@ -174,7 +174,12 @@ def _engine(
         return nullcontext()
     from breakeven.sweep import RayEngine
 
-    return RayEngine(address=args.ray_address, machine=args.machine or "", progress=progress)
+    return RayEngine(
+        address=args.ray_address,
+        machine=args.machine or "",
+        keep=keep_of(args),
+        progress=progress,
+    )
 
 
 def _ensure_sensible(args: argparse.Namespace) -> None:
@@ -182,11 +187,6 @@ def _ensure_sensible(args: argparse.Namespace) -> None:
         for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
             if value is not None:
                 raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
-    elif args.keep_writes or args.kept_folders or args.keep_trackers:
-        raise UsageError(
-            "--keep-writes and --keep-trackers are about this machine: nodes of a cluster keep "
-            "nothing"
-        )
     if args.force and args.output is None and args.chart is None:
         raise UsageError("--force is about -o FILE and --chart FILE, which were not given")
     if args.chart is not None and args.chart == args.output:
