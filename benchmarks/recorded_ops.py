@@ -288,8 +288,8 @@ def profile_step(script: str, output: Path) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    from breakeven.capture._cuda_graphs import CudaGraphs
-    from breakeven.capture._redirect import redirect_cuda_to_cpu
+    from breakeven.capture.cuda_graphs import CudaGraphs
+    from breakeven.capture.redirect import redirect_cuda_to_cpu
 
     optimizers: list[int] = []
     profiler = torch.profiler.profile(

@@ -29,7 +29,7 @@ Schema = Mapping[str, Any]
 
 def cli_page() -> str:
     """Return the reference of the command line: the help of every command."""
-    from breakeven.cli._main import build_parser
+    from breakeven.cli.dispatch import build_parser
 
     parser = build_parser()
     with mock.patch.dict(os.environ, COLUMNS=str(HELP_COLUMNS)):

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from breakeven.simulate import CAPTURED, FAST, SLOW, TYPICAL
-from breakeven.simulate._scenario import MIXED, WITHOUT_EACH
+from breakeven.simulate.scenario import MIXED, WITHOUT_EACH
 from breakeven.trace import Copy, GraphLaunch, HostWork, Phase, Sync
 from made_up_steps import MadeUpCosts, op
 

@@ -14,7 +14,7 @@ from msgspec import convert
 
 from breakeven.capture import Launcher, RunRequest, find_target
 from breakeven.trace import Configuration
-from breakeven.tune._gate import Gate
+from breakeven.tune.gate import Gate
 from breakeven.verdict import Numerics
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Keep, PlainRun, RunFailure, RunRequest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.store import machine_lock
-from breakeven.sweep import EngineRun, RayEngine, _ray_connection, parse_axis, sweep_target
+from breakeven.sweep import EngineRun, RayEngine, parse_axis, ray_connection, sweep_target
 from breakeven.timing import Source
 from breakeven.verdict import DeviceKind
 
@@ -293,7 +293,7 @@ def test_a_file_that_is_missing_there_is_named_with_the_node(
 def test_another_version_of_breakeven_is_named_with_the_node(
     nodes: Nodes, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_ray_connection, "own_version", lambda: "9.9.9")
+    monkeypatch.setattr(ray_connection, "own_version", lambda: "9.9.9")
     with (
         RayEngine(nodes.address) as other,
         pytest.raises(BreakevenError, match=r"the Ray node .+ has breakeven .+ here is 9\.9\.9"),
@@ -310,7 +310,7 @@ def test_a_node_without_breakeven_says_so() -> None:
     """What Ray carries there must bring its own code."""
     from ray import cloudpickle
 
-    carried = cloudpickle.dumps(_ray_connection._carried_function())
+    carried = cloudpickle.dumps(ray_connection._carried_function())
     code = (
         "import sys, ray.cloudpickle; sys.modules['breakeven'] = None; "
         "run = ray.cloudpickle.loads(sys.stdin.buffer.read()); "

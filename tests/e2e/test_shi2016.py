@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from breakeven.systems import Bench, script_path
-from breakeven.systems import _shi2016 as system
-from breakeven.systems._shi2016 import Shi2016
-from breakeven.systems._shi2016_jax import measure_jax
-from breakeven.systems._shi2016_runs import SCRIPT
-from breakeven.systems._shi2016_table import networks
+from breakeven.systems import shi2016 as system
+from breakeven.systems.shi2016 import Shi2016
+from breakeven.systems.shi2016_jax import measure_jax
+from breakeven.systems.shi2016_runs import SCRIPT
+from breakeven.systems.shi2016_table import networks
 from breakeven.timing import Estimate
 from breakeven.verdict import RowSource
 

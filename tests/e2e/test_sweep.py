@@ -19,9 +19,9 @@ from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.cost import reference_host
 from breakeven.errors import ScriptError, UsageError
 from breakeven.sweep import SilentSweepProgress, assign_roles, parse_axis, sweep_target
-from breakeven.sweep._scaling import _shapes
-from breakeven.sweep._script_runs import ScriptRuns
-from breakeven.sweep._traced_grid import TracedGrid
+from breakeven.sweep.scaling import _shapes
+from breakeven.sweep.script_runs import ScriptRuns
+from breakeven.sweep.traced_grid import TracedGrid
 from breakeven.timing import Source
 from breakeven.trace import StepTrace
 from breakeven.verdict import DeviceKind, SweepPoint, SweepReport

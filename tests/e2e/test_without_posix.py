@@ -25,7 +25,7 @@ HIDING = Path(__file__).with_name("without_posix")
 IMPORT_ALL = """
 import importlib, pkgutil, breakeven
 for module in pkgutil.walk_packages(breakeven.__path__, "breakeven."):
-    if ".scripts." not in module.name and not module.name.endswith(("__main__", "_server")):
+    if ".scripts." not in module.name and not module.name.endswith(("__main__", ".server")):
         importlib.import_module(module.name)
         print(module.name)
 """
@@ -61,7 +61,7 @@ print(hasattr(os, "fork"), *processor.found)
 def test_every_module_can_be_imported(hidden: dict[str, str]) -> None:
     done = run("-c", IMPORT_ALL, environment=hidden)
     assert done.returncode == 0, done.stderr
-    assert "breakeven.capture._launcher" in done.stdout.splitlines()
+    assert "breakeven.capture.launcher" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("devices",)])

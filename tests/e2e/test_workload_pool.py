@@ -12,7 +12,7 @@ import pytest
 
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.trace import NumberFormat, ScaledTrace, StepCase, TimedPhase
-from breakeven.workloads import _trace_pool, trace_case, trace_cases
+from breakeven.workloads import trace_case, trace_cases, trace_pool
 
 SMALL = "breakeven:mlp?input=4&width=4&depth=2&classes=2"
 
@@ -55,7 +55,7 @@ def test_cases_are_traced_once_and_remembered(cache, monkeypatch):
     # Three bases, one of which is refused before any process starts.
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(_trace_pool, "TraceWorker", no_process)
+    monkeypatch.setattr(trace_pool, "TraceWorker", no_process)
     again = trace_cases(cases[:3])
     assert [again[one].first for one in cases[:3]] == [found[one].first for one in cases[:3]]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from check_process import SCRIPTS, CheckRun
 
-from breakeven.capture._keep import Keep
-from breakeven.capture._scratch import Scratch
+from breakeven.capture.keep import Keep
+from breakeven.capture.scratch import Scratch
 from breakeven.trace import WriteProtection
 
 WANTED = "BREAKEVEN_WRITE_PROTECTION"

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven.capture._device_map import DeviceMap
-from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture.device_map import DeviceMap
+from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.redirect import redirect_cuda_to_cpu
 
 DATA = [[1.0, 2.0], [3.0, 4.0]]
 MADE: dict[str, Callable[..., torch.Tensor]] = {

@@ -17,10 +17,10 @@ from breakeven.simulate import (
     predict_steps,
     simulate,
 )
-from breakeven.simulate._critical_path import critical_path
-from breakeven.simulate._replay import Replay
-from breakeven.simulate._score import price
-from breakeven.simulate._tape import record
+from breakeven.simulate.critical_path import critical_path
+from breakeven.simulate.replay import Replay
+from breakeven.simulate.score import price
+from breakeven.simulate.tape import record
 from breakeven.trace import Event, Op, StepTrace
 from made_up_steps import GPU, HOST, MadeUpCosts
 from random_steps import COSTS, EVENTS, OPS, SCENARIOS

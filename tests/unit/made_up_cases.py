@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from breakeven.doctor._rule import Case, Occurrence, Rule
-from breakeven.doctor._source import Sources
+from breakeven.doctor.rule import Case, Occurrence, Rule
+from breakeven.doctor.source import Sources
 from breakeven.errors import Caveat
 from breakeven.simulate import build_program, predict_steps
 from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace

@@ -18,7 +18,7 @@ from breakeven.trace import (
     StepTrace,
     TensorSpec,
 )
-from breakeven.tune._step_facts import StepFacts
+from breakeven.tune.step_facts import StepFacts
 
 LOADER = LoaderFacts(
     location=None,

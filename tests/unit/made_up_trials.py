@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, RunFailure
 from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
-from breakeven.tune._budget import Budget
-from breakeven.tune._trial_runs import RunResult
+from breakeven.tune.budget import Budget
+from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import Numerics
 
 STEP_NS = 300_000.0

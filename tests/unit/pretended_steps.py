@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from breakeven.capture._device_map import DeviceMap
-from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._recorder import StepRecorder
+from breakeven.capture.device_map import DeviceMap
+from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.recorder import StepRecorder
 from breakeven.trace import Copy, Op, Sync
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from breakeven.capture import _answer_pipe
-from breakeven.capture._answer_pipe import AnswerPipe
-from breakeven.capture._protocol import CUT_OFF_STATUS, Message, StepCount
+from breakeven.capture import answer_pipe
+from breakeven.capture.answer_pipe import AnswerPipe
+from breakeven.capture.protocol import CUT_OFF_STATUS, Message, StepCount
 
 
 class Ended(BaseException):
@@ -25,7 +25,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     def end(status: int) -> None:
         raise Ended(status)
 
-    monkeypatch.setattr(_answer_pipe, "_exit", end)
+    monkeypatch.setattr(answer_pipe, "_exit", end)
     reading, writing = os.pipe()
     yield reading, writing
     for fd in (reading, writing):

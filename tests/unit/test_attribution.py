@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host, shipped_costs
 from breakeven.device import find_device
 from breakeven.simulate import Attribution, StepCause, TimePart, WhatIf, build_program
-from breakeven.simulate._attribute import whole_parts
-from breakeven.simulate._critical_path import Spent, critical_path
-from breakeven.simulate._score import price
-from breakeven.simulate._tape import record
+from breakeven.simulate.attribute import whole_parts
+from breakeven.simulate.critical_path import Spent, critical_path
+from breakeven.simulate.score import price
+from breakeven.simulate.tape import record
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync, TensorSpec
 from made_up_steps import GPU, HOST, MadeUpCosts, at, op
 

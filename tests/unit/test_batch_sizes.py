@@ -7,10 +7,10 @@ from made_up_runs import SCRIPT, device_op, failure, loader_use, plain_run, trac
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, TracedRun
-from breakeven.check import _limits as module
-from breakeven.check._batch_sizes import BatchSizes, no_loader
-from breakeven.check._device_path import DevicePath
-from breakeven.check._failures import script_error
+from breakeven.check import limits as module
+from breakeven.check.batch_sizes import BatchSizes, no_loader
+from breakeven.check.device_path import DevicePath
+from breakeven.check.failures import script_error
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import predict_steps

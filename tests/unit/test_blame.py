@@ -83,13 +83,13 @@ def test_failure_that_a_quiet_tracker_may_cause_is_told_with_the_way_around_it()
 
 
 def test_failure_of_the_recording_alone_is_breakevens() -> None:
-    ours = Location(file="breakeven/capture/_redirect.py", line=9, function="to")
+    ours = Location(file="breakeven/capture/redirect.py", line=9, function="to")
     failed = replace(FAILED, our_line=ours, traceback="Traceback (most recent call last):\n  ...")
     error, _ = cause(failed, WELL, WELL)
     assert not isinstance(error, ScriptError)
     assert error.message == (
         "breakeven failed while it recorded train.py, which runs by itself: RuntimeError: boom at "
-        "0x7f12 at /home/me/train.py:7: `x = y.to(device)`, in breakeven/capture/_redirect.py:9 "
+        "0x7f12 at /home/me/train.py:7: `x = y.to(device)`, in breakeven/capture/redirect.py:9 "
         "(to)"
     )
     hint = str(error.hint)

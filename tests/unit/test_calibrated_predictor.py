@@ -28,9 +28,9 @@ from breakeven.validate import (
     predictor_for,
     read_table,
 )
-from breakeven.validate import _calibrated_predictor as predictors
-from breakeven.validate._folds import fingerprint, gpu_of, model_family_of
-from breakeven.validate._traced_rows import Calibration, TracedRows
+from breakeven.validate import calibrated_predictor as predictors
+from breakeven.validate.folds import fingerprint, gpu_of, model_family_of
+from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 from made_up_steps import tensor
 
@@ -71,7 +71,7 @@ def _traces_without_models(monkeypatch: pytest.MonkeyPatch) -> None:
             for case in cases
         }
 
-    monkeypatch.setattr("breakeven.validate._traced_rows.trace_cases", made_up)
+    monkeypatch.setattr("breakeven.validate.traced_rows.trace_cases", made_up)
 
 
 def table(tmp_path: Path, *more: Mapping[str, str], num_devices: int = 2) -> list[TableRow]:

@@ -7,8 +7,8 @@ import made_up_sweeps as sweeps
 import msgspec
 import pytest
 
-from breakeven.report._chart_build import axis_word, report_charts, settings_text, value_text
-from breakeven.report._chart_model import Chart, Scale
+from breakeven.report.chart_build import axis_word, report_charts, settings_text, value_text
+from breakeven.report.chart_model import Chart, Scale
 from breakeven.timing import Source
 from breakeven.verdict import (
     SYSTEMS_SCHEMA_VERSION,

@@ -13,7 +13,7 @@ import pytest
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import chart_document, ensure_can_chart
-from breakeven.report._chart_image import MAX_CHARTS
+from breakeven.report.chart_image import MAX_CHARTS
 
 ALL: dict[str, Any] = {
     "curves": made_up.cpu_wins,

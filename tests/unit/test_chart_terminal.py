@@ -8,9 +8,9 @@ import made_up_sweeps as made_up
 import pytest
 from rich.cells import cell_len
 
-from breakeven.report._chart_build import report_charts
-from breakeven.report._chart_model import Chart
-from breakeven.report._chart_terminal import chart_text
+from breakeven.report.chart_build import report_charts
+from breakeven.report.chart_model import Chart
+from breakeven.report.chart_terminal import chart_text
 from breakeven.verdict import SweepReport
 
 

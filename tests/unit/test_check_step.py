@@ -5,8 +5,8 @@ import torch
 from made_up_runs import plain_run, traced_run
 from msgspec.structs import replace
 
-from breakeven.check import _check_step as module
 from breakeven.check import check_step
+from breakeven.check import step_check as module
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, UnknownDeviceError, UsageError
 from breakeven.timing import Measurement, Source

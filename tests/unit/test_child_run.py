@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from breakeven.capture import FailureKind, RunFailure, _child_run
-from breakeven.capture._child_run import ChildRun
+from breakeven.capture import FailureKind, RunFailure, child_run
+from breakeven.capture.child_run import ChildRun
 
 
 class Ended(BaseException):
@@ -42,7 +42,7 @@ def test_no_finalizer_of_the_script_runs_before_the_answer(monkeypatch: pytest.M
     def end(status: int) -> None:
         raise Ended(status)
 
-    monkeypatch.setattr(_child_run, "_exit", end)
+    monkeypatch.setattr(child_run, "_exit", end)
     finalized: list[str] = []
     sent: list[Any] = []
 

@@ -20,7 +20,7 @@ from breakeven import __version__
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.check import TrainingLength
 from breakeven.cli import main
-from breakeven.cli._main import build_parser
+from breakeven.cli.dispatch import build_parser
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError, UsageError
 from breakeven.report import to_json

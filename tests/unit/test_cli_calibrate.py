@@ -13,7 +13,7 @@ from made_up_accuracy import write_table
 from made_up_hosts import calibration
 
 from breakeven.calibrate import HereCalibration
-from breakeven.cli._main import main
+from breakeven.cli.dispatch import main
 from breakeven.cost import Spread, StepEffect, StepEffects
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from breakeven.cli._progress import LiveProgress, show_progress
+from breakeven.cli.progress import LiveProgress, show_progress
 
 
 class Clock:

@@ -12,16 +12,16 @@ from made_up_steps_facts import mlp
 from breakeven.capture import FailureKind, RunFailure, RunRequest, find_target
 from breakeven.rewrite import SourcePatch
 from breakeven.trace import Configuration
-from breakeven.tune._budget import Budget
-from breakeven.tune._code_change_trial import (
+from breakeven.tune.budget import Budget
+from breakeven.tune.code_change_trial import (
     CodeChangePlan,
     CodeChangeTrial,
     _measure,
     _next_pair_s,
     plan_code_change,
 )
-from breakeven.tune._paired_runs import Rival
-from breakeven.tune._trial_runs import RunResult
+from breakeven.tune.paired_runs import Rival
+from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import CodeChange, Outcome
 
 

@@ -18,7 +18,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from breakeven.configure import configured
-from breakeven.configure._processor_settings import is_flushing_denormals
+from breakeven.configure.processor_settings import is_flushing_denormals
 from breakeven.trace import Configuration
 
 OPTIMIZERS = [
@@ -75,7 +75,7 @@ def fake_compile(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return lambda *args, **kwargs: call(*args, **kwargs)
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
-    monkeypatch.setattr("breakeven.configure._model_calls._num_graphs", lambda: len(asked))
+    monkeypatch.setattr("breakeven.configure.model_calls._num_graphs", lambda: len(asked))
     return asked
 
 

@@ -22,8 +22,8 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from breakeven.configure import configured
-from breakeven.configure._loader_settings import _MARK, _mark, _without_waiting
-from breakeven.configure._whole_batches import gather
+from breakeven.configure.loader_settings import _MARK, _mark, _without_waiting
+from breakeven.configure.whole_batches import gather
 from breakeven.trace import Configuration
 
 GATHERED = Configuration(gathers_batches=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from pretended_steps import pretending
 
-from breakeven.capture._cuda_answers import _answering
-from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture.cuda_answers import _answering
+from breakeven.capture.redirect import redirect_cuda_to_cpu
 
 # Graphs are captured, jiterator compiles, and `check_error` is about a number that one has.
 LEFT_OUT = ("graphs", "_", "jiterator")

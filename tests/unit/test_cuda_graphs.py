@@ -12,11 +12,11 @@ from pretended_steps import next_line, pretending
 from torch import nn
 from torch.optim import adamax
 
-from breakeven.capture._cuda_graphs import CudaGraphs
-from breakeven.capture._device_map import DeviceMap
-from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture.cuda_graphs import CudaGraphs
+from breakeven.capture.device_map import DeviceMap
+from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.trace import Copy, GraphLaunch, Op, Phase, Sync
 
 Batch = tuple[torch.Tensor, torch.Tensor]

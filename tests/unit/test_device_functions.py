@@ -13,8 +13,8 @@ import torch
 from pretended_steps import copies, names, pretending
 from torch import nn
 
-from breakeven.capture._device_functions import DeviceFunction, device_functions
-from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture.device_functions import DeviceFunction, device_functions
+from breakeven.capture.redirect import redirect_cuda_to_cpu
 
 # The one takes a quantized tensor, the other the name of a file.
 FUNCTIONS = tuple(

@@ -6,7 +6,7 @@ from made_up_runs import device_op, loader_use, plain_run, traced_run
 from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
-from breakeven.check._device_path import DevicePath
+from breakeven.check.device_path import DevicePath
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec
 from breakeven.timing import StepPhases

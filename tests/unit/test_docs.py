@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from breakeven.cli._main import build_parser
+from breakeven.cli.dispatch import build_parser
 from breakeven.verdict import Bound, Choice
 
 ROOT = Path(__file__).parents[2]

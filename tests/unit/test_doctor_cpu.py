@@ -6,14 +6,14 @@ from made_up_cases import marked
 from made_up_layers import convolution, gpu_case, linear, only
 
 from breakeven.doctor import all_rules
-from breakeven.doctor._cpu_rules import (
+from breakeven.doctor.cpu_rules import (
     CPU_RULES,
     CpuLayout,
     CpuPrecision,
     Denormals,
     EagerOverhead,
 )
-from breakeven.doctor._thread_rules import MoreThreadsThanCores, TooManyThreads
+from breakeven.doctor.thread_rules import MoreThreadsThanCores, TooManyThreads
 from breakeven.simulate import Side
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Source
 from breakeven.trace import Call, Op, RunFacts, Settings

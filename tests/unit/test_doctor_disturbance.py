@@ -14,7 +14,7 @@ from breakeven.check import Runs
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import diagnose, examine
-from breakeven.explain._cpu_trials import try_cpu_settings
+from breakeven.explain.cpu_trials import try_cpu_settings
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Measurement, Source
 from breakeven.trace import (
     Configuration,

@@ -5,9 +5,9 @@ from made_up_cases import lines, marked
 from made_up_layers import Blocks, convolution, gain, gpu_case, linear, only
 
 from breakeven.doctor import all_rules
-from breakeven.doctor._conv_bias_rule import ConvolutionBias
-from breakeven.doctor._cudnn_rules import BenchmarkOff, BenchmarkVarying
-from breakeven.doctor._kernel_rules import KERNEL_RULES, ChannelsFirst, SmallFactorization
+from breakeven.doctor.conv_bias_rule import ConvolutionBias
+from breakeven.doctor.cudnn_rules import BenchmarkOff, BenchmarkVarying
+from breakeven.doctor.kernel_rules import KERNEL_RULES, ChannelsFirst, SmallFactorization
 from breakeven.trace import Event, HostWork, LoaderFacts, Op, RunFacts, Settings
 from made_up_steps import at
 

@@ -5,14 +5,14 @@ import pytest
 from made_up_cases import FILE, lines, made_up_case, marked
 
 from breakeven.doctor import all_rules
-from breakeven.doctor._loader_rules import (
+from breakeven.doctor.loader_rules import (
     LOADER_RULES,
     LoadingInProcess,
     LoadingPerItem,
     TooManyWorkers,
     WorkersRestarted,
 )
-from breakeven.doctor._loader_sample_rules import SlowReading
+from breakeven.doctor.loader_sample_rules import SlowReading
 from breakeven.trace import Event, HostWork, LoaderFacts, Location, Op, Phase, RunFacts
 from made_up_steps import op
 

@@ -6,8 +6,8 @@ from made_up_cases import marked
 from made_up_layers import Blocks, cast, convolution, gain, gpu_case, linear, only
 
 from breakeven.doctor import all_rules
-from breakeven.doctor._precision_edit import doubles_as_floats, with_autocast, without_autocast
-from breakeven.doctor._precision_rules import (
+from breakeven.doctor.precision_edit import doubles_as_floats, with_autocast, without_autocast
+from breakeven.doctor.precision_rules import (
     PRECISION_RULES,
     AutocastUseless,
     DoublePrecision,

@@ -4,7 +4,7 @@ import pytest
 from made_up_cases import FILE, lines, made_up_case, marked
 
 from breakeven.doctor import all_rules
-from breakeven.doctor._run_rules import (
+from breakeven.doctor.run_rules import (
     AnomalyChecked,
     BuiltWithoutCuda,
     CompiledForShapes,

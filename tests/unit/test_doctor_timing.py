@@ -7,7 +7,7 @@ import pytest
 from made_up_cases import FILE, lines, made_up_case, marked
 
 from breakeven.doctor import Sources, all_rules
-from breakeven.doctor._timing_rules import FirstStepsTimed, TimedWithoutSync
+from breakeven.doctor.timing_rules import FirstStepsTimed, TimedWithoutSync
 from breakeven.trace import NEVER_ON_DEVICE, Event, LoaderFacts, Phase, RunFacts, SourceText, Sync
 from made_up_steps import at, op
 

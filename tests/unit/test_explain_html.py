@@ -11,8 +11,8 @@ from test_html_report import HOSTILE, Reader
 
 from breakeven.errors import UsageError
 from breakeven.report import chart_document
-from breakeven.report._explain_parts import cause_shares, line_shares
-from breakeven.report._explain_svg import svg_timeline
+from breakeven.report.explain_parts import cause_shares, line_shares
+from breakeven.report.explain_svg import svg_timeline
 from breakeven.simulate import StepCause
 from breakeven.units import format_percent
 from breakeven.verdict import ExplainReport

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import Diagnosed, Occurrence
-from breakeven.explain._plan import cumulative_plan
+from breakeven.explain.plan import cumulative_plan
 from breakeven.simulate import CAPTURED, Edit, Finding, Severity
 from breakeven.trace import Event, HostWork, ModelCall, Op, RunFacts, StepTrace, TensorSpec
 from breakeven.verdict import PlanStep

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.report import explanation_json, explanation_schema, render_explanation
-from breakeven.report._explain_parts import (
+from breakeven.report.explain_parts import (
     NO_MODULE,
     cause_shares,
     line_shares,
@@ -24,8 +24,8 @@ from breakeven.report._explain_parts import (
     phase_shares,
     short_names,
 )
-from breakeven.report._explain_strip import timeline_strip
-from breakeven.report._explain_text import (
+from breakeven.report.explain_strip import timeline_strip
+from breakeven.report.explain_text import (
     CauseGroup,
     cause_words,
     choice_word,
@@ -34,7 +34,7 @@ from breakeven.report._explain_text import (
     group_of,
     plan_sentence,
 )
-from breakeven.report._json import encode_document
+from breakeven.report.json import encode_document
 from breakeven.simulate import Severity, StepCause
 from breakeven.timing import Source
 from breakeven.trace import SourceText

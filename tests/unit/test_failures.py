@@ -7,8 +7,8 @@ from made_up_runs import FUNCTION, SCRIPT
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, OwnProcesses, RunFailure, Target, TargetKind
-from breakeven.check._failures import script_error
-from breakeven.check._packages import install_hint
+from breakeven.check.failures import script_error
+from breakeven.check.packages import install_hint
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import Location
 
@@ -266,7 +266,7 @@ def test_package_to_install_is_named_as_it_is_installed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     installed = {"torch": ["torch"]}
-    monkeypatch.setattr("breakeven.check._packages.packages_distributions", lambda: installed)
+    monkeypatch.setattr("breakeven.check.packages.packages_distributions", lambda: installed)
     found = install_hint(module)
     assert hint in found
     assert not found.endswith(("install", "install "))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.whole_step import _compiled_step, fast_step
-from breakeven.whole_step._compiling import compile_tensors, trace_tensors
-from breakeven.whole_step._fast_step import NUM_RARE, FastStep
+from breakeven.whole_step import compiled_step, fast_step
+from breakeven.whole_step.compiling import compile_tensors, trace_tensors
+from breakeven.whole_step.fast import NUM_RARE, FastStep
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call
 
-    monkeypatch.setattr(_compiled_step, "compile_tensors", trace)
+    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
     return sizes
 
 
@@ -312,7 +312,7 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
 
         return call
 
-    monkeypatch.setattr(_compiled_step, "compile_tensors", trace)
+    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
     with pytest.raises(BreakevenError, match=r"the parameter 1\.bias"):
         step(x, y)
     torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
@@ -320,7 +320,7 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
 
 
 def test_a_value_read_in_the_loss_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled_step, "compile_tensors", compile_tensors)
+    monkeypatch.setattr(compiled_step, "compile_tensors", compile_tensors)
     model = make_mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

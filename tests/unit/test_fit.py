@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from breakeven.calibrate import _tables, describe_efficiencies, efficiencies_document
-from breakeven.calibrate._family_fit import Quality
-from breakeven.calibrate._fit import fit_table, held_out_errors
-from breakeven.calibrate._tables import TimedKernel, read_tables
-from breakeven.cli._main import main
+from breakeven.calibrate import describe_efficiencies, efficiencies_document
+from breakeven.calibrate.family_fit import Quality
+from breakeven.calibrate.fit import fit_table, held_out_errors
+from breakeven.calibrate.tables import _IDLE_TABLES, TimedKernel, read_tables
+from breakeven.cli.dispatch import main
 from breakeven.cost import (
     EfficiencyTable,
     Family,
@@ -167,8 +167,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, lines in rows.items():
         (tmp_path / name).write_text("\n".join([HEADERS[name], *lines]) + "\n")
     monkeypatch.setattr(
-        "breakeven.calibrate._tables._IDLE_TABLES",
-        tuple(item for item in _tables._IDLE_TABLES if item[0] in rows),
+        "breakeven.calibrate.tables._IDLE_TABLES",
+        tuple(item for item in _IDLE_TABLES if item[0] in rows),
     )
     return tmp_path
 

@@ -10,7 +10,7 @@ from made_up_accuracy import write_table
 
 from breakeven.device import find_device
 from breakeven.validate import TableRow, read_table
-from breakeven.validate._folds import (
+from breakeven.validate.folds import (
     fingerprint,
     fold_names,
     folds,

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from breakeven.doctor import Finding, all_rules, diagnose
-from breakeven.doctor._framework import Framework
-from breakeven.doctor._framework_fixes import FRAMEWORK_FIXES
-from breakeven.doctor._source import Sources
+from breakeven.doctor.framework import Framework
+from breakeven.doctor.framework_fixes import FRAMEWORK_FIXES
+from breakeven.doctor.source import Sources
 from breakeven.trace import (
     DeviceFault,
     Event,

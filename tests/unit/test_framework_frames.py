@@ -10,8 +10,8 @@ import pytest
 import torch
 from pretended_steps import next_line, pretending
 
-from breakeven.capture._framework_frames import FrameworkFrame, parts_of_step
-from breakeven.capture._recorder import StepRecorder
+from breakeven.capture.framework_frames import FrameworkFrame, parts_of_step
+from breakeven.capture.recorder import StepRecorder
 from breakeven.cost import reference_host
 from breakeven.trace import Event, StepTrace
 from breakeven.verdict import Recording, record

@@ -12,7 +12,7 @@ from made_up_numbers import numbers_of, step_of
 
 from breakeven.capture import FailureKind, Launcher, NumbersRun, RunFailure, RunRequest, find_target
 from breakeven.trace import Configuration
-from breakeven.tune._gate import Gate
+from breakeven.tune.gate import Gate
 from breakeven.verdict import Numerics
 
 CANDIDATE = Configuration(flushes_denormals=True)

@@ -18,8 +18,8 @@ from test_chart_model import contrast
 
 from breakeven.errors import Caveat
 from breakeven.report import chart_document
-from breakeven.report._systems_terminal import claim_counts
-from breakeven.report._text import duration_with_interval
+from breakeven.report.systems_terminal import claim_counts
+from breakeven.report.text import duration_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.verdict import SweepReport, SystemsReport
 

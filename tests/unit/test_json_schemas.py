@@ -22,7 +22,7 @@ from breakeven.report import (
     hosts_to_json,
     rules_to_json,
 )
-from breakeven.report._json import encode_document
+from breakeven.report.json import encode_document
 from breakeven.report.schema import SCHEMAS
 from breakeven.verdict import compare_reports
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.capture import Launcher, _launcher
+from breakeven.capture import Launcher
+from breakeven.capture import launcher as launching
 from breakeven.errors import BreakevenError
 
 
@@ -21,7 +22,7 @@ def test_server_that_was_killed_is_no_fault_of_torch() -> None:
 
 
 def test_torch_that_takes_too_long_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_launcher, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(launching, "START_LIMIT_S", 0.0)
     with Launcher() as launcher:
         with pytest.raises(BreakevenError, match=r"was not imported by .* within 0 s"):
             launcher.ready()

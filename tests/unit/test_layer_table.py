@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.calibrate._table_ops import layer_op
-from breakeven.calibrate._tables import _layer_kernels
+from breakeven.calibrate.table_ops import layer_op
+from breakeven.calibrate.tables import _layer_kernels
 from breakeven.cost import Family, Kernel
 
 Row = dict[str, str]

@@ -10,8 +10,8 @@ import torch
 from pretended_steps import next_line
 
 import breakeven
-from breakeven.capture import _location
-from breakeven.capture._location import as_text, is_user_file, locate, location_of
+from breakeven.capture import location
+from breakeven.capture.location import as_text, is_user_file, locate, location_of
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_other_files_are_the_users(file: str) -> None:
 def test_scripts_that_breakeven_ships_are_run_as_anyones() -> None:
     package = Path(breakeven.__file__).parent
     assert is_user_file(str(package / "workloads" / "scripts" / "disc_mlp.py"))
-    assert not is_user_file(str(package / "workloads" / "_own.py"))
+    assert not is_user_file(str(package / "workloads" / "own.py"))
 
 
 def test_neighbour_of_the_package_is_the_users() -> None:
@@ -88,7 +88,7 @@ def test_packages_installed_beside_the_users_files_are_libraries(
     record.parent.mkdir()
     record.write_text("trainer/loop.py,sha256=0,1\none_file.py,,\n../../bin/train,,\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    for cached in (is_user_file, _location._installed_beside):
+    for cached in (is_user_file, location._installed_beside):
         cached.cache_clear()
     try:
         found = {
@@ -96,7 +96,7 @@ def test_packages_installed_beside_the_users_files_are_libraries(
             for name in ("trainer/loop.py", "one_file.py", "trainer_of_mine.py", "bin/train.py")
         }
     finally:
-        for cached in (is_user_file, _location._installed_beside):
+        for cached in (is_user_file, location._installed_beside):
             cached.cache_clear()
     assert found == {
         "trainer/loop.py": False, "one_file.py": False,

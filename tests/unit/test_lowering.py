@@ -1,7 +1,7 @@
 import pytest
 
 from breakeven.cost import Family, lower
-from breakeven.cost._lowering import has_rule
+from breakeven.cost.lowering import has_rule
 from breakeven.device import Precision
 from breakeven.trace import Op, Settings, TensorSpec
 

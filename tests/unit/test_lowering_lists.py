@@ -3,7 +3,7 @@
 import pytest
 
 from breakeven.cost import Family, lower
-from breakeven.cost._lower_optimizer import multi_tensor_launches
+from breakeven.cost.lower_optimizer import multi_tensor_launches
 from breakeven.trace import Op, Settings, TensorSpec
 
 SETTINGS = Settings()

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from breakeven.systems import Bench
-from breakeven.systems._matvec import Calls, Product, _fastest, _product, floor_claim
-from breakeven.systems._neural_ode_published import MATVEC_TIMES
+from breakeven.systems.matvec import Calls, Product, _fastest, _product, floor_claim
+from breakeven.systems.neural_ode_published import MATVEC_TIMES
 from breakeven.verdict import ClaimOutcome
 
 

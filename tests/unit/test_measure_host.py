@@ -11,9 +11,9 @@ from scripted_clock import ScriptedClock
 from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
 from breakeven.measure import measure_host
-from breakeven.measure._launch_calls import launch_calls
-from breakeven.measure._measure_host import calibration_of
-from breakeven.measure._rounds import Timed, time_rounds
+from breakeven.measure.host import calibration_of
+from breakeven.measure.launch_calls import launch_calls
+from breakeven.measure.rounds import Timed, time_rounds
 from breakeven.processor import cpu_name
 
 TIMES_NS = {

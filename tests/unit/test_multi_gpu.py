@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from breakeven.calibrate._multi_gpu_fit import (
+from breakeven.calibrate.multi_gpu_fit import (
     MultiGpuRow,
     factor_log_ratios,
     fit_multi_gpu,
@@ -35,7 +35,7 @@ from breakeven.simulate import (
     shared_step_ns,
     shared_times,
 )
-from breakeven.simulate._setup_note import strategy_of
+from breakeven.simulate.setup_note import strategy_of
 from breakeven.trace import Copy, Phase, StepTrace
 from made_up_steps import GPU, HOST, MadeUpCosts, op, tensor
 

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from breakeven.capture import RunRequest, find_target
-from breakeven.capture._numbers_session import NumbersSession
-from breakeven.capture._parameter_names import ParameterNames
-from breakeven.capture._repeatable import random_state_digest, repeatable_random_numbers
-from breakeven.capture._tensor_numbers import tensor_numbers
-from breakeven.capture._weight_noise import WeightNoise
+from breakeven.capture.numbers_session import NumbersSession
+from breakeven.capture.parameter_names import ParameterNames
+from breakeven.capture.repeatable import random_state_digest, repeatable_random_numbers
+from breakeven.capture.tensor_numbers import tensor_numbers
+from breakeven.capture.weight_noise import WeightNoise
 from breakeven.trace import Configuration
 from breakeven.verdict import RecordedNumbers
 

@@ -11,10 +11,10 @@ from made_up_cases import made_up_case, marked
 from torch import nn
 
 from breakeven.capture import trace_step
-from breakeven.doctor._copy_data_rules import DataNotResident
-from breakeven.doctor._copy_wide_rules import WideCopy
-from breakeven.doctor._numpy_batches import NumpyBatch, numpy_batch
-from breakeven.doctor._rule import Case
+from breakeven.doctor.copy_data_rules import DataNotResident
+from breakeven.doctor.copy_wide_rules import WideCopy
+from breakeven.doctor.numpy_batches import NumpyBatch, numpy_batch
+from breakeven.doctor.rule import Case
 from breakeven.trace import Copy, HostArray, HostWork, Op, Phase, RunFacts
 from made_up_steps import at, op
 

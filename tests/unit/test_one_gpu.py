@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from breakeven.capture import record_steps
-from breakeven.capture._cuda_names import CudaDevices
-from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture.cuda_names import CudaDevices
+from breakeven.capture.redirect import redirect_cuda_to_cpu
 
 TORCHRUN = {
     "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "nowhere",

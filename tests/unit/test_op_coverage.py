@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from breakeven.cost import lower
-from breakeven.cost._lowering import has_rule
+from breakeven.cost.lowering import has_rule
 from breakeven.trace import Op, Settings, TensorSpec
 
 RECORDED = """

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from breakeven.capture._op_schema import attributes_of, sync_kind
+from breakeven.capture.op_schema import attributes_of, sync_kind
 
 aten = torch.ops.aten
 X = torch.zeros(2, 3)

@@ -9,8 +9,8 @@ import pytest
 from breakeven.capture import FailureKind, RunFailure
 from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
-from breakeven.tune._paired_runs import BaseFailedError, PairedRuns, Rival
-from breakeven.tune._trial_runs import RunResult
+from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival
+from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import Numerics
 
 _ONE_THREAD = Configuration(num_threads=1)

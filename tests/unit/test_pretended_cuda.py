@@ -8,7 +8,7 @@ from pretended_steps import copies, names, next_line, ops, pretending, syncs
 from torch import nn
 from torch.nn import functional
 
-from breakeven.capture._device_map import DEVICE, HOST
+from breakeven.capture.device_map import DEVICE, HOST
 from breakeven.trace import Phase
 
 

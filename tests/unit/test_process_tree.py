@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from breakeven.capture import _end_request
-from breakeven.capture._end_request import EndRequest, become_script
-from breakeven.capture._process_tree import (
+from breakeven.capture import end_request
+from breakeven.capture.end_request import EndRequest, become_script
+from breakeven.capture.process_tree import (
     OF_ITS_OWN,
     end_all_with_this_process,
     end_tree,
@@ -100,7 +100,7 @@ def test_where_a_process_cannot_be_replaced_it_waits_for_the_script(
     refuse: Callable[..., None] = pytest.fail
     monkeypatch.delattr(os, "fork", raising=False)
     monkeypatch.setattr(os, "execv", refuse)
-    monkeypatch.setattr(_end_request.subprocess, "call", call)
+    monkeypatch.setattr(end_request.subprocess, "call", call)
     request = EndRequest(
         is_module=False, device="cpu", has_cuda=False, configuration=Configuration(),
         num_steps=0, is_quiet=True,

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from breakeven.report import render
-from breakeven.report._html_check import check_page
-from breakeven.report._html_page import render_page
+from breakeven.report.html_check import check_page
+from breakeven.report.html_page import render_page
 from breakeven.units import format_time
 from breakeven.verdict import CheckReport, ProgramFacts, ProgramPart, decide, program_of
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, Keep, RunFailure, RunRequest, file_digest, find_target
 from breakeven.errors import BreakevenError
-from breakeven.sweep import _ray_node
-from breakeven.sweep._ray_connection import _carried_function
-from breakeven.sweep._ray_node import NodeAnswer, NodePlace, NodeRefusal, NodeRun, NodeTask
+from breakeven.sweep import ray_node
+from breakeven.sweep.ray_connection import _carried_function
+from breakeven.sweep.ray_node import NodeAnswer, NodePlace, NodeRefusal, NodeRun, NodeTask
 
 
 class FakeLauncher:
@@ -44,8 +44,8 @@ class BrokenLauncher(FakeLauncher):
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[FakeLauncher]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(FakeLauncher, "made", [], raising=False)
-    monkeypatch.setattr(_ray_node, "Launcher", FakeLauncher)
-    monkeypatch.setattr(_ray_node, "_WARM", _ray_node._WarmLauncher())
+    monkeypatch.setattr(ray_node, "Launcher", FakeLauncher)
+    monkeypatch.setattr(ray_node, "_WARM", ray_node._WarmLauncher())
     return FakeLauncher.made
 
 
@@ -61,7 +61,7 @@ def task(tmp_path: Path) -> NodeTask:
 
 
 def measure(task: NodeTask) -> NodeAnswer:
-    answer = _ray_node.measure(msgspec.json.encode(task))
+    answer = ray_node.measure(msgspec.json.encode(task))
     return msgspec.json.decode(answer, type=NodeAnswer)
 
 
@@ -112,8 +112,8 @@ def test_a_missing_folder_is_refused(task: NodeTask) -> None:
 
 
 def test_no_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ray_node, "Launcher", BrokenLauncher)
-    answer = _ray_node.describe(msgspec.json.encode(NodePlace.here()))
+    monkeypatch.setattr(ray_node, "Launcher", BrokenLauncher)
+    answer = ray_node.describe(msgspec.json.encode(NodePlace.here()))
     message = refusal_of(msgspec.json.decode(answer, type=NodeAnswer))
     assert message == "cannot run it: torch could not be imported by python"
     assert all(launcher.is_closed for launcher in FakeLauncher.made)
@@ -129,7 +129,7 @@ def test_priority_that_cannot_be_raised_is_a_caveat(
 
     monkeypatch.setattr(os, "setpriority", refuse)
     measure(task)
-    assert [caveat.code for caveat in _ray_node._WARM.caveats] == ["low-priority"]
+    assert [caveat.code for caveat in ray_node._WARM.caveats] == ["low-priority"]
 
 
 def test_the_carried_function_explains_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import torch.utils._device
 from torch import nn
 from torch.nn import functional
 
-from breakeven.capture._device_map import DeviceMap
-from breakeven.capture._pretended_cuda import pretended_cuda
-from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._redirect import redirect_cuda_to_cpu
+from breakeven.capture.device_map import DeviceMap
+from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.configure import configured
 from breakeven.trace import Configuration
 

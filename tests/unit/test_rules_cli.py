@@ -12,7 +12,7 @@ from breakeven.cli import main
 from breakeven.doctor import all_rules
 from breakeven.errors import BreakevenError
 from breakeven.report import RulePage, all_rule_pages, find_rule_pages, rule_page
-from breakeven.report._rule_page import SECTIONS
+from breakeven.report.rule_pages import SECTIONS
 
 
 class MadeUpRule:

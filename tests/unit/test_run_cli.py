@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def become_script(request: EndRequest, target: str, arguments: tuple[str, ...]) -> NoReturn:
         raise Started(request, target, arguments)
 
-    monkeypatch.setattr("breakeven.tune._run_target.become_script", become_script)
+    monkeypatch.setattr("breakeven.tune.run_target.become_script", become_script)
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("raise SystemExit('not to be run here')")
     shutil.copy("train.py", "other.py")

@@ -21,11 +21,11 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 from torch.utils.data import random_split as split
 
-from breakeven.capture import Target, TargetKind, _source_files, record_steps, trace_step
-from breakeven.capture._loader_facts import held_bytes
-from breakeven.capture._machine_facts import subnormal_fraction
-from breakeven.capture._recorder import StepRecorder
-from breakeven.capture._source_files import source_texts
+from breakeven.capture import Target, TargetKind, record_steps, source_files, trace_step
+from breakeven.capture.loader_facts import held_bytes
+from breakeven.capture.machine_facts import subnormal_fraction
+from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.source_files import source_texts
 from breakeven.trace import Call, HostWork, Location, ModelCall, Op, Phase, StepTrace
 
 _ZERO_GRAD = "{}.zero_grad(set_to_none=False)"
@@ -646,7 +646,7 @@ def _texts_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, "imported", module)
     # The tests that this process has imported are files of the user's as well.
-    monkeypatch.setattr(_source_files, "_MAX_OTHER_BYTES", 1 << 40)
+    monkeypatch.setattr(source_files, "_MAX_OTHER_BYTES", 1 << 40)
     target = Target(kind=TargetKind.FUNCTION, raw_path=b"", label="step")
     return {source.path: source.text for source in source_texts(target, StepTrace(events=()))}
 

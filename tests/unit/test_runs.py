@@ -22,8 +22,8 @@ from breakeven.check import (
     measure_at_best,
     quieter,
 )
-from breakeven.check._at_best import believed
-from breakeven.check._runs import Runs
+from breakeven.check.at_best import believed
+from breakeven.check.runs import Runs
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.timing import BUSY_MACHINE, Measurement
 

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from breakeven.capture import _overlay
-from breakeven.capture._keep import Keep
-from breakeven.capture._scratch import Layer, Scratch, remove_tree
+from breakeven.capture import overlay
+from breakeven.capture.keep import Keep
+from breakeven.capture.scratch import Layer, Scratch, remove_tree
 from breakeven.trace import FileWrites, WriteProtection
 
 Work = Callable[[], None]
@@ -160,19 +160,19 @@ def become_another_user() -> None:
 
 
 def refuse_mounts_outside_of_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    libc = _overlay._libc()
+    libc = overlay._libc()
 
     class Refusing:
         def __getattr__(self, name: str) -> object:
             return getattr(libc, name)
 
         def unshare(self, flags: int) -> int:
-            if not flags & _overlay._CLONE_NEWUSER:
+            if not flags & overlay._CLONE_NEWUSER:
                 ctypes.set_errno(1)
                 return -1
             return libc.unshare(flags)
 
-    monkeypatch.setattr(_overlay, "_libc", Refusing)
+    monkeypatch.setattr(overlay, "_libc", Refusing)
 
 
 def test_shared_memory_is_private(layer: Layer) -> None:

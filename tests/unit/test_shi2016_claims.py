@@ -6,7 +6,7 @@ import pytest
 from made_up_networks import estimate, network_runs
 
 from breakeven.errors import Caveat
-from breakeven.systems._shi2016_claims import (
+from breakeven.systems.shi2016_claims import (
     claims,
     frameworks_in_order,
     order_outcome,
@@ -16,7 +16,7 @@ from breakeven.systems._shi2016_claims import (
     thread_outcome,
     thread_table,
 )
-from breakeven.systems._shi2016_table import networks
+from breakeven.systems.shi2016_table import networks
 from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import ClaimOutcome
 

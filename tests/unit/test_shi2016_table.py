@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.systems._shi2016_table import (
+from breakeven.systems.shi2016_table import (
     CORES,
     GPUS,
     cells,
@@ -14,7 +14,7 @@ from breakeven.systems._shi2016_table import (
     published_times,
     thread_curves,
 )
-from breakeven.systems._shi2016_threads import gains
+from breakeven.systems.shi2016_threads import gains
 
 
 def test_networks_stand_in_the_order_of_the_table_with_their_batch_sizes() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.processor import num_physical_cores
-from breakeven.systems._shi2016_threads import gains, thread_counts
+from breakeven.systems.shi2016_threads import gains, thread_counts
 
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system does not tell a process's processors"

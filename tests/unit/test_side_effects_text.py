@@ -5,7 +5,7 @@ from __future__ import annotations
 import made_up_reports
 from msgspec.structs import replace
 
-from breakeven.report._side_effects_text import side_effect_lines
+from breakeven.report.side_effects_text import side_effect_lines
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
 
 FILES = tuple(

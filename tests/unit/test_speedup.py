@@ -14,7 +14,7 @@ from breakeven.timing import (
     compare_runs,
     compare_turns,
 )
-from breakeven.timing._speedup import LEAST_SPREAD, _student_quantile
+from breakeven.timing.speedup import LEAST_SPREAD, _student_quantile
 
 
 def compare(

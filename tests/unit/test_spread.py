@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from breakeven.simulate._spread import spread_in_step
+from breakeven.simulate.spread import spread_in_step
 
 
 def drawn_sigma(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from breakeven.whole_step._numbers import Change, find_difference
+from breakeven.whole_step.numbers import Change, find_difference
 
 _TOLERANCE = 1e-4
 

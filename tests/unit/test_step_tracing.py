@@ -8,12 +8,12 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from breakeven.whole_step._compiling import trace_tensors
+from breakeven.whole_step.compiling import trace_tensors
 
 # In a process of its own: what another test has imported must not help.
 _POOLING = """
 import torch
-from breakeven.whole_step._compiling import trace_tensors
+from breakeven.whole_step.compiling import trace_tensors
 
 def step(x):
     return (torch.nn.functional.max_pool2d(x, 2),)

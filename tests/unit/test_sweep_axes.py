@@ -4,7 +4,7 @@ import pytest
 
 from breakeven.errors import UsageError
 from breakeven.sweep import assign_roles, parse_axis
-from breakeven.sweep._axes import fill_arguments
+from breakeven.sweep.axes import fill_arguments
 from breakeven.verdict import AxisRole
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 import breakeven.report
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
-from breakeven.cli._sweep_progress import LiveSweepProgress, show_sweep_progress
+from breakeven.cli.sweep_progress import LiveSweepProgress, show_sweep_progress
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import sweep_to_json
 from breakeven.simulate import Strategy

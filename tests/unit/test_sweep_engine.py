@@ -10,7 +10,7 @@ import pytest
 from made_up_runs import SCRIPT, ProgressLog, ScriptedLauncher, failure, plain_run
 
 from breakeven.capture import RunRequest
-from breakeven.capture._protocol import Ready
+from breakeven.capture.protocol import Ready
 from breakeven.store import machine_lock
 from breakeven.sweep import LocalEngine
 from breakeven.trace import Configuration

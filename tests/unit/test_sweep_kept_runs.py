@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile, file_digest
 from breakeven.store import MachineKey
 from breakeven.sweep import EngineRun
-from breakeven.sweep._kept_runs import KeptRuns
+from breakeven.sweep.kept_runs import KeptRuns
 from breakeven.timing import Measurement
 from breakeven.trace import Configuration
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest, ThreadTrial
 from breakeven.store import MachineKey, machine_key
 from breakeven.sweep import EngineRun, SilentSweepProgress, assign_roles, parse_axis
-from breakeven.sweep._grid import Settings
-from breakeven.sweep._kept_runs import KeptRuns
-from breakeven.sweep._measured_grid import MeasuredGrid
-from breakeven.sweep._script_runs import ScriptRuns
+from breakeven.sweep.grid import Settings
+from breakeven.sweep.kept_runs import KeptRuns
+from breakeven.sweep.measured_grid import MeasuredGrid
+from breakeven.sweep.script_runs import ScriptRuns
 from breakeven.timing import Estimate, Measurement, Source
 
 Answer = Callable[[RunRequest], PlainRun | RunFailure]

@@ -12,7 +12,7 @@ import breakeven.sweep
 from breakeven.check import SilentProgress
 from breakeven.errors import BreakevenError
 from breakeven.systems import Bench
-from breakeven.systems._bench_progress import BenchProgress
+from breakeven.systems.bench_progress import BenchProgress
 from breakeven.trace import Configuration, HostWork
 from breakeven.verdict import AxisRole, PublishedPoint, SweepAxis
 

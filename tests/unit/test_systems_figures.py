@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.systems import Bench
-from breakeven.systems._disc_mlp import DiscMlp, crossover_claim, depth_table
-from breakeven.systems._rnn_stream import RnnStream
-from breakeven.systems._weight_update import WeightUpdate, is_copy, is_of_update, step_shares
+from breakeven.systems.disc_mlp import DiscMlp, crossover_claim, depth_table
+from breakeven.systems.rnn_stream import RnnStream
+from breakeven.systems.weight_update import WeightUpdate, is_copy, is_of_update, step_shares
 from breakeven.timing import Estimate
 from breakeven.verdict import ClaimOutcome, RowSource, SystemReport, SystemTable
 

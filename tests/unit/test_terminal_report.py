@@ -13,8 +13,8 @@ from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import printable, render
-from breakeven.report._result_table import interval_plot, log_axis, sort_results
-from breakeven.report._text import (
+from breakeven.report.result_table import interval_plot, log_axis, sort_results
+from breakeven.report.text import (
     duration_with_interval,
     ratio_alone,
     ratio_with_interval,

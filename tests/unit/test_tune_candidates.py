@@ -14,10 +14,10 @@ from made_up_steps_facts import convnet, mlp
 from msgspec.structs import replace
 
 from breakeven.trace import Configuration, Settings, Sync
-from breakeven.tune import _all_candidates
-from breakeven.tune._all_candidates import all_candidates
-from breakeven.tune._candidate import Candidate
-from breakeven.tune._step_facts import StepFacts
+from breakeven.tune import catalogue
+from breakeven.tune.candidate import Candidate
+from breakeven.tune.catalogue import all_candidates
+from breakeven.tune.step_facts import StepFacts
 from breakeven.verdict import Numerics
 
 CPU, CUDA = {"is_on_cuda": False}, {"is_on_cuda": True}
@@ -387,7 +387,7 @@ def test_every_class_of_the_module_is_offered() -> None:
     """A candidate that is imported and left out of the list would never be tried."""
     classes = {
         value
-        for value in vars(_all_candidates).values()
+        for value in vars(catalogue).values()
         if inspect.isclass(value) and hasattr(value, "why_not") and value is not Candidate
     }
     assert classes == {type(each) for each in all_candidates(mlp(), tries_batch_size=True)}

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import render_tuning, tune_schema, tune_to_json
-from breakeven.report._json import encode_document
-from breakeven.report._tune_text import (
+from breakeven.report.json import encode_document
+from breakeven.report.tune_text import (
     OUTCOME_WORDS,
     cost_sentence,
     headline,

@@ -21,10 +21,10 @@ from made_up_trials import (
 from breakeven.capture import RunFailure
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
-from breakeven.tune._confirm import Confirmation, confirm
-from breakeven.tune._search import search
-from breakeven.tune._search_result import Kept, SearchResult
-from breakeven.tune._trial_runs import RunResult
+from breakeven.tune.confirm import Confirmation, confirm
+from breakeven.tune.search import search
+from breakeven.tune.search_result import Kept, SearchResult
+from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import Numerics, Outcome, Trial
 
 BASELINE = RunResult(step_ns=STEP_NS, startup_ns=1e8, wall_s=0.6)

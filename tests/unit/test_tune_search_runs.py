@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest
 from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration, Location
-from breakeven.tune import _trial_runs
-from breakeven.tune._budget import Budget
-from breakeven.tune._trial_runs import RunResult, ScriptRuns, failure_outcome
+from breakeven.tune import trial_runs
+from breakeven.tune.budget import Budget
+from breakeven.tune.trial_runs import RunResult, ScriptRuns, failure_outcome
 from breakeven.verdict import Numerics, Outcome
 
 FUSED = Configuration(optimizer="fused")
@@ -157,7 +157,7 @@ def test_hanging_run_is_ended_by_what_the_script_takes_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = iter([0.0, 0.6, 10.0, 10.6, 20.0, 28.0, 30.0, 30.6, 40.0, 40.6, 50.0, 50.6])
-    monkeypatch.setattr(_trial_runs, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(trial_runs, "monotonic", lambda: next(now_s))
     runs, launcher = runs_of(*[plain_run()] * 6, time_limit_s=60.0)
     runs.measure(Configuration())  # takes 0.6 s
     runs.measure(FUSED)

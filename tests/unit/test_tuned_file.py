@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from breakeven.errors import BreakevenError, Caveat, StoredDataError
 from breakeven.processor import cpu_name, num_cores
 from breakeven.store import read_tuned, this_machine, tuned_of, write_tuned
-from breakeven.store._tuned_file import _MEANINGS
+from breakeven.store.tuned_file import _MEANINGS
 from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, Trial, TuneReport
 

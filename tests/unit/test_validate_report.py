@@ -27,7 +27,7 @@ from breakeven.report import (
     validation_schema,
     validation_to_json,
 )
-from breakeven.report._validation_text import percent, signed_percent, worst_rows
+from breakeven.report.validation_text import percent, signed_percent, worst_rows
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
     AccuracyReport,

@@ -1,5 +1,5 @@
 """The device that is fastest, for Lightning, transformers and Stable-Baselines3."""
 
-from breakeven.adapters._lightning import accelerator as accelerator
-from breakeven.adapters._transformers import device_callback as device_callback
-from breakeven.adapters._transformers import training_arguments as training_arguments
+from breakeven.adapters.lightning import accelerator as accelerator
+from breakeven.adapters.transformers import device_callback as device_callback
+from breakeven.adapters.transformers import training_arguments as training_arguments

@@ -5,51 +5,51 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.capture._end_request import EndRequest as EndRequest
-from breakeven.capture._end_request import become_script as become_script
-from breakeven.capture._end_request import settings_text as settings_text
-from breakeven.capture._keep import KEEP_NOTHING as KEEP_NOTHING
-from breakeven.capture._keep import Keep as Keep
-from breakeven.capture._launcher import Launcher as Launcher
-from breakeven.capture._protocol import Answer as Answer
-from breakeven.capture._protocol import FailureKind as FailureKind
-from breakeven.capture._protocol import HostRun as HostRun
-from breakeven.capture._protocol import LoaderUse as LoaderUse
-from breakeven.capture._protocol import NumbersRun as NumbersRun
-from breakeven.capture._protocol import OwnProcesses as OwnProcesses
-from breakeven.capture._protocol import PlainRun as PlainRun
-from breakeven.capture._protocol import ProbeRun as ProbeRun
-from breakeven.capture._protocol import RunFailure as RunFailure
-from breakeven.capture._protocol import RunRequest as RunRequest
-from breakeven.capture._protocol import SourceFile as SourceFile
-from breakeven.capture._protocol import Target as Target
-from breakeven.capture._protocol import TargetKind as TargetKind
-from breakeven.capture._protocol import ThreadTrial as ThreadTrial
-from breakeven.capture._protocol import TracedRun as TracedRun
-from breakeven.capture._script_process import run_on_pretended_gpus as run_on_pretended_gpus
-from breakeven.capture._script_process import run_script as run_script
-from breakeven.capture._source_files import file_digest as file_digest
-from breakeven.capture._target import find_target as find_target
-from breakeven.capture._turns import alternate as alternate
+from breakeven.capture.end_request import EndRequest as EndRequest
+from breakeven.capture.end_request import become_script as become_script
+from breakeven.capture.end_request import settings_text as settings_text
+from breakeven.capture.keep import KEEP_NOTHING as KEEP_NOTHING
+from breakeven.capture.keep import Keep as Keep
+from breakeven.capture.launcher import Launcher as Launcher
+from breakeven.capture.protocol import Answer as Answer
+from breakeven.capture.protocol import FailureKind as FailureKind
+from breakeven.capture.protocol import HostRun as HostRun
+from breakeven.capture.protocol import LoaderUse as LoaderUse
+from breakeven.capture.protocol import NumbersRun as NumbersRun
+from breakeven.capture.protocol import OwnProcesses as OwnProcesses
+from breakeven.capture.protocol import PlainRun as PlainRun
+from breakeven.capture.protocol import ProbeRun as ProbeRun
+from breakeven.capture.protocol import RunFailure as RunFailure
+from breakeven.capture.protocol import RunRequest as RunRequest
+from breakeven.capture.protocol import SourceFile as SourceFile
+from breakeven.capture.protocol import Target as Target
+from breakeven.capture.protocol import TargetKind as TargetKind
+from breakeven.capture.protocol import ThreadTrial as ThreadTrial
+from breakeven.capture.protocol import TracedRun as TracedRun
+from breakeven.capture.script_process import run_on_pretended_gpus as run_on_pretended_gpus
+from breakeven.capture.script_process import run_script as run_script
+from breakeven.capture.source_files import file_digest as file_digest
+from breakeven.capture.target import find_target as find_target
+from breakeven.capture.turns import alternate as alternate
 
 if TYPE_CHECKING:
-    from breakeven.capture._fake_session import FakeSession as FakeSession
-    from breakeven.capture._fake_session import FakeStep as FakeStep
-    from breakeven.capture._in_process import Recording as Recording
-    from breakeven.capture._in_process import record_steps as record_steps
-    from breakeven.capture._in_process import time_step as time_step
-    from breakeven.capture._in_process import trace_step as trace_step
-    from breakeven.capture._pretended_gpus import pretended_gpus as pretended_gpus
+    from breakeven.capture.fake_session import FakeSession as FakeSession
+    from breakeven.capture.fake_session import FakeStep as FakeStep
+    from breakeven.capture.gpu_stand_ins import pretended_gpus as pretended_gpus
+    from breakeven.capture.in_process import Recording as Recording
+    from breakeven.capture.in_process import record_steps as record_steps
+    from breakeven.capture.in_process import time_step as time_step
+    from breakeven.capture.in_process import trace_step as trace_step
 
 # These run in the caller's process and need torch there; the command line does not.
 _MODULES = {
-    "FakeSession": "_fake_session",
-    "FakeStep": "_fake_session",
-    "pretended_gpus": "_pretended_gpus",
-    "Recording": "_in_process",
-    "record_steps": "_in_process",
-    "time_step": "_in_process",
-    "trace_step": "_in_process",
+    "FakeSession": "fake_session",
+    "FakeStep": "fake_session",
+    "pretended_gpus": "gpu_stand_ins",
+    "Recording": "in_process",
+    "record_steps": "in_process",
+    "time_step": "in_process",
+    "trace_step": "in_process",
 }
 
 

@@ -1,13 +1,13 @@
 """Settings put into effect around a script that does not know of them, and undone."""
 
-from breakeven.configure._by_identity import ByIdentity as ByIdentity
-from breakeven.configure._configured import configured as configured
-from breakeven.configure._kept_memory import keep_freed_memory as keep_freed_memory
-from breakeven.configure._module_tree import children_of as children_of
-from breakeven.configure._module_tree import groups_of as groups_of
-from breakeven.configure._module_tree import has_parameters as has_parameters
-from breakeven.configure._module_tree import named_parameters_of as named_parameters_of
-from breakeven.configure._module_tree import named_parts as named_parts
-from breakeven.configure._module_tree import updated_by as updated_by
-from breakeven.configure._patching import Patches as Patches
-from breakeven.configure._whole_batches import has_whole_batches as has_whole_batches
+from breakeven.configure.by_identity import ByIdentity as ByIdentity
+from breakeven.configure.configuring import configured as configured
+from breakeven.configure.kept_memory import keep_freed_memory as keep_freed_memory
+from breakeven.configure.module_tree import children_of as children_of
+from breakeven.configure.module_tree import groups_of as groups_of
+from breakeven.configure.module_tree import has_parameters as has_parameters
+from breakeven.configure.module_tree import named_parameters_of as named_parameters_of
+from breakeven.configure.module_tree import named_parts as named_parts
+from breakeven.configure.module_tree import updated_by as updated_by
+from breakeven.configure.patching import Patches as Patches
+from breakeven.configure.whole_batches import has_whole_batches as has_whole_batches

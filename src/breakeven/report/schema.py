@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from breakeven.report._compare_json import comparison_schema
-from breakeven.report._device_sheet import devices_schema
-from breakeven.report._explain_json import explanation_schema
-from breakeven.report._host_sheet import calibration_schema, hosts_schema
-from breakeven.report._json import encode_document, json_schema
-from breakeven.report._rule_sheet import rules_schema
-from breakeven.report._sweep_json import sweep_schema
-from breakeven.report._systems_json import systems_schema
-from breakeven.report._tune_json import tune_schema
-from breakeven.report._validation_json import validation_schema
+from breakeven.report.compare_json import comparison_schema
+from breakeven.report.device_sheet import devices_schema
+from breakeven.report.explain_json import explanation_schema
+from breakeven.report.host_sheet import calibration_schema, hosts_schema
+from breakeven.report.json import encode_document, json_schema
+from breakeven.report.rule_sheet import rules_schema
+from breakeven.report.sweep_json import sweep_schema
+from breakeven.report.systems_json import systems_schema
+from breakeven.report.tune_json import tune_schema
+from breakeven.report.validation_json import validation_schema
 
 # By the command that prints the document; `devices --hosts` prints one of its own.
 SCHEMAS = {

@@ -1,5 +1,5 @@
 """Propose the lines of a training loop that `breakeven.fast_step` replaces."""
 
-from breakeven.rewrite._source_patch import NoPatch as NoPatch
-from breakeven.rewrite._source_patch import SourcePatch as SourcePatch
-from breakeven.rewrite._source_patch import propose_fast_step as propose_fast_step
+from breakeven.rewrite.source_patch import NoPatch as NoPatch
+from breakeven.rewrite.source_patch import SourcePatch as SourcePatch
+from breakeven.rewrite.source_patch import propose_fast_step as propose_fast_step

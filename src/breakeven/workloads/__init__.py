@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.workloads._spec import OptionValue as OptionValue
-from breakeven.workloads._spec import WorkloadKind as WorkloadKind
-from breakeven.workloads._spec import WorkloadSpec as WorkloadSpec
-from breakeven.workloads._spec import parse_workload as parse_workload
-from breakeven.workloads._trace_pool import trace_cases as trace_cases
+from breakeven.workloads.spec import OptionValue as OptionValue
+from breakeven.workloads.spec import WorkloadKind as WorkloadKind
+from breakeven.workloads.spec import WorkloadSpec as WorkloadSpec
+from breakeven.workloads.spec import parse_workload as parse_workload
+from breakeven.workloads.trace_pool import trace_cases as trace_cases
 
 if TYPE_CHECKING:
-    from breakeven.workloads._trace_case import trace_case as trace_case
+    from breakeven.workloads.case_traces import trace_case as trace_case
 
 # This needs torch in the caller's process; `trace_cases` needs it in its children only.
-_NEEDS_TORCH = {"trace_case": "_trace_case"}
+_NEEDS_TORCH = {"trace_case": "case_traces"}
 
 
 def __getattr__(name: str) -> Any:

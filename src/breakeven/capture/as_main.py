@@ -1,0 +1,156 @@
+"""Run a script or a module as ``__main__``, as the interpreter does for its command line."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from breakeven.capture.script_modules import set_aside_for
+
+_OUR_FOLDER = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+# What runs on the way to the user's first line.
+_MACHINERY = ("<frozen ", runpy.__file__, str(Path(__file__).resolve()))
+
+
+def run_as_main(
+    target: str, arguments: Sequence[str], *, is_module: bool, text: bytes | None = None
+) -> None:
+    """Run the target in a fresh ``__main__``, which stays: threads and ``atexit`` still need it.
+
+    An exception ends the process with the traceback that plain Python shows, without our frames.
+
+    Args:
+        target: Path of the script as the user wrote it, or name of the module.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: The target is a module.
+        text: Run this in place of the script's own text; None for its own.
+    """
+    # As `python -m` has it until the module is found.
+    sys.argv = ["-m" if is_module else target, *arguments]
+    start = ["-m", target] if is_module else [target]
+    sys.orig_argv = [sys.executable, *start, *arguments]
+    main = fresh_main()
+    try:
+        if is_module:
+            _set_first_path(str(Path.cwd()))
+            # What `python -m` itself calls.
+            runpy._run_module_as_main(target)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            put_folder_first(target)
+            _run_file(target, main, text)
+    except BaseException as error:
+        _hide_our_frames(error)
+        raise
+
+
+def fresh_main() -> ModuleType:
+    """Put an empty ``__main__`` in the place of the one that there is, and return it."""
+    main = ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    return main
+
+
+def put_folder_first(script: str) -> None:
+    """Let a script's folder come first where modules are looked for, unless Python is told not to.
+
+    Args:
+        script: Its path; of a link, modules are beside the file itself.
+    """
+    _set_first_path(str(Path(script).resolve().parent))
+
+
+def _set_first_path(folder: str) -> None:
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, folder)
+        set_aside_for(folder)
+
+
+def _run_file(path: str, main: ModuleType, text: bytes | None) -> None:
+    # Not normalized: plain Python puts the two together as they are.
+    file = path if Path(path).is_absolute() else f"{Path.cwd()}{os.sep}{path}"
+    main.__dict__.update(
+        __file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None
+    )
+    if text is None:
+        with io.open_code(file) as source:
+            text = source.read()
+    exec(compile(text, file, "exec", dont_inherit=True), main.__dict__)
+
+
+def _hide_our_frames(error: BaseException) -> None:
+    """Let the traceback of an unhandled exception be the user's; the interpreter prints it."""
+    found = list(_chain(error))
+    first, show = _without_machinery(error.__traceback__), sys.excepthook
+    if _is_our_bug(error):
+        return
+
+    def show_users_frames(
+        kind: type[BaseException], value: BaseException, _: TracebackType | None
+    ) -> None:
+        traceback = _without_ours(first)
+        # By now the interpreter has added our frames again.
+        for cause in found:
+            kept = traceback if cause is value else _without_ours(cause.__traceback__)
+            cause.__traceback__ = kept
+        show(kind, value, traceback)
+
+    sys.excepthook = show_users_frames
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, and what it came from, each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def _without_machinery(traceback: TracebackType | None) -> TracebackType | None:
+    """Return where the user's code begins; None where none of it ran."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_MACHINERY):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of breakeven, such as of a watched optimizer."""
+    frames: list[TracebackType] = []
+    while traceback is not None:
+        if not _is_ours(traceback.tb_frame.f_code.co_filename):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for one in reversed(frames):
+        kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return kept
+
+
+def _is_our_bug(error: BaseException) -> bool:
+    """Return whether an exception arose in our own code, and what led there is wanted."""
+    traceback = _without_machinery(error.__traceback__)
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return (
+        traceback is not None
+        and _is_ours(traceback.tb_frame.f_code.co_filename)
+        and not isinstance(error, KeyboardInterrupt | SystemExit)
+    )
+
+
+def _is_ours(file: str) -> bool:
+    # Scripts that come with breakeven are run as a user's are.
+    return file.startswith(_OUR_FOLDER) and f"{os.sep}scripts{os.sep}" not in file

@@ -1,0 +1,276 @@
+"""One run of the target, in the process made for it. Never returns: the process ends with it."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from msgspec.structs import replace
+
+from breakeven.capture.answer_pipe import AnswerPipe
+from breakeven.capture.as_main import fresh_main, put_folder_first, run_as_main
+from breakeven.capture.failure_facts import failure_in_frame, failure_of, internal_failure
+from breakeven.capture.location import locate
+from breakeven.capture.numbers_session import NumbersSession
+from breakeven.capture.plain_session import PlainSession
+from breakeven.capture.probe_session import ProbeSession
+from breakeven.capture.process_watch import ProcessWatch
+from breakeven.capture.protocol import (
+    FailureKind,
+    RunFailure,
+    RunRequest,
+    StepCount,
+    Target,
+    TargetKind,
+    Trackers,
+)
+from breakeven.capture.quiet_trackers import QuietTrackers
+from breakeven.capture.traced_session import TracedSession
+from breakeven.capture.turns import Turns
+from breakeven.configure import Patches, keep_freed_memory
+from breakeven.timing import TurnKind
+from breakeven.units import NS_PER_S
+
+# Our own; a script that calls it ends, like one that calls `sys.exit`.
+_exit = os._exit
+
+_PROGRESS_EVERY_S = 0.2
+# What a script has put in the place of its output may never come back.
+_FLUSH_LIMIT_S = 2.0
+# From so many updates there is an answer.
+_ENOUGH_STEPS = 2
+# How often a script that has done no step is asked where it stands.
+_WAITING_EVERY_S = 2.0
+# How long the script's own process may wait for its first step while its others take theirs.
+_OWN_STEP_LIMIT_S = 2.0
+
+
+class ChildRun:
+    """Runs the target under a session until there is an answer, and sends it.
+
+    Args:
+        request: What to run, and how.
+        answer_fd: File descriptor for messages to the parent.
+        turn_fd: File descriptor for the turns of a run that takes turns.
+        trackers: Keeps those quiet to which the script logs; None where it is to log.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        answer_fd: int,
+        turn_fd: int,
+        trackers: QuietTrackers | None = None,
+    ) -> None:
+        self._request = request
+        self._send = AnswerPipe(answer_fd).send
+        self._trackers = trackers
+        self._last_progress_s = monotonic()
+        # Whoever takes it ends the process: the training loop or the watchdog.
+        self._ending = threading.Lock()
+        self._main_thread = threading.get_ident()
+        if request.is_traced:
+            keep_freed_memory()
+        takes_turns = request.turns is not TurnKind.NONE
+        self._turns = Turns(turn_fd, self._send, request.turns) if takes_turns else None
+        self._processes = ProcessWatch()
+        self._session = self._make_session()
+
+    def run(self) -> NoReturn:
+        """Run the target to its end or to the answer, whatever comes first."""
+        threading.Thread(target=self._watch_time, daemon=True).start()
+        if self._trackers is not None:
+            self._trackers.enter()
+        if self._request.is_traced and self._request.configuration.num_threads:
+            torch.set_num_threads(self._request.configuration.num_threads)
+        try:
+            with self._processes, self._session, Patches() as patches:
+                patches.replace(os, "_exit", self._end_at_once)
+                self._run_target(self._request.target)
+                if self._session.num_steps < _ENOUGH_STEPS:
+                    _wait_for_threads()  # they may be what trains
+        except BaseException as error:  # the user's code may raise anything
+            if not self._processes.is_own:
+                raise  # it ends as a process that a script forks ends
+            has_failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
+            self._finish(self._failure_of(error), has_failed=has_failed)
+        self._finish()
+        sys.exit()
+
+    def _run_target(self, target: Target) -> None:
+        if target.kind is not TargetKind.FUNCTION:
+            text = self._request.raw_changed_text
+            if text:
+                _keep_lines(text, target.path)
+            is_module = target.kind is TargetKind.MODULE
+            run_as_main(target.name, target.arguments, is_module=is_module, text=text or None)
+            return
+        sys.argv = [target.name, *target.arguments]
+        fresh_main()
+        put_folder_first(target.path)
+        function = _load_function(target)
+        function()
+        if self._session.num_steps == 0:
+            self._repeat_as_step(function)
+        while self._session.num_steps > 0:
+            before = self._session.num_steps
+            function()
+            if self._session.num_steps == before:
+                break
+
+    def _repeat_as_step(self, function: Callable[[], Any]) -> NoReturn:
+        """A function that never updates weights is a step itself."""
+        while True:
+            self._session.mark_call()
+            function()
+
+    def _on_step(self, num_steps: int, is_waiting: bool = False) -> None:
+        if not self._processes.is_own:
+            self._processes.note_step()
+            return
+        now_s = monotonic()
+        if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
+            self._send(StepCount(num_steps=num_steps, is_waiting=is_waiting))
+            self._last_progress_s = now_s
+
+    def _finish(self, failure: RunFailure | None = None, *, has_failed: bool = False) -> None:
+        """Send what there is, or ``failure``, and end the process at once.
+
+        No ``finally`` block, ``atexit`` handler or exception handler of the user runs: the script
+        stops at the step boundary as if the power had failed, and cannot save a half-trained
+        model over a good one. Nor does a finalizer of what the script left in a reference cycle: a
+        DataLoader's waits up to five seconds for each of its processes.
+
+        A process that the script forked has no answer to give, and goes on.
+        """
+        if not self._processes.is_own:
+            return
+        self._ending.acquire()
+        gc.disable()
+        try:
+            answer = (None if has_failed else self._session.result()) or failure or self._no_step()
+            if isinstance(answer, RunFailure):
+                answer = replace(answer, processes=self._processes.found())
+            if self._trackers is not None:
+                self._send(Trackers(quiet=self._trackers.used()))
+            self._send(answer)
+            flushing = Thread(target=_flush, args=(sys.stdout, sys.stderr), daemon=True)
+            with suppress(RuntimeError):  # no memory is left for another thread
+                flushing.start()
+                flushing.join(_FLUSH_LIMIT_S)
+        except BaseException:  # a bug of ours must not leave the parent waiting
+            self._send(internal_failure())
+        finally:
+            _exit(0)
+
+    def _failure_of(self, error: BaseException) -> RunFailure:
+        try:
+            return failure_of(error, self._session.num_steps)
+        except BaseException:  # the parent must hear of it
+            return internal_failure()
+
+    def _end_at_once(self, status: int) -> NoReturn:
+        """Take ``os._exit`` of the script for its end."""
+        if self._processes.is_own:
+            frame, num_steps = sys._getframe(1), self._session.num_steps
+            failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
+            self._finish(failure, has_failed=status != 0)
+        _exit(status)
+
+    def _make_session(self) -> PlainSession | TracedSession | NumbersSession | ProbeSession:
+        if self._request.is_traced:
+            return TracedSession(self._request, self._finish, self._on_step)
+        if self._request.num_recorded_steps:
+            return NumbersSession(self._request, self._finish, self._on_step)
+        if self._request.num_probe_steps:
+            return ProbeSession(self._request, self._finish, self._on_step)
+        return PlainSession(self._request, self._finish, self._on_step, self._turns)
+
+    def _watch_time(self) -> None:
+        begun_s = monotonic()
+        left_s = self._request.time_limit_s
+        while left_s > 0:
+            if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
+                self._end_if_it_only_waits()
+            elif self._session.num_steps == 0:
+                with suppress(OSError, ValueError):  # the folder that it began in may be gone
+                    location = locate(self._script_frame())
+                    if location is not None and location.line:
+                        self._send(StepCount(num_steps=0, location=location))
+            paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
+            left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
+        # Fewer steps are fewer samples, but they are not the recording that was asked for.
+        has_failed = self._request.num_recorded_steps > 0
+        self._end(
+            FailureKind.TIME_LIMIT, f"{self._request.time_limit_s:g} s", has_failed=has_failed
+        )
+
+    def _end_if_it_only_waits(self) -> None:
+        """End the run where forked processes train, and this one takes no step of its own."""
+        threading.Event().wait(_OWN_STEP_LIMIT_S)
+        if self._session.num_steps == 0:
+            self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
+
+    def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
+        frame = self._script_frame()
+        failure = failure_in_frame(kind, message, frame, self._session.num_steps)
+        self._finish(failure, has_failed=has_failed)
+
+    def _script_frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._main_thread)
+
+    def _no_step(self) -> RunFailure:
+        is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
+        kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
+        return RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
+
+
+def _keep_lines(text: bytes, path: str) -> None:
+    """Let whoever asks for the source of a function get this text, and not that of the file."""
+    # Lines of bytes end where Python's do; those of a str also at form feeds.
+    lines = [line.decode() for line in text.splitlines(keepends=True)]
+    linecache.cache[path] = (len(text), None, lines, path)
+
+
+def _load_function(target: Target) -> Callable[[], Any]:
+    name = Path(target.path).stem
+    specification = importlib.util.spec_from_file_location(name, target.path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    function = getattr(module, target.function, None)
+    if not callable(function):
+        defined = [key for key, value in vars(module).items() if callable(value)]
+        raise AttributeError(
+            f"{Path(target.path).name} has no function {target.function!r}; it has "
+            + ", ".join(sorted(defined)[:8])
+        )
+    return function
+
+
+def _flush(*streams: Any) -> None:
+    for stream in streams:
+        with suppress(Exception):  # the script closed or replaced it
+            stream.flush()
+
+
+def _wait_for_threads() -> None:
+    """Wait for what Python waits for at the end of a script."""
+    own = threading.current_thread()
+    while waited := [t for t in threading.enumerate() if t is not own and not t.daemon]:
+        for thread in waited:
+            thread.join()

@@ -1,0 +1,127 @@
+"""Watch a step in this very process: for notebooks and code of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+
+from breakeven.capture.plain_session import PlainSession
+from breakeven.capture.protocol import PlainRun, RunRequest, Target, TargetKind, TracedRun
+from breakeven.capture.traced_session import TracedSession
+from breakeven.errors import BreakevenError
+from breakeven.trace import StepTrace
+
+_NO_STEP = "call optimizer.step() at least twice inside, or pass a function that does one step"
+
+
+class Recording:
+    """What `record_steps` saw; complete when its block has ended."""
+
+    def __init__(self) -> None:
+        self._run: TracedRun | None = None
+
+    @property
+    def run(self) -> TracedRun:
+        """Return the typical step and what feeds it.
+
+        Raises:
+            BreakevenError: No step was completed.
+        """
+        if self._run is None:
+            raise BreakevenError("no training step was recorded", hint=_NO_STEP)
+        return self._run
+
+    @property
+    def trace(self) -> StepTrace:
+        """Return the typical step.
+
+        Raises:
+            BreakevenError: No step was completed.
+        """
+        return self.run.trace
+
+
+@contextmanager
+def record_steps() -> Iterator[Recording]:
+    """Record the training steps of the block on a pretended CUDA device.
+
+    Inside, ``torch.cuda.is_available()`` is true and ``.cuda()`` works, whatever this machine
+    has; everything really runs on the CPU, slower than usual. Afterwards torch is as before.
+    The block runs to its end: two steps are enough.
+    """
+    recording = Recording()
+    session = TracedSession(_request("the recorded block"), _go_on)
+    with session:
+        yield recording
+        recording._run = session.result()
+
+
+def trace_step(step: Callable[[], object]) -> TracedRun:
+    """Call ``step`` a few times on a pretended CUDA device, and return the typical step.
+
+    Args:
+        step: One training step.
+    """
+    run = _trace(step, is_moved=False)
+    return run if run.trace.uses_device else _trace(step, is_moved=True)
+
+
+def _trace(step: Callable[[], object], *, is_moved: bool) -> TracedRun:
+    is_done = Event()
+    session = TracedSession(_request(_name(step), is_moved=is_moved), is_done.set)
+    with session:
+        _repeat(step, session, is_done)
+        run = session.result()
+    assert run is not None, "done means at least one step"
+    return run
+
+
+def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
+    """Call ``step`` until its time on this CPU is known.
+
+    Args:
+        step: One training step.
+        budget_s: Seconds of steps that are enough when they are short.
+    """
+    is_done = Event()
+    session = PlainSession(_request(_name(step), budget_s), is_done.set)
+    with session:
+        _repeat(step, session, is_done)
+        run = session.result()
+    assert run is not None, "done means at least one sample"
+    return run
+
+
+def _repeat(
+    step: Callable[[], object],
+    session: PlainSession | TracedSession,
+    is_done: Event,
+) -> None:
+    """Call ``step`` until done; one that updates no weights ends a step by returning."""
+    step()
+    updates = session.num_steps > 0
+    if not updates:
+        session.mark_call()
+    while not is_done.is_set():
+        step()
+        if not updates:
+            session.mark_call()
+
+
+def _request(label: str, budget_s: float = 1.0, *, is_moved: bool = False) -> RunRequest:
+    return RunRequest(
+        target=Target(kind=TargetKind.FUNCTION, raw_path=b"", label=label),
+        is_traced=False,
+        is_moved=is_moved,
+        time_limit_s=float("inf"),
+        budget_s=budget_s,
+    )
+
+
+def _name(step: Callable[[], object]) -> str:
+    return str(getattr(step, "__qualname__", type(step).__name__))
+
+
+def _go_on() -> None:
+    """Let the block run on: it ends by itself."""

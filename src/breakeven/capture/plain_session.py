@@ -1,0 +1,392 @@
+"""Time the steps of a training loop as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from statistics import median
+
+import torch
+from msgspec.structs import replace
+
+from breakeven.capture.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
+from breakeven.capture.gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
+from breakeven.capture.loader_watch import LoaderWatch
+from breakeven.capture.optimizer_hooks import OptimizerHooks
+from breakeven.capture.phase_watch import PhaseWatch
+from breakeven.capture.protocol import LoaderUse, PlainRun, RunRequest
+from breakeven.capture.redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
+from breakeven.capture.source_files import user_sources
+from breakeven.capture.stack_samples import StackSamples, other_work_of
+from breakeven.capture.thread_trials import ThreadTrials
+from breakeven.capture.turns import TurnClock, Turns
+from breakeven.capture.warning_watch import WarningWatch
+from breakeven.configure import configured
+from breakeven.errors import Caveat
+from breakeven.measure import (
+    LEAST_SAMPLES,
+    MOST_SAMPLES,
+    PATIENCE,
+    GpuClock,
+    HostClock,
+    OtherLoad,
+    PageFaults,
+    PoolWaits,
+    StepTimer,
+)
+from breakeven.memory import peak_bytes
+from breakeven.processor import cpu_name, cpu_quota
+from breakeven.timing import (
+    BUSY_BESIDE,
+    BUSY_FRACTION,
+    BUSY_MACHINE,
+    StepPhases,
+    TurnKind,
+)
+from breakeven.units import format_percent
+
+# For so many times the time for samples, what is done between some of the steps is waited for in
+# the run by which a program is judged.
+_RARE_PATIENCE = 6.0
+
+# Of the time for samples, so much goes to each other number of threads.
+_TRIAL_SHARE = 0.4
+
+# Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
+# kernels of the one before.
+_GPU_STEPS_PER_SAMPLE = 10
+
+# Of a run that takes turns, a ratio comes of each turn, and a turn may be one step: of so many, the
+# mean is sure to some 3 % on a busy machine, hardly less than processes differ by. Where those
+# differ by more, as with several threads, fewer do. Of short steps a long turn holds thousands.
+_LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 16}
+_PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.5}
+_MOST_STEPS = {TurnKind.NONE: MOST_SAMPLES, TurnKind.SHORT: MOST_SAMPLES, TurnKind.LONG: 50_000}
+
+_NEEDS_CUDA = Caveat(
+    code="needs-cuda",
+    message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
+)
+
+_PRECISIONS: dict[torch.dtype | None, str] = {
+    torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
+}  # fmt: skip
+
+
+class PlainSession(ExitStack):
+    """Times the steps of a training loop, with nothing added but the step boundary.
+
+    Args:
+        request: Which loaders get another batch size, and how long to take samples.
+        on_done: Called from the training loop when there are samples enough.
+        on_step: Called after each step with the number of steps, and whether a quiet moment is
+            waited for.
+        turns: Of a run that takes turns with another one.
+    """
+
+    def __init__(
+        self, request: RunRequest, on_done: Callable[[], None],
+        on_step: Callable[[int, bool], None] = lambda *_: None, turns: Turns | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._request = request
+        self._on_done = on_done
+        self._on_step = on_step
+        # Its type, as torch calls it; empty on the CPU.
+        self._gpu = gpu_here() if request.on_gpu else ""
+        self._uses: list[LoaderUse] = []
+        self._alone_ns = 0.0
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update)
+        self._num_backwards = 0
+        self._num_skipped = 0
+        # Of the steps as the script runs them; 0 before trials with others.
+        self._num_threads = 0
+        # Of what backward passes began at, where no optimizer says what is trained.
+        self._loss_dtype: torch.dtype | None = None
+        self._loss_device = ""
+        self._is_compiled = False
+        self._load: OtherLoad | None = None
+        self._turns = turns
+        self._turn_of_call: list[int] = []
+        self._host_clock = HostClock()
+        clock = GpuClock(self._gpu) if self._gpu else self._host_clock
+        self._clock = TurnClock(clock, turns) if turns else clock
+        self._started_ns = self._clock.now_ns()
+        steps_per_sample = _GPU_STEPS_PER_SAMPLE if self._gpu else 1
+        # Where runs take turns, each is in the way of the other's threads.
+        self._pool = None if self._gpu or turns else PoolWaits()
+        self._timer = StepTimer(
+            self._clock,
+            request.budget_s,
+            steps_per_sample,
+            least_samples=_LEAST_STEPS[request.turns],
+            patience=_PATIENCE[request.turns],
+            most_samples=_MOST_STEPS[request.turns],
+            pool=self._pool,
+            rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
+        )
+        self._warnings = WarningWatch()
+        self._phases = PhaseWatch()
+        # A device works on when the host has gone on, and what is compiled must not see our code.
+        self._has_phases = not self._gpu and turns is None and not request.compiles
+        self._page_faults = PageFaults()
+        self._page_faults_per_step = 0.0
+        self._trials = ThreadTrials(
+            lambda is_patient: StepTimer(
+                self._clock,
+                (1.0 if is_patient else _TRIAL_SHARE) * request.budget_s,
+                pool=self._pool,
+                rare_patience=_RARE_PATIENCE if is_patient else 0.0,
+            )
+        )
+        self._stacks = (
+            StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
+            if request.watches_program
+            else None
+        )
+        self._settings = configured(
+            request.configuration, device="cuda" if self._gpu == "cuda" else "cpu"
+        )
+        self._loaders = LoaderWatch(
+            old_batch_size=request.loader_batch_size, new_batch_size=request.new_batch_size
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Return the updates so far."""
+        return self._num_skipped + self._timer.num_calls + self._trials.num_calls
+
+    def __enter__(self) -> PlainSession:
+        super().__enter__()
+        if not self._gpu:
+            self.enter_context(
+                redirect_cuda_to_cpu(
+                    has_cuda=self._request.has_cuda,
+                    on_compile=self._note_compile,
+                    keeps_compile=self._request.compiles,
+                    is_alone=True,
+                    graphs=self._graphs,
+                )
+            )
+        if self._request.tries_threads:
+            self.enter_context(self._trials)
+        if self._stacks is not None:
+            self.enter_context(self._stacks)
+        self.enter_context(self._loaders)
+        self.enter_context(self._optimizers)
+        if self._has_phases:
+            self.enter_context(self._phases)
+        if self._request.backwards_per_step:
+            self.enter_context(BackwardCalls(self._end_backward))
+        self.enter_context(self._warnings)
+        self.enter_context(self._settings)
+        if self._turns is not None:
+            self._turns.wait()
+        self._started_ns = self._clock.now_ns()
+        return self
+
+    def mark_call(self) -> None:
+        """End a step that makes no optimizer call."""
+        self._mark(-1)
+
+    def result(self) -> PlainRun | None:
+        """Return the samples so far, or None when there is no complete step."""
+        # First of all: statistics take memory as well.
+        page_faults = self._page_faults_per_step
+        if not self._trials.is_running:
+            page_faults = self._page_faults.per_step(self._timer.num_calls)
+        measurement = self._timer.measurement()
+        if measurement is None or not self._is_on_its_device():
+            return None
+        caveats = [COMPILE_IGNORED] if self._is_compiled else []
+        load = self._load.fraction() if self._load else 0.0
+        is_bound = _uses_workers(self._uses) and load > BUSY_FRACTION
+        if _uses_workers(self._uses):
+            # What waits does so for the script's own workers. Beside other work, these wait as
+            # well, and nobody asks them how long.
+            measurement = replace(measurement, waited_ns=(), is_bound=is_bound)
+        if load > BUSY_FRACTION:
+            caveats.append(_busy(load, is_disturbed=measurement.is_disturbed))
+        if self._request.has_cuda:
+            caveats.append(_NEEDS_CUDA)
+        if self._graphs.num_replays:
+            caveats.append(GRAPHS_RUN_EAGERLY)
+        num_threads = self._num_threads or torch.get_num_threads()
+        quota = cpu_quota()
+        if quota is not None and quota < num_threads:
+            caveats.append(_under_quota(quota))
+        asked_threads = self._request.configuration.num_threads
+        if asked_threads not in (0, num_threads):
+            caveats.append(_own_threads(asked_threads, num_threads))
+        other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
+        return PlainRun(
+            measurement=measurement,
+            processor=gpu_name(self._gpu) if self._gpu else cpu_name(),
+            precision=self._precision(),
+            num_threads=num_threads,
+            peak_memory_bytes=gpu_peak_bytes(self._gpu) if self._gpu else peak_bytes(),
+            loader=_typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
+            caveats=tuple(caveats),
+            sources=user_sources(self._request.target),
+            startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
+            warnings=self._warnings.texts,
+            load_fraction=load,
+            page_faults_per_step=page_faults,
+            effects=self._settings.effects(),
+            turns=self._sample_turns(),
+            phases=None if is_bound else self._step_phases(measurement.num_warmup),
+            trials=self._trials.results(self._phases if self._has_phases else None, self._stacks),
+            other=other,
+            other_work=other_work,
+        )
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        """End a step after each so many backward passes, as no optimizer of torch does."""
+        first = next(iter(call.outputs), None)
+        if isinstance(first, torch.Tensor):  # and no edge of the graph
+            self._loss_dtype, self._loss_device = first.dtype, first.device.type
+        self._num_backwards += 1
+        if self._num_backwards % self._request.backwards_per_step == 0:
+            self._mark(-1)
+
+    def _mark(self, optimizer: int) -> None:
+        if self._num_skipped < self._request.num_skipped_steps:
+            self._num_skipped += 1
+            self._loaders.end_step()
+            return
+        self._load = self._load or OtherLoad(counts_group=self._turns is None)
+        if self._stacks is not None:
+            self._stacks.note_update()
+        if self._trials.is_running:
+            self._mark_trial(optimizer)
+            return
+        is_enough = self._timer.mark(optimizer)
+        if self._turns is not None:
+            self._turn_of_call.append(self._turns.number)
+        self._page_faults.mark(self._timer.num_calls)
+        if self._has_phases:
+            self._phases.mark()
+        use = self._loaders.end_step()
+        if use is not None:
+            self._uses.append(use)
+            if use.num_workers and not self._host_clock.is_wall:
+                # They are the script's own: what waits for them waits in every run.
+                self._host_clock.is_wall = True
+                self._timer.stop_waiting()
+                if self._pool is not None:
+                    self._pool.count_this_thread()
+        self._on_step(self._timer.num_calls, self._timer.is_waiting)
+        has_own_updates = self._request.backwards_per_step > 0
+        is_known = has_own_updates or self._optimizers.is_round_known()
+        if is_enough and is_known and self._graphs.is_settled:
+            if self._request.times_loader:
+                self._alone_ns = self._loaders.time_alone()
+            if not self._begin_trials():
+                self._on_done()
+        elif self._turns is not None:
+            self._turns.end_step(self._load)
+
+    def _begin_trials(self) -> bool:
+        """Go on with fewer threads; return whether there is anything to try."""
+        measurement = self._timer.measurement()
+        if not self._request.tries_threads or measurement is None or _uses_workers(self._uses):
+            return False
+        self._num_threads = torch.get_num_threads()
+        self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
+        other, _ = other_work_of(measurement, self._timer.end_calls(), self._stacks)
+        # What came too rarely was waited for already.
+        is_hidden = other is None and not measurement.has_rare_work
+        is_patient = self._request.watches_program and is_hidden
+        return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
+
+    def _mark_trial(self, optimizer: int) -> None:
+        is_enough = self._trials.mark(optimizer)
+        if self._has_phases:
+            self._phases.mark()
+        self._loaders.end_step()
+        self._on_step(self.num_steps, False)
+        if is_enough:
+            self._on_done()
+
+    def _is_on_its_device(self) -> bool:
+        """Return False where the script was left a GPU, and trained on the CPU."""
+        parameters = list(self._optimizers.parameters())
+        is_known = bool(parameters or self._loss_device) and bool(self._gpu)
+        return not is_known or self._loss_device == self._gpu or is_on(self._gpu, parameters)
+
+    def _precision(self) -> str:
+        """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
+        counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
+        for parameter in self._optimizers.parameters():
+            counts[parameter.dtype] += parameter.numel()
+        return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
+
+    def _step_phases(self, num_warmup: int) -> StepPhases | None:
+        if not self._has_phases:
+            return None
+        found = self._phases.phases(self._timer.end_calls()[num_warmup:])
+        if found is not None and self._request.backwards_per_step:
+            return replace(found, optimizer_ns=0.0)  # nothing says when such an update ends
+        return found
+
+    def _sample_turns(self) -> tuple[int, ...]:
+        if self._turns is None:
+            return ()
+        return tuple(self._turn_of_call[call] for call in self._timer.end_calls()[1:])
+
+    def _note_compile(self) -> None:
+        self._is_compiled = True
+
+
+def _busy(load: float, *, is_disturbed: bool) -> Caveat:
+    beside = f"other processes used {format_percent(load)} of this machine while the step was"
+    if is_disturbed:
+        message = f"{beside} measured; they held up every step, so that its time is a bound"
+        return Caveat(code=BUSY_MACHINE, message=message)
+    return Caveat(code=BUSY_BESIDE, message=f"{beside} measured; what they held up is left out")
+
+
+def _under_quota(quota: float) -> Caveat:
+    return Caveat(
+        code="cpu-quota",
+        message=f"a limit (cgroup) lets this process have the time of {quota:.3g} processors: over "
+        "time, work on more threads than that takes longer than shown, on this CPU and for the "
+        "host of a GPU",
+    )
+
+
+def _own_threads(asked: int, used: int) -> Caveat:
+    return Caveat(
+        code="own-threads",
+        message=f"the script sets torch's threads itself: it ran on {used}, not on {asked}",
+    )
+
+
+def _uses_workers(uses: list[LoaderUse]) -> bool:
+    """Return whether data loader workers run, which are other processes but not other work."""
+    return any(use.num_workers for use in uses)
+
+
+def _typical_use(uses: list[LoaderUse], num_steps: int, alone_ns: float) -> LoaderUse | None:
+    """Return what a step takes from the loader that feeds most of them.
+
+    Args:
+        uses: Of the steps that took batches.
+        num_steps: All of them.
+        alone_ns: Time per batch where nothing trains beside worker processes.
+    """
+    if not uses:
+        return None
+    # The first fetch starts workers and fills caches.
+    waits = [use.wait_ns for use in uses[1:] or uses]
+    alike = Counter(replace(use, wait_ns=0.0) for use in uses)
+    (typical, count) = alike.most_common(1)[0]
+    return replace(
+        typical,
+        wait_ns=float(median(waits)),
+        alone_ns=alone_ns,
+        fetching_fraction=min(1.0, count / max(num_steps, 1)),
+    )

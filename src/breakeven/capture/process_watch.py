@@ -1,0 +1,147 @@
+"""Processes that a script starts by itself, whose training steps nobody else would see."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from breakeven.capture.location import is_user_file, locate
+from breakeven.capture.protocol import OwnProcesses
+from breakeven.configure import Patches
+from breakeven.trace import Location
+
+# Not what a script puts in its place.
+_getpid = os.getpid
+# Of a forked process; it says no more than that.
+_MAX_NOTED_STEPS = 3
+# Processes that libraries start for other work than training.
+_LIBRARY_WORK = (
+    "torch.utils.data.", "multiprocessing.managers", "multiprocessing.resource",
+    "breakeven.capture.loader_workers",
+)  # fmt: skip
+_PYTHON_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed")
+
+
+class ProcessWatch(Patches):
+    """Notes inside where the script starts processes, and steps that forked ones take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = _getpid()
+        self._steps_read, self._steps_write = os.pipe()
+        self._num_noted = 0
+        self._num_started = 0
+        self._location: Location | None = None
+        self._function = ""
+        # Within the start of a process that is noted already.
+        self._is_starting = False
+
+    def __enter__(self) -> ProcessWatch:
+        super().__enter__()
+        start, popen = BaseProcess.start, subprocess.Popen.__init__
+
+        @functools.wraps(start)
+        def start_noted(process: BaseProcess) -> None:
+            target = getattr(process, "_target", None)
+            while isinstance(target, functools.partial):
+                target = target.func
+            is_noted = not str(getattr(target, "__module__", "")).startswith(_LIBRARY_WORK)
+            self._start(start, process, is_noted=is_noted, function=_function_of(process))
+
+        @functools.wraps(popen)
+        def popen_noted(process: Any, args: Any, *others: Any, **options: Any) -> None:
+            self._start(popen, process, args, *others, is_noted=_is_python(args), **options)
+
+        self.replace(BaseProcess, "start", start_noted)
+        self.replace(subprocess.Popen, "__init__", popen_noted)
+        # Cannot be undone, but the process ends with the run.
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(before=self._before_fork)
+        return self
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether this is the script's own process, and not one that it has forked."""
+        return _getpid() == self._process
+
+    def note_step(self) -> None:
+        """Take note of a step in a forked process."""
+        if self._num_noted < _MAX_NOTED_STEPS:
+            self._num_noted += 1
+            with suppress(OSError):  # the script has closed what it does not know
+                os.write(self._steps_write, b".")
+
+    def wait_for_steps(self, limit_s: float) -> bool:
+        """Wait until forked processes have taken steps; return False when the time is over."""
+        try:
+            if not select.select([self._steps_read], [], [], max(0.0, limit_s))[0]:
+                return False
+            self._num_noted += len(os.read(self._steps_read, 64))
+        except (OSError, ValueError):
+            sleep(max(0.0, limit_s))
+            return False
+        return True
+
+    def found(self) -> OwnProcesses | None:
+        """Return what is known of the processes; None where there are none."""
+        if self._location is None:
+            return None
+        # Those that had no time to be waited for.
+        self.wait_for_steps(0.0)
+        return OwnProcesses(
+            num_started=self._num_started,
+            location=self._location,
+            source=linecache.getline(self._location.file, self._location.line).strip(),
+            function=self._function,
+            has_steps=self._num_noted > 0,
+        )
+
+    def _start(
+        self, start: Callable[..., None], *args: Any, is_noted: bool, function: str = "",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        was_starting, self._is_starting = self._is_starting, True
+        try:
+            if is_noted and self.is_own and not was_starting:
+                self._note(function)
+            start(*args, **options)
+        finally:
+            self._is_starting = was_starting
+
+    def _before_fork(self) -> None:
+        if self.is_own and not self._is_starting:
+            self._note("")
+
+    def _note(self, function: str) -> None:
+        location = locate(sys._getframe(1))
+        if location is not None:
+            self._num_started += 1
+            self._location, self._function = location, function or self._function
+
+
+def _function_of(process: BaseProcess) -> str:
+    """Return ``train.py:train`` for a process that runs a function of the user's; or nothing."""
+    function = getattr(process, "_target", None)
+    if getattr(function, "__module__", "") == "torch.multiprocessing.spawn":
+        function = next(iter(getattr(process, "_args", ())), None)
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", "")
+    if code is None or not name.isidentifier() or not is_user_file(code.co_filename):
+        return ""
+    return f"{Path(code.co_filename).name}:{name}"
+
+
+def _is_python(command: Any) -> bool:
+    first = command[0] if isinstance(command, list | tuple) and command else command
+    words = os.fsdecode(first).split() if isinstance(first, str | bytes | os.PathLike) else []
+    return bool(words) and Path(words[0]).name.startswith(_PYTHON_PROGRAMS)

@@ -1,0 +1,200 @@
+"""Run a script written for CUDA on the CPU, at the speed of the CPU: for the plain run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._device
+from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
+
+from breakeven.capture.cuda_api import hide_other_gpus, patch_cuda_api
+from breakeven.capture.cuda_graphs import CudaGraphs
+from breakeven.capture.cuda_names import CudaDevices, is_cuda
+from breakeven.capture.data_parallel import bypass_data_parallel
+from breakeven.capture.device_functions import DeviceFunction, device_functions
+from breakeven.capture.legacy_types import patch_legacy_types
+from breakeven.capture.process_group import patch_process_group
+from breakeven.capture.serialization import patch_serialization
+from breakeven.capture.torchscript import patch_torchscript
+from breakeven.configure import Patches
+from breakeven.errors import Caveat
+from breakeven.whole_step import FastStep
+
+COMPILE_IGNORED = Caveat(
+    code="compile-ignored",
+    message="torch.compile was ignored: the eager step is measured and predicted",
+)
+
+
+class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as a verb
+    """Inside, CUDA devices mean the CPU.
+
+    Args:
+        has_cuda: What ``torch.cuda.is_available()`` says.
+        on_compile: Called when the script asks for ``torch.compile``.
+        is_alone: Where the script joins other processes, go on without them.
+        keeps_compile: Let ``torch.compile`` do its work; otherwise it does nothing. It does not
+            bear the replaced functions, so that nothing is redirected then; with ``has_cuda``
+            everything is, and the compilation ignored.
+        graphs: Is told of updates, which a graph may repeat.
+    """
+
+    def __init__(
+        self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None,
+        keeps_compile: bool = False, is_alone: bool = False, graphs: CudaGraphs | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._graphs = graphs or CudaGraphs()
+        self._is_idle = keeps_compile and not has_cuda
+        self._has_cuda = has_cuda
+        self._on_compile = on_compile
+        self._is_alone = is_alone
+
+    def __enter__(self) -> redirect_cuda_to_cpu:
+        super().__enter__()
+        if self._is_idle:
+            hide_other_gpus(self)
+            return self
+        # Whatever the number of a device, it is the CPU.
+        cuda = CudaDevices(on_other=lambda _: None)
+        patch_cuda_api(self, is_available=self._has_cuda, cuda=cuda)
+        self.enter_context(self._graphs.patch())
+        # Each is wrapped in Python, some 0.3 µs a call; a TorchFunctionMode would see them all,
+        # but costs more than a small operator for every call.
+        for found in device_functions():
+            self.replace(found.owner, found.name, _on_cpu(found))
+        self.replace(torch.Tensor, "to", _to_on_cpu(torch.Tensor.to))
+        # Lazy modules allow some methods before they have memory, and know them by identity.
+        allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to]
+        self.replace(UninitializedTensorMixin, "_allowed_methods", allowed)
+        self.replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)
+        self.replace(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
+        self.replace(torch.Tensor, "record_stream", lambda *_: None)
+        patch_default_device(self, _find_on_cpu)
+        patch_module_to(self, _find_on_cpu)
+        patch_serialization(self, cuda=cuda)
+        patch_legacy_types(self)
+        bypass_data_parallel(self)
+        if self._is_alone:
+            patch_process_group(self)
+        patch_torchscript(self)
+        patch_generator(self)
+        disable_compile(self, self._on_compile)
+        return self
+
+
+def _on_cpu(found: DeviceFunction) -> Callable[..., Any]:
+    function, position = found.current(), found.position
+
+    @found.stand_in
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None and is_cuda(device):
+                kwargs["device"] = "cpu"
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
+        if 0 <= position < len(args) and is_cuda(args[position]):
+            args = (*args[:position], "cpu", *args[position + 1 :])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _to_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args and not isinstance(args[0], (torch.Tensor, torch.dtype)) and is_cuda(args[0]):
+            args = ("cpu", *args[1:])
+        device = kwargs.get("device")
+        if device is not None and is_cuda(device):
+            kwargs["device"] = "cpu"
+        return original(tensor, *args, **kwargs)
+
+    return to
+
+
+def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:
+    """Let ``set_default_device`` and ``with torch.device(...)`` use the device that is found."""
+    context = torch.utils._device.DeviceContext
+    original = context.__init__
+
+    def initialize(self: Any, device: Any) -> None:
+        original(self, find(device))
+
+    patches.replace(context, "__init__", initialize)
+
+
+def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:
+    """Let ``Module.to`` take a number, which means no device where there is no GPU."""
+    functions = vars(torch._C)["_nn"]
+    original = functions._parse_to
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            args = (find(args[0]), *args[1:])
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = find(kwargs["device"])
+        return original(*args, **kwargs)
+
+    patches.replace(functions, "_parse_to", parse)
+
+
+def _find_on_cpu(device: Any) -> Any:
+    return "cpu" if is_cuda(device) else device
+
+
+def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: "cpu") -> None:
+    """Let ``torch.Generator(device="cuda")`` be one of the CPU.
+
+    Args:
+        patches: Undo it.
+        name_of: What it says of its device when a CUDA device was asked for.
+    """
+    original: Any = torch.Generator
+
+    def is_one(_: type, item: object) -> bool:
+        return isinstance(item, original)
+
+    kind: Any = type("Kind", (type(original),), {"__instancecheck__": is_one})
+
+    class Generator(original, metaclass=kind):
+        """A generator of the CPU, whatever device was asked for."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            if not is_cuda(device):
+                return original(device)
+            generator = original.__new__(cls, "cpu")
+            generator.device_name = name_of(device)
+            return generator
+
+        @property
+        def device(self) -> torch.device:
+            return torch.device(self.device_name)
+
+    patches.replace(torch, "Generator", Generator)
+
+
+def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) -> None:
+    """Let ``torch.compile`` and ``fast_step`` compile nothing: the eager step is compared."""
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        if on_use is not None:
+            on_use()
+        return model if model is not None else lambda function: function
+
+    def compile_module(module: Any, *_: Any, **__: Any) -> None:
+        if on_use is not None:
+            on_use()
+
+    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
+        if on_use is not None:
+            on_use()
+        return step.do_stock(batch, indices)
+
+    patches.replace(FastStep, "compile", do_stock)
+    patches.replace(torch, "compile", compile_nothing)
+    patches.replace(torch.nn.Module, "compile", compile_module)

@@ -1,0 +1,123 @@
+"""The process that imports torch once and forks a fresh child for every run.
+
+Started as ``python -P -m breakeven.capture.server``; reads requests from the file descriptor in
+``sys.argv[1]``, and hands to the children ``sys.argv[2]`` for their answers and ``sys.argv[3]`` for
+the turns of those that take turns with another run. ``sys.argv[4]`` says what of their side effects
+is real. It never runs code of the user, so every child starts from the same clean state without
+paying for the import again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from breakeven.capture.parent_watch import ParentWatch, end_at_once
+
+# What follows takes seconds, and many more where the disk is slow.
+_watch = ParentWatch(int(sys.argv[1]))
+# Ask the driver's management library: asking CUDA itself would initialise it, and a process that
+# has done so cannot be forked.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
+import msgspec
+
+from breakeven.capture.answer_request import answer, ready, send
+from breakeven.capture.descendants import adopt_orphans, end_descendants, end_with_parent
+from breakeven.capture.device_functions import device_functions
+from breakeven.capture.keep import Keep
+from breakeven.capture.protocol import Ended, Request, Started
+from breakeven.capture.scratch import Layer, Scratch
+from breakeven.capture.script_terminal import TerminalState
+
+_POLL_S = 0.02
+
+
+def main() -> None:
+    """Serve requests until the parent closes its end."""
+    request_fd, answer_fd, turn_fd = map(int, sys.argv[1:4])
+    keep = msgspec.json.decode(sys.argv[4], type=Keep)
+    _watch.stop()
+    terminal = TerminalState(0)
+    adopts = adopt_orphans()
+    # What asks a program to end is the parent's to handle.
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in asking}
+    _tell_what_is_here(answer_fd)
+    device_functions()  # every run needs to know them
+    scratch = Scratch(Path(os.environ["TMPDIR"]), keep)
+    with os.fdopen(request_fd, "rb", buffering=0) as requests:
+        for line in requests:
+            request = msgspec.json.decode(line, type=Request)
+            terminal.restore()
+            layer = scratch.layer_for(request)
+            own, child = os.getpid(), os.fork()
+            if child == 0:
+                end_with_parent(own)
+                requests.close()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+                _become_child(request, keep, layer, answer_fd, turn_fd)
+            send(answer_fd, Started(process=child))
+            status = _wait(child, requests.fileno(), adopts=adopts)
+            writes = layer.writes() if layer is not None else None
+            if layer is not None:
+                layer.remove()
+            send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status), writes=writes))
+    end_at_once()
+
+
+def _tell_what_is_here(answer_fd: int) -> None:
+    """Send what is known of this machine.
+
+    A child asks: to ask GPUs of some kinds is to use them, and the process cannot be forked then.
+    """
+    own, child = os.getpid(), os.fork()
+    if child == 0:
+        end_with_parent(own)
+        send(answer_fd, ready())
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit("torch could not ask which GPUs are here")
+
+
+def _become_child(
+    request: Request, keep: Keep, layer: Layer | None, answer_fd: int, turn_fd: int
+) -> None:
+    # The script and all that it starts can be ended as one group. Not as a session: its leader
+    # would get the terminal as its own by opening it, and hang it up for all by its end.
+    os.setpgid(0, 0)
+    os.set_inheritable(answer_fd, False)
+    os.set_inheritable(turn_fd, False)
+    answer(request, keep, layer, answer_fd, turn_fd)
+
+
+def _wait(child: int, parent_fd: int, *, adopts: bool) -> int:
+    """Wait for the child, and end all that it leaves; also when the parent is gone."""
+    while True:
+        finished, status = os.waitpid(-1, os.WNOHANG)
+        if finished == child:
+            _end_run(child, adopts=adopts)  # data loader workers, for instance
+            return status
+        if finished:  # an orphan
+            continue
+        readable, _, _ = select.select([parent_fd], [], [], _POLL_S)
+        if readable:  # nothing is asked while a run is on, so this is the end of the file
+            _end_run(child, adopts=adopts)
+            end_at_once()
+
+
+def _end_run(leader: int, *, adopts: bool) -> None:
+    if adopts:
+        end_descendants()
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

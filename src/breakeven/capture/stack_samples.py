@@ -1,0 +1,178 @@
+"""What a script does between its steps, by samples of its stack."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, Self
+
+import torch
+
+from breakeven.capture.location import is_our_file, is_user_file, location_of
+from breakeven.capture.protocol import OtherWork
+from breakeven.timing import Estimate, Measurement
+from breakeven.trace import Location
+from breakeven.units import NS_PER_S
+
+_TORCH = Path(torch.__file__).resolve().parent
+# Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
+_EVERY_S = 0.02
+# So many steps, or so much time of them, with nothing between count as steps alone.
+_LEAST_STEPS = 500
+_LEAST_NS = NS_PER_S // 2
+# So much of what they are longer by must be seen to be something else.
+_LEAST_SEEN = 0.5
+# Where a step ends is the same each time, but for a few optimizers.
+_NOTED_UPDATES = 20
+# Deeper stacks than Python allows by default are not looked at: that would take too long.
+_MAX_DEPTH = 1_000
+# What takes less of the time between steps is not told.
+_LEAST_SHARE = 0.1
+
+
+class _Call(NamedTuple):
+    """A line that runs, or calls the next one."""
+
+    file: str
+    line: int
+    function: str
+
+
+class StackSamples:
+    """Looks now and then at what the thread that made it is doing.
+
+    Args:
+        num_calls: Returns the updates so far.
+    """
+
+    def __init__(self, num_calls: Callable[[], int]) -> None:
+        self._num_calls = num_calls
+        self._thread_id = threading.get_ident()
+        self._is_over = threading.Event()
+        self._samples: list[tuple[int, tuple[_Call, ...]]] = []
+        self._updates: list[tuple[_Call, ...]] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._look, name="breakeven-stack", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+
+    def note_update(self) -> None:
+        """Note where a step ends: of short steps among long work the samples may see none."""
+        if len(self._updates) < _NOTED_UPDATES:
+            self._updates.append(_stack(sys._getframe(1)))
+
+    def between(
+        self, steps: Collection[int], longer: Collection[int], *, expected: float
+    ) -> tuple[OtherWork, ...] | None:
+        """Return what ran in the longer steps that did not run in the others.
+
+        Args:
+            steps: Updates made before each step that is nothing but a step.
+            longer: Updates made before those that contain more.
+            expected: Share of the longer steps' time by which they are longer than the others.
+
+        Returns:
+            The most time first; None where the longer steps do the same as the others, but take
+            longer for it.
+        """
+        samples = list(self._samples)
+        in_steps = [*self._updates, *(stack for call, stack in samples if call in steps)]
+        of_steps = {stack[:depth] for stack in in_steps for depth in range(1, len(stack) + 1)}
+        found = Counter(_departure(of_steps, stack) for call, stack in samples if call in longer)
+        num_same = found.pop(None, 0)
+        num_other = expected * (num_same + found.total())
+        if found.total() < _LEAST_SEEN * num_other:
+            return None
+        if not of_steps:  # nothing can be told apart
+            return ()
+        num_samples = max(num_other, found.total())
+        return tuple(
+            OtherWork(location=location, share=count / num_samples)
+            for location, count in found.most_common()
+            if location is not None and count >= _LEAST_SHARE * num_samples
+        )
+
+    def _look(self) -> None:
+        while not self._is_over.wait(_EVERY_S):
+            frame = sys._current_frames().get(self._thread_id)
+            if frame is not None and (stack := _stack(frame)):
+                self._samples.append((self._num_calls(), stack))
+            del frame  # or what it holds would live until the next look
+
+
+def other_work_of(
+    measurement: Measurement, ends: Sequence[int], stacks: StackSamples | None
+) -> tuple[Estimate | None, tuple[OtherWork, ...]]:
+    """Return the time per step of what is done between some of the steps, and what that is.
+
+    Args:
+        measurement: Of the steps.
+        ends: Numbers of the updates, from 0, between which they lie.
+        stacks: Where the script was meanwhile; None where nobody looked.
+
+    Returns:
+        None, too, where too few steps were seen to say that there is nothing.
+    """
+    other = measurement.other
+    if stacks is None or other is None:
+        return None, ()
+    if not other.value_ns:
+        steady_ns = measurement.steady_ns
+        is_long = len(steady_ns) >= _LEAST_STEPS or sum(steady_ns) >= _LEAST_NS
+        return (other if is_long else None), ()
+    longer = set(measurement.longer)
+    calls: dict[bool, set[int]] = {False: set(), True: set()}
+    for number in range(measurement.num_warmup, len(measurement.samples_ns)):
+        # While a step goes on, the update that ended the one before has been made.
+        calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
+    longer_ns = sum(measurement.samples_ns[number] for number in longer)
+    expected = 1 - len(longer) * measurement.median_ns / longer_ns
+    found = stacks.between(calls[False], calls[True], expected=expected)
+    return (None, ()) if found is None else (other, found)
+
+
+def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
+    """Return the calls of the script, outermost first, without ours and those within torch.
+
+    Returns:
+        None of them where the stack is too deep.
+    """
+    calls: list[_Call] = []
+    while frame is not None:
+        if len(calls) == _MAX_DEPTH:
+            return ()
+        code = frame.f_code
+        calls.append(_Call(code.co_filename, frame.f_lineno, code.co_qualname))
+        frame = frame.f_back
+    calls.reverse()
+    first = next((at for at, call in enumerate(calls) if is_user_file(call.file)), len(calls))
+    own = [call for call in calls[first:] if not is_our_file(call.file)]
+    # What torch does for a line is the line's: of its many ways the samples see but a few.
+    return tuple(itertools.takewhile(lambda call: not _is_of_torch(call.file), own))
+
+
+@cache
+def _is_of_torch(file: str) -> bool:
+    return Path(file).resolve().is_relative_to(_TORCH)
+
+
+def _departure(
+    of_steps: Collection[tuple[_Call, ...]], stack: tuple[_Call, ...]
+) -> Location | None:
+    """Return where a stack leaves those of the steps: the user's line, and what is called."""
+    depth = next((d for d in range(1, len(stack) + 1) if stack[:d] not in of_steps), 0)
+    line = next((call for call in reversed(stack[:depth]) if is_user_file(call.file)), None)
+    if line is None:
+        return None
+    called = stack[depth].function if depth < len(stack) else ""
+    # Names such as `<listcomp>` tell nobody anything.
+    return location_of(line.file, line.line, "" if "<" in called else called)

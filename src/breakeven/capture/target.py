@@ -1,0 +1,82 @@
+"""What the user wants checked: found, and told apart, before anything runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from breakeven.capture.location import as_text
+from breakeven.capture.protocol import Target, TargetKind
+from breakeven.errors import ScriptError
+
+
+def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = False) -> Target:
+    """Return the target that ``text`` names.
+
+    Args:
+        text: ``train.py``, ``train.py:step``, or a module's dotted name.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: ``text`` is a module, as for ``python -m``.
+
+    Raises:
+        ScriptError: There is no such file, module, or it cannot be read.
+    """
+    if is_module:
+        return _find_module(text, arguments)
+    path, function = Path(text), ""
+    if not os.path.exists(path) and ":" in text:  # noqa: PTH110
+        name, _, function = text.rpartition(":")
+        path = Path(name)
+    _check_file(path, text)
+    if function and not function.isidentifier():
+        raise ScriptError(
+            f"{function!r} in {text!r} is not the name of a function",
+            hint="write path.py:function",
+        )
+    return Target(
+        kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
+        # A link keeps its name in what is shown, as it does in Python's own tracebacks.
+        raw_path=os.fsencode(path.absolute()),
+        raw_name=os.fsencode(path),
+        label=as_text(text),
+        function=function,
+        raw_arguments=tuple(map(os.fsencode, arguments)),
+    )
+
+
+def _check_file(path: Path, text: str) -> None:
+    # Unlike that of a `Path`, it raises nothing of links that lead nowhere and names too long.
+    if not os.path.exists(path):  # noqa: PTH110
+        near = sorted(other.name for other in path.parent.glob("*.py"))
+        hint = f"files there: {', '.join(near[:8])}" if near else "check the path"
+        raise ScriptError(f"there is no file {text!r}", hint=hint)
+    if path.is_dir():
+        raise ScriptError(
+            f"{text!r} is a directory", hint="name the script in it, or a module with -m"
+        )
+    if not os.access(path, os.R_OK):
+        raise ScriptError(f"{text!r} cannot be read", hint="check its permissions")
+
+
+def _find_module(name: str, arguments: Sequence[str]) -> Target:
+    # A module of the current folder, as `python -m` finds it; its parents are packages that must
+    # not be imported here, so only the top one is looked for.
+    top = name.partition(".")[0]
+    has_local = Path(f"{top}.py").exists() or Path(top).is_dir()
+    try:
+        is_found = has_local or importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        is_found = False
+    if not is_found:
+        raise ScriptError(
+            f"there is no module {name!r}",
+            hint="run from the folder that holds it, or name the script file without -m",
+        )
+    return Target(
+        kind=TargetKind.MODULE,
+        raw_path=os.fsencode(name),
+        label=as_text(name),
+        raw_arguments=tuple(map(os.fsencode, arguments)),
+    )

@@ -1,0 +1,234 @@
+"""Record the steps of a training loop on a pretended GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import perf_counter_ns
+from typing import Any
+
+from msgspec.structs import replace
+from torch.utils.data import DataLoader
+
+from breakeven.capture.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.call_watch import CallWatch
+from breakeven.capture.cuda_graphs import CudaGraphs
+from breakeven.capture.device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture.host_arrays import held_arrays
+from breakeven.capture.loader_reach import may_reach_device
+from breakeven.capture.loader_watch import LoaderWatch, tensors_of
+from breakeven.capture.machine_facts import with_machine_facts
+from breakeven.capture.module_path import ModulePath
+from breakeven.capture.optimizer_hooks import OptimizerHooks
+from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.protocol import Boundary, RunRequest, TracedRun
+from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.source_files import mentions_cuda, source_texts
+from breakeven.capture.step_tracer import StepTracer
+from breakeven.capture.unrecorded import without_modes
+from breakeven.capture.update_watch import UpdateWatch
+from breakeven.configure import ByIdentity
+from breakeven.measure import OtherLoad
+from breakeven.trace import HostArray, Phase
+from breakeven.units import NS_PER_S
+
+# Of the updates that a script makes without an optimizer of torch, so many settle that they are its
+# steps, where it has made one which may only be late ...
+_MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Boundary.UPDATE: 32}
+# ... and where it has made none.
+_MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
+
+# How long steps on the GPU are waited for where a script that names one has made steps without it;
+# a share of the time limit at most.
+_DEVICE_PATIENCE_S = 15.0
+_DEVICE_SHARE = 0.25
+
+
+class TracedSession(ExitStack):
+    """Records the steps of a training loop on a pretended CUDA device.
+
+    Args:
+        request: Which loaders get another batch size.
+        on_done: Called from the training loop when there are recorded steps enough.
+        on_step: Called after each step with the number of steps.
+    """
+
+    def __init__(
+        self, request: RunRequest, on_done: Callable[[], None],
+        on_step: Callable[[int], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._request = request
+        self._on_done = on_done
+        self._on_step = on_step
+        self._recorder = StepRecorder(
+            DeviceMap(DEVICE if request.is_moved else HOST), is_recording=False
+        )
+        self._loaders = LoaderWatch(
+            old_batch_size=request.loader_batch_size,
+            new_batch_size=request.new_batch_size,
+            in_process=True,
+            around_fetch=self._around_fetch,
+            on_batch=self._on_batch,
+        )
+        # Whether a loader uses the device, as far as is known.
+        self._uses_device = ByIdentity[DataLoader[Any], bool]()
+        self._num_before_fetch = 0
+        self._is_loading_timed = True
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update, self._recorder)
+        self._updates = UpdateWatch(self._recorder, self._mark_own)
+        self._recorder.updates = self._updates
+        self._calls = CallWatch(self._recorder)
+        self._tracer = StepTracer(self._recorder, self._loaders)
+        self._recorder.on_evaluation = self._tracer.leave_out
+        # Since when steps on the GPU are waited for, and what had happened on it by then.
+        self._waiting_since_ns = 0
+        self._num_before_wait = 0
+        self._num_waited = 0
+        self._load = OtherLoad()
+        self._arrays: tuple[HostArray, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """Return the updates so far."""
+        return self._tracer.num_calls
+
+    @property
+    def is_blind(self) -> bool:
+        """Return whether there are steps, but none of their operators could be seen."""
+        return self._tracer.is_blind
+
+    def __enter__(self) -> TracedSession:
+        super().__enter__()
+        self.enter_context(self._loaders)
+        self.enter_context(self._optimizers)
+        self.enter_context(ModulePath(self._recorder))
+        self.enter_context(
+            pretended_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
+        )
+        self.enter_context(BackwardCalls(self._end_backward))
+        # Above what stands in for torch.compile and autocast.
+        self.enter_context(self._calls)
+        return self
+
+    def mark_call(self) -> None:
+        """End a step that makes no optimizer call."""
+        self._mark(-1)
+
+    def result(self) -> TracedRun | None:
+        """Return the typical step so far, or None when none was completed."""
+        is_own = self._tracer.boundary is not Boundary.OPTIMIZER
+        parameters = list(self._updates.leaves() if is_own else self._optimizers.parameters())
+        num_elements = sum(parameter.numel() for parameter in parameters)
+        run = self._tracer.result(self._updates.num_parameters if is_own else num_elements)
+        if run is None:
+            return None
+        with without_modes():
+            facts = with_machine_facts(run.trace.facts, parameters)
+        facts = replace(
+            facts,
+            loaders=self._loaders.facts(is_timed=self._is_loading_timed),
+            optimizers=self._optimizers.facts(),
+            calls=self._calls.calls(self._tracer.round_ends()),
+            arrays=self._arrays,
+            load_fraction=self._load.fraction(),
+        )
+        trace = replace(run.trace, facts=facts)
+        return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
+
+    def _mark(self, optimizer: int) -> None:
+        # An optimizer counts alone: what else is written to are copies and averages.
+        self._recorder.updates = None
+        if self._waiting_since_ns:
+            self._wait_for_device()
+            return
+        is_enough = self._tracer.mark(optimizer)
+        is_known = self._optimizers.is_round_known() and self._graphs.is_settled
+        self._end_update(is_enough=is_enough and is_known)
+
+    def _mark_own(self, boundary: Boundary, number: int) -> None:
+        """End a step of a loop that has stepped no optimizer of torch."""
+        if self._recorder.updates is None or boundary < self._tracer.boundary:
+            return
+        is_enough = self._tracer.mark(number, boundary)
+        patience = _MOST_BEFORE_OPTIMIZER if self._optimizers.has_any() else _MOST_BEFORE_UPDATE
+        is_settled = self._tracer.num_calls >= patience[boundary]
+        self._end_update(is_enough=is_enough and is_settled)
+
+    def _end_update(self, *, is_enough: bool) -> None:
+        if self._tracer.num_calls == 1:
+            self._arrays = held_arrays(sys._getframe(1))
+        self._calls.end_update()
+        self._on_step(self._tracer.num_calls)
+        if is_enough and self._waits_for_device():
+            self._waiting_since_ns = perf_counter_ns()
+            self._num_before_wait = self._recorder.num_device_events
+            self._recorder.rest()
+        elif is_enough:
+            self._on_done()
+
+    def _waits_for_device(self) -> bool:
+        """Return whether steps on the GPU may follow those on the CPU that came first."""
+        return not (
+            self._request.is_moved
+            or self._tracer.uses_device
+            or self._request.time_limit_s == float("inf")
+            or not mentions_cuda(self._request.target)
+        )
+
+    def _wait_for_device(self) -> None:
+        """Begin anew once the device is used, or give up at length."""
+        self._calls.end_update()
+        self._on_step(self._tracer.num_calls)
+        waited_s = (perf_counter_ns() - self._waiting_since_ns) / NS_PER_S
+        if self._recorder.num_device_events > self._num_before_wait:
+            self._waiting_since_ns = 0
+            self._optimizers.forget()
+            self._tracer.forget_host_steps()
+        elif waited_s > min(_DEVICE_PATIENCE_S, _DEVICE_SHARE * self._request.time_limit_s):
+            self._on_done()
+        else:
+            self._tracer.count_host_step()
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        if not self._waiting_since_ns:
+            self._tracer.note_backward()
+            if self._recorder.updates is not None and not call.is_differentiated:
+                self._updates.end_backward(call.inputs)
+        elif self._tracer.boundary is not Boundary.OPTIMIZER:
+            self._num_waited += 1
+            if self._num_waited % self._tracer.backwards_per_step() == 0:
+                self._wait_for_device()
+
+    def _note_compile(self) -> None:
+        self._tracer.is_compiled = True
+
+    def _around_fetch(self, loader: DataLoader[Any]) -> ExitStack:
+        """Load at full speed, unless that uses the device."""
+        stack = ExitStack()
+        recorder, devices = self._recorder, self._recorder.devices
+        stack.callback(setattr, recorder, "phase", recorder.phase)
+        recorder.phase = Phase.DATA
+        self._num_before_fetch = recorder.num_device_events
+        if loader not in self._uses_device:
+            # What is moved to a GPU keeps loading on the host.
+            may_reach = not self._request.is_moved and may_reach_device(loader, devices)
+            self._uses_device[loader] = may_reach
+        if not self._uses_device[loader]:
+            stack.enter_context(without_modes())
+            stack.enter_context(devices.loading())
+        return stack
+
+    def _on_batch(self, loader: DataLoader[Any], batch: Any, duration_ns: int) -> None:
+        """Note the time of a fetch on the host in place of what it did."""
+        uses_device = self._recorder.num_device_events > self._num_before_fetch
+        self._uses_device[loader] = uses_device and not self._request.is_moved
+        if self._uses_device[loader]:
+            self._is_loading_timed = False
+        else:
+            num_workers = self._loaders.num_workers_of_last_fetch()
+            self._recorder.record_host_work("data", duration_ns, num_workers, Phase.DATA)
+            for tensor in tensors_of(batch):
+                self._recorder.devices.place(tensor, HOST)

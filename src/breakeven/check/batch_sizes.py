@@ -1,0 +1,233 @@
+"""The step along the batch size: the CPU measured at a few sizes, all else predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from breakeven.capture import LoaderUse, PlainRun, TracedRun
+from breakeven.check.device_path import DevicePath
+from breakeven.check.limits import LONGEST_STEP_NS, why_not_measured
+from breakeven.check.runs import Runs
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.errors import Caveat, ScriptError
+from breakeven.simulate import predict_steps
+from breakeven.timing import BUSY_MACHINE, Estimate
+from breakeven.trace import ScaledTrace, ScalingError
+from breakeven.verdict import (
+    Crossover,
+    Curve,
+    DeviceKind,
+    NoCrossover,
+    SizeCurve,
+    curve_point,
+    find_crossover,
+)
+
+AXIS = "batch_size"
+# Few sizes, since each costs a run: times grow smoothly enough to be interpolated between them.
+_FACTOR = 4
+# Beyond it launches have long ceased to decide, whatever the network.
+_LARGEST = 65_536
+# A curve needs less certainty than the verdict, whose size is measured for longer.
+_BUDGET_S = 0.4
+# How far the CPU's curve goes on beyond the sizes that it can measure: its error is known so far.
+_BEYOND = 16
+
+Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]
+
+
+def no_loader() -> NoCrossover:
+    """Return why there is no crossover for a script without a DataLoader."""
+    return NoCrossover(
+        none_because="The script feeds its batches by hand, so their size cannot be set from "
+        "outside. If it has an option for it, check it at several sizes: "
+        "breakeven check TARGET -- --batch-size N",
+        axis=AXIS,
+    )
+
+
+class BatchSizes:
+    """The same step at other batch sizes of its DataLoader.
+
+    Args:
+        runs: Runs the script.
+        traced: The step as it is.
+        plain: Its time on this CPU.
+        path: Prepares traces for prediction.
+        loader: The DataLoader that feeds it.
+    """
+
+    def __init__(
+        self, runs: Runs, traced: TracedRun, plain: PlainRun, path: DevicePath, loader: LoaderUse
+    ) -> None:
+        self._runs = runs
+        self._traced = traced
+        self._plain = plain
+        self._path = path
+        self._loader = loader
+        # What to know of the measurements at other sizes.
+        self.caveats: list[Caveat] = []
+        self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
+        self._peak_bytes = {loader.batch_size: plain.peak_memory_bytes}
+        # The step at every size, once the search has recorded it at a second one.
+        self.scaled: ScaledTrace | None = None
+        # The size at which the search ended, since this machine has no time or memory for it.
+        self._left_out: _LeftOut | None = None
+
+    def search(
+        self, cpu_name: str, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
+    ) -> Answer:
+        """Return from which batch size ``best`` is faster than this CPU, and all curves.
+
+        Args:
+            cpu_name: What the CPU's curve is called.
+            devices: GPUs whose curves are wanted, ``best`` among them.
+            best: The GPU whose crossover is looked for.
+            host: What issues the work.
+        """
+        scaled = self.record_other_size()
+        if isinstance(scaled, NoCrossover):
+            return scaled, ()
+        self._measure_towards_crossover(scaled, best, host)
+        sizes, gpus = self._gpu_curves(scaled, devices, best, host)
+        self._note_left_out(sizes)
+        times = SizeCurve(self._cpu)
+        cpu = Curve(
+            device=cpu_name,
+            kind=DeviceKind.CPU,
+            axis=AXIS,
+            points=tuple(curve_point(size, times.at(size)) for size in sizes),
+        )
+        if len(cpu.points) < 2:
+            return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
+        return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
+
+    def record_other_size(self) -> ScaledTrace | NoCrossover:
+        """Record the step at a second batch size; return it at every size, or why that fails."""
+        base = self._loader.batch_size
+        is_short = self._plain.measurement.median_ns < LONGEST_STEP_NS
+        other = base * 2 if is_short or base == 1 else base // 2
+        try:
+            second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
+            self.scaled = ScaledTrace(self._path.step, self._path.prepare(second))
+        except ScriptError as error:
+            return _none(f"The script fails at batch size {other}: {error.message}")
+        except ScalingError as error:
+            return _none(f"The step is another one at batch size {other}: {error.message}")
+        return self.scaled
+
+    def _measure_towards_crossover(
+        self, scaled: ScaledTrace, best: DeviceSpec, host: HostSpec
+    ) -> None:
+        """Measure the CPU at sizes 4 times apart until the GPU's advantage turns, then between."""
+        size = self._loader.batch_size
+        is_faster = self._is_gpu_faster(size, scaled, best, host)
+        while True:
+            next_size = max(size // _FACTOR, 1) if is_faster else size * _FACTOR
+            if not self._measure(next_size, nearest=size):
+                return
+            if self._is_gpu_faster(next_size, scaled, best, host) is not is_faster:
+                self._measure(round((next_size * size) ** 0.5), nearest=min(next_size, size))
+                return
+            size = next_size
+
+    def _measure(self, size: int, *, nearest: int) -> bool:
+        """Measure the CPU at one size; return whether that was possible."""
+        growth = size / nearest
+        expected_ns = self._cpu[nearest].value_ns * growth
+        expected_bytes = self._peak_bytes[nearest] * max(1.0, growth)
+        if not 1 <= size <= _LARGEST or size in self._cpu:
+            return False
+        because = why_not_measured(expected_ns, expected_bytes)
+        if because is not None:
+            self._left_out = _LeftOut(size=size, because=because)
+            return False
+        plain = self._runs.measure_at(
+            size, loader_batch_size=self._loader.batch_size, budget_s=_BUDGET_S
+        )
+        if plain is None or plain.loader is None or plain.loader.batch_size != size:
+            return False
+        self._cpu[size] = plain.measurement.estimate
+        if any(caveat.code == BUSY_MACHINE for caveat in plain.caveats):
+            self.caveats.append(
+                Caveat(
+                    code="busy-at-batch-size",
+                    message=f"this machine was busy when batch size {size} was measured; the "
+                    "crossover may be off",
+                )
+            )
+        self._peak_bytes[size] = plain.peak_memory_bytes
+        return True
+
+    def _is_gpu_faster(
+        self, size: int, scaled: ScaledTrace, best: DeviceSpec, host: HostSpec
+    ) -> bool:
+        trace = scaled.at(size * self._loader.batches_per_step)
+        (prediction,) = predict_steps(trace, (best,), host)
+        return prediction.estimate.value_ns < self._cpu[size].value_ns
+
+    def _gpu_curves(
+        self, scaled: ScaledTrace, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
+    ) -> tuple[list[int], list[Curve]]:
+        """Return the sizes of all curves and the curves of the GPUs."""
+        sizes = self._sizes()
+        traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
+        predictions = iter(predict_steps(traces, devices, host))
+        by_size = {size: [next(predictions) for _ in devices] for size in sizes}
+        number = devices.index(best)
+        # Nobody trains at a size, beyond those measured, at which the step does not fit the GPU.
+        sizes = [
+            size
+            for size in sizes
+            if size <= max(self._cpu) or by_size[size][number].fits is not False
+        ]
+        return sizes, [
+            Curve(
+                device=device.name,
+                kind=DeviceKind.GPU,
+                axis=AXIS,
+                points=tuple(curve_point(size, by_size[size][row].estimate) for size in sizes),
+            )
+            for row, device in enumerate(devices)
+        ]
+
+    def _sizes(self) -> list[int]:
+        """Return the measured sizes, the powers of two between them, and where measuring ended."""
+        low, high = min(self._cpu), max(self._cpu)
+        if self._left_out is not None and self._left_out.size > high:
+            high = min(high * _BEYOND, _LARGEST)
+        elif self._left_out is not None and self._left_out.size < low:
+            low = max(low // _BEYOND, 1)
+        return sorted({*self._cpu, low, high, *_powers_between(low, high)})
+
+    def _note_left_out(self, sizes: Sequence[int]) -> None:
+        """Say which sizes beyond the measured ones the curves have, and why those were not."""
+        low, high = min(self._cpu), max(self._cpu)
+        if self._left_out is None or (low <= sizes[0] and sizes[-1] <= high):
+            return
+        side = f"above {high}" if sizes[-1] > high else f"below {low}"
+        self.caveats.append(
+            Caveat(
+                code="batch-size-not-measured",
+                message=f"batch sizes {side} were not measured on this CPU, since "
+                f"{self._left_out.because}; its times there are predicted from the others",
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeftOut:
+    """A batch size that was not measured, and why."""
+
+    size: int
+    because: str
+
+
+def _none(because: str) -> NoCrossover:
+    return NoCrossover(none_because=because, axis=AXIS)
+
+
+def _powers_between(low: int, high: int) -> list[int]:
+    """Return the powers of two within the range."""
+    return [2**power for power in range(low.bit_length(), high.bit_length()) if 2**power < high]

@@ -1,0 +1,179 @@
+"""Whose failure it is: known from runs of the script in which breakeven leaves it alone."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target
+from breakeven.check.failures import (
+    TIMERS,
+    command_of,
+    late_error,
+    our_error,
+    script_error,
+)
+from breakeven.errors import BreakevenError
+from breakeven.trace import FileWrites, WriteProtection
+
+# A run that failed after so many steps may fail at the next one.
+_STEPS_BEYOND = 2
+# Their cause is known without another run.
+_KNOWN = (FailureKind.INTERNAL, FailureKind.OTHER_PROCESS, FailureKind.CUT_OFF)
+# Of one that was killed, nobody has told after how many steps.
+_STEPS_TO_KILL = 50
+# What a layer over its files may do to a script, and the files themselves do not.
+_FILE_ERRORS = frozenset({"FileExistsError", "OSError", "PermissionError"})
+# What differs from run to run in the message of one error, such as an address in memory.
+_OF_ONE_RUN = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+class Probes(Protocol):
+    """The part of ``capture.Launcher`` that is needed here."""
+
+    @property
+    def output(self) -> str:
+        """Return the end of what the script printed in the last run."""
+        ...
+
+    @property
+    def writes(self) -> FileWrites | None:
+        """Return what runs wrote, and where that went; None where that is not known."""
+        ...
+
+    @property
+    def quiet_trackers(self) -> tuple[str, ...]:
+        """Return the names of the trackers that logged nothing."""
+        ...
+
+    def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
+        """Run the script as it is for a few steps."""
+        ...
+
+
+def find_cause(
+    launcher: Probes,
+    request: RunRequest,
+    failure: RunFailure,
+    output: str,
+    tell: Callable[[str], None] = lambda _: None,
+) -> BreakevenError:
+    """Run the script by itself, and return the error that says what is known then.
+
+    Args:
+        launcher: Makes the processes.
+        request: The run that failed.
+        failure: What came of it.
+        output: The end of what the script printed in it.
+        tell: Called with what is done next, before the script is run.
+    """
+    target = request.target
+    # At another batch size than its own, the script by itself proves nothing.
+    is_timed = failure.kind is FailureKind.KILLED and failure.message in TIMERS
+    if failure.kind in _KNOWN or is_timed or request.new_batch_size:
+        return script_error(failure, target, output)
+    tell("running the script by itself, to see whose failure it is")
+    alone, took_s = _probe(launcher, request, failure, has_cuda=False)
+    own_output = launcher.output
+    if _is_same(alone, failure):
+        assert isinstance(alone, RunFailure)
+        return script_error(alone, target, own_output, known=_own_fault(launcher, alone, target))
+    is_late = failure.kind is FailureKind.TIME_LIMIT
+    well, otherwise = alone, "runs by itself"
+    if not (is_late and _is_well(alone, failure)):
+        tell("running the script with its CUDA calls run by the CPU")
+        told, told_s = _probe(launcher, request, failure, has_cuda=True)
+        if _is_same(told, failure):
+            return script_error(failure, target, output, known=_fault_on_gpu(target, alone))
+        if not _is_well(alone, failure):
+            well, took_s = told, told_s
+            otherwise = "by itself refuses to run here, but runs with its CUDA calls run by the CPU"
+    if not _is_well(well, failure):
+        assert isinstance(alone, RunFailure)
+        return script_error(alone, target, own_output, known=_own_fault(launcher, alone, target))
+    watching = "recorded" if request.is_traced else "timed"
+    if is_late:
+        return late_error(
+            failure, target, output, watching=watching, num_steps=well.num_steps, took_s=took_s
+        )
+    return our_error(failure, target, watching=watching, otherwise=otherwise)
+
+
+def _probe(
+    launcher: Probes, request: RunRequest, failure: RunFailure, *, has_cuda: bool
+) -> tuple[ProbeRun | RunFailure, float]:
+    """Return what came of it, and how many seconds it took."""
+    begun_s = monotonic()
+    was_killed = failure.kind is FailureKind.KILLED
+    num_known = _STEPS_TO_KILL if was_killed else failure.num_steps
+    answer = launcher.probe(
+        RunRequest(
+            target=request.target,
+            is_traced=False,
+            time_limit_s=request.time_limit_s,
+            has_cuda=has_cuda,
+            # By itself it has what this machine has.
+            on_gpu=not has_cuda,
+            num_probe_steps=num_known + _STEPS_BEYOND,
+            raw_changed_text=request.raw_changed_text,
+        )
+    )
+    return answer, monotonic() - begun_s
+
+
+def _is_same(run: ProbeRun | RunFailure, failure: RunFailure) -> bool:
+    """Return whether two runs failed alike, as far as can be told."""
+    if isinstance(run, ProbeRun) or (run.kind, run.exception) != (failure.kind, failure.exception):
+        return False
+    both = (run, failure)
+    if failure.kind is FailureKind.NO_STEP:
+        return all(one.num_steps < _STEPS_BEYOND for one in both)
+    if failure.kind is FailureKind.TIME_LIMIT:
+        return True
+    places = [(one.location.file, one.location.line) if one.location else None for one in both]
+    said = [_OF_ONE_RUN.sub("0", one.message) for one in both]
+    return places[0] == places[1] and said[0] == said[1]
+
+
+def _is_well(run: ProbeRun | RunFailure, failure: RunFailure) -> bool:
+    """Return whether a run came further than the one that failed, and did not fail itself."""
+    if isinstance(run, ProbeRun):
+        return True
+    has_trained = run.kind is FailureKind.NO_STEP and run.num_steps >= _STEPS_BEYOND
+    return has_trained or (run.kind is FailureKind.TIME_LIMIT and run.num_steps > failure.num_steps)
+
+
+def _own_fault(launcher: Probes, alone: RunFailure, target: Target) -> str:
+    command, writes = command_of(target), launcher.writes
+    if (
+        alone.exception in _FILE_ERRORS
+        and writes is not None
+        and writes.protection is not WriteProtection.NONE
+    ):
+        return (
+            f"its files go to a layer that is thrown away, in {tempfile.gettempdir()}; if it does "
+            f"not fail so without breakeven ({command}), give it --keep-writes, or name a folder "
+            "with more space by TMPDIR"
+        )
+    if launcher.quiet_trackers:
+        return (
+            f"{', '.join(launcher.quiet_trackers)} logged nothing; if it does not fail so without "
+            f"breakeven ({command}), it may need what it logs: give it --keep-trackers"
+        )
+    return f"the script fails so by itself, without breakeven: {command}"
+
+
+def _fault_on_gpu(target: Target, alone: ProbeRun | RunFailure) -> str:
+    if isinstance(alone, RunFailure) and alone.exception:
+        ended = f"raised {alone.exception}" if alone.exception != "SystemExit" else "ended"
+        by_itself = f"by itself, on what this machine has, it {ended} instead"
+    else:
+        by_itself = "by itself, on what this machine has, it runs"
+    return (
+        "the script fails so where torch.cuda.is_available() says yes, as it does while a step is "
+        f"recorded; {by_itself}: {command_of(target)}. Mend what it does with a GPU; if it runs "
+        "on one, please report this"
+    )

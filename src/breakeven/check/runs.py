@@ -1,0 +1,208 @@
+"""The runs of a check: each of them in its own process, each failure an error for the user."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from msgspec.structs import replace
+
+from breakeven.capture import (
+    FailureKind,
+    Launcher,
+    PlainRun,
+    RunFailure,
+    RunRequest,
+    Target,
+    TracedRun,
+)
+from breakeven.check.blame import find_cause
+from breakeven.check.progress import Progress
+from breakeven.trace import Configuration
+
+# A script that insists on a GPU says so by one of these before it trains.
+REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
+
+# Steps that took longer in all are not measured a second time.
+_REPEATABLE_NS = 3_000_000_000
+
+
+class Runs:
+    """Runs one target in different ways.
+
+    Args:
+        launcher: Makes the processes.
+        target: What to run.
+        time_limit_s: Limit of each run.
+        progress: Is told the stages and steps.
+        num_threads: torch's intra-op threads; 0 for its own default.
+        budget_s: How long to take samples of the step as it is.
+        keeps_compile: Let the script's own ``torch.compile`` do its work when the step is timed.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        target: Target,
+        time_limit_s: float,
+        progress: Progress,
+        *,
+        num_threads: int = 0,
+        budget_s: float = 1.0,
+        keeps_compile: bool = False,
+    ) -> None:
+        self._launcher = launcher
+        self._progress = progress
+        self._target = target
+        self._request = RunRequest(
+            target=target,
+            is_traced=False,
+            time_limit_s=time_limit_s,
+            configuration=Configuration(num_threads=num_threads),
+            budget_s=budget_s,
+            keeps_compile=keeps_compile,
+        )
+        self._last_s: float | None = None
+        # torch's threads where nothing else is asked for; 0 until they are known.
+        self._num_threads = 0
+        # What further runs have instead; 0 for the same.
+        self._plain_threads = 0
+        self._traced_threads = 0
+
+    @property
+    def request(self) -> RunRequest:
+        """Return how the target is run on this CPU, with what its runs have taught so far."""
+        return replace(self._request, is_moved=False)
+
+    def trace(self, *, loader_batch_size: int = 0, new_batch_size: int = 0) -> TracedRun:
+        """Record a step, with another batch size of the DataLoader where one is given.
+
+        A script that turns out never to use a GPU is recorded again, as if it had been moved.
+        """
+        of_size = f" at batch size {new_batch_size}" if new_batch_size else ""
+        how = "as if it were moved to a GPU" if self._request.is_moved else "on a pretended GPU"
+        self._begin(f"recording a step {how}{of_size}")
+        request = replace(
+            self._with_threads(self._traced_threads),
+            is_traced=True,
+            loader_batch_size=loader_batch_size,
+            new_batch_size=new_batch_size,
+        )
+        answer = self._run(request)
+        if not isinstance(answer, TracedRun):
+            raise self._error(request, answer, self._launcher.output)
+        if not answer.trace.uses_device and not self._request.is_moved:
+            self._request = replace(self._request, is_moved=True)
+            return self.trace(loader_batch_size=loader_batch_size, new_batch_size=new_batch_size)
+        self._request = replace(
+            self._request,
+            backwards_per_step=answer.backwards_per_step,
+            num_skipped_steps=answer.num_host_steps,
+        )
+        return answer
+
+    def use_threads(self, num_threads: int, *, for_traces: bool) -> None:
+        """Let all further plain runs on this CPU have so many threads.
+
+        Args:
+            num_threads: How many.
+            for_traces: Let recordings have them too; those that are put together must all do.
+        """
+        if num_threads != self._num_threads:
+            self._plain_threads = num_threads
+            self._traced_threads = num_threads if for_traces else self._traced_threads
+
+    def measure(self, *, watches_program: bool = True) -> PlainRun:
+        """Time the step on this CPU; a script that insists on a GPU is told that there is one.
+
+        Where torch's own number of threads is in effect, others are tried as well.
+
+        Args:
+            watches_program: Wait for what the script does between some of its steps.
+        """
+        self._begin("measuring the step on this CPU")
+        tries_threads = not self._request.configuration.num_threads
+        request = replace(
+            self._request,
+            times_loader=True,
+            tries_threads=tries_threads,
+            watches_program=watches_program,
+        )
+        answer = self._run(request)
+        output = self._launcher.output
+        if isinstance(answer, RunFailure) and answer.kind in REFUSALS:
+            # The traced run got through, so the GPU that it had makes the difference.
+            again = self._run(replace(request, has_cuda=True))
+            if isinstance(again, PlainRun):
+                self._request = replace(self._request, has_cuda=True)
+                answer = again
+        if not isinstance(answer, PlainRun):
+            raise self._error(self._request, answer, output)
+        self._num_threads = answer.num_threads
+        return answer
+
+    def measure_on_gpu(self) -> PlainRun | None:
+        """Time the step on this machine's GPU; None where the script fails on it, or leaves it."""
+        self._begin("measuring the step on this machine's GPU")
+        answer = self._run(replace(self._request, on_gpu=True, has_cuda=False))
+        return answer if isinstance(answer, PlainRun) else None
+
+    def measure_under(self, configuration: Configuration) -> PlainRun | None:
+        """Time the step on this CPU under other settings; None where the script fails then."""
+        changes = (f"{name}={value}" for name, value in configuration.changes.items())
+        self._begin(f"measuring the step on this CPU with {', '.join(changes)}")
+        answer = self._run(replace(self._request, configuration=configuration))
+        return answer if isinstance(answer, PlainRun) else None
+
+    def measure_at(
+        self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
+    ) -> PlainRun | None:
+        """Time the step on this CPU at another batch size; None where the script fails at it."""
+        self._begin(f"measuring the step on this CPU at batch size {new_batch_size}")
+        answer = self._run(
+            replace(
+                self._with_threads(self._plain_threads),
+                budget_s=budget_s,
+                loader_batch_size=loader_batch_size,
+                new_batch_size=new_batch_size,
+            )
+        )
+        return answer if isinstance(answer, PlainRun) else None
+
+    def _with_threads(self, num_threads: int) -> RunRequest:
+        if not num_threads:
+            return self._request
+        configuration = replace(self._request.configuration, num_threads=num_threads)
+        return replace(self._request, configuration=configuration)
+
+    def _begin(self, stage: str) -> None:
+        """Tell the stage, which takes about as long as the one before: it starts the same way."""
+        self._progress.begin(stage, self._last_s)
+
+    def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:
+        started_s = monotonic()
+        answer = self._launcher.run(request, self._progress.detail)
+        # Recording ends after few steps, but timing takes its budget at least.
+        self._last_s = max(monotonic() - started_s, request.budget_s)
+        return answer
+
+    def _error(
+        self, request: RunRequest, answer: PlainRun | TracedRun | RunFailure, output: str
+    ) -> Exception:
+        assert isinstance(answer, RunFailure)
+        return find_cause(self._launcher, request, answer, output, self._begin)
+
+
+def is_all_disturbed(run: PlainRun) -> bool:
+    """Return whether other work disturbed the step on every number of threads."""
+    measurements = (run.measurement, *(trial.measurement for trial in run.trials))
+    return all(measurement.is_disturbed for measurement in measurements)
+
+
+def is_worth_repeating(run: PlainRun) -> bool:
+    """Return whether other work disturbed a run that is short enough to be made again."""
+    return is_all_disturbed(run) and sum(run.measurement.samples_ns) < _REPEATABLE_NS
+
+
+def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
+    """Return the run that was disturbed less: other work only ever adds time, and often passes."""
+    return min(run, again, key=lambda each: (is_all_disturbed(each), each.measurement.median_ns))

@@ -1,0 +1,204 @@
+"""``breakeven calibrate``: what an operator costs this host, and fits to tables of timings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from breakeven.errors import UsageError
+
+SUMMARY = "measure what an operator costs this host, or fit predictions to tables"
+DESCRIPTION = """\
+Measure what this machine spends to issue an operator, in some 5 s with the start of
+torch, and remember it for this machine, Python and torch: `breakeven check` predicts
+GPUs with these figures. Where a GPU is present its launches are measured too.
+
+The other forms write the files that predictions rest on, one after the other.
+--from-tables fits how much of their datasheets GPUs reach to measurements of single
+operators. --from-steps fits what differs within whole steps to those of a table in
+the form of `breakeven validate`. --from-shared-steps fits what steps on several GPUs
+cost beyond those on one.
+
+Exit codes: 0 done, 2 wrong command line, 3 could not be done."""
+USAGE = (
+    "calibrate [--json] [--force] | --from-tables DIR -o FILE |\n"
+    "       --from-steps TABLE.csv -o FILE | --from-shared-steps TABLE.csv -o FILE | --errors"
+)
+EXAMPLES = """\
+examples:
+  breakeven calibrate
+  breakeven calibrate --force --json
+  breakeven calibrate --from-tables tables/ -o efficiency.json
+  breakeven calibrate --from-steps steps.csv -o step_effects.json
+  breakeven calibrate --from-shared-steps steps.csv -o multi_gpu.json
+  breakeven calibrate --errors"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``calibrate``."""
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, times in nanoseconds per call"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="measure although figures are remembered; with -o, replace FILE",
+    )
+    parser.add_argument(
+        "--from-tables",
+        dest="tables",
+        metavar="DIR",
+        type=Path,
+        help="fit the efficiencies of GPUs to the tables in DIR (takes minutes)",
+    )
+    parser.add_argument(
+        "--from-steps",
+        dest="steps",
+        metavar="TABLE.csv",
+        type=Path,
+        help="fit the effects of whole steps to TABLE.csv (takes minutes)",
+    )
+    parser.add_argument(
+        "--from-shared-steps",
+        dest="shared_steps",
+        metavar="TABLE.csv",
+        type=Path,
+        help="fit the costs of several GPUs to TABLE.csv (takes minutes)",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write them as JSON to FILE"
+    )
+    parser.add_argument(
+        "--errors",
+        action="store_true",
+        help="print the errors of the efficiencies that ship, and measure nothing",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure this host, or fit what predictions rest on, and describe it."""
+    fits = [
+        (option, fit)
+        for option, source, fit in (
+            ("--from-tables", args.tables, _fit),
+            ("--from-steps", args.steps, _fit_steps),
+            ("--from-shared-steps", args.shared_steps, _fit_shared_steps),
+        )
+        if source is not None
+    ]
+    if len(fits) > 1:
+        raise UsageError(f"{fits[0][0]} and {fits[1][0]} write different files: give one")
+    if fits and args.output is None:
+        raise UsageError(f"{fits[0][0]} and -o go together")
+    if args.output is not None and not fits:
+        raise UsageError("-o goes with --from-tables, --from-steps or --from-shared-steps")
+    if args.json and (args.errors or fits):
+        raise UsageError("--json is about this host; what is fitted is a JSON file itself")
+    if args.errors and fits:
+        raise UsageError(f"{fits[0][0]} prints errors of its own: leave out --errors")
+    if args.errors:
+        return _show_errors()
+    if fits:
+        _, fit = fits[0]
+        return fit(args)
+    return _measure(args)
+
+
+def _measure(args: argparse.Namespace) -> int:
+    # Imported here, since --help must not wait for rich.
+    from breakeven.calibrate import calibrate_here
+    from breakeven.capture import Launcher
+    from breakeven.cli.console import CommandConsole
+    from breakeven.cli.output import write_stdout
+    from breakeven.cli.progress import show_progress
+    from breakeven.cost import measured_speed
+    from breakeven.report import busy_note, calibration_to_json, render_calibration
+
+    with show_progress(sys.stderr, is_quiet=args.quiet) as progress, Launcher() as launcher:
+        progress.begin("starting torch")
+        launcher.ready()
+        progress.begin("measuring what an operator costs this host")
+        here = calibrate_here(launcher, is_forced=args.force)
+        progress.end()
+    speed = measured_speed(here.calibration)
+    if args.json:
+        write_stdout(
+            calibration_to_json(
+                here.calibration,
+                single_thread_speed=speed,
+                is_remembered=here.is_remembered,
+                other_load_fraction=here.other_load_fraction,
+            )
+        )
+        return 0
+    notes: list[str] = []
+    if here.is_remembered:
+        notes.append("Remembered; measure again with --force.")
+    if here.is_busy:
+        notes.append(busy_note(here.other_load_fraction))
+    render_calibration(here.calibration, CommandConsole(), single_thread_speed=speed, notes=notes)
+    return 0
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from breakeven.calibrate import (
+        describe_efficiencies,
+        efficiencies_document,
+        fit_efficiencies,
+    )
+    from breakeven.store import ensure_writable
+
+    ensure_writable(args.output, force=args.force)
+    table = fit_efficiencies(args.tables)
+    return _write_fit(args, efficiencies_document(table), describe_efficiencies(table))
+
+
+def _fit_steps(args: argparse.Namespace) -> int:
+    from breakeven.calibrate import describe_step_effects, step_effects_document
+    from breakeven.cli.progress import show_progress
+    from breakeven.store import ensure_writable
+    from breakeven.validate import calibrate_on_steps, read_table
+
+    ensure_writable(args.output, force=args.force)
+    rows = read_table(args.steps)
+    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+        effects = calibrate_on_steps(
+            rows, command="breakeven calibrate --from-steps", progress=progress
+        )
+    return _write_fit(args, step_effects_document(effects), describe_step_effects(effects))
+
+
+def _fit_shared_steps(args: argparse.Namespace) -> int:
+    from breakeven.calibrate import describe_multi_gpu, multi_gpu_document
+    from breakeven.cli.progress import show_progress
+    from breakeven.store import ensure_writable
+    from breakeven.validate import calibrate_on_shared_steps, read_table
+
+    ensure_writable(args.output, force=args.force)
+    rows = read_table(args.shared_steps)
+    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+        table = calibrate_on_shared_steps(
+            rows, command="breakeven calibrate --from-shared-steps", progress=progress
+        )
+    return _write_fit(args, multi_gpu_document(table), describe_multi_gpu(table))
+
+
+def _write_fit(args: argparse.Namespace, document: bytes, description: str) -> int:
+    """Write what was fitted to its file, and say on stdout what it is."""
+    from breakeven.cli.output import write_stdout
+    from breakeven.store import write_document
+
+    write_document(args.output, document, force=args.force)
+    write_stdout(description.encode())
+    return 0
+
+
+def _show_errors() -> int:
+    from breakeven.calibrate import describe_efficiencies
+    from breakeven.cli.output import write_stdout
+    from breakeven.cost import load_efficiencies
+
+    write_stdout(describe_efficiencies(load_efficiencies()).encode())
+    return 0

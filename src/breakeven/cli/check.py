@@ -1,0 +1,153 @@
+"""``breakeven check``: does a GPU pay off for this script's training step?"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.cli.amounts import whole_number
+from breakeven.cli.options import (
+    add_comparison,
+    add_keep,
+    add_stored_run,
+    add_target,
+    add_time_limit,
+    ensure_output,
+    is_stored_run,
+    keep_of,
+)
+from breakeven.errors import UsageError
+
+if TYPE_CHECKING:
+    from breakeven.verdict import CheckReport
+
+SUMMARY = "find out whether a GPU pays off for a training script, without a GPU"
+DESCRIPTION = """\
+Run an unmodified training script for some steps, and tell whether a GPU would be
+faster, from which batch size on, and why. Times of devices that are here are
+measured, those of all others predicted. The files that the script writes until it
+is ended go to a layer that is thrown away.
+
+The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
+2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
+USAGE = "check TARGET [options] [-- ARGS ...]"
+EXAMPLES = """\
+examples:
+  breakeven check train.py
+  breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
+  breakeven check train.py --steps 100000
+  breakeven check train.py:train_step --json -o report.json
+  breakeven check -m mypackage.train"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check``."""
+    add_target(parser)
+    add_comparison(parser)
+    add_time_limit(parser)
+    add_keep(parser)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps",
+        metavar="N",
+        type=whole_number,
+        help="also tell how long a training of N steps takes on each device",
+    )
+    length.add_argument(
+        "--epochs",
+        metavar="N",
+        type=whole_number,
+        help="the same for N passes over the data of the script's DataLoader",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_stored_run(parser, document="report")
+    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    parser.add_argument_group(
+        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the target, show the report, and write it where asked."""
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.store import ensure_writable, write_document
+
+    ensure_output(args)
+    output: Path | None = args.output
+    if output is not None:
+        ensure_writable(output, force=args.force)
+    elif args.force:
+        raise UsageError("--force is about -o FILE, which was not given")
+
+    from breakeven.check import TrainingLength, check_target
+    from breakeven.cli.output import write_stdout
+    from breakeven.cli.progress import show_progress
+    from breakeven.report import to_json
+    from breakeven.verdict import without_source
+
+    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+        report = check_target(
+            args.target,
+            arguments=args.script_arguments,
+            is_module=args.is_module,
+            devices=tuple(args.devices),
+            host=args.host,
+            time_limit_s=args.time_limit_s,
+            length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
+            keep=keep_of(args),
+            progress=progress,
+        )
+    try:
+        if output is not None:
+            stored = report if args.has_source else without_source(report)
+            write_document(output, to_json(stored, with_recording=True), force=args.force)
+    finally:
+        # The answer took the user's time: a full disk must not lose it.
+        if args.json:
+            write_stdout(to_json(report))
+        else:
+            _render(report, args)
+    return 0
+
+
+def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what to do next, given the answer and the flags in use."""
+    from breakeven.verdict import Choice
+
+    hints: list[str] = []
+    if report.findings:
+        hints.append(f"Where the time goes, and what each fix gains: {_explain_command(args)}")
+    if report.verdict.choice is Choice.TOO_CLOSE:
+        hints.append(
+            f"To settle it, run the same command on a machine with the {report.verdict.device}: "
+            "a GPU that is there is measured."
+        )
+    if report.verdict.choice is Choice.UNDECIDED:
+        hints.append("To settle it, run the same command again, on a machine that is not busy.")
+    if not args.devices:
+        hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
+    if args.output is not None:
+        hints.append(f"Every number as JSON: {args.output}")
+    else:
+        hints.append("Every number as JSON: --json, or -o report.json")
+    return tuple(hints)
+
+
+def _explain_command(args: argparse.Namespace) -> str:
+    """Return the command that explains the same step, without a run where it was stored."""
+    if args.output is not None and is_stored_run(args.output):
+        return shlex.join(("breakeven", "explain", str(args.output)))
+    module = ("-m",) if args.is_module else ()
+    arguments = ("--", *args.script_arguments) if args.script_arguments else ()
+    return shlex.join(("breakeven", "explain", *module, args.target, *arguments))
+
+
+def _render(report: CheckReport, args: argparse.Namespace) -> None:
+    from breakeven.cli.console import CommandConsole
+    from breakeven.report import render
+
+    render(report, CommandConsole(), hints=next_hints(report, args))

@@ -1,0 +1,61 @@
+"""``breakeven compare``: how the second of two stored runs differs from the first."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from breakeven.errors import BreakevenError
+
+SUMMARY = "compare two stored runs: what became faster, slower, or neither"
+DESCRIPTION = """\
+Compare two runs of one command, stored with -o. Each step time in B is divided
+by that in A: a device is faster or slower where the 90 % interval of this ratio
+leaves out 1, else a change is not shown. Of a sweep, every point is compared, and
+the median of each device is told. A different machine, torch or target is said
+first, since it may be why.
+
+Exit codes: 0 done, 2 wrong command line, 3 a run cannot be read, or the two are
+of different commands."""
+USAGE = "compare A.json B.json [--json]"
+EXAMPLES = """\
+examples:
+  breakeven compare before.json after.json
+  breakeven compare before.json after.json --json"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``compare``."""
+    parser.add_argument("before", metavar="A.json", type=Path, help="the run to compare with")
+    parser.add_argument("after", metavar="B.json", type=Path, help="the run that is compared")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare the runs and show how they differ."""
+    # Imported here, since --help must not wait for rich.
+    from breakeven.cli.console import CommandConsole
+    from breakeven.cli.output import write_stdout
+    from breakeven.report import comparison_to_json, render_comparison
+    from breakeven.store import read_document, report_command
+    from breakeven.verdict import ExplainReport, compare_reports
+
+    before, after = read_document(args.before), read_document(args.after)
+    if isinstance(before, ExplainReport) or isinstance(after, ExplainReport):
+        raise BreakevenError(
+            "explanations are not compared: they say what one step is spent on",
+            hint="compare runs of breakeven check, whose findings and times are the same",
+        )
+    if type(before) is not type(after):
+        raise BreakevenError(
+            f"{args.before} is of breakeven {report_command(before)} and {args.after} of breakeven "
+            f"{report_command(after)}: they have nothing to compare",
+            hint="give two runs of the same command",
+        )
+    comparison = compare_reports(before, after)
+    if args.json:
+        write_stdout(comparison_to_json(comparison))
+    else:
+        names = (str(args.before), str(args.after))
+        render_comparison(comparison, CommandConsole(), names=names)
+    return 0

@@ -1,0 +1,237 @@
+"""The program: parse, dispatch, and turn every ending into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import io
+import os
+import platform
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from breakeven import __version__
+from breakeven.cli import (
+    calibrate,
+    check,
+    compare,
+    devices,
+    explain,
+    report,
+    rules,
+    run,
+    sweep,
+    tune,
+    validate,
+    workloads,
+)
+from breakeven.cli.parser import HelpFormatter, Parser
+from breakeven.cli.signals import EndingSignal, EndingSignals
+from breakeven.errors import BreakevenError, UsageError
+
+EXIT_BUG = EXIT_NO_ANSWER = 3
+# What is wrong where stdout cannot take the answer, as on a full disk.
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT})
+# What a shell reports for a program ended by SIGPIPE.
+EXIT_BROKEN_PIPE = 141
+
+_COMMANDS = {
+    "check": check,
+    "calibrate": calibrate,
+    "compare": compare,
+    "devices": devices,
+    "explain": explain,
+    "report": report,
+    "rules": rules,
+    "run": run,
+    "sweep": sweep,
+    "tune": tune,
+    "validate": validate,
+    "workloads": workloads,
+}
+# Those whose target is a script, which may have arguments of its own.
+_SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; each command's ``run`` is in ``args.run``."""
+    parser = Parser(
+        prog="breakeven",
+        description="Does a GPU pay off for your PyTorch training step, and from which size on?",
+        epilog="example:\n  breakeven check train.py",
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action=_VersionAction, nargs=0, help="show versions and exit", dest="version"
+    )
+    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, command in _COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            epilog=command.EXAMPLES,
+            usage=f"breakeven {command.USAGE}",
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        command.prepare_parser(subparser)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code.
+
+    Returns:
+        0 done; 2 the command line makes no sense; 3 it could not be done; 130 interrupted, 129 and
+        143 terminated by SIGHUP and SIGTERM; 141 the reader of the output went away. 1 is for an
+        answer that fails a condition of the user.
+    """
+    try:
+        exit_code = _run_command(argv)
+        sys.stdout.flush()
+    except SystemExit as ended:  # argparse after --help and --version
+        return ended.code if isinstance(ended.code, int) else 0
+    except BrokenPipeError:
+        _discard_stdout()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.number if isinstance(interrupt, EndingSignal) else signal.SIGINT
+        _write_line("interrupted" if number == signal.SIGINT else "terminated")
+        return 128 + number
+    except BreakevenError as error:
+        return _fail(error)
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            return _bug()
+        _discard_stdout()
+        _write_line(f"error: cannot write the answer to stdout: {error.strerror}")
+        return EXIT_NO_ANSWER
+    except Exception:
+        return _bug()
+    return exit_code
+
+
+def _fail(error: BreakevenError) -> int:
+    """Show an error, and return its exit code."""
+    from breakeven.cli.errors import show_error
+
+    if error.exit_code == EXIT_NO_ANSWER and not _has_folder():
+        error = _lost_folder(error.message)
+    show_error(error)
+    return error.exit_code
+
+
+def _has_folder() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
+
+
+def _lost_folder(came_next: str) -> BreakevenError:
+    """Return the error for whatever comes of a current folder that is not there any more."""
+    return BreakevenError(
+        f"the current folder is gone: it was deleted or moved; then: {came_next}",
+        hint="change to a folder that stays, and start again; where the script itself removes it, "
+        "let the script make another one for itself",
+    )
+
+
+def _bug() -> int:
+    """Show the exception that is being handled as what it is."""
+    if not _has_folder():
+        return _fail(_lost_folder(traceback.format_exc().splitlines()[-1]))
+    _write_line(traceback.format_exc().rstrip())
+    _write_line(
+        f"error: this is a bug in breakeven {__version__}; "
+        "please report it with the lines above and your command"
+    )
+    return EXIT_BUG
+
+
+def entry_point() -> NoReturn:
+    """Run the command line of this process and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show "×" gets "?" instead of a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    signals = EndingSignals()
+    signals.listen()
+    exit_code = main(sys.argv[1:])
+    signals.ignore()
+    # What fails on the way out, as where the terminal is gone, is not why the program ends.
+    sys.exit(signals.exit_code or exit_code)
+
+
+def _run_command(argv: Sequence[str]) -> int:
+    own, script_arguments = _split_at_dashes(argv)
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(own)
+    if args.command is None and not unknown and not script_arguments:
+        parser.print_help()
+        return 0
+    if args.command is None:
+        parser.error("the following arguments are required: COMMAND")
+    if unknown:
+        given = shlex.join(unknown)
+        hint = f"see: breakeven {args.command} --help"
+        if args.command in _SCRIPT_COMMANDS:
+            axes = [word for axis in getattr(args, "over", ()) for word in ("--over", axis)]
+            own = shlex.join(["breakeven", args.command, args.target, *axes])
+            hint = f"what is meant for the script goes after --: {own} -- {given}"
+        raise UsageError(f"unrecognized arguments: {given}", hint=hint)
+    if script_arguments and args.command not in _SCRIPT_COMMANDS:
+        raise UsageError(f"{args.command} takes nothing after --")
+    args.script_arguments = script_arguments
+    return int(args.run(args))
+
+
+def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in argv:
+        return list(argv), ()
+    position = argv.index("--")
+    return list(argv[:position]), tuple(argv[position + 1 :])
+
+
+def _write_line(text: str) -> None:
+    with contextlib.suppress(OSError):  # its reader, or the terminal, is gone
+        sys.stderr.write(text + "\n")
+
+
+def _discard_stdout() -> None:
+    # What is left in the buffer would raise once more when the interpreter flushes at exit.
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+class _VersionAction(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        # Slow to import, and needed here only.
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            torch_version = version("torch")
+        except PackageNotFoundError:
+            torch_version = "not installed"
+        sys.stdout.write(
+            f"breakeven {__version__} (torch {torch_version}, Python {platform.python_version()})\n"
+        )
+        parser.exit()

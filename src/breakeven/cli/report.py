@@ -1,0 +1,104 @@
+"""``breakeven report``: show a stored run again, or write it as a page or a chart."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.errors import UsageError
+
+if TYPE_CHECKING:
+    from breakeven.verdict import CheckReport, ExplainReport, SweepReport, SystemsReport
+
+SUMMARY = "show a stored run again, or write it as a page or a chart"
+DESCRIPTION = """\
+Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
+-o, as it was shown then. With -o, write it to a file instead: .html is one page
+that needs no network, with all figures, curves to explore by pointer or keyboard,
+and fit to print; .png and .svg are its charts alone and need matplotlib.
+
+Exit codes: 0 done, 2 wrong command line, 3 the run cannot be read or written."""
+USAGE = "report RUN.json [-o FILE.html|.png|.svg] [--force]"
+EXAMPLES = """\
+examples:
+  breakeven report run.json
+  breakeven report run.json -o report.html
+  breakeven report sweep.json -o sweep.svg --force"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``report``."""
+    parser.add_argument(
+        "run_file", metavar="RUN.json", type=Path, help="what a command wrote with -o"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write a page (.html) or the charts (.png, .svg) to FILE",
+    )
+    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the stored run, or write it where asked."""
+    if args.force and args.output is None:
+        raise UsageError("--force is about -o FILE, which was not given")
+
+    # Imported here, since --help must not wait for rich.
+    from breakeven.store import read_document
+
+    if args.output is None:
+        _render(read_document(args.run_file))
+    else:
+        _write(args)
+    return 0
+
+
+def _write(args: argparse.Namespace) -> None:
+    from breakeven.report import chart_document, ensure_can_chart
+    from breakeven.store import ensure_writable, read_document, write_document
+
+    suffix = args.output.suffix.lower()
+    ensure_can_chart(suffix)
+    ensure_writable(args.output, force=args.force)
+    document = chart_document(read_document(args.run_file), suffix)
+    write_document(args.output, document, force=args.force)
+
+
+def _render(report: CheckReport | ExplainReport | SweepReport | SystemsReport) -> None:
+    from breakeven.cli.console import CommandConsole
+    from breakeven.verdict import CheckReport, ExplainReport, SweepReport
+
+    hints = ("As a page with all figures: add -o report.html",)
+    if isinstance(report, CheckReport):
+        from breakeven.report import render
+
+        render(report, CommandConsole(), hints=hints)
+    elif isinstance(report, ExplainReport):
+        from breakeven.report import render_explanation
+
+        render_explanation(report, CommandConsole(), hints=hints)
+    elif isinstance(report, SweepReport):
+        from breakeven.report import render_sweep
+
+        render_sweep(report, CommandConsole(), hints=hints)
+    else:
+        _render_systems(report, hints)
+
+
+def _render_systems(report: SystemsReport, hints: tuple[str, ...]) -> None:
+    from breakeven.cli.console import CommandConsole
+    from breakeven.report import render_claims, render_system
+
+    console = CommandConsole()
+    for system in report.systems:
+        render_system(system, console)
+        console.line()
+    if len(report.systems) + len(report.failures) > 1:
+        render_claims(report, console)
+        console.line()
+    for hint in hints:
+        console.print(hint, style="dim", soft_wrap=True, markup=False)

@@ -1,0 +1,57 @@
+"""``breakeven rules``: what slows a step down, and the page of one rule."""
+
+from __future__ import annotations
+
+import argparse
+
+SUMMARY = "list what explain finds, or show the page of one rule"
+DESCRIPTION = """\
+List the rules behind the findings of check and explain. With a code or a cause,
+show its page: what it finds, why it costs time, what was seen in public reports,
+the fix with code before and after, and what the rule cannot see.
+
+Exit codes: 0 done, 2 wrong command line, 3 there is no such rule."""
+USAGE = "rules [CODE|CAUSE] [--json]"
+EXAMPLES = """\
+examples:
+  breakeven rules
+  breakeven rules SYNC001
+  breakeven rules sync_item --json"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``rules``."""
+    parser.add_argument(
+        "name",
+        metavar="CODE|CAUSE",
+        nargs="?",
+        help="one rule in full, by its code or by the cause that it detects, in any case",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON; pages are Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show all rules or one of them."""
+    # Imported here, since --help must not wait for the rules and rich.
+    from breakeven.cli.console import CommandConsole
+    from breakeven.cli.output import write_stdout
+    from breakeven.report import (
+        all_rule_pages,
+        find_rule_pages,
+        render_rule_page,
+        render_rules,
+        rules_to_json,
+    )
+
+    pages = all_rule_pages() if args.name is None else find_rule_pages(args.name)
+    if args.json:
+        write_stdout(rules_to_json(pages))
+    elif args.name is None:
+        render_rules(pages, CommandConsole())
+    else:
+        console = CommandConsole()
+        for number, page in enumerate(pages):
+            if number:
+                console.line(2)
+            render_rule_page(page, console)
+    return 0

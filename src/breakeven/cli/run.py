@@ -1,0 +1,131 @@
+"""``breakeven run``: the user's script, unmodified, to its end, under what makes it fastest."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.cli.amounts import duration_s, whole_number
+from breakeven.cli.options import add_module, add_target
+from breakeven.cli.output import say
+from breakeven.cli.tune_alone import tune_alone
+from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS
+
+if TYPE_CHECKING:
+    from breakeven.store import Tuned
+    from breakeven.tune import RunTarget
+
+SUMMARY = "run a training script to its end, under the fastest configuration"
+DESCRIPTION = """\
+Run a script to its end, as python does: its arguments, input, output, signals and
+exit code are its own, and its file is not changed. Around it are put in effect the
+settings that `breakeven tune` wrote to breakeven.toml in the current folder; without
+such a file for this script it is tuned first. A file for another machine, or for
+other versions of torch, Python or breakeven, is refused.
+
+At a terminal the last line tells steps per second, device and time; in the end one
+line on stderr tells what was done. Exit codes: the script's own, or before it begins
+2 wrong command line, 3 the file was refused or the tuning failed."""
+USAGE = "run TARGET [options] [-- ARGS ...]"
+EXAMPLES = """\
+examples:
+  breakeven run train.py
+  breakeven run train.py --steps 50000 -- --lr 0.1
+  breakeven run -m package.train --config tuned/server.toml"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``run``."""
+    add_target(parser)
+    add_module(parser)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="configuration that breakeven tune wrote (default: breakeven.toml in the current "
+        "folder, if it is for TARGET)",
+    )
+    parser.add_argument(
+        "--steps",
+        dest="num_steps",
+        metavar="N",
+        type=whole_number,
+        default=0,
+        help="steps that the run will have, for the time left, and for what pays off",
+    )
+    parser.add_argument(
+        "--budget",
+        dest="budget_s",
+        metavar="TIME",
+        type=duration_s,
+        default=0.0,
+        help="where it is tuned first: how long at most, such as 30s or 2m "
+        f"(default: {DEFAULT_BUDGET})",
+    )
+    parser.add_argument(
+        "--exact",
+        dest="is_exact_only",
+        action="store_true",
+        help="only settings that leave every bit of the training as it is",
+    )
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="write nothing but what the script writes"
+    )
+    parser.add_argument_group(
+        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find the configuration, and become the script; returns only by an error."""
+    # Imported here, since --help must not wait for them.
+    from breakeven.tune import RunTarget, check_runnable, run_to_end, stored_configuration
+
+    target = RunTarget(text=args.target, arguments=args.script_arguments, is_module=args.is_module)
+    check_runnable(target)
+    tuned = stored_configuration(target, args.config, is_exact_only=args.is_exact_only)
+    if tuned is None:
+        tuned = _tune_first(target, args)
+        origin = "found now"
+    else:
+        origin = f"from {args.config or 'breakeven.toml'} of {tuned.evidence.date}"
+        # Not refused: another number of epochs is no other step. A wider network is.
+        if tuned.arguments != tuple(args.script_arguments):
+            origin += f", found with {shlex.join(tuned.arguments) or 'no arguments'}"
+    say(_announcement(tuned, origin), is_quiet=args.quiet)
+    run_to_end(target, tuned, num_steps=args.num_steps, is_quiet=args.quiet)
+
+
+def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
+    from breakeven.store import tuned_of
+
+    budget = f"{args.budget_s:g} s" if args.budget_s else DEFAULT_BUDGET
+    say(
+        f"there is no breakeven.toml for {target.text} here: it is tuned first, for at most "
+        f"{budget}; to keep what that finds: {target.command('breakeven', 'tune')}",
+        is_quiet=args.quiet,
+    )
+    report = tune_alone(
+        target.text,
+        target.arguments,
+        is_quiet=args.quiet,
+        is_module=target.is_module,
+        budget_s=args.budget_s,
+        num_steps=args.num_steps or DEFAULT_NUM_STEPS,
+        is_exact_only=args.is_exact_only,
+    )
+    return tuned_of(report)
+
+
+def _announcement(tuned: Tuned, origin: str) -> str:
+    from breakeven.capture import settings_text
+    from breakeven.units import format_ratio
+
+    if not tuned.configuration.changes:
+        return f"nothing was faster than the script as it is ({origin})"
+    return (
+        f"{settings_text(tuned.configuration)} ({origin}: "
+        f"{format_ratio(tuned.evidence.speedup)} as fast, numbers {tuned.evidence.numerics})"
+    )

@@ -1,0 +1,262 @@
+"""``breakeven sweep``: step times along any knob of a script, and from where on a GPU wins."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.cli.options import add_comparison, add_keep, add_target, add_time_limit, keep_of
+from breakeven.errors import BreakevenError, UsageError
+
+if TYPE_CHECKING:
+    from breakeven.sweep import Engine, SweepProgress
+    from breakeven.verdict import SweepReport
+
+SUMMARY = "find from which batch size, width, ... on a GPU pays off"
+DESCRIPTION = """\
+Run an unmodified training script along one or more of its knobs, and tell from which
+value on a GPU is faster, for all larger ones. The CPU is measured at as many points
+of the grid as the answer needs, and at text and fractions everywhere; GPUs are
+predicted from a few traced runs, or measured where they are here.
+
+NAME is batch_size (of the script's DataLoader), threads (of torch on the CPU),
+num_devices (GPUs that share the work), or anything that stands as {NAME} in the
+script's arguments. VALUES is one of
+
+  16..65536       doubling: 16, 32, 64, ... 65536
+  2..12+1         in steps of 1; 0.1..0.5+0.1 in steps of 0.1
+  1..1000*3       times 3: 1, 3, 9, ... and 1000
+  1,2,4  or  relu,tanh    these values; lr=0.1,0.01 too
+
+What is measured is kept: after Ctrl-C the same command goes on from there. Exit
+codes: 0 done, 2 wrong command line, 3 no point of the grid gave an answer."""
+USAGE = "sweep TARGET --over NAME=VALUES [options] [-- ARGS ...]"
+EXAMPLES = """\
+examples:
+  breakeven sweep train.py --over batch_size=16..65536
+  breakeven sweep train.py --over width=32..2048 -- --width={width}
+  breakeven sweep train.py --over batch_size=16..4096 --over threads=1,2
+  breakeven sweep train.py --over depth=2..12+1 --device T4 --chart depth.html \\
+      -- --depth {depth}"""
+
+_CHART_SUFFIXES = (".html", ".png", ".svg")
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``sweep``."""
+    add_target(parser)
+    parser.add_argument(
+        "--over",
+        metavar="NAME=VALUES",
+        action="append",
+        required=True,
+        help="vary this; given again, every combination is a point of the grid, and curves "
+        "are along the first",
+    )
+    add_comparison(parser)
+    parser.add_argument(
+        "--strategy",
+        metavar="ddp|data_parallel",
+        choices=("ddp", "data_parallel"),
+        default="ddp",
+        help="how several GPUs share the work: DistributedDataParallel or nn.DataParallel "
+        "(default: ddp)",
+    )
+    add_time_limit(parser)
+    add_keep(parser)
+    parser.add_argument(
+        "--fresh", action="store_true", help="measure again what was measured before"
+    )
+    _add_engine_options(parser)
+    _add_output_options(parser)
+    parser.add_argument_group(
+        "arguments of the script",
+        "-- ARGS ...  everything after -- is passed on to the script, {NAME} replaced by the\n"
+        "             value of --over NAME=...; {{ and }} are braces",
+    )
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        metavar="local|ray",
+        choices=("local", "ray"),
+        default="local",
+        help="where to measure: on this machine, or on a Ray cluster (default: local)",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="the cluster, such as 10.0.0.1:6379 (default: RAY_ADDRESS, or else the one that this "
+        "machine belongs to)",
+    )
+    parser.add_argument(
+        "--machine",
+        metavar="KIND",
+        help="measure only on nodes of the cluster that carry this custom resource",
+    )
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
+    )
+    parser.add_argument(
+        "--chart",
+        metavar="FILE",
+        type=_chart_file,
+        help="also draw the curves to FILE: .html (to explore in a browser), .png or .svg (need "
+        "matplotlib)",
+    )
+    parser.add_argument("--force", action="store_true", help="let -o and --chart replace files")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sweep the target, show the report, and write it where asked."""
+    _ensure_sensible(args)
+    _ensure_writable(args)
+
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.cli.sweep_progress import show_sweep_progress
+    from breakeven.report import sweep_to_json
+
+    try:
+        with show_sweep_progress(sys.stderr, is_quiet=args.quiet) as progress:
+            report = _sweep(args, progress)
+    except KeyboardInterrupt:
+        _say_what_is_kept(args)
+        raise
+    document = sweep_to_json(report)
+    try:
+        _write_files(report, document, args)
+    finally:
+        # The answer took the user's time: a full disk must not lose it.
+        _show(report, document, args)
+    if not report.points:
+        raise BreakevenError(
+            "no point of the grid gave an answer", hint="the report names the reason of each"
+        )
+    return 0
+
+
+def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
+    from breakeven.simulate import Strategy
+    from breakeven.sweep import parse_axis, sweep_target
+
+    axes = tuple(parse_axis(text) for text in args.over)
+    with _engine(args, progress) as engine:
+        return sweep_target(
+            args.target,
+            axes=axes,
+            arguments=args.script_arguments,
+            is_module=args.is_module,
+            devices=tuple(args.devices),
+            host=args.host,
+            time_limit_s=args.time_limit_s,
+            engine=engine,
+            strategy=Strategy(args.strategy),
+            is_fresh=args.fresh,
+            keep=keep_of(args),
+            progress=progress,
+        )
+
+
+def _engine(
+    args: argparse.Namespace, progress: SweepProgress
+) -> AbstractContextManager[Engine | None]:
+    """Return the engine asked for; ``None`` for this machine, whose engine the driver makes."""
+    if args.engine == "local":
+        return nullcontext()
+    from breakeven.sweep import RayEngine
+
+    return RayEngine(
+        address=args.ray_address,
+        machine=args.machine or "",
+        keep=keep_of(args),
+        progress=progress,
+    )
+
+
+def _ensure_sensible(args: argparse.Namespace) -> None:
+    if args.engine != "ray":
+        for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
+            if value is not None:
+                raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
+    if args.force and args.output is None and args.chart is None:
+        raise UsageError("--force is about -o FILE and --chart FILE, which were not given")
+    if args.chart is not None and args.chart == args.output:
+        raise UsageError(f"-o and --chart would both write {args.chart}")
+
+
+def _ensure_writable(args: argparse.Namespace) -> None:
+    """Refuse before the work what would fail after it."""
+    from breakeven.store import ensure_writable
+
+    for path in (args.output, args.chart):
+        if path is not None:
+            ensure_writable(path, force=args.force)
+    if args.chart is not None:
+        from breakeven.report import ensure_can_chart
+
+        ensure_can_chart(args.chart.suffix.lower())
+
+
+def _write_files(report: SweepReport, document: bytes, args: argparse.Namespace) -> None:
+    from breakeven.store import write_document
+
+    if args.output is not None:
+        write_document(args.output, document, force=args.force)
+    if args.chart is not None and report.points:
+        from breakeven.report import chart_document
+
+        chart = chart_document(report, args.chart.suffix.lower())
+        write_document(args.chart, chart, force=args.force)
+
+
+def _show(report: SweepReport, document: bytes, args: argparse.Namespace) -> None:
+    from breakeven.cli.console import CommandConsole
+    from breakeven.cli.output import write_stdout
+    from breakeven.report import render_sweep
+
+    if args.json:
+        write_stdout(document)
+        return
+    render_sweep(report, CommandConsole(), hints=next_hints(report, args))
+
+
+def next_hints(report: SweepReport, args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what to do next, given the answer and the flags in use."""
+    hints: list[str] = []
+    if report.points and not args.devices:
+        hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
+    if report.points and args.chart is None:
+        hints.append("The curves to explore in a browser: --chart sweep.html")
+    elif report.points:
+        hints.append(f"The curves: {args.chart}")
+    if args.output is not None:
+        hints.append(f"Every number as JSON: {args.output}")
+    else:
+        hints.append("Every number as JSON: --json, or -o sweep.json")
+    return tuple(hints)
+
+
+def _say_what_is_kept(args: argparse.Namespace) -> None:
+    from breakeven.cli.console import CommandConsole
+
+    same = "the same command without --fresh" if args.fresh else "the same command"
+    CommandConsole(stderr=True).print(
+        f"What was measured is kept: {same} goes on from there.", soft_wrap=True, markup=False
+    )
+
+
+def _chart_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in _CHART_SUFFIXES:
+        allowed = ", ".join(_CHART_SUFFIXES)
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {allowed}")
+    return path

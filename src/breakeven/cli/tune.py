@@ -1,0 +1,246 @@
+"""``breakeven tune``: the fastest configuration of a training step, found by measurement."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from breakeven.cli.amounts import duration_s, whole_number
+from breakeven.cli.options import add_keep, add_module, add_target, add_time_limit, keep_of
+from breakeven.cli.output import say
+from breakeven.cli.tune_alone import tune_alone
+from breakeven.errors import BreakevenError, StoredDataError, UsageError
+from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS, default_budget_s
+
+if TYPE_CHECKING:
+    from breakeven.verdict import TuneReport
+
+DEFAULT_FILE = Path("breakeven.toml")
+_LEAST_MORE_S = 60.0
+
+SUMMARY = "find the settings under which a script trains fastest, by measurement"
+DESCRIPTION = """\
+Try settings around an unmodified training script, such as threads, layout of
+weights, fused optimizers, bfloat16 and torch.compile: each against the script as
+it is, in fresh processes, with its losses and gradients compared. What is shown to
+be faster is written to breakeven.toml, which `breakeven run TARGET` uses; where
+nothing is, the file says that. The script itself is never changed.
+
+The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 1 done, but
+--write-patch had nothing to write, 2 wrong command line, 3 no answer (the script
+failed, a file cannot be written, ...)."""
+USAGE = "tune TARGET [options] [-- ARGS ...]"
+EXAMPLES = """\
+examples:
+  breakeven tune train.py
+  breakeven tune train.py --budget 5m --steps 200000 -- --lr 0.1
+  breakeven tune train.py --exact -o exact.toml
+  breakeven tune train.py --write-patch faster.diff"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``tune``."""
+    add_target(parser)
+    add_module(parser)
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        default="",
+        help="where the step runs (default: on the GPU if there is one and the script uses it)",
+    )
+    parser.add_argument(
+        "--budget",
+        dest="budget_s",
+        metavar="TIME",
+        type=duration_s,
+        default=0.0,
+        help=f"stop after that long, such as 60, 90s or 2m (default: {DEFAULT_BUDGET})",
+    )
+    parser.add_argument(
+        "--steps",
+        dest="num_steps",
+        metavar="N",
+        type=whole_number,
+        default=DEFAULT_NUM_STEPS,
+        help="steps of the run that this is for: what takes time at the start must pay off "
+        f"within them (default: {DEFAULT_NUM_STEPS})",
+    )
+    parser.add_argument(
+        "--exact",
+        dest="is_exact_only",
+        action="store_true",
+        help="only settings that leave every bit of losses and gradients as it is",
+    )
+    parser.add_argument(
+        "--batch-size",
+        dest="tries_batch_size",
+        action="store_true",
+        help="try larger batches too, where memory allows; this changes the training",
+    )
+    add_time_limit(parser)
+    add_keep(parser)
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=str(DEFAULT_FILE),
+        help=f"write the settings to FILE (default: {DEFAULT_FILE}); that of an earlier tuning "
+        "of TARGET is replaced",
+    )
+    parser.add_argument(
+        "--write-patch",
+        dest="patch",
+        metavar="FILE",
+        type=Path,
+        help="write the lines to change for breakeven.fast_step to FILE, for patch -p0",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="let -o and --write-patch replace any FILE"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    parser.add_argument_group(
+        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune the target, write what was found, and show it."""
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.cli.output import write_stdout
+    from breakeven.report import tune_to_json
+    from breakeven.store import ensure_writable, write_tuned
+
+    if args.patch is not None and args.patch.resolve() == args.output.resolve():
+        raise UsageError("-o and --write-patch name the same file")
+    may_replace = args.force or _is_of_target(args.output, args.target)
+    ensure_writable(args.output, force=may_replace)
+    if args.patch is not None:
+        ensure_writable(args.patch, force=args.force)
+
+    report = _tune(args)
+    try:
+        write_tuned(args.output, report, force=may_replace)
+        has_patch = _write_patch(report, args)
+    finally:
+        # The answer took the user's time: a full disk must not lose it.
+        if args.json:
+            write_stdout(tune_to_json(report))
+        else:
+            _render(report, args)
+    if args.json:
+        say(f"wrote {args.output}", is_quiet=args.quiet)
+    if not has_patch:
+        say(
+            f"{args.patch} is not written: no change of the script was shown to be faster",
+            is_quiet=args.quiet,
+        )
+    return 0 if has_patch else 1
+
+
+def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what to do next, given the answer and the flags in use."""
+    from breakeven.units import NS_PER_S
+    from breakeven.verdict import Numerics, Outcome
+
+    command = _run_command(args)
+    hints: list[str] = []
+    if report.configuration.changes:
+        hints.append(f"Train with it: {command}   (settings: {args.output})")
+    else:
+        hints.append(f"{args.output} says so, and {command} will not tune anew")
+    outcomes = {trial.outcome for trial in report.trials}
+    if Outcome.OUT_OF_BUDGET in outcomes:
+        run_s = report.num_steps * report.baseline_step_ns / NS_PER_S
+        more_s = max(2 * (args.budget_s or default_budget_s(run_s)), _LEAST_MORE_S)
+        hints.append(f"More time for what was not decided: --budget {ceil(more_s)}s")
+    needed = [
+        trial.pays_off_after_steps
+        for trial in report.trials
+        if trial.outcome is Outcome.NOT_WORTH_IT and trial.pays_off_after_steps is not None
+    ]
+    if needed:
+        hints.append(f"For a run of more than {min(needed):,} steps: --steps N")
+    if report.configuration.changes and report.numerics is not Numerics.EXACT:
+        hints.append("Only what leaves every bit as it is: --exact")
+    if report.code_change is not None:
+        written = args.patch is not None
+        hints.append(
+            f"Change the script: patch -p0 < {shlex.quote(str(args.patch))}"
+            if written
+            else "The lines to change, for patch -p0: --write-patch FILE"
+        )
+    return tuple(hints)
+
+
+def _is_of_target(file: Path, target: str) -> bool:
+    """Return whether a file is that of an earlier tuning of the target, to be replaced.
+
+    Raises:
+        BreakevenError: It is of another target, or not known to be of any.
+    """
+    from breakeven.store import read_tuned
+
+    # A link may lead to anything; a folder or a pipe has an error of its own.
+    if file.is_symlink() or not file.is_file():
+        return False
+    try:
+        earlier = read_tuned(file).target
+    except StoredDataError:
+        return False
+    if os.path.normpath(earlier) != os.path.normpath(target):
+        raise BreakevenError(
+            f"{file} holds the settings of {earlier} and is not overwritten",
+            hint="add --force, or choose another file with -o",
+        )
+    return True
+
+
+def _tune(args: argparse.Namespace) -> TuneReport:
+    return tune_alone(
+        args.target,
+        args.script_arguments,
+        is_quiet=args.quiet,
+        is_module=args.is_module,
+        device=args.device,
+        budget_s=args.budget_s,
+        num_steps=args.num_steps,
+        is_exact_only=args.is_exact_only,
+        tries_batch_size=args.tries_batch_size,
+        time_limit_s=args.time_limit_s,
+        keep=keep_of(args),
+    )
+
+
+def _write_patch(report: TuneReport, args: argparse.Namespace) -> bool:
+    """Write the change of the script where it was asked for; return whether nothing is missing."""
+    from breakeven.store import write_document
+
+    if args.patch is None:
+        return True
+    if report.code_change is None:
+        return False
+    diff = report.code_change.diff.encode(errors="surrogateescape")
+    write_document(args.patch, diff, force=args.force)
+    return True
+
+
+def _run_command(args: argparse.Namespace) -> str:
+    words = ["breakeven", "run", *(["-m"] if args.is_module else []), args.target]
+    if args.output != DEFAULT_FILE:
+        words += ["--config", str(args.output)]
+    if args.script_arguments:
+        words += ["--", *args.script_arguments]
+    return shlex.join(words)
+
+
+def _render(report: TuneReport, args: argparse.Namespace) -> None:
+    from breakeven.cli.console import CommandConsole
+    from breakeven.report import render_tuning
+
+    render_tuning(report, CommandConsole(), hints=next_hints(report, args))

@@ -1,0 +1,169 @@
+"""Calls of trained models inside an autocast region, or compiled, in an unmodified script."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from breakeven.configure.module_tree import named_parameters_of
+from breakeven.configure.patching import Patches
+from breakeven.configure.trained_models import TrainedModels
+
+# What torch calls a module through where it is set; it is left out of copies and saved models.
+_CALL = "_compiled_call_impl"
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a verb
+    """Inside, models that are trained run compiled, or within an autocast region, or both.
+
+    A script that compiles something itself keeps what it compiles, and nothing else is compiled;
+    a call within an autocast region of the script's own gets no second one.
+
+    What a model is called through is the attribute that torch itself keeps for compiled calls, so
+    that neither the names of its parameters change nor what is copied or saved of it.
+
+    Args:
+        compile_mode: Mode of ``torch.compile``; empty for none.
+        autocast: Name of the lower-precision format; empty for none.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, *, compile_mode: str = "", autocast: str = "", device: str = "cpu") -> None:
+        super().__init__()
+        self._compile_mode = compile_mode
+        self._dtype = _DTYPES[autocast] if autocast else None
+        self._device = device
+        self._compile = torch.compile
+        self._compiles_itself = False
+        self._num_compiled = 0
+        self._num_graphs_before = 0
+        self._num_regions = 0
+        # Numbers of the regions that were entered.
+        self._entered: set[int] = set()
+
+    @property
+    def num_compiled(self) -> int:
+        """Return how many models were compiled; none where torch found nothing to compile."""
+        return self._num_compiled if _num_graphs() > self._num_graphs_before else 0
+
+    @property
+    def num_autocast(self) -> int:
+        """Return how many models have run within a region of ours."""
+        return len(self._entered)
+
+    @property
+    def compiles_itself(self) -> bool:
+        """Return whether the script has asked for ``torch.compile``."""
+        return self._compiles_itself
+
+    def __enter__(self) -> changed_model_calls:
+        super().__enter__()
+        # Whatever it is by now: a caller may have replaced it.
+        self._compile = torch.compile
+        self._num_graphs_before = _num_graphs()
+        self._watch_compile()
+        self.enter_context(TrainedModels(self._change))
+        return self
+
+    def _change(self, model: nn.Module) -> None:
+        own = model._compiled_call_impl
+        call = own or model._call_impl
+        if self._compile_mode and own is None and not self._compiles_itself:
+            call = self._compile(_traceable_call(model), mode=self._compile_mode)
+            self._num_compiled += 1
+        if self._dtype is not None and _is_single_precision(model):
+            call = self._in_region(call)
+        if call not in (own, model._call_impl):
+            # Not by an assignment, which a compiled model hands on to the one that it wraps.
+            vars(model)[_CALL] = call
+            self.callback(_restore, weakref.ref(model), call, own)
+
+    def _in_region(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        device, dtype, entered = self._device, self._dtype, self._entered
+        assert dtype is not None
+        number = self._num_regions
+        self._num_regions += 1
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if torch.is_autocast_enabled(device):
+                return call(*args, **kwargs)
+            entered.add(number)
+            with torch.autocast(device, dtype):
+                output = call(*args, **kwargs)
+            # What follows the model, the loss first of all, is computed as in the script.
+            return tree_map_only(
+                torch.Tensor,
+                lambda tensor: tensor.float() if tensor.dtype is dtype else tensor,
+                output,
+            )
+
+        return run
+
+    def _watch_compile(self) -> None:
+        original, original_method = torch.compile, nn.Module.compile
+
+        @functools.wraps(original)
+        def compile_it(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(model, nn.Module) or not _is_in_package(sys._getframe(1)):
+                self._compiles_itself = True
+            return original(model, *args, **kwargs)
+
+        @functools.wraps(original_method)
+        def compile_module(module: Any, *args: Any, **kwargs: Any) -> None:
+            self._compiles_itself = True
+            original_method(module, *args, **kwargs)
+
+        self.replace(torch, "compile", compile_it)
+        self.replace(nn.Module, "compile", compile_module)
+
+
+def _traceable_call(model: nn.Module) -> Callable[..., Any]:
+    """Return the call of a model as torch.compile traces it.
+
+    It steps over torch's own code, a model that is an ``nn.Sequential`` included, unless a frame
+    of somebody else's is around it; ``Module.compile`` silently does nothing for such a model.
+    """
+    import torch._dynamo.external_utils  # as slow as torch itself, and needed to compile alone
+    import torch._dynamo.trace_rules
+
+    forward = model.forward
+    if isinstance(forward, MethodType) and torch._dynamo.trace_rules.check(forward):
+        return torch._dynamo.external_utils.wrap_inline(model._call_impl)
+    return model._call_impl
+
+
+def _num_graphs() -> int:
+    """Return how many graphs torch.compile has made in this process."""
+    counters = sys.modules.get("torch._dynamo.utils")
+    return counters.counters["stats"]["unique_graphs"] if counters is not None else 0
+
+
+def _is_single_precision(model: nn.Module) -> bool:
+    return any(parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model))
+
+
+def _is_in_package(frame: FrameType) -> bool:
+    """Return whether the code of a frame is installed, instead of being the user's own."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(frame.f_code.co_filename).parts)
+
+
+def _restore(
+    model: weakref.ref[nn.Module], ours: Callable[..., Any], own: Callable[..., Any] | None
+) -> None:
+    found = model()
+    if found is None or vars(found).get(_CALL) is not ours:
+        return
+    if own is None:
+        del vars(found)[_CALL]  # the class says None
+    else:
+        vars(found)[_CALL] = own

@@ -1,0 +1,155 @@
+"""Which units of a device compute a kernel, and at what rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from breakeven.cost.efficiency import Arithmetic
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.launch import kernel_floor_ns
+from breakeven.cost.roofline import CACHE_BYTES_PER_SM_CLOCK, DeviceArrays
+from breakeven.device import DeviceSpec, Precision
+
+_MATRIX_FAMILIES = frozenset(
+    {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
+)
+
+# Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
+_SOFTWARE_FP64_FRACTION = 1 / 32
+
+# Board power that keeps the boost clock under fp32 load, per fp32 FLOP/s of the datasheet: that
+# of the generation's boards with ample power (GTX 1080 Ti 22 W per TFLOP/s, V100 18-19, RTX 2080
+# Ti 19, RTX 3090 10, RTX 4090 5.4, H100 PCIe 6.8, RTX 5090 5.5). Boards with less clock down:
+# a T4 has 8.6 against 18, and reaches 0.38 of its peak where a V100 reaches 0.85.
+_WATTS_PER_FLOP_PER_S = {
+    "kepler": 34e-12, "maxwell": 33e-12, "pascal": 21e-12, "volta": 17.5e-12, "turing": 18e-12,
+    "ampere": 9e-12, "ada": 5e-12, "hopper": 6.8e-12, "blackwell": 4.8e-12,
+}  # fmt: skip
+
+# The same for fp16 on matrix units, where boards of one chip tell it. Ampere: the best bf16 product
+# runs at 253 TFLOP/s on an A100 PCIe (300 W) and at 271 on the SXM4 board (400 W) of the same
+# datasheet rate (stas00/ml-engineering); a clock that goes with the square root of the power puts
+# the need at 1.1. Hopper: the SXM5 board's own 700 W, so that the PCIe board with half of them and
+# three quarters of the datasheet rate clocks down.
+_WATTS_PER_MATRIX_FLOP_PER_S = {"ampere": 1.1e-12, "hopper": 0.707e-12}
+
+# Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
+# the boost clock has.
+_COOL_PACE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedArithmetic:
+    """The units that compute, and their datasheet rate."""
+
+    arithmetic: Arithmetic
+    flop_per_s: float
+
+
+def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic:
+    """Return which units of ``device`` compute ``kernel``.
+
+    A precision that the device lacks falls back as its libraries do: TF32 to FP32; BF16 to FP32,
+    which emulates it; FP16 without matrix units to FP32 on NVIDIA, where torch asks cuBLAS and
+    cuDNN to accumulate in fp32. Elsewhere packed FP16 runs at the datasheet's rate. Only matrix
+    work uses matrix units; other families compute in FP32 whatever they load and store.
+    """
+    precision = kernel.precision
+    peak = device.peak_flop_per_s
+    fp32 = peak[Precision.FP32]
+    if precision is Precision.FP64:
+        fp64 = peak.get(Precision.FP64, fp32 * _SOFTWARE_FP64_FRACTION)
+        return ResolvedArithmetic(arithmetic="vector", flop_per_s=fp64)
+    vector = ResolvedArithmetic(arithmetic="vector", flop_per_s=fp32)
+    if precision is Precision.FP32 or precision not in peak or not suits_matrix_units(kernel):
+        return vector
+    if has_matrix_units(device):
+        return ResolvedArithmetic(arithmetic="tensor", flop_per_s=max(peak[precision], fp32))
+    if precision is Precision.FP16 and device.vendor != "nvidia":
+        return ResolvedArithmetic(arithmetic="vector", flop_per_s=max(peak[precision], fp32))
+    return vector
+
+
+def suits_matrix_units(kernel: Kernel) -> bool:
+    """Return whether libraries put ``kernel`` on matrix units where there are some.
+
+    Convolutions need channels in multiples of 16 bytes, which the first layer of a network
+    seldom has: DeepBench's V100 computes fp16 convolutions of 1 or 3 channels at 1-8 TFLOP/s,
+    others at 40-95. A channel-wise convolution is no matrix product at all.
+    """
+    if kernel.family is not Family.CONVOLUTION:
+        return kernel.family in _MATRIX_FAMILIES
+    if kernel.variant.startswith("depthwise"):
+        return False
+    alignment = 4 if kernel.precision is Precision.TF32 else 8
+    channels = kernel.m if "backward_weight" in kernel.variant else kernel.k
+    return kernel.n % alignment == 0 and channels % alignment == 0
+
+
+def has_matrix_units(device: DeviceSpec) -> bool:
+    """Return whether ``device`` has tensor cores or the like.
+
+    Those of Volta and Turing are told by an FP16 rate of several times the FP32 rate, later ones
+    by BF16. Twice the FP32 rate alone is packed arithmetic: P100, GTX 16xx, RDNA.
+    """
+    peak = device.peak_flop_per_s
+    has_fast_fp16 = peak.get(Precision.FP16, 0.0) >= 3 * peak[Precision.FP32]
+    return has_fast_fp16 or Precision.BF16 in peak or Precision.TF32 in peak
+
+
+def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") -> float:
+    """Return the share of the peak that the board's power sustains, at most 1.
+
+    Matrix units need less energy for a FLOP. Against the shares of a V100, a T4 reaches half in
+    fp32 and three quarters in fp16 (DeepBench): about the square root.
+    """
+    vector = _share_of_power(device, _WATTS_PER_FLOP_PER_S, Precision.FP32)
+    if arithmetic == "vector":
+        return vector
+    matrix = _share_of_power(device, _WATTS_PER_MATRIX_FLOP_PER_S, Precision.FP16)
+    return min(vector, matrix) ** 0.5
+
+
+def _share_of_power(
+    device: DeviceSpec, watts_per_flop_per_s: dict[str, float], precision: Precision
+) -> float:
+    """Return the board's power against what the rate of ``precision`` needs, at most 1."""
+    needed = watts_per_flop_per_s.get(device.launch_generation)
+    rate = device.peak_flop_per_s.get(precision)
+    if needed is None or rate is None:
+        return 1.0
+    return min(1.0, device.tdp_watts / (needed * rate))
+
+
+def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:
+    """Return the limits of ``devices`` for kernels like this one, each (1, num_devices)."""
+    rows: list[tuple[float, ...]] = []
+    for device in devices:
+        resolved = resolve_arithmetic(kernel, device)
+        pace = min(1.0, resolved.flop_per_s / device.peak_flop_per_s[Precision.FP32])
+        # Units that are few do not heat a board.
+        sustained = 1.0 if pace < _COOL_PACE else sustained_fraction(device, resolved.arithmetic)
+        rows.append(
+            (
+                resolved.flop_per_s * sustained,
+                device.memory_bytes_per_s,
+                device.l2_bytes,
+                CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz,
+                device.num_sms,
+                kernel_floor_ns(device),
+                pace,
+            )
+        )
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T[:, np.newaxis, :]
+    return DeviceArrays(
+        flop_per_s=columns[0],
+        bytes_per_s=columns[1],
+        cache_bytes=columns[2],
+        cache_bytes_per_s=columns[3],
+        num_sms=columns[4],
+        floor_ns=columns[5],
+        pace=columns[6],
+    )

@@ -1,0 +1,248 @@
+"""Kernels on devices: how long each takes, how sure that is, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from breakeven.cost.arithmetic import device_arrays, resolve_arithmetic, suits_matrix_units
+from breakeven.cost.efficiency import Arithmetic, EfficiencyTable, load_efficiencies
+from breakeven.cost.kernel import Algorithm, Family, Kernel
+from breakeven.cost.roofline import (
+    DeviceArrays,
+    EfficiencyArrays,
+    WorkArrays,
+    conversion_ns,
+    flat_compute_ns,
+    memory_ns,
+    tiled_compute_ns,
+)
+from breakeven.cost.teaching import taught_efficiency
+from breakeven.cost.tiles import TileSet
+from breakeven.device import DeviceSpec
+
+# In a step, what a kernel reads was partly just written by the one before (activations, in the
+# cache) and partly last used a step ago (parameters, saved activations: not there).
+STEP_WARM_FRACTION = 0.5
+
+_TILED = frozenset(
+    {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimes:
+    """Times of kernels on devices; each array has shape (num_kernels, num_devices).
+
+    Args:
+        time_ns: Device time of the kernel, all its launches included.
+        log_sigma: Standard deviation of the logarithm of the time.
+        shared_log_sigma: The part of it that all kernels on the device share; the rest belongs to
+            the sizes of the kernel and averages out over different ones.
+        is_memory_bound: Whether moving the bytes takes longer than the arithmetic.
+    """
+
+    time_ns: NDArray[np.float64]
+    log_sigma: NDArray[np.float64]
+    shared_log_sigma: NDArray[np.float64]
+    is_memory_bound: NDArray[np.bool_]
+
+
+def kernel_times(
+    kernels: Sequence[Kernel],
+    devices: Sequence[DeviceSpec],
+    *,
+    efficiencies: EfficiencyTable | None = None,
+    warm_fraction: float = STEP_WARM_FRACTION,
+) -> KernelTimes:
+    """Return the time of every kernel on every device.
+
+    A kernel takes the longer of its arithmetic and its traffic, plus a floor per launch, plus a
+    change of memory format where the units that compute need one.
+
+    Args:
+        kernels: Equal ones are computed once.
+        devices: Their launch generation must be known to `launch_costs`.
+        efficiencies: Calibration; the one that ships with the package by default.
+        warm_fraction: Share of a small working set that is in the cache already.
+    """
+    table = load_efficiencies() if efficiencies is None else efficiencies
+    distinct = list(dict.fromkeys(kernels))
+    shape = (len(distinct), len(devices))
+    time_ns = np.zeros(shape)
+    log_sigma, shared_log_sigma = np.zeros(shape), np.zeros(shape)
+    is_memory_bound = np.zeros(shape, dtype=np.bool_)
+    for rows in _groups(distinct).values():
+        members = [distinct[row] for row in rows]
+        first = members[0]
+        by_arithmetic: dict[Arithmetic, list[int]] = {}
+        for column, device in enumerate(devices):
+            arithmetic = arithmetic_of(first, device)
+            by_arithmetic.setdefault(arithmetic, []).append(column)
+        for arithmetic, columns in by_arithmetic.items():
+            chosen = [devices[column] for column in columns]
+            taught = taught_efficiency(table, chosen, first.family, first.variant, arithmetic)
+            group = KernelGroup(members, chosen)
+            cells = np.ix_(rows, columns)
+            time_ns[cells], is_memory_bound[cells] = group.times(
+                taught.arrays, warm_fraction=warm_fraction
+            )
+            log_sigma[cells] = taught.log_sigma
+            shared_log_sigma[cells] = taught.shared_log_sigma
+    position = {kernel: row for row, kernel in enumerate(distinct)}
+    order = np.array([position[kernel] for kernel in kernels], dtype=np.intp)
+    return KernelTimes(
+        time_ns=time_ns[order],
+        log_sigma=log_sigma[order],
+        shared_log_sigma=shared_log_sigma[order],
+        is_memory_bound=is_memory_bound[order],
+    )
+
+
+def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
+    """Return the time that each kernel takes at the least, (num_kernels, num_devices).
+
+    All units at the datasheet's rate, with the algorithm that needs the least arithmetic, and
+    all bytes that the last-level cache cannot hold at the datasheet's bandwidth.
+    """
+    least_ns = np.zeros((len(kernels), len(devices)))
+    num_bytes = np.array([kernel.num_bytes for kernel in kernels])
+    plain_flop = np.array([kernel.flop for kernel in kernels])
+    least_flop = np.array(
+        [min((kernel.flop, *(other.flop for other in kernel.algorithms))) for kernel in kernels]
+    )
+    groups = _groups(kernels)
+    for column, device in enumerate(devices):
+        missed = np.maximum(num_bytes - device.l2_bytes, 0.0) / device.memory_bytes_per_s
+        for rows in groups.values():
+            resolved = resolve_arithmetic(kernels[rows[0]], device)
+            flop = least_flop if resolved.arithmetic == "vector" else plain_flop
+            least_ns[rows, column] = 1e9 * np.maximum(
+                flop[rows] / resolved.flop_per_s, missed[rows]
+            )
+    return least_ns
+
+
+def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
+    """Return which units of ``device`` compute ``kernel``."""
+    return resolve_arithmetic(kernel, device).arithmetic
+
+
+class KernelGroup:
+    """Kernels that share a cost model, on devices that compute them with the same kind of units.
+
+    Args:
+        kernels: With the same `group_key`.
+        devices: Where they run.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> None:
+        first = kernels[0]
+        arithmetic = arithmetic_of(first, devices[0])
+        self._work = _work_arrays(kernels)
+        self._limits = device_arrays(devices, first)
+        self._converts = arithmetic == "tensor"
+        self._is_tiled = _is_tiled(first)
+        # cuDNN splits the long contraction of a weight's gradient, hardly any other.
+        self._may_split = (
+            first.family is not Family.CONVOLUTION or "backward_weight" in first.variant
+        )
+        others = [k.algorithms for k in kernels] if arithmetic == "vector" else []
+        self._others = [_Alternative(self._work, some) for some in zip(*others, strict=True)]
+
+    def times(
+        self, efficiency: EfficiencyArrays, *, warm_fraction: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return time in nanoseconds and whether memory bounds it, (num_kernels, num_devices)."""
+        traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
+        if self._is_tiled:
+            compute_ns = tiled_compute_ns(
+                self._work, self._limits, efficiency, may_split=self._may_split
+            )
+        else:
+            compute_ns = flat_compute_ns(self._work, self._limits, efficiency)
+        is_memory_bound = traffic_ns >= compute_ns
+        time_ns = np.maximum(traffic_ns, compute_ns)
+        for other in self._others:
+            other_ns, is_other_memory_bound = other.times(self._limits, efficiency, traffic_ns)
+            is_faster = other_ns < time_ns
+            is_memory_bound = np.where(is_faster, is_other_memory_bound, is_memory_bound)
+            time_ns = np.where(is_faster, other_ns, time_ns)
+        time_ns += self._work.launches * self._limits.floor_ns
+        if self._converts:
+            converting_ns = conversion_ns(self._work, self._limits)
+            is_memory_bound = traffic_ns + converting_ns >= compute_ns
+            time_ns += converting_ns
+        return time_ns, is_memory_bound
+
+
+class _Alternative:
+    """The same algorithm for each of some kernels."""
+
+    def __init__(self, work: WorkArrays, algorithms: Sequence[Algorithm]) -> None:
+        rows = [(a.flop, a.m, a.n, a.k, a.batch, a.workspace_bytes) for a in algorithms]
+        flop, m, n, k, batch, workspace = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
+        self._workspace_bytes = workspace
+        self._tiles: TileSet | None = algorithms[0].tiles
+        self._work = replace(work, flop=flop, m=m, n=n, k=k, batch=batch)
+
+    def times(
+        self, limits: DeviceArrays, efficiency: EfficiencyArrays, traffic_ns: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        compute_ns = tiled_compute_ns(
+            self._work, limits, efficiency, may_split=False, own_tiles=self._tiles
+        )
+        dram_bytes_per_s = limits.bytes_per_s * efficiency.memory_fraction
+        workspace_ns = 1e9 * self._workspace_bytes / dram_bytes_per_s
+        return (
+            np.maximum(traffic_ns, compute_ns) + workspace_ns,
+            traffic_ns + workspace_ns >= compute_ns,
+        )
+
+
+def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
+    rows = [
+        (
+            kernel.flop,
+            kernel.num_bytes,
+            kernel.m,
+            kernel.n,
+            kernel.k,
+            kernel.batch,
+            kernel.launches,
+            kernel.conversion_bytes,
+            kernel.num_blocks,
+        )
+        for kernel in kernels
+    ]
+    columns = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
+    names = (field.name for field in fields(WorkArrays))
+    return WorkArrays(**dict(zip(names, columns, strict=True)))
+
+
+def _is_tiled(kernel: Kernel) -> bool:
+    is_matrix = kernel.family in _TILED and not kernel.variant.startswith("depthwise")
+    return is_matrix and min(kernel.m, kernel.n, kernel.k, kernel.batch) > 0
+
+
+def group_key(kernel: Kernel) -> Hashable:
+    """Return what kernels must have in common to share a `KernelGroup`."""
+    return (
+        kernel.family,
+        kernel.variant,
+        kernel.precision,
+        _is_tiled(kernel),
+        suits_matrix_units(kernel),
+        tuple(algorithm.tiles for algorithm in kernel.algorithms),
+    )
+
+
+def _groups(kernels: Sequence[Kernel]) -> dict[Hashable, list[int]]:
+    """Return the rows of kernels that share a cost model."""
+    groups: dict[Hashable, list[int]] = {}
+    for row, kernel in enumerate(kernels):
+        groups.setdefault(group_key(kernel), []).append(row)
+    return groups

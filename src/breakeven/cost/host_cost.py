@@ -1,0 +1,173 @@
+"""What the host spends to issue an operator, before the launches of its kernels."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from breakeven.cost.kernel import Family, Lowering
+from breakeven.cost.op_name import base_name, is_in_place
+from breakeven.device import HostSpec
+from breakeven.trace import Op, Phase
+
+# Host time of an operator's library calls, in dispatches of an elementwise operator. GEMM: eager
+# a@b of 128 x 128 takes 10.4 µs (fp16) to 16.8 µs (TF32) on a machine where an elementwise
+# operator takes 4.4 µs, launches of 1.7 µs included (mli/transformers-benchmarks, RTX 3090 Ti);
+# a small nn.Linear takes 27 µs more than an addition on an idle GPU, module included, a small bmm
+# 5 µs more (NeuSight tables, three hosts). A convolution passes four levels of dispatch, looks up
+# its algorithm by a hash of all its parameters, describes four tensors and allocates a workspace;
+# a batch norm passes three levels, and allocates what it saves. No table isolates these two, nor
+# the families below of which nothing is said here: their factors are judgement.
+_CALL_FACTOR = {
+    Family.GEMM: 4.0,
+    Family.BATCHED_GEMM: 2.0,
+    Family.CONVOLUTION: 8.0,
+    Family.ATTENTION: 4.0,
+    Family.RECURRENT: 10.0,
+    Family.NORMALIZATION: 3.0,
+    Family.LINALG: 5.0,
+    Family.SORT: 3.0,
+}
+_BATCH_NORM_FACTOR = 4.0
+
+# The backward pass runs without Python: nothing parses arguments there, which is half of a small
+# operator (pytorch issue 41383). Its measured cost per operator contains that already.
+_VIEW_IN_BACKWARD_FRACTION = 0.5
+
+_GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})
+
+
+class HostPart(StrEnum):
+    """A kind of host work; the times of one kind are wrong or right together.
+
+    ``dispatch_*`` is an operator called from Python, ``backward_*`` one that the autograd engine
+    runs. ``python`` is the script's and the modules' own around the operators of a forward pass,
+    ``view_python`` that around its views, ``autograd`` what recording costs there.
+    """
+
+    PYTHON = "python"
+    VIEW_PYTHON = "view_python"
+    AUTOGRAD = "autograd"
+    DISPATCH_POINTWISE = "dispatch_pointwise"
+    DISPATCH_GEMM = "dispatch_gemm"
+    DISPATCH_CONVOLUTION = "dispatch_convolution"
+    DISPATCH_BATCH_NORM = "dispatch_batch_norm"
+    DISPATCH_OTHER_NORM = "dispatch_other_norm"
+    DISPATCH_LIBRARY = "dispatch_library"
+    BACKWARD_CALL = "backward_call"
+    BACKWARD_POINTWISE = "backward_pointwise"
+    BACKWARD_GEMM = "backward_gemm"
+    BACKWARD_CONVOLUTION = "backward_convolution"
+    BACKWARD_BATCH_NORM = "backward_batch_norm"
+    BACKWARD_OTHER_NORM = "backward_other_norm"
+    BACKWARD_LIBRARY = "backward_library"
+    ACCUMULATE_GRAD = "accumulate_grad"
+    IN_PLACE_ZERO = "in_place_zero"
+    VIEW = "view"
+    BACKWARD_VIEW = "backward_view"
+    FOREACH = "foreach"
+    FOREACH_TENSORS = "foreach_tensors"
+
+
+_POINTWISE = (HostPart.DISPATCH_POINTWISE, HostPart.BACKWARD_POINTWISE)
+_LIBRARY = (HostPart.DISPATCH_LIBRARY, HostPart.BACKWARD_LIBRARY)
+_KINDS = {
+    Family.GEMM: (HostPart.DISPATCH_GEMM, HostPart.BACKWARD_GEMM),
+    Family.BATCHED_GEMM: (HostPart.DISPATCH_GEMM, HostPart.BACKWARD_GEMM),
+    Family.CONVOLUTION: (HostPart.DISPATCH_CONVOLUTION, HostPart.BACKWARD_CONVOLUTION),
+    Family.NORMALIZATION: (HostPart.DISPATCH_OTHER_NORM, HostPart.BACKWARD_OTHER_NORM),
+    Family.ATTENTION: _LIBRARY,
+    Family.RECURRENT: _LIBRARY,
+    Family.LINALG: _LIBRARY,
+    Family.SORT: _LIBRARY,
+}
+
+
+def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
+    """Return the host's time to issue ``op`` by kind of work, its kernel launches excluded.
+
+    Args:
+        op: The operator; its phase tells whether autograd records or runs it.
+        lowering: Its kernels; an operator without any is a view to the host.
+        host: Costs per operator.
+
+    Returns:
+        Kinds of host work and their nanoseconds.
+    """
+    factor = _factor(Phase.BACKWARD if starts_backward(op) else op.phase, host)
+    return tuple((part, time_ns * factor) for part, time_ns in _parts(op, lowering, host))
+
+
+def _factor(phase: Phase, host: HostSpec) -> float:
+    match phase:
+        case Phase.BACKWARD:
+            return host.backward_factor
+        case Phase.OPTIMIZER:
+            return host.optimizer_factor
+        case Phase.FORWARD | Phase.DATA:
+            return host.forward_factor
+
+
+def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
+    if not lowering.kernels:
+        return _view_parts(op, host)
+    if op.name.startswith(("aten._foreach_", "aten._fused_", "aten._amp_foreach_")):
+        return (
+            (HostPart.FOREACH, host.foreach_ns),
+            (HostPart.FOREACH_TENSORS, len(op.inputs) * host.foreach_tensor_ns),
+        )
+    if starts_backward(op):
+        return ((HostPart.BACKWARD_CALL, host.backward_call_ns),)
+    forward, backward, extra = _call(op, lowering)
+    calls_ns = host.op_ns * extra
+    if op.phase is Phase.BACKWARD:
+        return ((backward, host.backward_ns + calls_ns),)
+    own = (forward, host.op_ns + calls_ns)
+    if op.phase is not Phase.FORWARD:
+        return (own,)
+    python = (HostPart.PYTHON, host.python_ns)
+    if any(tensor.dtype in _GRAD_DTYPES for tensor in op.outputs):
+        return (python, own, (HostPart.AUTOGRAD, host.autograd_ns))
+    return (python, own)
+
+
+def starts_backward(op: Op) -> bool:
+    """Return whether ``op`` is the gradient of the loss by itself, a one, of a ``backward()``."""
+    return op.name == "aten.ones_like.default" and all(spec.numel == 1 for spec in op.outputs)
+
+
+def _view_parts(op: Op, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
+    if op.name == "aten.detach.default":
+        # Autograd detaches what it saves for backward, and again when it uses it. Only a trace
+        # sees that as an operator; without one it is a shallow copy. A script's own are rare.
+        return ()
+    if op.phase is Phase.BACKWARD:
+        return ((HostPart.BACKWARD_VIEW, _VIEW_IN_BACKWARD_FRACTION * host.view_ns),)
+    if op.phase is not Phase.FORWARD:
+        return ((HostPart.VIEW, host.view_ns),)
+    return ((HostPart.VIEW_PYTHON, host.view_python_ns), (HostPart.VIEW, host.view_ns))
+
+
+def _call(op: Op, lowering: Lowering) -> tuple[HostPart, HostPart, float]:
+    """Return the kind of ``op`` when called and when run by autograd, and its library calls.
+
+    Those are counted in dispatches beyond one plain operator. Each call describes its operands
+    anew: the gradient of a convolution makes two.
+    """
+    name = base_name(op.name)
+    extra = sum(_CALL_FACTOR.get(kernel.family, 1.0) - 1.0 for kernel in lowering.kernels)
+    if "batch_norm" in name:
+        # In evaluation its kernel is an elementwise one, but the call is the same.
+        extra = max(extra, _BATCH_NORM_FACTOR - 1.0)
+        return HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM, extra
+    if name == "zero" and is_in_place(op.name):
+        return HostPart.IN_PLACE_ZERO, HostPart.IN_PLACE_ZERO, extra
+    if name == "add" and is_in_place(op.name):
+        # In the backward pass only gradients that are there already are added to in place.
+        return HostPart.DISPATCH_POINTWISE, HostPart.ACCUMULATE_GRAD, extra
+    main = max((kernel.family for kernel in lowering.kernels), key=_call_factor)
+    called, run_backward = _KINDS.get(main, _POINTWISE)
+    return called, run_backward, extra
+
+
+def _call_factor(family: Family) -> float:
+    return _CALL_FACTOR.get(family, 1.0)

@@ -1,0 +1,108 @@
+"""What a device runs for an operator."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from breakeven.cost.tiles import TileSet
+from breakeven.device import Precision
+from breakeven.errors import Caveat
+
+
+class Family(StrEnum):
+    """Kernels that share a cost model."""
+
+    GEMM = "gemm"
+    BATCHED_GEMM = "batched_gemm"
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    NORMALIZATION = "normalization"
+    SOFTMAX = "softmax"
+    ATTENTION = "attention"
+    GATHER = "gather"
+    RECURRENT = "recurrent"
+    POOLING = "pooling"
+    SORT = "sort"
+    LINALG = "linalg"
+
+
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
+    """Another way to compute a kernel on plain units: Winograd's, for a convolution.
+
+    Args:
+        flop: Arithmetic, with what keeps it below the rate of a plain product.
+        m: Rows of its product; ``n``, ``k`` and ``batch`` as in `Kernel`.
+        n: Columns.
+        k: Length of the contraction.
+        batch: Independent products.
+        workspace_bytes: Traffic to and from memory beside the kernel's own.
+        tiles: The tiles of its own kernel; None where the products are the library's.
+    """
+
+    flop: float
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    workspace_bytes: float = 0.0
+    tiles: TileSet | None = None
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of one kernel, independent of the device that runs it.
+
+    Args:
+        family: Which cost model applies.
+        flop: Arithmetic; a fused multiply-add is 2 FLOP.
+        read_bytes: Bytes that must come from DRAM at least once.
+        write_bytes: Bytes that must go to DRAM at least once.
+        precision: Arithmetic used.
+        m: Rows of a GEMM's result (for a convolution, of its implicit GEMM); 0 elsewhere.
+        n: Columns of the result.
+        k: Length of the contraction.
+        batch: Independent GEMMs of that size (groups, for a convolution).
+        launches: Kernels launched back to back for this work; split-K and multi-pass
+            reductions take more than one.
+        conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
+            units compute.
+        num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
+            one for each channel); 0 where there are enough for any device.
+        algorithms: What the library may run instead on plain units; it takes the fastest.
+        variant: Finer key of the calibration within the family: ``depthwise``, ``transposed``,
+            ``backward_weight``, ``flash``, ... Empty for the common case.
+    """
+
+    family: Family
+    flop: float
+    read_bytes: float
+    write_bytes: float
+    precision: Precision = Precision.FP32
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+    launches: int = 1
+    conversion_bytes: float = 0.0
+    num_blocks: int = 0
+    algorithms: tuple[Algorithm, ...] = ()
+    variant: str = ""
+
+    @property
+    def num_bytes(self) -> float:
+        """Return the DRAM traffic, reads and writes."""
+        return self.read_bytes + self.write_bytes
+
+
+class Lowering(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of one operator; none for a view.
+
+    Args:
+        kernels: In launch order.
+        caveat: Set when the operator has no cost of its own and was costed by the bytes it moves.
+    """
+
+    kernels: tuple[Kernel, ...]
+    caveat: Caveat | None = None

@@ -1,0 +1,291 @@
+"""Reads and writes at computed positions: embeddings, indexing, scattering.
+
+``variant`` is ``scatter`` where the positions are written. The number of elements that a boolean
+mask selects depends on values, so where the result's shape does not tell, all are counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.op_name import base_name, is_in_place
+from breakeven.cost.traffic import Rule, output_numel, streaming_kernel, tensor_bytes, total_bytes
+from breakeven.trace import Op, Settings, TensorSpec
+
+# Up to here the gradient of an embedding is one kernel; beyond, indices are sorted first.
+# Source: aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda.
+_UNSORTED_INDICES = 3072
+# Its blocks take so many columns each, and all the indices one after another.
+_COLUMNS_PER_BLOCK = 32
+
+# Sorting of index and position in passes of 8 bits, then: find the segments, scan, add them up.
+# Source: the launches of embedding_backward_cuda_kernel and of index_put_with_sort_kernel.
+_SORTED_SCATTER_LAUNCHES = 12
+
+_MASK_DTYPES = ("bool", "uint8")
+
+
+def mask_positions_kernel(op: Op, mask: TensorSpec) -> Kernel:
+    """Return the kernels that turn a mask into positions: count, scan, write.
+
+    Source: aten/src/ATen/native/cuda/Nonzero.cu; cub's count and select take two launches each.
+    """
+    return streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=2 * mask.numel,
+        read_bytes=2 * tensor_bytes(mask),
+        write_bytes=8.0 * len(mask.shape) * min(mask.numel, output_numel(op)),
+        launches=5,
+        variant="scan",
+    )
+
+
+def _copied_before(op: Op, target: TensorSpec) -> tuple[Kernel, ...]:
+    """Return the copy of the target that the functional form of a scatter makes first."""
+    if is_in_place(op.name):
+        return ()
+    target_bytes = tensor_bytes(target)
+    return (streaming_kernel(op, flop=0, read_bytes=target_bytes, write_bytes=target_bytes),)
+
+
+def _lower_gather(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower reads of rows or elements: the source is read only where it is selected."""
+    del settings
+    indices = op.inputs[1:]
+    if base_name(op.name) == "_embedding_bag_per_sample_weights_backward":
+        read_bytes = total_bytes(op.inputs)
+    else:
+        read_bytes = total_bytes(indices) + tensor_bytes(op.outputs[0])
+    masks = [mask_positions_kernel(op, spec) for spec in indices if spec.dtype in _MASK_DTYPES]
+    gather = streaming_kernel(op, family=Family.GATHER, flop=0, read_bytes=read_bytes)
+    return *masks, gather
+
+
+def _lower_embedding_bag(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_embedding_bag(weight (V, D), indices (N), offsets)``: rows summed per bag."""
+    del settings
+    weight, indices = op.inputs[0], op.inputs[1]
+    row_bytes = weight.shape[-1] * weight.element_bytes
+    return (
+        streaming_kernel(
+            op,
+            family=Family.GATHER,
+            flop=indices.numel * weight.shape[-1],
+            read_bytes=total_bytes(op.inputs[1:]) + indices.numel * row_bytes,
+            # Bags are found from the offsets by a fill, a scatter and a scan.
+            launches=4,
+        ),
+    )
+
+
+def _sorted_scatter(
+    op: Op, *, num_indices: int, moved_bytes: float, flop: float
+) -> tuple[Kernel, Kernel]:
+    """Return an addition at positions that are sorted first, so that equal ones meet."""
+    # Each of 8 passes streams 64-bit keys and positions in and out.
+    sorting_bytes = 8 * 2 * 8.0 * num_indices
+    sorted_indices = streaming_kernel(
+        op,
+        family=Family.SORT,
+        flop=num_indices,
+        read_bytes=sorting_bytes,
+        write_bytes=sorting_bytes,
+        launches=_SORTED_SCATTER_LAUNCHES - 1,
+        variant="scatter",
+    )
+    added = streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=flop,
+        read_bytes=8.0 * num_indices + moved_bytes,
+        write_bytes=moved_bytes,
+        variant="scatter",
+    )
+    return sorted_indices, added
+
+
+def _lower_embedding_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``embedding_dense_backward(grad (…, D), indices (…))``: zero all, add rows."""
+    del settings
+    grad, indices = op.inputs[0], op.inputs[1]
+    zeroed = streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
+    touched_bytes = min(tensor_bytes(grad), total_bytes(op.outputs))
+    if indices.numel > _UNSORTED_INDICES:
+        moved_bytes = tensor_bytes(grad)
+        return zeroed, *_sorted_scatter(
+            op, num_indices=indices.numel, moved_bytes=moved_bytes, flop=grad.numel
+        )
+    return zeroed, streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=grad.numel,
+        read_bytes=tensor_bytes(grad) + tensor_bytes(indices) + touched_bytes,
+        write_bytes=touched_bytes,
+        num_blocks=math.ceil(grad.shape[-1] / _COLUMNS_PER_BLOCK),
+        variant="scatter",
+    )
+
+
+def _lower_index_put(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``index_put(self, indices…, values, accumulate)``."""
+    del settings
+    target, *indices, values = op.inputs
+    masks = [spec for spec in indices if spec.dtype in _MASK_DTYPES]
+    num_indices = max((spec.numel for spec in indices), default=1)
+    num_indexed = sum(len(spec.shape) for spec in masks) + len(indices) - len(masks)
+    row_numel = math.prod(target.shape[num_indexed:])
+    num_written = max(values.numel, min(num_indices * row_numel, target.numel))
+    if masks and values.numel > 1:
+        num_written = values.numel
+    written_bytes = float(num_written * target.element_bytes)
+    kernels = [*_copied_before(op, target), *(mask_positions_kernel(op, spec) for spec in masks)]
+    if op.attributes.get("accumulate", False):
+        return *kernels, *_sorted_scatter(
+            op, num_indices=num_indices, moved_bytes=written_bytes, flop=num_written
+        )
+    scatter = streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=0,
+        read_bytes=total_bytes(indices) + tensor_bytes(values),
+        write_bytes=written_bytes,
+        variant="scatter",
+    )
+    return *kernels, scatter
+
+
+def _lower_scatter(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``scatter(self, index, src?)``, ``index_add`` and their like.
+
+    What is added to is read as well.
+    """
+    del settings
+    target, *others = op.inputs
+    name = base_name(op.name)
+    is_read_back = "add" in name or "reduce" in name
+    if name.startswith("index_") and len(others) < 2:
+        # ``index_fill(self, index, value)`` names rows, along a dimension that is an attribute.
+        dimension = int(op.attributes.get("dim", 0))
+        rows = others[0].numel if others else 0
+        num_written = target.numel // max(1, target.shape[dimension]) * rows
+    else:
+        num_written = others[-1].numel if others else target.numel
+    written_bytes = float(num_written * target.element_bytes)
+    scatter = streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=num_written if is_read_back else 0,
+        read_bytes=total_bytes(others) + (written_bytes if is_read_back else 0.0),
+        write_bytes=written_bytes,
+        variant="scatter",
+    )
+    return *_copied_before(op, target), scatter
+
+
+def _lower_masked_scatter(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``masked_scatter(self, mask, source)``: a scan of the mask, then the copy."""
+    del settings
+    target, mask, source = op.inputs
+    scan = streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=mask.numel,
+        read_bytes=tensor_bytes(mask),
+        write_bytes=8.0 * mask.numel,
+        launches=3,
+        variant="scan",
+    )
+    scatter = streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=0,
+        read_bytes=9.0 * mask.numel + tensor_bytes(source),
+        write_bytes=tensor_bytes(target),
+        variant="scatter",
+    )
+    return *_copied_before(op, target), scan, scatter
+
+
+def _lower_nonzero(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    del settings
+    return (mask_positions_kernel(op, op.inputs[0]),)
+
+
+def _lower_masked_select(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``masked_select(self, mask)``: positions of the mask, then a gather."""
+    del settings
+    gathered_bytes = total_bytes(op.outputs)
+    gather = streaming_kernel(
+        op, family=Family.GATHER, flop=0, read_bytes=gathered_bytes + 8.0 * output_numel(op)
+    )
+    return mask_positions_kernel(op, op.inputs[1]), gather
+
+
+def _lower_repeat_interleave(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``repeat_interleave(repeats)``: a scan, then an index per result."""
+    del settings
+    repeats_bytes = total_bytes(op.inputs)
+    scan = streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=op.inputs[0].numel,
+        write_bytes=repeats_bytes,
+        launches=2,
+        variant="scan",
+    )
+    return scan, streaming_kernel(op, family=Family.GATHER, flop=0, variant="scatter")
+
+
+def _lower_sampling(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower interpolation at positions that an input gives: grid sampling, regions of interest.
+
+    Four corners, with weights, per output element in two dimensions. A backward pass zeroes its
+    result, then adds to it.
+    """
+    del settings
+    flop = 8 * output_numel(op)
+    sampled = streaming_kernel(op, family=Family.GATHER, flop=flop)
+    if "backward" not in op.name:
+        return (sampled,)
+    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"), sampled
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("embedding", "index", "_unsafe_index", "_unsafe_masked_index", "index_select", "gather",
+         "take", "take_along_dim", "_embedding_bag_per_sample_weights_backward"),
+        _lower_gather,
+    ),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _lower_embedding_bag),
+    **dict.fromkeys(
+        ("embedding_dense_backward", "_embedding_bag_dense_backward", "embedding_backward",
+         "_embedding_bag_backward"),
+        _lower_embedding_backward,
+    ),
+    **dict.fromkeys(
+        ("index_put", "_index_put_impl", "_unsafe_index_put",
+         "_unsafe_masked_index_put_accumulate"),
+        _lower_index_put,
+    ),
+    **dict.fromkeys(
+        ("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill",
+         "index_reduce", "put", "embedding_renorm"),
+        _lower_scatter,
+    ),
+    **dict.fromkeys(
+        ("grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
+         "grid_sampler_3d_backward", "cudnn_grid_sampler", "cudnn_grid_sampler_backward",
+         "_grid_sampler_2d_cpu_fallback", "_grid_sampler_2d_cpu_fallback_backward",
+         "torchvision.roi_align", "torchvision._roi_align_backward", "torchvision.roi_pool",
+         "torchvision._roi_pool_backward", "torchvision.ps_roi_align",
+         "torchvision._ps_roi_align_backward", "torchvision.ps_roi_pool",
+         "torchvision._ps_roi_pool_backward"),
+        _lower_sampling,
+    ),
+    **dict.fromkeys(("nonzero", "nonzero_static", "argwhere"), _lower_nonzero),
+    "masked_scatter": _lower_masked_scatter,
+    **dict.fromkeys(("masked_select", "masked_scatter_backward"), _lower_masked_select),
+    "repeat_interleave": _lower_repeat_interleave,
+}  # fmt: skip

@@ -1,0 +1,236 @@
+"""Operators on lists of tensors, of which optimizers are made.
+
+One launch takes as many tensors as fit its arguments, and as many chunks as it has blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.op_name import base_name, is_in_place, overload_name
+from breakeven.cost.pointwise_names import ARITHMETIC, TRANSCENDENTAL
+from breakeven.cost.traffic import (
+    TRANSCENDENTAL_FLOP,
+    Rule,
+    precision_of,
+    streaming_kernel,
+    total_bytes,
+)
+from breakeven.trace import Op, Settings, TensorSpec
+
+# A block works on a chunk of this many elements of one tensor. A launch takes at most 320 chunks,
+# and the fewer tensors the more lists each of them is in, as all addresses travel in 4 KiB of
+# launch arguments. Source: aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize,
+# depth_to_max_blocks, depth_to_max_tensors; builds for CUDA 13 and later take several times more.
+_CHUNK_NUMEL = 65_536
+_MAX_CHUNKS = 320
+_MAX_TENSORS = (110, 64, 48, 36, 30)
+
+# Norms of a list are finished by a kernel that takes this many tensors.
+# Source: aten/src/ATen/native/cuda/ForeachReduceOp.cu, MAX_TENSORS_PER_KERNEL.
+_MAX_TENSORS_OF_CLEANUP = 600
+
+# FLOP per parameter: decay 2, first moment 3, second moment 4, two bias corrections 2,
+# square root, epsilon, quotient, update 2.
+_ADAM_FLOP = 25
+_SGD_FLOP = 6
+_ADAGRAD_FLOP = 18
+
+_VARIANT = "multi_tensor"
+
+
+def multi_tensor_launches(numels: Iterable[int], num_lists: int) -> int:
+    """Return how many launches the multi-tensor kernel takes.
+
+    Args:
+        numels: Elements of each tensor of one list.
+        num_lists: Lists that the kernel works on, results included.
+    """
+    max_tensors = _MAX_TENSORS[min(num_lists, len(_MAX_TENSORS)) - 1]
+    launches = num_tensors = num_chunks = 0
+    for numel in numels:
+        num_tensors += 1
+        num_chunks += math.ceil(numel / _CHUNK_NUMEL)
+        full, num_chunks = divmod(num_chunks, _MAX_CHUNKS)
+        launches += full
+        if full:
+            # The rest of the tensor that filled the launch opens the next one.
+            num_tensors = 1 if num_chunks else 0
+        if num_tensors == max_tensors and num_chunks:
+            launches += 1
+            num_tensors = num_chunks = 0
+    return launches + (1 if num_chunks else 0)
+
+
+def num_list_tensors(op: Op) -> int:
+    """Return how many tensors a ``_foreach`` operator works through."""
+    return len(_lists(op)[0])
+
+
+def _lists(op: Op) -> list[Sequence[TensorSpec]]:
+    """Return the lists of tensors among the inputs, which the trace has joined into one."""
+    name, overload = base_name(op.name).removeprefix("_foreach_"), overload_name(op.name)
+    inputs = op.inputs
+    if name in ("addcdiv", "addcmul"):
+        num_lists = 3
+    elif name == "lerp":
+        num_lists = 3 if overload == "List" else 2
+    elif name == "copy" or overload == "List":
+        num_lists = 2
+    else:
+        num_lists = 1
+    # A trailing tensor that belongs to no list holds scalars: ``_foreach_mul_.Tensor``.
+    length = (len(inputs) - (1 if overload == "Tensor" else 0)) // num_lists
+    return [inputs[i * length : (i + 1) * length] for i in range(num_lists)]
+
+
+def _takes_fast_route(lists: list[Sequence[TensorSpec]]) -> bool:
+    """Return whether one kernel can take all tensors; mixed dtypes are done one by one."""
+    return len({spec.dtype for tensors in lists for spec in tensors}) <= 1
+
+
+def _foreach_flop(name: str) -> int:
+    if name in TRANSCENDENTAL:
+        return TRANSCENDENTAL_FLOP
+    return 3 if name in ("addcdiv", "addcmul", "lerp") else 1
+
+
+def _lower_foreach(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower an elementwise ``_foreach_*``; in place, it returns nothing and writes its first list.
+
+    ``copy`` and ``zero`` do not read what they overwrite.
+    """
+    del settings
+    name = base_name(op.name).removeprefix("_foreach_")
+    lists = _lists(op)
+    in_place = is_in_place(op.name)
+    written = lists[0] if in_place else op.outputs
+    read = lists if name not in ("copy", "zero") or not in_place else lists[1:]
+    numels = [spec.numel for spec in lists[0]]
+    num_lists = len(lists) + (0 if in_place else 1)
+    if _takes_fast_route(lists) or name == "copy":
+        launches = multi_tensor_launches(numels, num_lists)
+    else:
+        launches = len(numels)
+    flop = 0 if name in ("copy", "zero", "clone") else _foreach_flop(name) * sum(numels)
+    return (
+        streaming_kernel(
+            op,
+            flop=flop,
+            read_bytes=sum((total_bytes(tensors) for tensors in read), 0.0),
+            write_bytes=total_bytes(written),
+            launches=launches,
+            variant=_VARIANT,
+        ),
+    )
+
+
+def _lower_foreach_reduction(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_foreach_norm`` and ``_foreach_max``: a value per chunk, then one per tensor."""
+    del settings
+    numels = [spec.numel for spec in op.inputs]
+    if _takes_fast_route([op.inputs]):
+        first = multi_tensor_launches(numels, 1)
+        # Before: zeros for the values of the chunks.
+        launches = 1 + first + math.ceil(len(numels) / _MAX_TENSORS_OF_CLEANUP)
+    else:
+        launches = len(numels)
+    return (
+        streaming_kernel(
+            op,
+            family=Family.REDUCTION,
+            flop=2 * sum(numels),
+            launches=launches,
+            variant=_VARIANT,
+        ),
+    )
+
+
+def _fused_kernel(op: Op, *, num_lists: int, flop: int, written: Sequence[int]) -> Kernel:
+    """Return a fused optimizer; the lists with index in ``written`` are updated."""
+    length = len(op.inputs) // num_lists
+    lists = [op.inputs[i * length : (i + 1) * length] for i in range(num_lists)]
+    numels = [spec.numel for spec in lists[0]]
+    return Kernel(
+        family=Family.ELEMENTWISE,
+        flop=float(flop * sum(numels)),
+        read_bytes=total_bytes(op.inputs),
+        write_bytes=sum((total_bytes(lists[i]) for i in written), 0.0),
+        precision=precision_of(op),
+        launches=multi_tensor_launches(numels, num_lists),
+        variant=_VARIANT,
+    )
+
+
+def _lower_fused_adam(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_fused_adamw_(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, …)``.
+
+    The steps are one number per tensor, which an elementwise kernel counts up first; they take
+    no room among the addresses.
+    """
+    del settings
+    has_maximum = bool(op.attributes.get("amsgrad", False))
+    num_lists = 5 if has_maximum else 4
+    length = len(op.inputs) // (num_lists + 1)
+    tensors = msgspec.structs.replace(op, inputs=op.inputs[: num_lists * length])
+    written = (0, 2, 3, 4) if has_maximum else (0, 2, 3)
+    return (_fused_kernel(tensors, num_lists=num_lists, flop=_ADAM_FLOP, written=written),)
+
+
+def _lower_fused_sgd(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_fused_sgd_(self, grads, momentum_buffers)``; without momentum there are two."""
+    del settings
+    has_momentum = bool(op.attributes.get("momentum", 0.0))
+    num_lists = 3 if has_momentum else 2
+    written = (0, 2) if has_momentum else (0,)
+    return (_fused_kernel(op, num_lists=num_lists, flop=_SGD_FLOP, written=written),)
+
+
+def _lower_fused_adagrad(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_fused_adagrad_(self, grads, state_sums, state_steps)``."""
+    del settings
+    length = len(op.inputs) // 4
+    tensors = msgspec.structs.replace(op, inputs=op.inputs[: 3 * length])
+    return (_fused_kernel(tensors, num_lists=3, flop=_ADAGRAD_FLOP, written=(0, 2)),)
+
+
+def _lower_unscale(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower GradScaler's ``_amp_foreach_non_finite_check_and_unscale_(self, found, scale)``."""
+    del settings
+    gradients = op.inputs[:-2]
+    return (
+        streaming_kernel(
+            op,
+            flop=2 * sum(spec.numel for spec in gradients),
+            read_bytes=total_bytes(gradients),
+            write_bytes=total_bytes(gradients),
+            launches=max(1, multi_tensor_launches((spec.numel for spec in gradients), 1)),
+            variant=_VARIANT,
+        ),
+    )
+
+
+def _lower_update_scale(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower GradScaler's ``_amp_update_scale_``: one thread on three scalars."""
+    del settings
+    return (streaming_kernel(op, flop=3),)
+
+
+_FOREACH_REDUCTIONS = ("norm", "max", "powsum")
+
+RULES: dict[str, Rule] = {
+    **{
+        f"_foreach_{name}": _lower_foreach
+        for name in sorted(ARITHMETIC | TRANSCENDENTAL | {"copy", "zero", "clone"})
+    },
+    **{f"_foreach_{name}": _lower_foreach_reduction for name in _FOREACH_REDUCTIONS},
+    **dict.fromkeys(("_fused_adam", "_fused_adamw"), _lower_fused_adam),
+    "_fused_sgd": _lower_fused_sgd,
+    "_fused_adagrad": _lower_fused_adagrad,
+    "_amp_foreach_non_finite_check_and_unscale": _lower_unscale,
+    "_amp_update_scale": _lower_update_scale,
+}

@@ -1,0 +1,231 @@
+"""Recurrent layers.
+
+Letters: T time steps, B sequences, H hidden units, G gates (LSTM 4, GRU 3, plain 1), I inputs.
+
+The products with the input do not wait for the time step before, so they are one GEMM per layer
+and direction. The products with the hidden state do: they are a RECURRENT kernel, in which m = B,
+n = G × H and k = H are the sizes of one step, and ``launches`` is the number of steps of all
+layers and directions, one after the other; its FLOP and bytes are those of all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.op_name import base_name
+from breakeven.cost.traffic import (
+    TRANSCENDENTAL_FLOP,
+    Rule,
+    precision_of,
+    streaming_kernel,
+    tensor_bytes,
+    tensor_core_precision,
+    total_bytes,
+)
+from breakeven.device import Precision
+from breakeven.trace import Op, Settings, TensorSpec
+
+# By cuDNN's number of the mode: plain with ReLU, plain with tanh, LSTM, GRU.
+_NUM_GATES = (1, 1, 4, 3)
+_MODE_NAMES = ("rnn", "rnn", "lstm", "gru")
+_FLOP_PER_GATE = TRANSCENDENTAL_FLOP + 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """Sizes of a stack of recurrent layers; ``widths`` are the inputs of each layer."""
+
+    mode: int
+    num_steps: int
+    num_sequences: int
+    hidden_size: int
+    widths: tuple[int, ...]
+    num_directions: int
+    element_bytes: int
+    precision: Precision
+
+    @property
+    def gate_width(self) -> int:
+        return _NUM_GATES[self.mode] * self.hidden_size
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_steps * self.num_sequences
+
+    @property
+    def num_sweeps(self) -> int:
+        """Return how often the time steps are run through: once per layer and direction."""
+        return len(self.widths) * self.num_directions
+
+
+def _sequence_sizes(op: Op, source: TensorSpec, states: int) -> tuple[int, int]:
+    """Return (T, B) of an input of shape (T, B, I), (B, T, I), or packed (sum of lengths, I)."""
+    if len(source.shape) >= 3:
+        first, second = source.shape[0], source.shape[1]
+        return (second, first) if op.attributes.get("batch_first", False) else (first, second)
+    num_tokens = math.prod(source.shape[:-1])
+    batch_sizes: Sequence[int] | None = op.attributes.get("batch_sizes")
+    if batch_sizes:
+        return len(batch_sizes), max(1, num_tokens // len(batch_sizes))
+    # Without the lengths, those of the states tell how many sequences there are.
+    num_sequences = next(
+        (spec.shape[1] for spec in op.inputs if len(spec.shape) == 3 and spec.shape[0] == states),
+        1,
+    )
+    return max(1, math.ceil(num_tokens / max(1, num_sequences))), num_sequences
+
+
+def _sizes(op: Op, settings: Settings) -> _Sizes:
+    """Read the sizes of ``_cudnn_rnn`` and ``mkldnn_rnn_layer``, forward or backward.
+
+    The first tensor is the input or the gradient of the output, which share T and B; the weights
+    are told by their rows, wherever in the arguments they are.
+    """
+    mode = int(op.attributes.get("mode", 2))
+    hidden_size = int(op.attributes["hidden_size"])
+    num_directions = 2 if op.attributes.get("bidirectional", False) else 1
+    num_layers = int(op.attributes.get("num_layers", 1))
+    if base_name(op.name).startswith("mkldnn"):
+        # One layer in one direction, whatever the whole network has.
+        num_layers = num_directions = 1
+    source = op.inputs[0]
+    states = num_layers * num_directions
+    num_steps, num_sequences = _sequence_sizes(op, source, states)
+    gate_width = _NUM_GATES[mode] * hidden_size
+    weights = [s for s in op.inputs[1:] if len(s.shape) == 2 and s.shape[0] == gate_width]
+    width = weights[0].shape[1] if weights else source.shape[-1]
+    return _Sizes(
+        mode=mode,
+        num_steps=num_steps,
+        num_sequences=num_sequences,
+        hidden_size=hidden_size,
+        widths=(width, *(num_directions * hidden_size for _ in range(num_layers - 1))),
+        num_directions=num_directions,
+        element_bytes=source.element_bytes,
+        precision=tensor_core_precision(source, allow_tf32=settings.allow_tf32_convolution),
+    )
+
+
+def _gemm(sizes: _Sizes, m: int, n: int, k: int) -> Kernel:
+    return Kernel(
+        family=Family.GEMM,
+        flop=2.0 * m * n * k,
+        read_bytes=float((m * k + k * n) * sizes.element_bytes),
+        write_bytes=float(m * n * sizes.element_bytes),
+        precision=sizes.precision,
+        m=m,
+        n=n,
+        k=k,
+    )
+
+
+def _recurrence(sizes: _Sizes, *, is_backward: bool) -> Kernel:
+    """Return the time steps of all layers: product with the hidden state, then the gates."""
+    m, n, k = sizes.num_sequences, sizes.gate_width, sizes.hidden_size
+    if is_backward:
+        n, k = k, n
+    num_gates = sizes.num_sweeps * sizes.num_tokens * sizes.gate_width
+    hidden_numel = sizes.num_sweeps * sizes.num_tokens * sizes.hidden_size
+    weight_numel = sizes.num_sweeps * sizes.gate_width * sizes.hidden_size
+    # Training keeps the gates. Backward reads them with the cells and the gradient of the output.
+    read_numel = weight_numel + num_gates + (2 * hidden_numel if is_backward else 0)
+    write_numel = num_gates + (0 if is_backward else 2 * hidden_numel)
+    name = _MODE_NAMES[sizes.mode]
+    return Kernel(
+        family=Family.RECURRENT,
+        flop=2.0 * num_gates * sizes.hidden_size + _FLOP_PER_GATE * num_gates,
+        read_bytes=float(read_numel * sizes.element_bytes),
+        write_bytes=float(write_numel * sizes.element_bytes),
+        precision=sizes.precision,
+        m=m,
+        n=n,
+        k=k,
+        launches=sizes.num_steps * sizes.num_sweeps,
+        variant=f"{name}_backward" if is_backward else name,
+    )
+
+
+def _lower_rnn(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    sizes = _sizes(op, settings)
+    projections = [
+        _gemm(sizes, sizes.num_tokens, sizes.gate_width, width)
+        for width in sizes.widths
+        for _ in range(sizes.num_directions)
+    ]
+    return *projections, _recurrence(sizes, is_backward=False)
+
+
+def _lower_rnn_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower the backward pass: the steps in reverse, then GEMMs over all of them at once.
+
+    These are, per layer and direction, the gradients of its input and of its two weights.
+    """
+    sizes = _sizes(op, settings)
+    gemms: list[Kernel] = []
+    for width in sizes.widths:
+        for _ in range(sizes.num_directions):
+            gemms.append(_gemm(sizes, sizes.num_tokens, width, sizes.gate_width))
+            gemms.append(_gemm(sizes, sizes.gate_width, width, sizes.num_tokens))
+            gemms.append(_gemm(sizes, sizes.gate_width, sizes.hidden_size, sizes.num_tokens))
+    return _recurrence(sizes, is_backward=True), *gemms
+
+
+def _lower_cell(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower one fused step of a cell, whose products are operators of their own."""
+    del settings
+    flop = _FLOP_PER_GATE * max(spec.numel for spec in op.inputs)
+    cell = streaming_kernel(op, flop=flop)
+    biases = [spec for spec in op.outputs if len(spec.shape) == 1]
+    if "backward" not in op.name or not biases:
+        return (cell,)
+    gates = max(op.outputs, key=lambda spec: spec.numel)
+    bias_gradient = Kernel(
+        family=Family.REDUCTION,
+        flop=float(gates.numel * len(biases)),
+        read_bytes=tensor_bytes(gates) * len(biases),
+        write_bytes=total_bytes(biases),
+        precision=precision_of(op),
+        launches=len(biases),
+    )
+    return cell, bias_gradient
+
+
+def _lower_flatten_weights(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_cudnn_rnn_flatten_weight``: zero one buffer, copy each weight into it."""
+    del settings
+    return (streaming_kernel(op, flop=0, launches=len(op.inputs) + 1),)
+
+
+def _lower_packing(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_pack_padded_sequence(input, lengths)``: copies of the valid part."""
+    del settings
+    # One launch per change of the number of sequences; at most one per time step.
+    data, *batch_sizes = op.outputs
+    launches = max(1, *(spec.numel for spec in batch_sizes), 1)
+    copied_bytes = float(data.num_bytes)
+    return (
+        streaming_kernel(
+            op, flop=0, read_bytes=copied_bytes, write_bytes=copied_bytes, launches=launches
+        ),
+    )
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer"), _lower_rnn),
+    **dict.fromkeys(
+        ("_cudnn_rnn_backward", "miopen_rnn_backward", "mkldnn_rnn_layer_backward"),
+        _lower_rnn_backward,
+    ),
+    **dict.fromkeys(
+        ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward",
+         "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
+         "_thnn_fused_gru_cell_backward"),
+        _lower_cell,
+    ),
+    "_cudnn_rnn_flatten_weight": _lower_flatten_weights,
+    "_pack_padded_sequence": _lower_packing,
+    "_pack_padded_sequence_backward": _lower_packing,
+}  # fmt: skip

@@ -1,0 +1,294 @@
+"""Reductions, scans, softmax, and losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.op_name import base_name
+from breakeven.cost.traffic import (
+    TRANSCENDENTAL_FLOP,
+    Rule,
+    output_numel,
+    streaming_kernel,
+    tensor_bytes,
+    total_bytes,
+)
+from breakeven.trace import Op, Settings, TensorSpec
+
+# FLOP per input element. Variances use Welford's update: subtract, divide, two multiply-adds.
+_REDUCTION_FLOP = {
+    **dict.fromkeys(
+        ("sum", "mean", "nansum", "prod", "max", "min", "argmax", "argmin", "amax", "amin",
+         "aminmax", "_aminmax", "all", "any", "_is_all_true", "_is_any_true", "count_nonzero",
+         "equal", "trace", "cumsum", "cumprod", "cummax", "cummin", "_cummax_helper",
+         "_cummin_helper", "hash_tensor", "segment_reduce", "_segment_reduce_backward"),
+        1,
+    ),
+    **dict.fromkeys(
+        ("norm", "native_norm", "linalg_vector_norm", "linalg__powsum", "dist", "renorm"), 2
+    ),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), 6),
+    **dict.fromkeys(("logcumsumexp", "_logcumsumexp"), 2 * TRANSCENDENTAL_FLOP),
+}  # fmt: skip
+
+_SCANS = frozenset(
+    ("cumsum", "cumprod", "cummax", "cummin", "_cummax_helper", "_cummin_helper", "logcumsumexp",
+     "_logcumsumexp")
+)  # fmt: skip
+
+# FLOP per element of the softmax along rows. Forward: maximum, subtract, exponential, add, divide;
+# backward: multiply, add, multiply, subtract.
+_SOFTMAX_FLOP = TRANSCENDENTAL_FLOP + 4
+_SOFTMAX_BACKWARD_FLOP = 4
+
+# Rows up to here are held in the registers of a warp. Longer ones a block reads from shared memory
+# or again from the cache; a softmax over another dimension than the last passes over its input
+# three times. Source: aten/src/ATen/native/cuda/SoftMax.cu, host_softmax.
+_PERSISTENT_ROW = 1024
+_PERSISTENT_ROW_BYTES = 4096
+
+# FLOP per element of a pointwise loss.
+_POINTWISE_LOSS_FLOP = {
+    "mse_loss": 2,
+    "smooth_l1_loss": 4,
+    "huber_loss": 4,
+    "binary_cross_entropy": 2 * TRANSCENDENTAL_FLOP,
+}
+
+
+def _lower_reduction(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    del settings
+    name = base_name(op.name)
+    numel = sum(spec.numel for spec in op.inputs)
+    variant = "scan" if name in _SCANS else "outer" if _keeps_last_dimension(op) else ""
+    flop = _REDUCTION_FLOP[name] * numel
+    return (streaming_kernel(op, family=Family.REDUCTION, flop=flop, variant=variant),)
+
+
+def _keeps_last_dimension(op: Op) -> bool:
+    """Return whether columns are reduced, as for the gradient of a bias."""
+    given: Sequence[int] | int | None = op.attributes.get("dim")
+    if given is None or not op.inputs or not op.inputs[0].shape:
+        return False
+    num_dimensions = len(op.inputs[0].shape)
+    reduced = {dim % num_dimensions for dim in ((given,) if isinstance(given, int) else given)}
+    return bool(reduced) and num_dimensions - 1 not in reduced
+
+
+def _lower_logsumexp(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``logsumexp``, which torch composes: maximum, subtract, exponential, sum, logarithm.
+
+    Source: aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl.
+    """
+    del settings
+    numel = op.inputs[0].numel
+    full_bytes, reduced_bytes = tensor_bytes(op.inputs[0]), total_bytes(op.outputs)
+    reduction = streaming_kernel(op, family=Family.REDUCTION, flop=numel)
+    elementwise = streaming_kernel(
+        op,
+        flop=(TRANSCENDENTAL_FLOP + 1) * numel,
+        read_bytes=2 * full_bytes + reduced_bytes,
+        write_bytes=2 * full_bytes,
+        launches=2,
+    )
+    small = streaming_kernel(
+        op,
+        flop=5 * output_numel(op),
+        read_bytes=5 * reduced_bytes,
+        write_bytes=5 * reduced_bytes,
+        launches=5,
+    )
+    return reduction, elementwise, reduction, small
+
+
+def _lower_softmax(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    del settings
+    source = op.inputs[0]
+    kernel = streaming_kernel(
+        op, family=Family.SOFTMAX, flop=_SOFTMAX_FLOP * source.numel, variant=_softmax_variant(op)
+    )
+    if kernel.variant == "spatial":
+        read_bytes = kernel.read_bytes + 2 * tensor_bytes(source)
+        return (msgspec.structs.replace(kernel, read_bytes=read_bytes),)
+    return (kernel,)
+
+
+def _softmax_variant(op: Op) -> str:
+    """Return ``persistent`` for short rows, ``spatial`` across rows, empty for long rows."""
+    source = op.inputs[0]
+    if not source.shape:
+        return "persistent"
+    dim = int(op.attributes.get("dim", -1)) % len(source.shape)
+    if math.prod(source.shape[dim + 1 :]) > 1:
+        return "spatial"
+    length = source.shape[dim]
+    is_short = length <= _PERSISTENT_ROW and length * source.element_bytes <= _PERSISTENT_ROW_BYTES
+    return "persistent" if is_short else ""
+
+
+def _lower_softmax_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_softmax_backward_data(grad_output, output)`` and its logarithm's.
+
+    The plain one multiplies both first, into a tensor of its own, and reduces that.
+    Source: aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out.
+    """
+    del settings
+    grad, output = op.inputs[:2]
+    is_logarithm = "log" in base_name(op.name)
+    per_element = _SOFTMAX_BACKWARD_FLOP + (TRANSCENDENTAL_FLOP if is_logarithm else 0)
+    product_bytes = 0.0 if is_logarithm else tensor_bytes(output)
+    return (
+        streaming_kernel(
+            op,
+            family=Family.SOFTMAX,
+            flop=per_element * grad.numel,
+            read_bytes=total_bytes(op.inputs) + 2 * product_bytes,
+            write_bytes=total_bytes(op.outputs) + product_bytes,
+            launches=1 if is_logarithm else 2,
+            variant="backward",
+        ),
+    )
+
+
+def _reduced(op: Op, source: TensorSpec) -> tuple[Kernel, ...]:
+    """Return the reduction of a loss over all elements; none where each keeps its own."""
+    if output_numel(op) == source.numel and op.outputs and op.outputs[0].shape == source.shape:
+        return ()
+    reduction = streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=source.numel,
+        read_bytes=tensor_bytes(source),
+    )
+    return (reduction,)
+
+
+def _lower_pointwise_loss(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``mse_loss(self, target)`` and its like: all differences, then their mean or sum."""
+    del settings
+    source = op.inputs[0]
+    flop = _POINTWISE_LOSS_FLOP[base_name(op.name)] * source.numel
+    differences = streaming_kernel(op, flop=flop, write_bytes=tensor_bytes(source))
+    return differences, *_reduced(op, source)
+
+
+def _lower_loss_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower the gradient of a pointwise loss: one elementwise kernel."""
+    del settings
+    return (streaming_kernel(op, flop=4 * output_numel(op)),)
+
+
+def _lower_bce_with_logits(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``binary_cross_entropy_with_logits(self, target, weight?, pos_weight?)``.
+
+    Composed of four elementwise kernels, one more per weight, and the reduction.
+    Source: aten/src/ATen/native/Loss.cpp, binary_cross_entropy_with_logits.
+    """
+    del settings
+    source = op.inputs[0]
+    one_bytes = tensor_bytes(source)
+    num_kernels = 4 + len(op.inputs) - 2
+    elementwise = streaming_kernel(
+        op,
+        flop=(2 * TRANSCENDENTAL_FLOP + num_kernels) * source.numel,
+        # Two of the four read one operand, two of them two.
+        read_bytes=(2 * num_kernels - 2) * one_bytes,
+        write_bytes=num_kernels * one_bytes,
+        launches=num_kernels,
+    )
+    return elementwise, *_reduced(op, source)
+
+
+def _lower_nll(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``nll_loss_forward(self (N, C, …), target (N, …))``: reads one score per target."""
+    del settings
+    scores, target = op.inputs[0], op.inputs[1]
+    picked_bytes = float(target.numel * scores.element_bytes)
+    kernel = streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=2 * target.numel,
+        read_bytes=tensor_bytes(target) + picked_bytes,
+        # Per-image losses are summed block by block, then once more.
+        launches=2 if "2d" in op.name else 1,
+    )
+    return (kernel,)
+
+
+def _lower_nll_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``nll_loss_backward(grad_output, self, target)``: zero, then one value per target."""
+    del settings
+    target = op.inputs[2]
+    value_bytes = float(target.numel * op.inputs[1].element_bytes)
+    return (
+        streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"),
+        streaming_kernel(
+            op,
+            family=Family.GATHER,
+            flop=target.numel,
+            read_bytes=tensor_bytes(target),
+            write_bytes=value_bytes,
+            variant="scatter",
+        ),
+    )
+
+
+def _lower_margin_loss(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    del settings
+    flop = 4 * sum(spec.numel for spec in op.inputs)
+    return (streaming_kernel(op, family=Family.REDUCTION, flop=flop),)
+
+
+def _lower_ctc(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+    """Lower ``_ctc_loss(log_probs (T, N, C), targets, …)``: a recursion over the T frames.
+
+    Each frame updates 2 S + 1 states per sequence, of three terms each. The gradient runs the
+    recursion again from the end, and then fills the gradient of all frames.
+    """
+    del settings
+    is_backward = "backward" in op.name
+    # The gradient comes first in the arguments of the backward operator.
+    log_probs, targets = op.inputs[1:3] if is_backward else op.inputs[:2]
+    num_frames = log_probs.shape[0]
+    num_states = 2 * targets.numel + 1
+    recursion = streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=num_frames * num_states * 3 * TRANSCENDENTAL_FLOP,
+        launches=1,
+        variant="ctc",
+    )
+    if not is_backward:
+        return (recursion,)
+    return recursion, streaming_kernel(op, flop=TRANSCENDENTAL_FLOP * log_probs.numel, launches=2)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTION_FLOP, _lower_reduction),
+    **dict.fromkeys(_POINTWISE_LOSS_FLOP, _lower_pointwise_loss),
+    **dict.fromkeys((f"{name}_backward" for name in _POINTWISE_LOSS_FLOP), _lower_loss_backward),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax", "_safe_softmax", "_masked_softmax", "softmax", "log_softmax"),
+        _lower_softmax,
+    ),
+    **dict.fromkeys(
+        ("_softmax_backward_data", "_log_softmax_backward_data", "_masked_softmax_backward"),
+        _lower_softmax_backward,
+    ),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _lower_nll),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _lower_nll_backward),
+    **dict.fromkeys(
+        ("multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
+         "multilabel_margin_loss_backward", "soft_margin_loss", "soft_margin_loss_backward"),
+        _lower_margin_loss,
+    ),
+    **dict.fromkeys(
+        ("_ctc_loss", "_ctc_loss_backward", "_cudnn_ctc_loss"), _lower_ctc
+    ),
+    "binary_cross_entropy_with_logits": _lower_bce_with_logits,
+    "logsumexp": _lower_logsumexp,
+}  # fmt: skip

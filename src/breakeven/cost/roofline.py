@@ -1,0 +1,230 @@
+"""The physics of one kernel on one device: roofline, tiles and waves, cache, floor.
+
+Arrays of work have shape (num_kernels, 1), those of devices and efficiencies (1, num_devices);
+results have shape (num_kernels, num_devices).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from breakeven.cost.tiles import FULL_TILE, TILE_SET_NAMES, TILE_SETS, TileSet
+
+Floats = NDArray[np.float64]
+
+# Into how many parts the contraction of a product of few tiles may be split.
+_SPLITS = (2, 4, 8, 16, 32, 64)
+# A product of more results than this fills any device without a split.
+_MAX_SPLIT_RESULTS = 2048 * 128 * 128
+# Shorter contractions are not split; they take no longer than the shortest that is.
+_LEAST_SPLIT_K = 257
+_ACCUMULATOR_BYTES = 4
+# Between these shares of the last-level cache its hit rate falls from 1 to 0 when the same data
+# is streamed again and again; and what the cache delivers per SM and clock.
+# Source: te42kyfo/gpu-benches small kernels in a graph: A100 (40 MB) 20 MB in 6.8 µs, 30 MB in
+# 11.5, 44 MB in 28.6; A40 (6 MB) 5.7 MB in 3.6 µs, 8.5 MB in 10.2; L40 (96 MB) 70 MB in 16.6 µs,
+# 140 MB in 131: 13-25 bytes per SM and clock.
+_CACHE_FULL_FRACTION = 0.7
+_CACHE_MISS_FRACTION = 1.3
+CACHE_BYTES_PER_SM_CLOCK = 16.0
+# What one thread block moves, waiting for memory most of the time: about the same on any device.
+# Source: training VGG with batch norm rather than without, batches of 12, on GTX 1080 Ti, TITAN V,
+# RTX 2080 Ti, TITAN RTX and A100 (pytorch-gpu-benchmark, fp32, 16 pairs): its first layers have
+# 64 channels, which leave much of an A100 idle. With 8 passes over the activations at 0.9 of the
+# bandwidth, and this limit for each channel, the mean error of the difference is 10 %.
+_BLOCK_BYTES_PER_S = 8e9
+# Share of the DRAM bandwidth that changing the memory format of a tensor reaches: the low end of
+# 0.71-0.86 seen for streams, as one side of a transposition is accessed in short runs.
+_CONVERSION_FRACTION = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkArrays:
+    """Work of kernels, each of shape (num_kernels, 1); see `Kernel`."""
+
+    flop: Floats
+    num_bytes: Floats
+    m: Floats
+    n: Floats
+    k: Floats
+    batch: Floats
+    launches: Floats
+    conversion_bytes: Floats
+    num_blocks: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceArrays:
+    """Limits of devices for one arithmetic, each of shape (1, num_devices).
+
+    ``pace`` is the rate of the arithmetic over that of fp32, at most 1: what tiles lose to
+    latencies and shared memory takes the same time, so that it is less of a slower kernel.
+    """
+
+    flop_per_s: Floats
+    bytes_per_s: Floats
+    cache_bytes: Floats
+    cache_bytes_per_s: Floats
+    num_sms: Floats
+    floor_ns: Floats
+    pace: Floats
+
+    def of(self, columns: NDArray[np.bool_]) -> DeviceArrays:
+        """Return the limits of some of the devices."""
+        return DeviceArrays(**{f.name: getattr(self, f.name)[:, columns] for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfficiencyArrays:
+    """Calibration of one family, each of shape (1, num_devices); see `FamilyEfficiency`.
+
+    ``tile_set`` counts in `TILE_SET_NAMES`.
+    """
+
+    compute_fraction: Floats
+    tile_loss: Floats
+    prologue_k: Floats
+    memory_fraction: Floats
+    tile_set: NDArray[np.intp]
+
+    def of(self, columns: NDArray[np.bool_]) -> EfficiencyArrays:
+        """Return the calibration of some of the devices."""
+        return EfficiencyArrays(**{f.name: getattr(self, f.name)[:, columns] for f in fields(self)})
+
+
+def memory_ns(
+    work: WorkArrays, device: DeviceArrays, efficiency: EfficiencyArrays, *, warm_fraction: float
+) -> Floats:
+    """Return the time to move the bytes of each kernel.
+
+    Args:
+        work: Bytes that must move at least once.
+        device: Bandwidths and cache.
+        efficiency: Share of the DRAM bandwidth that is reached.
+        warm_fraction: Share of a working set that fits the cache and is there already: 1 when
+            the same kernel is repeated, 0 when every byte was last used long ago.
+    """
+    hit = cache_hit_fraction(work.num_bytes, device) * warm_fraction
+    dram_bytes_per_s = device.bytes_per_s * efficiency.memory_fraction
+    cache_bytes_per_s = np.maximum(device.cache_bytes_per_s, dram_bytes_per_s)
+    seconds_per_byte = hit / cache_bytes_per_s + (1.0 - hit) / dram_bytes_per_s
+    # Few blocks cannot use the whole bandwidth.
+    blocks = np.where(work.num_blocks > 0, work.num_blocks, np.inf)
+    seconds_per_byte = np.maximum(seconds_per_byte, 1.0 / (blocks * _BLOCK_BYTES_PER_S))
+    return 1e9 * work.num_bytes * seconds_per_byte
+
+
+def cache_hit_fraction(num_bytes: Floats, device: DeviceArrays) -> Floats:
+    """Return which share of ``num_bytes``, streamed again and again, the cache delivers."""
+    span = _CACHE_MISS_FRACTION - _CACHE_FULL_FRACTION
+    return np.clip((_CACHE_MISS_FRACTION - num_bytes / device.cache_bytes) / span, 0.0, 1.0)
+
+
+def conversion_ns(work: WorkArrays, device: DeviceArrays) -> Floats:
+    """Return the time of changing the memory format of tensors before and after a kernel."""
+    return 1e9 * work.conversion_bytes / (device.bytes_per_s * _CONVERSION_FRACTION)
+
+
+def flat_compute_ns(work: WorkArrays, device: DeviceArrays, efficiency: EfficiencyArrays) -> Floats:
+    """Return the time of arithmetic that spreads evenly over the device."""
+    return 1e9 * work.flop / (device.flop_per_s * efficiency.compute_fraction)
+
+
+def tiled_compute_ns(
+    work: WorkArrays,
+    device: DeviceArrays,
+    efficiency: EfficiencyArrays,
+    *,
+    may_split: bool,
+    own_tiles: TileSet | None = None,
+) -> Floats:
+    """Return the time of matrix arithmetic, computed tile by tile in waves over the SMs.
+
+    A result that does not fill its tiles, tiles that do not fill the last wave, and the start of
+    each contraction all cost as much as useful work, so a small product is slow. Operands too
+    large for the cache are read once more by each wave, which slows large products where
+    bandwidth is scarce.
+
+    Args:
+        work: Has ``m``, ``n`` and ``k`` of at least 1.
+        device: Rates and SMs.
+        efficiency: Share of the rates, and the tiles of the library's products.
+        may_split: Whether the library splits long contractions.
+        own_tiles: The tiles of an algorithm with a kernel of its own, which splits nothing.
+    """
+    if own_tiles is not None:
+        seconds = _fastest_s(work, device, efficiency, TILE_SETS[own_tiles], may_split=False)
+        return 1e9 * seconds * _share(work)
+    seconds = np.empty(np.broadcast_shapes(work.m.shape, device.num_sms.shape))
+    for tile_set in np.unique(efficiency.tile_set):
+        columns = efficiency.tile_set[0] == tile_set
+        tiles = TILE_SETS[TILE_SET_NAMES[tile_set]]
+        seconds[:, columns] = _fastest_s(
+            work, device.of(columns), efficiency.of(columns), tiles, may_split=may_split
+        )
+    return 1e9 * seconds * _share(work)
+
+
+def _share(work: WorkArrays) -> Floats:
+    """Return the work against that of the product: several products in one kernel, overheads."""
+    return work.flop / (2.0 * work.m * work.n * work.k * work.batch)
+
+
+def _fastest_s(
+    work: WorkArrays,
+    device: DeviceArrays,
+    efficiency: EfficiencyArrays,
+    tiles: tuple[tuple[int, int], ...],
+    *,
+    may_split: bool,
+) -> Floats:
+    """Return the seconds of products when the fastest of ``tiles`` computes each."""
+    sm_flop_per_s = device.flop_per_s * efficiency.compute_fraction / device.num_sms
+    dram_bytes_per_s = device.bytes_per_s * efficiency.memory_fraction
+    m, n, k, batch = work.m, work.n, work.k, work.batch
+    # Of a recurrent layer, the bytes are those of all steps and the product is that of one.
+    element_bytes = work.num_bytes / (work.launches * batch * (m * k + k * n + m * n))
+    missed = 1.0 - cache_hit_fraction(element_bytes * (m * k + k * n), device)
+    fastest = np.full(np.broadcast_shapes(m.shape, sm_flop_per_s.shape), np.inf)
+    # Libraries split single products only.
+    splits = may_split & (batch == 1) & (m * n < _MAX_SPLIT_RESULTS)
+    split_fastest = np.full_like(fastest[splits[:, 0]], np.inf)
+    for rows, columns in tiles:
+        tiles_m, tiles_n = np.ceil(m / rows), np.ceil(n / columns)
+        num_tiles = tiles_m * tiles_n * batch
+        beside = max(1, FULL_TILE // (rows * columns))
+        loss = 1.0 + device.pace * efficiency.tile_loss * (1.0 / rows + 1.0 / columns)
+        step_s = 2.0 * rows * columns * loss / sm_flop_per_s
+        in_wave = device.num_sms * beside
+        # Blocks run along n first, so a wave reads many columns and the rows of few tiles; what
+        # the cache does not hold comes from memory for each wave again.
+        share = tiles_n / in_wave
+        edges = tiles_m * (
+            tiles_n * np.minimum(share, 1.0) * columns + np.maximum(share, 1.0) * rows
+        )
+        reread_s = missed * edges * k * element_bytes * batch / dram_bytes_per_s
+        seconds = (
+            np.ceil(num_tiles / in_wave)
+            * beside
+            * (k + device.pace * efficiency.prologue_k)
+            * step_s
+        )
+        np.minimum(fastest, np.maximum(seconds, reread_s), out=fastest)
+        if not splits.any():
+            continue
+        tiles_1, results_1 = num_tiles[splits], (m * n)[splits]
+        k_1 = np.maximum(k[splits], _LEAST_SPLIT_K)
+        for split in _SPLITS:
+            waves = np.ceil(tiles_1[:, np.newaxis] * split / in_wave) * beside
+            depth = np.ceil(k_1 / split)[:, np.newaxis] + device.pace * efficiency.prologue_k
+            seconds = waves * depth * step_s
+            # Each part of the contraction is written and read back to be added up.
+            partial_bytes = 2 * split * _ACCUMULATOR_BYTES * results_1[:, np.newaxis]
+            seconds = np.maximum(seconds, reread_s[splits[:, 0]]) + partial_bytes / dram_bytes_per_s
+            split_fastest = np.minimum(split_fastest, seconds)
+    if splits.any():
+        fastest[splits[:, 0]] = np.minimum(fastest[splits[:, 0]], split_fastest)
+    return fastest

@@ -1,0 +1,230 @@
+"""What whole steps taught about costs: named effects, each a factor on a kind of time.
+
+A kernel inside a step is not the kernel of a benchmark, and a host is not a loop over one operator.
+Each time is multiplied by the product of the effects that apply to it, from the general (all
+convolutions on tensor cores) to the particular (this board, this machine). An effect that was
+never seen is 1. They are fitted together as Gaussian random effects on logarithms, so that the
+general ones explain what is common and the particular ones only what remains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from breakeven.cost.arithmetic import resolve_arithmetic
+from breakeven.cost.era import Era
+from breakeven.cost.host_cost import HostPart
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.device import DeviceSpec, Precision
+
+STEP_EFFECTS_VERSION = 1
+
+# (kind, what it is of): ("chip", "GA100"), ("units+generation", "convolution", "tensor fp16", ...).
+EffectKey = tuple[str, ...]
+
+# While both work, host and device slow each other down: launches into a busy queue take longer, and
+# a device that has caught up with the host waits for single kernels. This share of the time in
+# which both work is lost, before any effect.
+TYPICAL_OVERLAP_LOSS = 0.3
+_NO_OVERLAP_LOSS = -30.0  # as a logarithm
+
+_MEMORY_BOUND = frozenset(
+    {
+        Family.ELEMENTWISE, Family.REDUCTION, Family.SOFTMAX, Family.GATHER, Family.POOLING,
+        Family.SORT, Family.NORMALIZATION,
+    }
+)  # fmt: skip
+
+
+class StepEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """One factor.
+
+    Args:
+        kind: Which kind of effect: ``class``, ``chip``, ``host``, ...
+        of: What it is the effect of, in the words of the kind.
+        log_factor: Logarithm of the factor.
+    """
+
+    kind: str
+    of: tuple[str, ...]
+    log_factor: float
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """How far steps lie from their predictions, from rows that were left out of the fit.
+
+    Args:
+        calibrated_scale: Factor on the uncertainty of kernels on a GPU with whole steps.
+        unseen_scale: The same on any other GPU.
+        known_host_log_sigma: Standard deviation of the logarithm of the host's time where the
+            machine's own steps were seen.
+        unknown_host_log_sigma: The same of any other machine that was not measured.
+    """
+
+    calibrated_scale: float
+    unseen_scale: float
+    known_host_log_sigma: float
+    unknown_host_log_sigma: float
+
+
+class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that whole steps taught.
+
+    Args:
+        version: Of this format.
+        provenance: How it was made, and from what.
+        spread: Residual uncertainty.
+        effects: Factors; those that are 1 are left out.
+        calibrated_on: Fingerprints of the rows that were used.
+    """
+
+    version: int
+    provenance: str
+    spread: Spread
+    effects: tuple[StepEffect, ...]
+    calibrated_on: tuple[str, ...] = ()
+
+    def log_factor(self, keys: Iterable[EffectKey]) -> float:
+        """Return the sum of the effects with these keys; unseen ones add nothing."""
+        table = _table(self)
+        return math.fsum(table.get(key, 0.0) for key in keys)
+
+    def has(self, key: EffectKey) -> bool:
+        """Return whether the effect was seen."""
+        return key in _table(self)
+
+
+@cache
+def _table(effects: StepEffects) -> dict[EffectKey, float]:
+    return {(effect.kind, *effect.of): effect.log_factor for effect in effects.effects}
+
+
+@cache
+def load_step_effects() -> StepEffects:
+    """Return the effects that ship with the package.
+
+    Raises:
+        ValueError: The file is of another version.
+    """
+    text = resources.files("breakeven.cost").joinpath("step_effects.json").read_bytes()
+    effects = msgspec.json.decode(text, type=StepEffects)
+    if effects.version != STEP_EFFECTS_VERSION:
+        raise ValueError(
+            f"step_effects.json has version {effects.version}, expected {STEP_EFFECTS_VERSION}"
+        )
+    return effects
+
+
+def no_step_effects() -> StepEffects:
+    """Return no effects: kernels as in benchmarks, hosts as measured, a perfect overlap."""
+    return StepEffects(
+        version=STEP_EFFECTS_VERSION,
+        provenance="none",
+        spread=Spread(
+            calibrated_scale=1.0,
+            unseen_scale=1.0,
+            known_host_log_sigma=0.35,
+            unknown_host_log_sigma=0.35,
+        ),
+        effects=(StepEffect(kind="overlap", of=(), log_factor=_NO_OVERLAP_LOSS),),
+    )
+
+
+def family_group(kernel: Kernel) -> str:
+    """Return which families a kernel shares its general effects with."""
+    if kernel.family is Family.CONVOLUTION:
+        return "depthwise" if kernel.variant.startswith("depthwise") else "convolution"
+    if kernel.family in (Family.GEMM, Family.BATCHED_GEMM):
+        return "gemm"
+    if kernel.family is Family.NORMALIZATION:
+        return "normalization"
+    if kernel.family in _MEMORY_BOUND:
+        return "memory"
+    return kernel.family.value
+
+
+def units_of(kernel: Kernel, device: DeviceSpec) -> str:
+    """Return what computes the kernel, or for memory-bound families how wide its numbers are."""
+    if kernel.family in _MEMORY_BOUND or kernel.variant.startswith("depthwise"):
+        is_half = kernel.precision in (Precision.FP16, Precision.BF16)
+        return "16 bit" if is_half else "64 bit" if kernel.precision is Precision.FP64 else "32 bit"
+    return f"{resolve_arithmetic(kernel, device).arithmetic} {kernel.precision}"
+
+
+def kernel_effect_keys(
+    kernel: Kernel, device: DeviceSpec, *, era: Era, machine: str
+) -> tuple[EffectKey, ...]:
+    """Return the effects on a kernel's time beyond its floor.
+
+    What one machine does to its board (cooling, power, drivers) is told apart from what all boards
+    with that chip share: only the latter is of use elsewhere.
+
+    Args:
+        kernel: The kernel.
+        device: Where it runs.
+        era: Software.
+        machine: Name of the machine where its steps may have been seen, or empty.
+    """
+    group, units = family_group(kernel), units_of(kernel, device)
+    family = f"{kernel.family} {kernel.variant}".strip()
+    generation, chip = device.launch_generation, device.chip or device.id
+    keys: tuple[EffectKey, ...] = (
+        ("class", family, units),
+        ("class+generation", family, units, generation),
+        ("units", group, units),
+        ("units+generation", group, units, generation),
+        ("units+era", group, units, era),
+        ("chip", chip),
+        ("chip+units", chip, group, units),
+        ("device", device.id),
+    )
+    if machine:
+        return (*keys, ("machine", machine), ("machine+units", machine, group, units))
+    return keys
+
+
+def floor_effect_keys(kernel: Kernel, device: DeviceSpec) -> tuple[EffectKey, ...]:
+    """Return the effects on the time that each launch occupies the device at least."""
+    return (
+        ("floor",),
+        ("floor+family", kernel.family.value),
+        ("floor+generation", device.launch_generation),
+    )
+
+
+def overlap_effect_keys(*, machine: str) -> tuple[EffectKey, ...]:
+    """Return the effects on the share of overlapping work that is lost, `TYPICAL_OVERLAP_LOSS`.
+
+    Args:
+        machine: Name of the machine where its steps may have been seen, or empty.
+    """
+    return (("overlap",), ("overlap machine", machine)) if machine else (("overlap",),)
+
+
+def host_effect_keys(
+    part: HostPart, *, era: Era, machine: str, is_measured: bool
+) -> tuple[EffectKey, ...]:
+    """Return the effects on the host's time.
+
+    Args:
+        part: Kind of host work.
+        era: Software.
+        machine: Name of the machine where its steps may have been seen, or empty.
+        is_measured: The host's own costs were measured, so that no effect applies: those found on
+            other hosts trade the kinds of work off against each other.
+    """
+    if is_measured:
+        return ()
+    kind = part.value
+    keys: tuple[EffectKey, ...] = ()
+    if era is not Era.TORCH_2:  # what is common to hosts under today's software was measured
+        keys = (("host",), ("host class", kind), ("host era", era))
+    if not machine:
+        return keys
+    phase = "backward" if kind.startswith(("backward", "accumulate")) else "forward"
+    return (*keys, ("host machine", machine), ("host machine+phase", machine, phase))

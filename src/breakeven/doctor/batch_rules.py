@@ -1,0 +1,261 @@
+"""Rules about the batch: too small to keep the device busy, or too large for its memory."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+import msgspec
+
+from breakeven.doctor.rule import Case, KnownGain, Occurrence, Rule
+from breakeven.simulate import StepPrediction, predict_steps
+from breakeven.trace import HostWork, StepTrace
+from breakeven.units import format_bytes, format_duration
+
+# Reports of batches that were too small are about these; above, a larger batch changes how well
+# the network learns, and a step that launches still bound is LAUNCH001's to tell.
+_LARGEST_SMALL_BATCH = 16
+# Sizes that are simulated: the batch times powers of two.
+_FACTORS = (2, 4, 8, 16, 32, 64, 128)
+# A step is flat in the batch if four times the samples take at most this many times as long.
+_MAX_GROWTH = 1.6
+# A batch ceases to matter where this part of the largest throughput is reached.
+_SUFFICIENT_FRACTION = 0.8
+
+
+@final
+class SmallBatch:
+    """BATCH001: the batch is so small that a larger one would take hardly longer.
+
+    What it does:
+        Simulates the step at 2 to 128 times its batch, as far as memory and data set allow, and
+        tells of batches of 16 samples or fewer whose step hardly grows when there are four times
+        as many. Loading and the script's own Python are left out of that, since they have rules of
+        their own. It names the batch from which throughput no longer matters: 80 % of the largest.
+        Where the batch cannot be set from outside, a limit decides: more samples take at most
+        their share of the kernels, copies and loading longer.
+
+    Why it costs time:
+        Launches, and kernels too small for the device, take the same time for one sample as for
+        many.
+
+    Evidence:
+        Training 1.5 to 2.3 times faster in public reports; 73 instead of 33 minutes at batch 64
+        instead of 512; a validation at batch 1 that took 20 times as long as a training epoch.
+
+    Fix:
+        Raise the batch, and the learning rate with it. Accumulating gradients over more small
+        batches does not help: it is the number of samples per launch that counts.
+
+        ```python
+        loader = DataLoader(data, batch_size=4, shuffle=True)
+        ```
+
+        ```python
+        loader = DataLoader(data, batch_size=64, shuffle=True)
+        ```
+
+    Known limits:
+        The gain shown is per sample, not per step: a step with more samples does not get shorter.
+        It is that of the whole step, so it is small while loading takes most of it.
+        Whether the network learns as well is not known here.
+    """
+
+    code: ClassVar[str] = "BATCH001"
+    cause: ClassVar[str] = "BATCH_SMALL"
+
+    def detect(self, case: Case) -> tuple[Occurrence, ...]:
+        """Return one occurrence, without a line, when the batch is small and the step flat."""
+        base = case.trace.batch_size
+        if base is None or not 1 <= base <= _LARGEST_SMALL_BATCH or not case.prediction.fits:
+            return ()
+        if _step_ns(case) <= 0:
+            return ()
+        paced = _paced_by_device(case.trace)
+        (without,) = predict_steps((paced,), (case.device,), case.host, costs=case.program.costs)
+        pace_ns = without.estimate.value_ns
+        if case.scaled is None:
+            return _limited(case, base, pace_ns)
+        larger = _at_larger_batches(case, base)
+        if len(larger) < 2 or larger[1].estimate.value_ns > _MAX_GROWTH * pace_ns:
+            return ()
+        per_sample = [prediction.estimate.value_ns / _size(prediction) for prediction in larger]
+        limit_ns = min(per_sample)
+        enough = next(
+            number
+            for number, time_ns in enumerate(per_sample)
+            if limit_ns >= _SUFFICIENT_FRACTION * time_ns
+        )
+        chosen = larger[enough]
+        is_last = enough == len(larger) - 1
+        return (
+            Occurrence(
+                title=f"a step of {base} samples takes {format_duration(pace_ns)}, one of "
+                f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}"
+                + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
+                fix=f"a batch of {_size(chosen)} samples"
+                + (" or more" if is_last else ", from which on it hardly matters"),
+                evidence=f"the step simulated at {base} to {_size(larger[-1])} samples",
+                gain=_gain_per_sample(case, base, _size(chosen)),
+                share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / _step_ns(case)),
+            ),
+        )
+
+
+@final
+class MemoryFull:
+    """MEM001: the step needs more memory than the device has.
+
+    What it does:
+        Compares the largest memory in use within a step (parameters, gradients, states of the
+        optimizer, activations, and half a gigabyte for CUDA) with that of the device.
+
+    Why it costs time:
+        The step stops with "CUDA out of memory".
+
+    Evidence:
+        Tensors of the device that were alive at the same time in the recorded step.
+
+    Fix:
+        The largest batch that fits, with gradients accumulated over several of them; mixed
+        precision; ``torch.utils.checkpoint`` for the layers with the largest activations; a device
+        with more memory.
+
+        ```python
+        loss = model(batch).mean()
+        loss.backward()
+        optimizer.step()
+        ```
+
+        ```python
+        for part in batch.chunk(4):
+            loss = model(part).mean() / 4
+            loss.backward()
+        optimizer.step()
+        ```
+
+    Known limits:
+        What the allocator loses to fragments and what libraries allocate for themselves is not
+        counted. The batch that fits is known only where the step was traced at two sizes.
+    """
+
+    code: ClassVar[str] = "MEM001"
+    cause: ClassVar[str] = "MEMORY_FULL"
+
+    def detect(self, case: Case) -> tuple[Occurrence, ...]:
+        """Return one occurrence, without a line, when the step does not fit."""
+        if case.prediction.fits:
+            return ()
+        needs = format_bytes(case.prediction.peak_memory_bytes)
+        has = format_bytes(case.device.memory_bytes)
+        largest = _largest_batch(case)
+        if largest is None:
+            fix = "a smaller batch, mixed precision or torch.utils.checkpoint"
+        elif largest:
+            fix = f"a batch of {largest} samples at most, gradients accumulated over several"
+        else:
+            fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "
+            fix += "with more memory"
+        return (
+            Occurrence(
+                title=f"the step needs {needs} of memory, {case.device.name} has {has}",
+                fix=fix,
+                evidence="the largest sum of tensors that are alive at once, and CUDA's own memory",
+                share_fraction=0.0,
+                is_error=True,
+            ),
+        )
+
+
+def _paced_by_device(trace: StepTrace) -> StepTrace:
+    """Return the step without the host's own work: that has rules of its own, and grows."""
+    kept = (event for event in trace.events if not isinstance(event, HostWork))
+    return msgspec.structs.replace(trace, events=tuple(kept))
+
+
+def _limited(case: Case, base: int, pace_ns: float) -> tuple[Occurrence, ...]:
+    """Return the occurrence of a step that was recorded at one batch size only.
+
+    Whatever a larger batch does, it takes no longer than the step and, for each further batch,
+    what grows with the samples: kernels, copies, and the host's own work.
+    """
+    step_ns, busy_ns = _step_ns(case), case.prediction.device_busy_ns
+    if pace_ns + 3 * busy_ns > _MAX_GROWTH * pace_ns:
+        return ()
+    growing_ns = busy_ns + sum(
+        event.duration_ns for event in case.trace.events if isinstance(event, HostWork)
+    )
+    factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(pace_ns / max(busy_ns, 1.0))))
+    longest_ns = min(factor * step_ns, step_ns + (factor - 1) * growing_ns)
+    return (
+        Occurrence(
+            title=f"a step of {base} samples takes {format_duration(step_ns)}, of which only "
+            f"{format_duration(growing_ns)} grow with the samples",
+            fix=f"a batch of {factor * base} samples or more",
+            evidence=f"{factor * base} samples would take {format_duration(longest_ns)} at most",
+            gain=KnownGain(
+                fraction=1 - longest_ns / factor / step_ns,
+                low_fraction=0.0,
+                high_fraction=1 - 1 / factor,
+            ),
+            share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / step_ns),
+        ),
+    )
+
+
+def _step_ns(case: Case) -> float:
+    return case.prediction.estimate.value_ns
+
+
+def _size(prediction: StepPrediction) -> int:
+    assert prediction.batch_size is not None
+    return prediction.batch_size
+
+
+def _at_larger_batches(case: Case, base: int) -> list[StepPrediction]:
+    """Return the step at larger batches, as far as there are samples and memory for them."""
+    if case.scaled is None:
+        return []
+    num_samples = max((loader.num_samples for loader in case.facts.loaders), default=0)
+    sizes = [base * factor for factor in _FACTORS]
+    if num_samples:
+        sizes = [size for size in sizes if size <= num_samples]
+    traces = [_paced_by_device(case.scaled.at(size)) for size in sizes]
+    costs = case.program.costs
+    predictions = predict_steps(traces, (case.device,), case.host, costs=costs)
+    return [prediction for prediction in predictions if prediction.fits]
+
+
+def _gain_per_sample(case: Case, base: int, size: int) -> KnownGain:
+    """Return what a sample takes less of; both steps are off in the same direction or apart."""
+    assert case.scaled is not None
+    traces, costs = (case.scaled.at(size),), case.program.costs
+    (chosen,) = predict_steps(traces, (case.device,), case.host, costs=costs)
+    before, after = case.prediction.estimate, chosen.estimate
+    growth = size / base
+    fraction = 1 - after.value_ns / growth / before.value_ns
+    ends = (
+        1 - after.high_ns / growth / before.value_ns,
+        1 - after.low_ns / growth / before.value_ns,
+    )
+    low, high = (max(0.0, min(1.0, end)) for end in ends)
+    return KnownGain(fraction=max(0.0, fraction), low_fraction=low, high_fraction=high)
+
+
+def _largest_batch(case: Case) -> int | None:
+    """Return the largest batch that fits, 0 where none does, None where nothing tells."""
+    if case.scaled is None:
+        return None
+    first, second = case.scaled.first, case.scaled.second
+    assert first.batch_size is not None
+    assert second.batch_size is not None
+    context_bytes = case.prediction.peak_memory_bytes - case.trace.peak_memory_bytes
+    room_bytes = case.device.memory_bytes - context_bytes - first.peak_memory_bytes
+    slope = (second.peak_memory_bytes - first.peak_memory_bytes) / (
+        second.batch_size - first.batch_size
+    )
+    # Where memory does not grow with the batch, no batch makes the step fit.
+    return max(0, math.floor(first.batch_size + room_bytes / slope)) if slope > 0 else 0
+
+
+BATCH_RULES: tuple[Rule, ...] = (SmallBatch(), MemoryFull())

@@ -1,0 +1,187 @@
+"""Which rule each copy from host to device belongs to: the most specific one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from breakeven.doctor.events import line_of
+from breakeven.doctor.operators import bare_name
+from breakeven.doctor.rule import Case
+from breakeven.doctor.source import dotted_name
+from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync
+
+# Wraps data of Python or NumPy in a tensor.
+_FROM_PYTHON = "aten.lift_fresh"
+# Up to so many elements are numbers of the script; more of them are data.
+_MAX_SCALARS = 64
+# Layers with parameters.
+_LAYERS = frozenset({
+    "addmm", "mm", "bmm", "baddbmm", "convolution", "embedding", "_embedding_bag",
+    "native_batch_norm", "native_layer_norm", "native_group_norm", "mkldnn_rnn_layer", "lstm",
+    "gru", "rnn_tanh", "rnn_relu", "_scaled_dot_product_flash_attention_for_cpu",
+})  # fmt: skip
+_LITERALS = (ast.Constant, ast.List, ast.Tuple, ast.ListComp, ast.BinOp, ast.UnaryOp)
+# Libraries that take batches from a loader and copy them; their user sets the loader alone.
+_FRAMEWORKS = frozenset({"lightning", "pytorch_lightning", "transformers", "accelerate", "ignite"})
+_NUMPY_NOISE = ("np.random.", "numpy.random.", "random.", "rng.")
+
+
+class Upload(Enum):
+    """What a copy from host to device is of."""
+
+    BATCH = auto()
+    CREATED = auto()
+    SCALARS = auto()
+    INDEX = auto()
+    OF_HOST_PART = auto()
+    OF_LIBRARY = auto()
+
+
+class Made(Enum):
+    """What a host tensor of the step was made from."""
+
+    SIZES = auto()
+    NUMBERS = auto()
+    DATA = auto()
+
+
+def uploads(case: Case) -> Mapping[int, Upload]:
+    """Return what each copy to the device is of, by position.
+
+    None are told of a script without a GPU, which is recorded as if it had been moved: it has no
+    copy that could be better. Nor of the first step of all, which comes after moving the model.
+    """
+    return case.once(_uploads)
+
+
+def _uploads(case: Case) -> dict[int, Upload]:
+    if any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats):
+        return {}
+    made = made_on_host(case.trace)
+    crossed = _lines_with_gradients(case.trace)
+    computed = _computed_by_layers(case.trace)
+    return {
+        index: Upload.OF_HOST_PART
+        if event.storage in computed
+        else _upload(case, index, event, made, crossed)
+        for index, event in enumerate(case.trace.events)
+        if isinstance(event, Copy) and event.is_to_device and event.destination != "cpu"
+    }
+
+
+def _upload(
+    case: Case,
+    index: int,
+    copy: Copy,
+    made: dict[int, Made],
+    crossed: frozenset[tuple[str, int]],
+) -> Upload:
+    if copy.phase is Phase.BACKWARD or line_of(copy) in crossed:
+        return Upload.OF_HOST_PART
+    if copy.phase is Phase.OPTIMIZER or copy.via.startswith("torch."):
+        return Upload.OF_LIBRARY
+    origin = made.get(copy.storage)
+    if origin is Made.SIZES or (origin is Made.DATA and _is_at(case, copy, _is_numpy_noise)):
+        return Upload.CREATED
+    if origin is Made.NUMBERS and not _is_at(case, copy, _is_from_numpy):
+        return Upload.SCALARS
+    if origin is Made.DATA and _is_at(case, copy, _is_literal):
+        return Upload.SCALARS
+    return Upload.INDEX if _is_index(case.trace, index, copy) else Upload.BATCH
+
+
+def is_by_framework(copy: Copy) -> bool:
+    """Return whether a library takes the batch from its loader and copies it."""
+    return copy.via.partition(".")[0] in _FRAMEWORKS
+
+
+def made_on_host(trace: StepTrace) -> dict[int, Made]:
+    """Return what host memory of the step was made from, where not from what was there before."""
+    made: dict[int, Made] = {}
+    for op in trace.ops:
+        if not op.is_on_host or op.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            continue
+        for tensor in op.outputs:
+            origin = _origin(trace, op, made, tensor.numel)
+            if origin is not None and tensor.storage != -1:
+                made[tensor.storage] = origin
+    return made
+
+
+def _origin(trace: StepTrace, op: Op, made: dict[int, Made], numel: int) -> Made | None:
+    if op.name.startswith(_FROM_PYTHON):
+        is_batch = 1 < numel == trace.batch_size
+        return Made.NUMBERS if numel <= _MAX_SCALARS and not is_batch else Made.DATA
+    if not all(tensor.storage in made for tensor in op.inputs):
+        return None
+    origins = {made[tensor.storage] for tensor in op.inputs}
+    if Made.DATA in origins:
+        return Made.DATA
+    # What sizes and a few numbers grow into is made, as a mask filled with a number is.
+    return Made.NUMBERS if origins == {Made.NUMBERS} and numel <= _MAX_SCALARS else Made.SIZES
+
+
+def is_layer(op: Op) -> bool:
+    """Return whether the host computes a layer of a model, unlike what prepares a batch."""
+    is_within = op.phase is Phase.FORWARD and bool(op.module)
+    return op.is_on_host and is_within and bare_name(op) in _LAYERS
+
+
+def _computed_by_layers(trace: StepTrace) -> frozenset[int]:
+    """Return the host memory that layers on the host wrote, and what was computed from it."""
+    found: set[int] = set()
+    for op in trace.ops:
+        if op.is_on_host and (is_layer(op) or any(tensor.storage in found for tensor in op.inputs)):
+            found.update(tensor.storage for tensor in op.outputs)
+    return frozenset(found - {-1})
+
+
+def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
+    """Return whether indexing a tensor of the device copies its index, which is on the host."""
+    following = trace.events[index + 1 : index + 4]
+    return copy.storage != -1 and any(
+        isinstance(event, Op)
+        and not event.is_on_host
+        and any(tensor.storage == copy.storage for tensor in event.inputs[1:])
+        for event in following
+    )
+
+
+def _is_at(case: Case, copy: Copy, test: Callable[[ast.Call], bool]) -> bool:
+    """Return whether a call on the line of the copy is of a kind; unknown lines have none."""
+    return case.sources.is_at(
+        copy.location, lambda source, line: any(map(test, source.calls_on(line)))
+    )
+
+
+def _is_literal(call: ast.Call) -> bool:
+    """Return whether a list or number of Python becomes a tensor."""
+    is_maker = dotted_name(call.func) in ("torch.tensor", "torch.as_tensor", "torch.Tensor")
+    return is_maker and bool(call.args) and isinstance(call.args[0], _LITERALS)
+
+
+def _is_from_numpy(call: ast.Call) -> bool:
+    return dotted_name(call.func).endswith("from_numpy")
+
+
+def _is_numpy_noise(call: ast.Call) -> bool:
+    """Return whether NumPy draws random numbers."""
+    return dotted_name(call.func).startswith(_NUMPY_NOISE)
+
+
+def _lines_with_gradients(trace: StepTrace) -> frozenset[tuple[str, int]]:
+    """Return lines of copies to the device whose gradients travel back to the host."""
+    found = {
+        line_of(event)
+        for event in trace.events
+        if event.phase is Phase.BACKWARD and _is_to_host(event)
+    }
+    return frozenset(line for line in found if line is not None)
+
+
+def _is_to_host(event: Event) -> bool:
+    if isinstance(event, Copy):
+        return not event.is_to_device
+    return isinstance(event, Sync) and event.kind == "cpu"

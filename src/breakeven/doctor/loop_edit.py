@@ -1,0 +1,206 @@
+"""What-ifs of loops: all iterations as one batch, or as one fused recurrent layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from breakeven.doctor.loop_flow import LoopFlow, parameters_of
+from breakeven.doctor.operators import base_name
+from breakeven.doctor.repeated_loops import RepeatedLoop, is_view, ops_at, typical_iteration
+from breakeven.simulate import Edit
+from breakeven.trace import Copy, Event, Op, Phase, StepTrace, TensorSpec
+
+_PRODUCTS = {"mm": 0, "addmm": 1, "addmv": 1, "mv": 0, "convolution": 0, "_convolution": 0}
+_ACTIVATIONS = ("tanh", "relu", "tanh_", "relu_")
+# cuDNN's number of the mode, and how many gates it has.
+_PLAIN, _LSTM, _GRU = (1, 1), (2, 4), (3, 3)
+
+_Replaced = dict[int, tuple[Event, ...]]
+
+
+def batched(trace: StepTrace, loop: RepeatedLoop) -> Edit:
+    """Return the step whose loop is one pass over operators of as many times the size."""
+    parameters = parameters_of(trace)
+    replaced: _Replaced = {}
+    for run in loop.runs:
+        kept = frozenset(typical_iteration(trace, run))
+        for index in (index for iteration in run for index in iteration):
+            event = trace.events[index]
+            # The host's own work is not the loop's: it stays.
+            if isinstance(event, Op | Copy) or getattr(event, "kind", "script") != "script":
+                new = (_scaled(event, len(run), parameters),) if index in kept else ()
+                replaced[index] = new
+    return Edit(replaced={**replaced, **_batched_backward(trace, loop, loop.backward)})
+
+
+def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
+    """Return the step whose loop is a fused recurrent layer; None where it is none.
+
+    What does not wait for the time step before, such as an output layer, is done for all of them
+    at once.
+    """
+    layer = _layer(trace, loop, flow)
+    if layer is None:
+        return None
+    parameters = parameters_of(trace)
+    lines = {trace.events[index].stack for index in flow.recurrent}
+    replaced: _Replaced = {}
+    for run in loop.runs:
+        kept = frozenset(typical_iteration(trace, run))
+        first = next(index for index in run[0] if isinstance(trace.events[index], Op))
+        for index in (index for iteration in run for index in iteration):
+            event = trace.events[index]
+            if isinstance(event, Op):
+                is_kept = index in kept and event.stack not in lines
+                replaced[index] = (_scaled(event, len(run), parameters),) if is_kept else ()
+        layer_op = layer.op(trace, first, len(run), is_backward=False)
+        replaced[first] = (layer_op, *replaced[first])
+    recurrent = [index for index in loop.backward if trace.events[index].stack in lines]
+    others = tuple(index for index in loop.backward if trace.events[index].stack not in lines)
+    replaced |= dict.fromkeys(recurrent, ())
+    if recurrent:
+        replaced[recurrent[0]] = tuple(
+            layer.op(trace, recurrent[0], len(run), is_backward=True) for run in loop.runs
+        )
+    return Edit(replaced={**replaced, **_batched_backward(trace, loop, others)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """A recurrent layer of cuDNN; letters as in the cost model: T steps, B sequences, H, I."""
+
+    mode: int
+    num_gates: int
+    num_layers: int
+    state: TensorSpec
+    input_width: int
+
+    def op(self, trace: StepTrace, index: int, num_steps: int, *, is_backward: bool) -> Op:
+        """Return its forward or backward operator in the place of the event at ``index``."""
+        like = trace.events[index]
+        assert isinstance(like, Op)
+        width, gates = self.state.shape[-1], self.num_gates * self.state.shape[-1]
+        num_sequences = max(1, self.state.numel // width)
+
+        def tensor(*shape: int) -> TensorSpec:
+            return TensorSpec(shape=shape, dtype=self.state.dtype, device=self.state.device)
+
+        sequence = tensor(num_steps, num_sequences, width if is_backward else self.input_width)
+        states = tensor(self.num_layers, num_sequences, width)
+        weights = tensor(gates, self.input_width), tensor(gates, width)
+        return replace(
+            like,
+            name=f"aten._cudnn_rnn{'_backward' if is_backward else ''}.default",
+            inputs=(sequence, states, *weights),
+            outputs=(tensor(num_steps, num_sequences, width), states),
+            attributes={
+                "mode": self.mode,
+                "hidden_size": width,
+                "num_layers": self.num_layers,
+                "batch_first": False,
+                "bidirectional": False,
+            },
+        )
+
+
+def _layer(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> _Layer | None:
+    """Return the layer that computes what the loop does, told by its activations."""
+    state = flow.state
+    typical = typical_iteration(trace, loop.longest_run)
+    counts = Counter(base_name(op) for op in ops_at(trace, typical))
+    has_product = any(counts[name] for name in ("mm", "addmm", "bmm", "mv", "addmv"))
+    if state is None or not state.shape or not has_product:
+        return None
+    num_sigmoids = counts["sigmoid"] + counts["sigmoid_"]
+    num_activations = sum(counts[name] for name in _ACTIVATIONS)
+    if not num_sigmoids and not num_activations:
+        return None
+    if not num_sigmoids:
+        (mode, num_gates), per_layer, seen = _PLAIN, 1, num_activations
+    elif 3 * num_activations >= 2 * num_sigmoids:
+        (mode, num_gates), per_layer, seen = _LSTM, 3, num_sigmoids
+    else:
+        (mode, num_gates), per_layer, seen = _GRU, 2, num_sigmoids
+    return _Layer(
+        mode=mode,
+        num_gates=num_gates,
+        num_layers=max(1, seen // per_layer),
+        state=state,
+        input_width=flow.sequence_width or state.shape[-1],
+    )
+
+
+def _batched_backward(trace: StepTrace, loop: RepeatedLoop, backward: tuple[int, ...]) -> _Replaced:
+    """Return the backward operators of the loop, each kind once per run and as much larger."""
+    parameters = parameters_of(trace)
+    num_runs = len(loop.runs)
+    total = sum(map(len, loop.runs))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index in backward:
+        event = trace.events[index]
+        if isinstance(event, Op):
+            shapes = tuple(len(tensor.shape) for tensor in event.inputs)
+            groups.setdefault((event.name, event.stack, shapes), []).append(index)
+    replaced: _Replaced = {}
+    for own in groups.values():
+        # Gradients of what all iterations share are added up between them: one addition fewer.
+        if len(own) == total - num_runs:
+            replaced |= dict.fromkeys(own, ())
+            continue
+        num_kept = max(1, round(len(own) * num_runs / total))
+        if num_kept >= len(own):
+            continue
+        factor = round(len(own) / num_kept)
+        for number, index in enumerate(own):
+            event = trace.events[index]
+            assert isinstance(event, Op)
+            replaced[index] = (_scaled(event, factor, parameters),) if number < num_kept else ()
+    return replaced
+
+
+def _scaled(event: Event, factor: int, parameters: frozenset[int]) -> Event:
+    """Return an event that does the work of ``factor`` of its kind at once."""
+    if isinstance(event, Copy):
+        return replace(event, num_bytes=event.num_bytes * factor)
+    if not isinstance(event, Op):
+        return event
+    inputs, outputs = event.inputs, event.outputs
+    name = base_name(event)
+    if name in ("mm", "addmm") and _is_weight_gradient(event, parameters):
+        # A product over all samples: the inner dimension grows, the result does not.
+        first, second = inputs[-2:]
+        grown = (_grown(first, factor, dimension=1), _grown(second, factor))
+        return replace(event, inputs=(*inputs[:-2], *grown))
+    position = _PRODUCTS.get(name)
+    return replace(
+        event,
+        inputs=tuple(
+            tensor
+            if tensor.storage in parameters or position not in (None, number)
+            else _grown(tensor, factor)
+            for number, tensor in enumerate(inputs)
+        ),
+        outputs=tuple(
+            tensor if tensor.storage in parameters else _grown(tensor, factor) for tensor in outputs
+        ),
+    )
+
+
+def _is_weight_gradient(op: Op, parameters: frozenset[int]) -> bool:
+    return (
+        op.phase is Phase.BACKWARD
+        and not is_view(op)
+        and all(len(tensor.shape) == 2 for tensor in op.inputs[-2:])
+        and not any(tensor.storage in parameters for tensor in op.inputs)
+    )
+
+
+def _grown(tensor: TensorSpec, factor: int, *, dimension: int = 0) -> TensorSpec:
+    if not tensor.shape:
+        return replace(tensor, shape=(factor,))
+    shape = list(tensor.shape)
+    shape[dimension] *= factor
+    return replace(tensor, shape=tuple(shape))

@@ -1,0 +1,127 @@
+"""What a rule of the doctor is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.doctor.source import Sources
+from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPrediction
+from breakeven.timing import CpuFacts
+from breakeven.trace import Location, RunFacts, ScaledTrace, StepTrace
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """A step on the device on which it is examined.
+
+    Args:
+        trace: The step.
+        program: Its kernels.
+        prediction: What it takes on that device, and what limits it.
+        device: That device.
+        host: What issues the work.
+        sources: The user's files; none where they are not known.
+        scaled: The step at other batch sizes; None where it was traced at one only.
+        cpu: What was measured on this machine's CPU; None where nothing was.
+    """
+
+    trace: StepTrace
+    program: Program
+    prediction: StepPrediction
+    device: DeviceSpec
+    host: HostSpec
+    sources: Sources = field(default_factory=Sources)
+    scaled: ScaledTrace | None = None
+    cpu: CpuFacts | None = None
+    _known: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False)
+
+    def once(self, work: Callable[[Case], _Result]) -> _Result:
+        """Return what ``work`` finds out about this case; several rules ask for the same."""
+        if work not in self._known:
+            self._known[work] = work(self)
+        return self._known[work]
+
+    @property
+    def facts(self) -> RunFacts:
+        """Return what is known of the run besides the step."""
+        return self.trace.facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGain:
+    """What a fix saves where it is not simulated: measured on the CPU, or worked out by the rule.
+
+    Args:
+        fraction: Part of the step.
+        low_fraction: Lower end of its 90 % interval.
+        high_fraction: Upper end.
+    """
+
+    fraction: float
+    low_fraction: float
+    high_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """One place at which a rule applies.
+
+    Args:
+        title: One line for a person.
+        fix: What to change.
+        evidence: What shows it, in words.
+        location: The user's line, where there is one.
+        events: Positions of the events that make it up; their time is the finding's share.
+        edit: The step after the fix; None where only circumstances change, or nothing is simulated.
+        scenario: Circumstances after the fix.
+        gain: What the fix saves, where that is not simulated.
+        share_fraction: Part of the step that it takes, where events do not tell.
+        side: Whose step the figures are of.
+        is_error: A line that raises, or that makes a figure of the user's wrong.
+    """
+
+    title: str
+    fix: str
+    evidence: str = ""
+    location: Location | None = None
+    events: tuple[int, ...] = ()
+    edit: Edit | None = None
+    scenario: Scenario = TYPICAL
+    gain: KnownGain | None = None
+    share_fraction: float | None = None
+    side: Side = Side.GPU
+    is_error: bool = False
+
+
+class Rule(Protocol):
+    """One reason why a step is slower than it could be. The docstring of a rule is its page."""
+
+    code: ClassVar[str]
+    """Stable code, such as ``SYNC001``."""
+
+    cause: ClassVar[str]
+    """Root cause that the rule detects, such as ``SYNC_ITEM``."""
+
+    def detect(self, case: Case) -> tuple[Occurrence, ...]:
+        """Return the places at which the rule applies; none in a healthy step."""
+        ...
+
+
+def by_line(trace: StepTrace, events: list[int]) -> list[tuple[Location | None, tuple[int, ...]]]:
+    """Return positions of events grouped by the user's line, in the order of the first of each."""
+    groups: dict[tuple[str, int] | None, list[int]] = {}
+    for index in events:
+        location = trace.events[index].location
+        key = (location.file, location.line) if location else None
+        groups.setdefault(key, []).append(index)
+    return [(trace.events[group[0]].location, tuple(group)) for group in groups.values()]
+
+
+def times_per_step(count: int) -> str:
+    """Return how often something happens, as text."""
+    return "in every step" if count == 1 else f"{count} times in every step"

@@ -1,0 +1,179 @@
+"""Choose the device on which a model trains fastest, by training copies of it for a moment."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.placement import devices
+from breakeven.placement.call import LossFunction, ModelCall
+from breakeven.placement.choice import Choice
+from breakeven.placement.copies import OptimizerFactory
+from breakeven.placement.racing import LeftOut, race
+from breakeven.placement.training_place import TrainingPlace
+from breakeven.placement.untouched import untouched
+from breakeven.units import NS_PER_S, format_duration
+
+_LOG = logging.getLogger("breakeven")
+
+
+def auto(
+    model: nn.Module,
+    sample_batch: Any,
+    *,
+    optimizer: torch.optim.Optimizer | OptimizerFactory | None = None,
+    loss_fn: LossFunction | None = None,
+    num_steps: int | None = None,
+    budget_s: float = 1.0,
+) -> torch.device:
+    """Return the device that is here and trains the model fastest, measured.
+
+    Copies of the model run forward, backward and update on the CPU, on one CUDA device of each
+    kind and on Apple's GPU, with the copy of the batch to the device in each step. Nothing of the
+    caller's changes: parameters, gradients, buffers, optimizer, random numbers and settings stay
+    as they are. Where there is one device only, it is returned at once. A device on which the
+    step fails is left out with a warning. Devices within 1 % of each other are equally good, and
+    then it is the CPU. The times are logged to the logger ``breakeven`` at level INFO.
+
+    Args:
+        model: Measured in training mode.
+        sample_batch: As the training loop gets it. A mapping becomes keyword arguments of the
+            model; of a tuple or list, as many leading values as ``forward`` requires become its
+            arguments, and the others go to ``loss_fn``; anything else is the one argument.
+        optimizer: Of the model, or a function that makes one for given parameters, such as
+            ``torch.optim.Adam``. Without it the update is left out of the step.
+        loss_fn: Called as ``loss_fn(output, *rest_of_the_batch)``. By default the output's
+            ``loss``, or the mean of its floating-point tensors.
+        num_steps: Steps of the run that follows. The measurement then takes 1 % of it at most,
+            moving the model counts, and a run of less than ``budget_s`` stays on the CPU.
+        budget_s: Seconds that measuring may take, half of them for timed steps however long a
+            device takes to start. Every device does at least two steps, and no step is broken
+            off: slow ones take longer.
+
+    Raises:
+        BreakevenError: The step fails on every device.
+        UsageError: The arguments make no sense.
+    """
+    choice = choose_device(
+        model,
+        sample_batch,
+        optimizer=optimizer,
+        loss_fn=loss_fn,
+        num_steps=num_steps,
+        budget_s=budget_s,
+    )
+    return choice.device
+
+
+def choose_device(
+    model: nn.Module,
+    sample_batch: Any,
+    *,
+    optimizer: torch.optim.Optimizer | OptimizerFactory | None = None,
+    loss_fn: LossFunction | None = None,
+    num_steps: int | None = None,
+    budget_s: float = 1.0,
+    thread_counts: Sequence[int] = (),
+) -> Choice:
+    """Return what `auto` returns, with the times that decided.
+
+    Args:
+        model: As in `auto`.
+        sample_batch: As in `auto`.
+        optimizer: As in `auto`.
+        loss_fn: As in `auto`.
+        num_steps: As in `auto`.
+        budget_s: As in `auto`.
+        thread_counts: Numbers of torch's threads to try on the CPU; none to leave them.
+    """
+    _check_arguments(model, num_steps, budget_s)
+    present = devices.devices_present()
+    threads = tuple(dict.fromkeys(thread_counts)) or (0,)
+    if len(present) == 1 and len(threads) == 1:
+        return _told(Choice(device=present[0], num_threads=threads[0]))
+    model = _unwrapped(model)
+    call = ModelCall(model, loss_fn)
+    places = [
+        TrainingPlace(device, model, sample_batch, call, optimizer, num_threads=count)
+        for device in present
+        for count in (threads if device.type == "cpu" else (0,))
+    ]
+    return _told(_choose(places, num_steps, budget_s))
+
+
+def _check_arguments(model: object, num_steps: int | None, budget_s: float) -> None:
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    if num_steps is not None and num_steps < 1:
+        raise UsageError(f"num_steps is {num_steps}", hint="give the steps of the run: 1 or more")
+    if not budget_s > 0:
+        raise UsageError(f"budget_s is {budget_s}", hint="give a positive number of seconds")
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Return the plain model: a copy that is compiled first would not be done in time."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    return getattr(model, "_orig_mod", model)
+
+
+def _choose(places: Sequence[TrainingPlace], num_steps: int | None, budget_s: float) -> Choice:
+    try:
+        with untouched():
+            result = race(places, budget_ns=budget_s * NS_PER_S, num_steps=num_steps)
+    finally:
+        for place in places:
+            place.close()
+        _free_cached_memory()
+    for left in result.left_out:
+        if isinstance(left.error, UsageError):
+            raise left.error
+    if result.winner is None:
+        raise _all_failed(result.left_out)
+    for left in result.left_out:
+        if left.error is not None:
+            left.error.__traceback__ = None  # its frames would keep the copies alive
+            warnings.warn(
+                f"breakeven leaves out {left.name}: {left.reason}", RuntimeWarning, stacklevel=4
+            )
+    place = next(place for place in places if place.name == result.winner)
+    return Choice(
+        device=place.device,
+        num_threads=place.num_threads,
+        times=result.times,
+        left_out=result.left_out,
+        duration_ns=result.duration_ns,
+    )
+
+
+def _all_failed(left_out: Sequence[LeftOut]) -> BreakevenError:
+    names_by_reason: dict[str, list[str]] = {}
+    for left in left_out:
+        names_by_reason.setdefault(left.reason, []).append(left.name)
+    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in names_by_reason.items())
+    error = BreakevenError(
+        f"a step of the model fails on every device ({reasons})",
+        hint="pass the batch as the model takes it, and loss_fn= where its output is no loss",
+    )
+    error.__cause__ = left_out[0].error
+    return error
+
+
+def _free_cached_memory() -> None:
+    """Leave no memory of a device behind that is not chosen."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        gc.collect()  # a graph of the last step may be part of a cycle
+        torch.cuda.empty_cache()
+
+
+def _told(choice: Choice) -> Choice:
+    took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
+    _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
+    return choice

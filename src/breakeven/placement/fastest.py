@@ -1,0 +1,240 @@
+"""Run a block, or a step function, where the model trains fastest, and put all back after it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import nn
+
+from breakeven.errors import UsageError
+from breakeven.placement.automatic import choose_device
+from breakeven.placement.call import LossFunction
+from breakeven.placement.choice import Choice
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def on_fastest(
+    model: nn.Module,
+    sample_batch: Any = None,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss_fn: LossFunction | None = None,
+    num_steps: int | None = None,
+    budget_s: float = 1.0,
+) -> OnFastest:
+    """Move a model to where it trains fastest: for a ``with`` block, or for a step function.
+
+    As a context manager it gives the device, and puts everything back at the end::
+
+        with breakeven.on_fastest(model, (x, y), loss_fn=loss_fn) as device:
+            for x, y in loader:
+                train(model, x.to(device), y.to(device))
+
+    As a decorator, the first call's arguments are the sample batch where none is given, and
+    tensors among the arguments of every call are moved to the device::
+
+        @breakeven.on_fastest(model, optimizer=optimizer, loss_fn=loss_fn)
+        def step(x, y): ...
+
+    The step function itself is never called to measure: copies of the model are, see `auto`. Of
+    the CPU, 1 thread, half of them and all (as many as torch uses now) are tried too. In a block
+    the threads are set until its end; then the model and the optimizer's state return to the
+    device they came from, with what was learned. A decorated function sets the threads for the
+    length of each call and leaves the model on its device.
+
+    Args:
+        model: Moved in place, so optimizers keep their parameters.
+        sample_batch: As in `auto`; a context manager needs it.
+        optimizer: Of the model: counts in the measurement, and its state moves along. One that
+            has made steps before must be passed.
+        loss_fn: As in `auto`.
+        num_steps: As in `auto`.
+        budget_s: As in `auto`.
+
+    Raises:
+        BreakevenError: The step fails on every device.
+        UsageError: The model lies on several devices, or there is no sample batch.
+    """
+    return OnFastest(
+        model,
+        sample_batch,
+        optimizer=optimizer,
+        loss_fn=loss_fn,
+        num_steps=num_steps,
+        budget_s=budget_s,
+    )
+
+
+class OnFastest:
+    """What `on_fastest` returns: a context manager and a decorator.
+
+    Args:
+        model: To be moved.
+        sample_batch: To measure with; None to take the first call's arguments.
+        optimizer: Whose state moves along.
+        **options: Of `choose_device`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sample_batch: Any,
+        *,
+        optimizer: torch.optim.Optimizer | None,
+        **options: Any,
+    ) -> None:
+        self._model = model
+        self._sample_batch = sample_batch
+        self._optimizer = optimizer
+        self._options = options
+        self._before: tuple[torch.device, int] | None = None
+
+    def choose(self, sample_batch: Any) -> Choice:
+        """Return the fastest place for the model on a batch, without moving anything."""
+        return choose_device(
+            self._model,
+            sample_batch,
+            optimizer=self._optimizer,
+            thread_counts=_thread_counts(),
+            **self._options,
+        )
+
+    def __enter__(self) -> torch.device:
+        """Measure, move the model, set the threads, and return the device."""
+        if self._before is not None:
+            raise UsageError("this block is entered already", hint="call on_fastest once per block")
+        if self._sample_batch is None:
+            raise UsageError(
+                "on_fastest has no sample batch to measure with",
+                hint="with breakeven.on_fastest(model, batch) as device: ...",
+            )
+        home = home_device(self._model)
+        choice = self.choose(self._sample_batch)
+        self._before = (home, torch.get_num_threads())
+        try:
+            _set_num_threads(choice.num_threads)
+            self._move(choice.device)
+        except BaseException:
+            self._put_back()
+            raise
+        return choice.device
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Put the threads, the model and the optimizer's state back."""
+        self._put_back()
+
+    def __call__(self, step: Callable[_P, _R]) -> OnFastestStep[_P, _R]:
+        """Return a step function that runs where the model trains fastest."""
+        return OnFastestStep(self, step)
+
+    def settle(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Choice:
+        """Choose by the first call's arguments, and move the model for good."""
+        home_device(self._model)
+        sample_batch = self._sample_batch
+        if sample_batch is None:
+            values = (*arguments, *keywords.values())
+            sample_batch = values[0] if len(values) == 1 else values
+        choice = self.choose(sample_batch)
+        self._move(choice.device)
+        return choice
+
+    def _put_back(self) -> None:
+        assert self._before is not None, "entered before it is left"
+        (device, num_threads), self._before = self._before, None
+        _set_num_threads(num_threads)
+        self._move(device)
+
+    def _move(self, device: torch.device) -> None:
+        self._model.to(device)
+        if self._optimizer is not None:
+            _move_state(self._optimizer, device)
+
+
+class OnFastestStep(Generic[_P, _R]):
+    """A decorated step function.
+
+    Args:
+        owner: Chooses and moves at the first call.
+        step: The user's function.
+
+    Attributes:
+        choice: Where the steps run, and why; None before the first call.
+    """
+
+    def __init__(self, owner: OnFastest, step: Callable[_P, _R]) -> None:
+        self._owner = owner
+        self._step = step
+        self.choice: Choice | None = None
+        functools.update_wrapper(self, step)
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Run a step with its tensors on the chosen device."""
+        if self.choice is None:
+            self.choice = self._owner.settle(args, kwargs)
+        device, num_threads = self.choice.device, torch.get_num_threads()
+        _set_num_threads(self.choice.num_threads)
+        try:
+            args, kwargs = _moved(args, device), _moved(kwargs, device)
+            return self._step(*args, **kwargs)
+        finally:
+            _set_num_threads(num_threads)
+
+
+def home_device(model: nn.Module) -> torch.device:
+    """Return the one device on which a model lies.
+
+    Raises:
+        UsageError: It lies on several.
+    """
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise UsageError(f"the model lies on several devices: {names}", hint="move it to one first")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def _thread_counts() -> tuple[int, ...]:
+    """Return what to try: never more threads than the process allows itself now."""
+    most = torch.get_num_threads()
+    return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
+
+
+def _set_num_threads(count: int) -> None:
+    if count and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Return an argument of the user's with its tensors on a device, and of the same type."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=value.is_pinned())
+    if type(value) in (tuple, list):
+        return type(value)(_moved(item, device) for item in value)
+    if type(value) is dict:
+        return {key: _moved(item, device) for key, item in value.items()}
+    if isinstance(value, Mapping) and hasattr(value, "to"):  # a batch of a tokenizer
+        return value.to(device)  # pyright: ignore[reportAttributeAccessIssue]
+    return value
+
+
+def _move_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Move the state of an optimizer behind its parameters."""
+    for group in optimizer.param_groups:
+        on_device = group.get("fused") or group.get("capturable")
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                # Counts of steps stay on the CPU unless a kernel reads them.
+                if isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device):
+                    state[name] = value.to(device)

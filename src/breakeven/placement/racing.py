@@ -1,0 +1,271 @@
+"""Race places against each other within a budget of time, and stop as soon as it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+from breakeven.measure import own_time_ns
+from breakeven.placement.place import Place
+from breakeven.timing import Measurement
+
+# Within this of each other, places are equally good: the first one given is taken, the simplest.
+TIE_FRACTION = 0.01
+
+# One sample lasts this share of the budget, or one step where that is longer: short enough for a
+# hundred of them, and long enough for a GPU to run ahead of its host as it does in training.
+_SAMPLE_FRACTION = 0.01
+_MAX_STEPS_PER_SAMPLE = 1_000
+# Under this share of the budget a first step is repeated at once, for a better first guess.
+_SHORT_FRACTION = 0.05
+# Of the stated run, what finding out may take.
+_RUN_FRACTION = 0.01
+# Of the budget, what is left for timed steps however long the warm-up took: the first use of a GPU
+# takes seconds, which training pays as well, and one timed step decides nothing.
+_TIMED_FRACTION = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceTime:
+    """What was measured at one place.
+
+    Args:
+        name: Of the place.
+        step_ns: Samples, each the mean step of some that ran back to back.
+        one_off_ns: What moving there costs once.
+    """
+
+    name: str
+    step_ns: Measurement
+    one_off_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A place that took no part, or not to the end.
+
+    Args:
+        name: Of the place.
+        reason: Why, in one sentence.
+        error: What it raised; None where it was left out without trying.
+    """
+
+    name: str
+    reason: str
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceResult:
+    """How a race ended.
+
+    Args:
+        winner: Name of the fastest place; None where every one failed.
+        times: What was measured, in the order of the places; a place that alone was left at the
+            start has been warmed up only, and has no time.
+        left_out: The places without a time, and why.
+        duration_ns: How long the race took.
+    """
+
+    winner: str | None
+    times: tuple[PlaceTime, ...]
+    left_out: tuple[LeftOut, ...]
+    duration_ns: int
+
+
+def race(
+    places: Sequence[Place],
+    *,
+    budget_ns: float,
+    num_steps: int | None = None,
+    now_ns: Callable[[], int] = perf_counter_ns,
+    own_ns: Callable[[], int] = own_time_ns,
+) -> RaceResult:
+    """Return which place runs a step fastest.
+
+    Places take turns, so that a disturbance falls on all of them alike. One that is shown to be
+    slower drops out; the race ends when one is left, when all that are left are equally good, or
+    with the budget. A step that was begun is not broken off, every place is warmed up and timed
+    once at least, and half of the budget is for the time after the warm-up, so slow steps and slow
+    starts take longer than the budget.
+
+    Args:
+        places: In order of preference among equals, those that start up last.
+        budget_ns: What the race may take, warm-up included.
+        num_steps: Steps of the run that is to follow: the race then takes at most 1 % of it, a
+            one-off cost counts by its share of a step, and where the whole run would end within
+            the budget, nothing is started up.
+        now_ns: Reads the clock.
+        own_ns: Reads the one of the steps, which other work does not stretch.
+    """
+    return _Race(places, budget_ns, num_steps, now_ns, own_ns).result()
+
+
+@dataclass(slots=True)
+class _Runner:
+    place: Place
+    first_ns: int
+    samples_ns: list[int] = field(default_factory=lambda: [])
+    shares_ns: float = 0.0  # of the one-off cost, in each step
+
+    @property
+    def guess_ns(self) -> int:
+        return max(1, min([self.first_ns, *self.samples_ns]))
+
+    @property
+    def measured(self) -> Measurement:
+        return Measurement(samples_ns=tuple(self.samples_ns))
+
+    @property
+    def cost_ns(self) -> float:
+        return self.measured.median_ns + self.shares_ns
+
+
+class _Race:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        budget_ns: float,
+        num_steps: int | None,
+        now_ns: Callable[[], int],
+        own_ns: Callable[[], int],
+    ) -> None:
+        self._places = places
+        self._budget_ns = budget_ns
+        self._num_steps = num_steps
+        self._now_ns = now_ns
+        self._own_ns = own_ns
+        self._started_ns = now_ns()
+        self._warm_ns = self._started_ns  # when the warm-up ended
+        self._runners: list[_Runner] = []  # all that still work
+        self._left_out: list[LeftOut] = []
+
+    def result(self) -> RaceResult:
+        for place in self._places:
+            self._start(place)
+        self._warm_ns = self._now_ns()
+        racing = list(self._runners)
+        while len(racing) > 1:
+            started_ns = self._now_ns()
+            self._run_round(racing)
+            racing = self._undecided(racing)
+            ended_ns = self._now_ns()
+            if ended_ns - started_ns > self._left_ns():
+                break
+        return self._end()
+
+    def _start(self, place: Place) -> None:
+        """Prepare a place and warm it up."""
+        if place.starts_up and self._run_is_short():
+            reason = "the whole run ends on the CPU before another device is tried"
+            self._left_out.append(LeftOut(name=place.name, reason=reason, error=None))
+            return
+        try:
+            place.prepare()
+            runner = _Runner(place, self._time(place, 1))
+            if runner.first_ns < _SHORT_FRACTION * self._budget_ns:
+                runner.first_ns = min(runner.first_ns, self._time(place, 1))
+        except Exception as error:
+            self._leave_out(place, error)
+            return
+        if self._num_steps is not None:
+            runner.shares_ns = place.one_off_ns / self._num_steps
+        self._runners.append(runner)
+
+    def _run_round(self, racing: Sequence[_Runner]) -> None:
+        """Take one sample of each; those that start up first, whose first steps say nothing."""
+        for runner in sorted(racing, key=lambda runner: not runner.place.starts_up):
+            if self._is_known_well_enough(runner):
+                runner.samples_ns.append(runner.first_ns)
+                continue
+            wanted_ns = min(self._budget_ns, self._limit_ns()) * _SAMPLE_FRACTION
+            num_steps = max(1, min(_MAX_STEPS_PER_SAMPLE, int(wanted_ns / runner.guess_ns)))
+            try:
+                runner.samples_ns.append(self._time(runner.place, num_steps))
+            except Exception as error:
+                self._leave_out(runner.place, error)
+                self._runners.remove(runner)
+
+    def _is_known_well_enough(self, runner: _Runner) -> bool:
+        """Return whether to do with the first step, as another would break the budget."""
+        return (
+            not runner.place.starts_up
+            and not runner.samples_ns
+            and runner.first_ns > self._left_ns()
+            and any(other.samples_ns for other in self._runners if other is not runner)
+        )
+
+    def _undecided(self, racing: Sequence[_Runner]) -> list[_Runner]:
+        """Return who may still be the fastest; one alone where that is decided."""
+        left = [runner for runner in racing if runner in self._runners]
+        if not left:
+            return []
+        leader = min(left, key=lambda runner: runner.cost_ns)
+        high_ns = leader.measured.estimate.high_ns + leader.shares_ns
+        lows_ns = {
+            id(runner): runner.measured.estimate.low_ns + runner.shares_ns for runner in left
+        }
+        left = [runner for runner in left if runner is leader or lows_ns[id(runner)] < high_ns]
+        are_equal = all(
+            high_ns <= lows_ns[id(runner)] * (1 + TIE_FRACTION)
+            for runner in left
+            if runner is not leader
+        )
+        return [leader] if are_equal else left
+
+    def _end(self) -> RaceResult:
+        timed = [runner for runner in self._runners if runner.samples_ns]
+        winner = next(iter(self._runners), None)
+        if timed:
+            least_ns = min(runner.cost_ns for runner in timed)
+            winner = next(
+                runner for runner in timed if runner.cost_ns <= least_ns * (1 + TIE_FRACTION)
+            )
+        return RaceResult(
+            winner=winner.place.name if winner is not None else None,
+            times=tuple(
+                PlaceTime(
+                    name=runner.place.name,
+                    step_ns=runner.measured,
+                    one_off_ns=runner.place.one_off_ns,
+                )
+                for runner in timed
+            ),
+            left_out=tuple(self._left_out),
+            duration_ns=self._now_ns() - self._started_ns,
+        )
+
+    def _time(self, place: Place, num_steps: int) -> int:
+        """Return the nanoseconds per step of some steps back to back."""
+        place.enter()
+        place.synchronize()
+        started_ns = self._own_ns()
+        for _ in range(num_steps):
+            place.run_step()
+        place.synchronize()
+        return max(1, (self._own_ns() - started_ns) // num_steps)
+
+    def _limit_ns(self) -> float:
+        """Return what the race may take, as far as the run's time is known yet."""
+        if self._num_steps is None or not self._runners:
+            return self._budget_ns
+        fastest_ns = min(runner.guess_ns for runner in self._runners)
+        return min(self._budget_ns, _RUN_FRACTION * self._num_steps * fastest_ns)
+
+    def _left_ns(self) -> float:
+        """Return what is left for timed steps."""
+        limit_ns = self._limit_ns()
+        warm_up_ns = self._warm_ns - self._started_ns
+        timed_ns = max(limit_ns - warm_up_ns, _TIMED_FRACTION * limit_ns)
+        return timed_ns - (self._now_ns() - self._warm_ns)
+
+    def _run_is_short(self) -> bool:
+        """Return whether the run at the fastest place so far ends within the budget."""
+        if self._num_steps is None or not self._runners:
+            return False
+        return self._num_steps * min(r.guess_ns for r in self._runners) < self._budget_ns
+
+    def _leave_out(self, place: Place, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        self._left_out.append(LeftOut(name=place.name, reason=reason, error=error))

@@ -1,0 +1,353 @@
+"""A step that several devices of one machine share, from the same step on one of them.
+
+Every device gets a batch of its own of the size that the step on one device has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from breakeven.cost import (
+    PeerLink,
+    PeerPath,
+    all_reduce_ns,
+    broadcast_ns,
+    peer_link,
+    shipped_costs,
+)
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.errors import Caveat
+from breakeven.simulate.bound import Bound
+from breakeven.simulate.cost_model import CostModel
+from breakeven.simulate.multi_gpu_table import MultiGpuTable, Strategy, load_multi_gpu_table
+from breakeven.simulate.phases import PhaseTimes, phase_times
+from breakeven.simulate.predict import StepPrediction, predict_steps
+from breakeven.simulate.program import build_program
+from breakeven.simulate.scenario import Z_90
+from breakeven.simulate.sizes import ModelSize, model_size
+from breakeven.timing import Estimate, Source
+from breakeven.trace import StepTrace
+
+# `nn.DataParallel` packs parameters into broadcasts, and gradients into sums, of this size.
+# Source: torch/nn/parallel/comm.py, `buffer_size` (10 MB).
+_PACKET_BYTES = 10 * 2**20
+# DDP exchanges gradients in buckets of this size.
+# Source: `bucket_cap_mb` of torch.nn.parallel.DistributedDataParallel.
+_BUCKET_BYTES = 25 * 2**20
+
+
+class MultiGpuSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one machine that share a step.
+
+    Args:
+        strategy: How.
+        num_devices: How many, at least 2.
+        has_peer_access: Whether they may access each other's memory directly; None for what such
+            boards usually do. False also where it was switched off (``NCCL_P2P_DISABLE``).
+        has_bridge: Whether cards are bridged in pairs.
+    """
+
+    strategy: Strategy
+    num_devices: int
+    has_peer_access: bool | None = None
+    has_bridge: bool = False
+
+
+class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that several devices share, predicted.
+
+    Args:
+        setup: The devices.
+        step: The step, as on one device: its batch size is that of each device.
+        single: The step on one device alone.
+        communication_ns: What the devices exchange, hidden behind kernels or not.
+    """
+
+    setup: MultiGpuSetup
+    step: StepPrediction
+    single: StepPrediction
+    communication_ns: float
+
+    @property
+    def factor(self) -> float:
+        """Return how much longer the step takes than on one device; 1 is perfect scaling."""
+        return self.step.estimate.value_ns / self.single.estimate.value_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTimes:
+    """What limits a shared step, in nanoseconds.
+
+    Args:
+        step_ns: The step, without what the lone step spends on waits.
+        host_ns: The host's own work.
+        communication_ns: What the devices exchange, hidden or not.
+        is_host_bound: Whether the host sets the step.
+    """
+
+    step_ns: float
+    host_ns: float
+    communication_ns: float
+    is_host_bound: bool
+
+
+def predict_multi_gpu(
+    trace: StepTrace,
+    device: DeviceSpec,
+    host: HostSpec,
+    setup: MultiGpuSetup,
+    *,
+    single: StepPrediction | None = None,
+    times: PhaseTimes | None = None,
+    size: ModelSize | None = None,
+    costs: CostModel | None = None,
+    table: MultiGpuTable | None = None,
+) -> MultiGpuPrediction:
+    """Return a step that several devices share.
+
+    Args:
+        trace: The step on one device, with the batch that each device gets.
+        device: All of them are of this kind.
+        host: What issues the work.
+        setup: How many, and how they share it.
+        single: The step on one device, where it was predicted already.
+        times: Its times by phase, where they are known already.
+        size: The model; by default what the trace shows of it.
+        costs: The cost model; that which ships by default.
+        table: Costs of several devices; those that ship with the package by default.
+
+    Raises:
+        ValueError: There are fewer than two devices.
+    """
+    if single is None:
+        (single,) = predict_steps(trace, [device], host, costs=costs)
+    if size is None:
+        size = model_size(trace)
+    if table is None:
+        table = load_multi_gpu_table()
+    link = peer_link(
+        device,
+        setup.num_devices,
+        has_peer_access=setup.has_peer_access,
+        has_bridge=setup.has_bridge,
+    )
+    costs = shipped_costs() if costs is None else costs
+    if times is None:
+        times = phase_times(build_program(trace, costs=costs), device, host)
+    shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
+    value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
+    # DDP's buckets, and the sums of `nn.DataParallel`, hold the gradients a second time.
+    peak_memory_bytes = single.peak_memory_bytes + round(size.gradient_bytes)
+    return MultiGpuPrediction(
+        setup=setup,
+        step=msgspec.structs.replace(
+            single,
+            estimate=_estimate(value_ns, shared, single, host, table.log_sigma(setup.strategy)),
+            bound=_bound(shared, single),
+            host_ns=shared.host_ns,
+            launch_ns=max(0.0, shared.host_ns - single.host_ns + single.launch_ns),
+            device_busy_ns=single.device_busy_ns + shared.communication_ns,
+            peak_memory_bytes=peak_memory_bytes,
+            fits=peak_memory_bytes <= device.memory_bytes,
+            caveats=(*single.caveats, *_caveats(device, setup, link)),
+        ),
+        single=single,
+        communication_ns=shared.communication_ns,
+    )
+
+
+def shared_times(
+    times: PhaseTimes,
+    size: ModelSize,
+    setup: MultiGpuSetup,
+    link: PeerLink,
+    dispatch_ns: float,
+    table: MultiGpuTable,
+) -> SharedTimes:
+    """Return what limits a shared step.
+
+    Args:
+        times: The step on one device.
+        size: The model.
+        setup: The devices.
+        link: How they reach each other.
+        dispatch_ns: The host's time to dispatch an elementwise operator.
+        table: Costs of several devices.
+    """
+    match setup.strategy:
+        case Strategy.DATA_PARALLEL:
+            return _data_parallel_times(times, size, setup.num_devices, link, dispatch_ns, table)
+        case Strategy.DDP:
+            return _ddp_times(times, size, setup.num_devices, link, table)
+
+
+def shared_step_ns(shared: SharedTimes, times: PhaseTimes, single_ns: float) -> float:
+    """Return the time of a shared step.
+
+    What a lone step takes beyond its host's and device's way (waits, syncs) is kept.
+    """
+    lone_ns, _ = _ways_ns(times, start_ns=0.0, first_kernel_ns=0.0)
+    return shared.step_ns + max(0.0, single_ns - times.copy_ns - lone_ns)
+
+
+def lone_step_ns(times: PhaseTimes, *, overlap_loss_fraction: float) -> float:
+    """Return the time of the lone step where nothing but copies of the batch makes the host wait.
+
+    Args:
+        times: The step by phase.
+        overlap_loss_fraction: Share of the time in which host and device both work that is lost.
+    """
+    end_ns, _ = _ways_ns(times, start_ns=0.0, first_kernel_ns=0.0)
+    both_ns = max(0.0, times.host_ns + times.device_ns - end_ns)
+    return times.copy_ns + end_ns + overlap_loss_fraction * both_ns
+
+
+def _ways_ns(times: PhaseTimes, *, start_ns: float, first_kernel_ns: float) -> tuple[float, bool]:
+    """Return the end of a step, and whether the host's way through it is the longest.
+
+    The host issues the forward pass, then the backward pass; the device can be behind from the
+    start, or catch up with the host in the forward pass and fall behind in the backward pass.
+
+    Args:
+        times: The step as one device sees it.
+        start_ns: When the host begins to issue the forward pass.
+        first_kernel_ns: When the device may begin it.
+    """
+    host_ns = start_ns + times.host_ns
+    device_ns = max(
+        max(start_ns, first_kernel_ns) + times.device_ns,
+        start_ns + times.forward_host_ns + times.backward_device_ns + times.other_device_ns,
+    )
+    return max(host_ns, device_ns), host_ns >= device_ns
+
+
+def _data_parallel_times(
+    times: PhaseTimes,
+    size: ModelSize,
+    num_devices: int,
+    link: PeerLink,
+    dispatch_ns: float,
+    table: MultiGpuTable,
+) -> SharedTimes:
+    """Follow `torch.nn.DataParallel.forward`: scatter, replicate, apply in threads, gather.
+
+    A thread per device issues the backward pass, without the interpreter. It ends with the sum of
+    all gradients on the first device, which cannot begin before the last of them is there.
+    """
+    costs = table.data_parallel
+    num_tensors = size.num_parameter_tensors + size.num_buffer_tensors
+    replicate_ns = dispatch_ns * (
+        costs.step_dispatches
+        + costs.replica_dispatches * num_devices
+        + costs.tensor_dispatches * num_tensors
+        + costs.replica_tensor_dispatches * num_tensors * num_devices
+    )
+    further = num_devices - 1
+    shared = msgspec.structs.replace(
+        times,
+        forward_host_ns=times.forward_host_ns * (1 + costs.issue_fraction * further),
+        forward_device_ns=times.forward_device_ns * (1 + costs.slowest_fraction),
+        backward_device_ns=times.backward_device_ns * (1 + costs.slowest_fraction),
+    )
+    # The whole batch goes to the first device, before anything else.
+    copy_ns = times.copy_ns * num_devices
+    broadcast_all_ns = _packed_ns(size.parameter_bytes + size.buffer_bytes, num_devices, link)
+    sum_ns = _packed_ns(size.gradient_bytes, num_devices, link)
+    end_ns, is_host_bound = _ways_ns(
+        shared, start_ns=replicate_ns, first_kernel_ns=broadcast_all_ns
+    )
+    return SharedTimes(
+        step_ns=copy_ns + end_ns + sum_ns,
+        host_ns=replicate_ns + shared.host_ns,
+        communication_ns=broadcast_all_ns + sum_ns,
+        is_host_bound=is_host_bound,
+    )
+
+
+def _ddp_times(
+    times: PhaseTimes, size: ModelSize, num_devices: int, link: PeerLink, table: MultiGpuTable
+) -> SharedTimes:
+    """Every process issues its own step; gradients are exchanged while the backward pass runs."""
+    num_buckets = math.ceil(size.gradient_bytes / _BUCKET_BYTES)
+    reduce_ns = num_buckets * all_reduce_ns(
+        size.gradient_bytes / max(1, num_buckets), num_devices, link
+    )
+    buffers_ns = broadcast_ns(size.buffer_bytes, num_devices, link)
+    exposed_ns = max(table.ddp.exposed_fraction * reduce_ns, reduce_ns - times.backward_device_ns)
+    exposed_ns += table.ddp.local_ns_per_byte * size.gradient_bytes
+    shared = msgspec.structs.replace(
+        times,
+        forward_device_ns=times.forward_device_ns + buffers_ns,
+        backward_device_ns=times.backward_device_ns + exposed_ns,
+    )
+    end_ns, is_host_bound = _ways_ns(shared, start_ns=0.0, first_kernel_ns=0.0)
+    return SharedTimes(
+        step_ns=times.copy_ns + end_ns,
+        host_ns=times.host_ns,
+        communication_ns=reduce_ns + buffers_ns,
+        is_host_bound=is_host_bound,
+    )
+
+
+def _packed_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
+    return broadcast_ns(
+        num_bytes, num_devices, link, num_calls=math.ceil(num_bytes / _PACKET_BYTES)
+    )
+
+
+def _estimate(
+    value_ns: float,
+    shared: SharedTimes,
+    single: StepPrediction,
+    host: HostSpec,
+    factor_log_sigma: float,
+) -> Estimate:
+    """Return the interval: the error of the factor on top of that of the lone step.
+
+    Where the host limits only the shared step, it is the host's error that counts.
+    """
+    estimate = single.estimate
+    below, above = (
+        math.log(estimate.value_ns / estimate.low_ns),
+        math.log(estimate.high_ns / estimate.value_ns),
+    )
+    if shared.is_host_bound:
+        below, above = (max(width, Z_90 * host.log_sigma) for width in (below, above))
+    factor_width = Z_90 * factor_log_sigma
+    return Estimate(
+        value_ns=value_ns,
+        low_ns=value_ns * math.exp(-math.hypot(below, factor_width)),
+        high_ns=value_ns * math.exp(math.hypot(above, factor_width)),
+        source=Source.PREDICTED,
+    )
+
+
+def _bound(shared: SharedTimes, single: StepPrediction) -> Bound:
+    if shared.is_host_bound:
+        is_on_host = single.bound in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER, Bound.SYNC)
+        return single.bound if is_on_host else Bound.LAUNCH
+    # A lone step that is bound by launches is not bound by its kernels; the exchange is what the
+    # shared one waits for.
+    if single.bound is Bound.LAUNCH or 2 * shared.communication_ns > shared.step_ns:
+        return Bound.TRANSFER
+    return single.bound
+
+
+def _caveats(device: DeviceSpec, setup: MultiGpuSetup, link: PeerLink) -> tuple[Caveat, ...]:
+    ways = {
+        PeerPath.FABRIC: "reach each other over their boards' own links",
+        PeerPath.BRIDGE: "are bridged",
+        PeerPath.PCIE: "reach each other directly over PCIe",
+        PeerPath.HOST: "reach each other through the memory of the host",
+    }
+    if setup.has_peer_access is not None:
+        return ()
+    return (
+        Caveat(
+            code="assumed-peer-path",
+            message=f"Assumed that the {setup.num_devices} × {device.name} {ways[link.path]}.",
+        ),
+    )

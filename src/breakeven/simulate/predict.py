@@ -1,0 +1,164 @@
+"""The time of a step on devices that are not here, with its interval and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from breakeven.cost import Kernel
+from breakeven.device import DeviceSpec, HostSpec, Precision
+from breakeven.errors import Caveat
+from breakeven.simulate.bound import Bound
+from breakeven.simulate.cost_model import CostModel
+from breakeven.simulate.plan import Array
+from breakeven.simulate.prices import per_batch_ns
+from breakeven.simulate.program import build_program
+from breakeven.simulate.scenario import FAST, SLOW, TYPICAL, WITHOUT_EACH
+from breakeven.simulate.timelines import simulate
+from breakeven.timing import Estimate, Source
+from breakeven.trace import HostWork, StepTrace
+
+# What a process occupies before its first tensor: the CUDA context, and the kernels of torch,
+# cuBLAS and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the
+# last ten years.
+_CONTEXT_BYTES = 500_000_000
+
+_SCENARIOS = (TYPICAL, FAST, SLOW, *WITHOUT_EACH)
+_BOUNDS = tuple(Bound)
+
+
+class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A step on a device, predicted.
+
+    Args:
+        device: The device.
+        batch_size: Samples per step, where known.
+        estimate: Time of a step in steady state, with its 90 % interval.
+        bound: What limits it.
+        precision: Arithmetic of most of its FLOP on this device.
+        host_ns: The host's own work per step, waiting for nothing.
+        launch_ns: The part of it that issues the device's operators.
+        device_busy_ns: Kernels and copies per step.
+        loader_ns: What worker processes take for the batches of a step; 0 without them.
+        num_kernels: Kernels launched per step.
+        peak_memory_bytes: Largest memory in use, the CUDA context included.
+        fits: Whether that fits the device.
+        caveats: Reasons to trust the figures less.
+    """
+
+    device: DeviceSpec
+    batch_size: int | None
+    estimate: Estimate
+    bound: Bound
+    precision: Precision
+    host_ns: float
+    launch_ns: float
+    device_busy_ns: float
+    loader_ns: float
+    num_kernels: int
+    peak_memory_bytes: int
+    fits: bool
+    caveats: tuple[Caveat, ...] = ()
+
+
+def predict_steps(
+    traces: StepTrace | Sequence[StepTrace],
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    *,
+    costs: CostModel | None = None,
+    is_captured: bool = False,
+) -> tuple[StepPrediction, ...]:
+    """Return the step of each trace on each device.
+
+    Args:
+        traces: One step, or the same step at several batch sizes.
+        devices: Devices.
+        host: What issues the work.
+        costs: The cost model; that which ships by default.
+        is_captured: All launches are replayed from one CUDA graph.
+
+    Returns:
+        Predictions, the devices of the first trace first.
+    """
+    if isinstance(traces, StepTrace):
+        traces = (traces,)
+    if not traces or not devices:
+        return ()
+    programs = [build_program(trace, costs=costs) for trace in traces]
+    scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
+    timelines = simulate(programs, devices, host, scenarios=scenarios)
+    without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}
+    host_ns = timelines.host_busy_ns
+    predictions: list[StepPrediction] = []
+    for p, program in enumerate(programs):
+        peak_memory_bytes = program.trace.peak_memory_bytes + _CONTEXT_BYTES
+        num_kernels, caveats = program.num_kernels, program.caveats
+        loader_ns = sum(
+            per_batch_ns(event)
+            for event in program.trace.events
+            if isinstance(event, HostWork) and event.num_workers
+        )
+        main_precision = _main_precision(program.kernels)
+        for d, device in enumerate(devices):
+            precision, missing = _precision_on(device, main_precision)
+            times: Array = timelines.step_ns[p, d]
+            value_ns, low_ns, high_ns = (float(time) for time in times[:3])
+            predictions.append(
+                StepPrediction(
+                    device=device,
+                    batch_size=program.trace.batch_size,
+                    estimate=Estimate(
+                        value_ns=value_ns,
+                        low_ns=min(low_ns, value_ns),
+                        high_ns=max(high_ns, value_ns),
+                        source=Source.PREDICTED,
+                    ),
+                    bound=_bound(times[3:], timelines.device_busy_ns[p, d, 3:], host_ns[p, d, 3:]),
+                    precision=precision,
+                    host_ns=float(host_ns[p, d, 0]),
+                    launch_ns=float(host_ns[p, d, 0] - host_ns[p, d, without[Bound.LAUNCH]]),
+                    device_busy_ns=float(timelines.device_busy_ns[p, d, 0]),
+                    loader_ns=loader_ns,
+                    num_kernels=num_kernels,
+                    peak_memory_bytes=peak_memory_bytes,
+                    fits=peak_memory_bytes <= device.memory_bytes,
+                    caveats=(*caveats, *missing),
+                )
+            )
+    return tuple(predictions)
+
+
+def _bound(step_ns: Array, device_ns: Array, host_ns: Array) -> Bound:
+    """Return the resource without which the step is shortest, given the times without each.
+
+    Where two resources limit the step alike, removing either alone changes nothing; the one with
+    more work of its own decides then.
+    """
+    work_ns = device_ns + host_ns
+    remaining = {bound: (float(step_ns[i]), float(work_ns[i])) for i, bound in enumerate(_BOUNDS)}
+    return min(remaining, key=remaining.__getitem__)
+
+
+def _main_precision(kernels: Sequence[Kernel]) -> Precision:
+    flop: dict[Precision, float] = {}
+    for kernel in kernels:
+        flop[kernel.precision] = flop.get(kernel.precision, 0.0) + kernel.flop
+    return max(flop, key=flop.__getitem__, default=Precision.FP32)
+
+
+def _precision_on(device: DeviceSpec, precision: Precision) -> tuple[Precision, tuple[Caveat, ...]]:
+    """Return the precision in which the device computes, and a caveat where it has to emulate."""
+    if device.has_precision(precision):
+        return precision, ()
+    if precision is Precision.TF32:
+        # Devices without TF32 ignore the switch and compute in full fp32.
+        return Precision.FP32, ()
+    return precision, (
+        Caveat(
+            code="emulated-precision",
+            message=f"{device.name} has no {precision} arithmetic of its own; it is emulated.",
+        ),
+    )

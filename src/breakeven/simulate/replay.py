@@ -1,0 +1,181 @@
+"""One step on two timelines, in plain numbers: fast for one, and able to tell what happened when.
+
+The same rules as in `timelines`, which goes through many steps, devices and scenarios at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from breakeven.simulate.score import (
+    COPY,
+    KERNEL,
+    LAUNCHED,
+    LOADER,
+    RUN_IN_ORDER,
+    SYNC,
+    Point,
+    Score,
+)
+
+# Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
+# what is commonly observed. It matters only where more than that are issued without a wait.
+LAUNCH_QUEUE_DEPTH = 1024
+
+MIN_STEPS = 3
+MAX_STEPS = 40
+SETTLED_FRACTION = 1e-6
+
+NO_WAIT, UNLOGGED = -1, -2
+
+
+class Passed(NamedTuple):
+    """What a replay saw at one point; times since the start of the replay.
+
+    Args:
+        host_before_ns: When the host came from the point before.
+        issued_ns: When it was through with its own work before this point.
+        host_ns: When it went on.
+        device_before_ns: When the device was through with all before this point.
+        start_ns: When the device started on this point; where it did.
+        device_ns: When the device was through with this point.
+        loader_before_ns: When the loader's workers were through with the batch before.
+        loader_ns: When they were through with this one.
+        blocker: Position in the log of the launch whose start made room for this one; `NO_WAIT`
+            where there was room, `UNLOGGED` where that launch went by before the log began.
+    """
+
+    host_before_ns: float
+    issued_ns: float
+    host_ns: float
+    device_before_ns: float
+    start_ns: float
+    device_ns: float
+    loader_before_ns: float
+    loader_ns: float
+    blocker: int
+
+
+class Replay:
+    """Repeats a step.
+
+    Args:
+        score: The step.
+        queue_depth: Launches that may wait.
+    """
+
+    def __init__(self, score: Score, queue_depth: int = LAUNCH_QUEUE_DEPTH) -> None:
+        self._score = score
+        # A queue that holds a whole step never starves the device while the host waits for room,
+        # and what was launched before a wait has left it.
+        self._may_fill = (
+            score.num_launches > queue_depth and _most_unawaited(score.points) > queue_depth
+        )
+        self._room = queue_depth
+        self._queue: deque[tuple[int, float, int]] = deque()
+        self.host_ns = 0.0
+        self.device_ns = 0.0
+        self.loader_ns = 0.0
+        self._log: list[Passed] | None = None
+
+    @property
+    def end_ns(self) -> float:
+        """Return when host and device were through with what went by so far."""
+        return max(self.host_ns, self.device_ns)
+
+    def settle(self) -> float:
+        """Repeat the step until its period no longer changes, and return the period."""
+        end = period = 0.0
+        for num_steps in range(1, MAX_STEPS + 1):
+            self.advance()
+            before, before_period = end, period
+            end = self.end_ns
+            period = end - before
+            change = abs(period - before_period)
+            if num_steps >= MIN_STEPS and change <= SETTLED_FRACTION * period:
+                break
+        return period
+
+    def advance(self) -> None:
+        """Let one step go by."""
+        host, device, loader = self.host_ns + self._score.lead_ns, self.device_ns, self.loader_ns
+        latency_ns, gap_ns = self._score.latency_ns, self._score.gap_ns
+        may_fill, queue, log = self._may_fill, self._queue, self._log
+        room, blocker, start = self._room, NO_WAIT, 0.0
+        for kind, before_ns, own_ns, launches in self._score.points:
+            host_before, device_before, loader_before = host, device, loader
+            host += before_ns
+            issued = host
+            if may_fill and kind in LAUNCHED:
+                room -= 1 if launches is None else launches.count
+                # An entry leaves the queue when it starts.
+                while room < 0 and queue:
+                    count, started, entry = queue.popleft()
+                    room += count
+                    if started > host:
+                        host, blocker = started, entry
+            if kind in RUN_IN_ORDER:
+                device += gap_ns
+                if host + latency_ns > device:
+                    device = host + latency_ns
+                start = device
+                device += own_ns
+                if may_fill and kind == KERNEL:
+                    queue.append((1, start, len(log) if log is not None else UNLOGGED))
+            elif kind == SYNC:
+                if device > host:
+                    host = device
+                host += own_ns
+            elif kind == COPY:
+                if device > host:
+                    host = device
+                start = host
+                host += own_ns
+                device = host
+            elif kind == LOADER:
+                loader += own_ns
+                if loader > host:
+                    host = loader
+            elif launches is not None:
+                start = max(device + launches.gap_ns, host + launches.latency_ns)
+                host += launches.more_ns
+                # Launches of equal kernels end with the first or the last as the bottleneck.
+                device = max(start + own_ns, host + launches.tail_ns)
+                if may_fill:
+                    entry = len(log) if log is not None else UNLOGGED
+                    queue.append((launches.count, device - launches.last_ns, entry))
+            if log is not None:
+                log.append(
+                    Passed(
+                        host_before, issued, host, device_before, start, device,
+                        loader_before, loader, blocker,
+                    )
+                )  # fmt: skip
+                blocker = NO_WAIT
+        self.host_ns, self.device_ns, self.loader_ns, self._room = host, device, loader, room
+
+    def logged(self, num_steps: int) -> list[Passed]:
+        """Let steps go by, and return what happened at each of their points."""
+        self._log = []
+        for _ in range(num_steps):
+            self.advance()
+        log, self._log = self._log, None
+        return log
+
+
+def _most_unawaited(points: Sequence[Point]) -> float:
+    """Return the most launches that the host may issue from one wait for the device to the next.
+
+    Steps follow each other, so those after the last wait of one add to those before the first of
+    the next; without any wait there is no end to them.
+    """
+    runs = [0]
+    for kind, _, _, launches in points:
+        if kind in (SYNC, COPY):
+            runs.append(0)
+        elif kind in LAUNCHED:
+            runs[-1] += 1 if launches is None else launches.count
+    return max(*runs, runs[0] + runs[-1]) if len(runs) > 1 else math.inf

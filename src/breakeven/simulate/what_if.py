@@ -1,0 +1,167 @@
+"""What a change of a step would bring, on one device: fast enough to try many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.simulate.attribute import attribution_of
+from breakeven.simulate.attribution import Attribution
+from breakeven.simulate.critical_path import CriticalPath, critical_path
+from breakeven.simulate.edit import Edit
+from breakeven.simulate.program import Program, lowered
+from breakeven.simulate.replay import Replay
+from breakeven.simulate.scenario import FAST, MIXED, SLOW, TYPICAL, Z_90, Scenario
+from breakeven.simulate.score import Score, Touched, price
+from breakeven.simulate.spans import Timeline, timeline_of
+from breakeven.simulate.tape import Lowered, Mask, Tape, record
+from breakeven.timing import Estimate, Source
+
+_CORNERS = (TYPICAL, FAST, SLOW, *MIXED)
+# What is removed and what replaces it err apart from the rest of the step and from each other; two
+# independent errors are as likely this far off together as one alone is by `Z_90`.
+_APART = Z_90 / math.sqrt(2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfResult:
+    """A step after a change.
+
+    Args:
+        fixed: The step, as `predict_steps` would give it.
+        gain_fraction: Part of the unchanged step that is saved; negative where it gets slower.
+        gain_low_fraction: Lower end of its 90 % interval.
+        gain_high_fraction: Upper end.
+    """
+
+    fixed: Estimate
+    gain_fraction: float
+    gain_low_fraction: float
+    gain_high_fraction: float
+
+
+class WhatIf:
+    """A step on one device, and what becomes of it when something changes.
+
+    Args:
+        program: The step.
+        device: What runs it.
+        host: What issues the work.
+    """
+
+    scenario = TYPICAL
+
+    def __init__(self, program: Program, device: DeviceSpec, host: HostSpec) -> None:
+        self._program = program
+        self._tape = record(program, device, host)
+        self._base_ns: dict[Scenario, float] = {}
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the typical step in detail."""
+        return timeline_of(self._tape, self.scenario)
+
+    @cached_property
+    def step(self) -> Estimate:
+        """Return the step as it is."""
+        return _estimate(*(self._unchanged_ns(scenario) for scenario in (TYPICAL, FAST, SLOW)))
+
+    def attribution(self) -> Attribution:
+        """Return what the typical step is spent on."""
+        score, path = self._path
+        return attribution_of(self._program, self._tape, score, path, self.step.value_ns)
+
+    def critical_events(self) -> frozenset[tuple[int, bool]]:
+        """Return the events on the critical path, each with whether it is so on the device."""
+        score, path = self._path
+        rows, events = score.rows, self._tape.rows.event
+        return frozenset(
+            (int(events[rows[piece.point]]), piece.spent.is_on_device) for piece in path.pieces
+        )
+
+    @cached_property
+    def _path(self) -> tuple[Score, CriticalPath]:
+        score = price(self._tape, self.scenario, is_merged=False)
+        return score, critical_path(score)
+
+    def fixed(self, edit: Edit | None, scenario: Scenario = TYPICAL) -> WhatIfResult:
+        """Return the step after a change.
+
+        The gain is that of the typical step. Its interval covers host and kernels being off
+        together, in either direction, or one against the other; and the events that the edit
+        removes and those that it brings being off by themselves.
+
+        Args:
+            edit: What changes of the step's events; None where nothing does.
+            scenario: Circumstances after it; its deviations are not used.
+        """
+        tape, is_gone, is_new = self._tape, None, None
+        if edit is not None:
+            tape, is_gone, is_new = self._tape.edited(self._replaced(edit))
+        fixed_ns = [_step_ns(tape, _moved(scenario, corner)) for corner in _CORNERS]
+        base_ns = [self._unchanged_ns(corner) for corner in _CORNERS]
+        gains = [_gain(base, fixed) for base, fixed in zip(base_ns, fixed_ns, strict=True)]
+        if is_gone is not None and is_new is not None:
+            for sign in (-1.0, 1.0):
+                apart = Scenario(deviation=sign * _APART)
+                base = _step_ns(self._tape, TYPICAL, _touched(is_gone, apart))
+                against = _moved(scenario, Scenario(deviation=-sign * _APART))
+                fixed = _step_ns(tape, _moved(scenario, TYPICAL), _touched(is_new, against))
+                gains.append(_gain(base, fixed))
+        return WhatIfResult(
+            fixed=_estimate(*fixed_ns[:3]),
+            gain_fraction=gains[0],
+            gain_low_fraction=min(gains),
+            gain_high_fraction=max(gains),
+        )
+
+    def _unchanged_ns(self, scenario: Scenario) -> float:
+        if scenario not in self._base_ns:
+            self._base_ns[scenario] = _step_ns(self._tape, scenario)
+        return self._base_ns[scenario]
+
+    def _replaced(self, edit: Edit) -> Mapping[int, tuple[Lowered, ...]]:
+        """Return what changes by position: events, and under other settings their kernels."""
+        trace, costs = self._program.trace, self._program.costs
+        settings = trace.settings if edit.settings is None else edit.settings
+        replaced = {
+            index: tuple((event, lowered(event, settings, costs)) for event in events)
+            for index, events in edit.replaced.items()
+        }
+        if settings != trace.settings:
+            old = enumerate(zip(trace.events, self._program.lowerings, strict=True))
+            for index, (event, lowering) in old:
+                changed = lowered(event, settings, costs)
+                if changed != lowering and index not in replaced:
+                    replaced[index] = ((event, changed),)
+        return replaced
+
+
+def _step_ns(tape: Tape, scenario: Scenario, touched: Touched | None = None) -> float:
+    score = price(tape, scenario, touched=touched)
+    return score.step_ns(Replay(score).settle())
+
+
+def _touched(rows: Mask, scenario: Scenario) -> Touched | None:
+    return Touched(rows=rows, scenario=scenario) if rows.any() else None
+
+
+def _moved(scenario: Scenario, corner: Scenario) -> Scenario:
+    """Return a scenario with the deviations of another."""
+    return replace(scenario, deviation=corner.deviation, kernel_deviation=corner.kernel_deviation)
+
+
+def _gain(base_ns: float, fixed_ns: float) -> float:
+    return 1.0 - fixed_ns / base_ns if base_ns > 0 else 0.0
+
+
+def _estimate(value_ns: float, low_ns: float, high_ns: float) -> Estimate:
+    return Estimate(
+        value_ns=value_ns,
+        low_ns=min(low_ns, value_ns),
+        high_ns=max(high_ns, value_ns),
+        source=Source.PREDICTED,
+    )

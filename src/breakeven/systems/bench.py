@@ -1,0 +1,263 @@
+"""Where systems are run: scripts measured on this CPU, their steps predicted on GPUs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+
+from msgspec.structs import replace
+
+import breakeven.workloads
+from breakeven.calibrate import check_host_name, find_host, named_host
+from breakeven.capture import Launcher, PlainRun, find_target
+from breakeven.check import DevicePath, Progress, Runs, SilentProgress
+from breakeven.device import HERE, HostSpec, find_device
+from breakeven.errors import BreakevenError
+from breakeven.processor import num_cores
+from breakeven.simulate import StepPrediction, predict_steps
+from breakeven.store import machine_lock
+from breakeven.systems.bench_progress import BenchProgress
+from breakeven.trace import StepTrace
+from breakeven.verdict import HostSummary, PublishedPoint, SweepAxis, SweepReport
+
+_SCRIPTS = Path(breakeven.workloads.__file__).parent / "scripts"
+
+
+def script_path(script: str) -> Path:
+    """Return where the script of a system lies.
+
+    Args:
+        script: Its file name: ``disc_mlp.py``.
+    """
+    return _SCRIPTS / script
+
+
+class Bench:
+    """Runs the scripts of systems, and remembers what it has run.
+
+    Use as a context manager: leaving it ends every process, also on Ctrl-C.
+
+    Args:
+        host: ``here``, or the name of another host that would feed the GPUs.
+        time_limit_s: Limit of each run, in seconds.
+        progress: Is told what happens, as details of the stage that it is in.
+
+    Raises:
+        BreakevenError: There is no such host.
+    """
+
+    def __init__(
+        self, *, host: str = "here", time_limit_s: float = 120.0, progress: Progress | None = None
+    ) -> None:
+        check_host_name(host)
+        self._host_name = host
+        self._time_limit_s = time_limit_s
+        self._progress = progress or SilentProgress()
+        self._stack = ExitStack()
+        self._plain: dict[tuple[str, tuple[str, ...], int, float], PlainRun] = {}
+        self._num_threads = 0
+        # What is known of each step that was measured and recorded.
+        self._paths: list[DevicePath] = []
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """Return what starts processes with torch in them; started when it is first needed."""
+        launcher = self._stack.enter_context(Launcher())
+        launcher.ready()
+        return launcher
+
+    @cached_property
+    def host(self) -> HostSpec:
+        """Return what feeds the GPUs."""
+        return self._here if self._host_name == HERE else named_host(self._host_name)
+
+    @cached_property
+    def _here(self) -> HostSpec:
+        return find_host(HERE, self.launcher)
+
+    def time_limit_s(self, least_s: float) -> float:
+        """Return the limit of a run that is known to need longer than others may.
+
+        Args:
+            least_s: What it is given in any case, in seconds.
+        """
+        return max(least_s, self._time_limit_s)
+
+    @property
+    def torch_version(self) -> str:
+        """Return the torch that runs the scripts."""
+        return self.launcher.ready().torch_version
+
+    def measure(
+        self, script: str, *arguments: str, num_threads: int = 0, budget_s: float = 1.0
+    ) -> PlainRun:
+        """Time the step of a script on this CPU; what was timed before is not timed again.
+
+        Args:
+            script: File name in ``workloads/scripts``.
+            arguments: ``sys.argv[1:]`` of the script.
+            num_threads: torch's intra-op threads; 0 for its own default.
+            budget_s: How long to take samples once steps run.
+
+        Raises:
+            BreakevenError: The script gave no answer.
+        """
+        key = (script, arguments, num_threads, budget_s)
+        if key not in self._plain:
+            runs = self._runs(script, arguments, num_threads=num_threads, budget_s=budget_s)
+            with machine_lock(self._tell_wait):
+                self._plain[key] = runs.measure()
+            if num_threads == 0:
+                self._num_threads = self._plain[key].num_threads
+        return self._plain[key]
+
+    def step(self, script: str, *arguments: str, num_threads: int = 0) -> StepTrace:
+        """Return the step of a script as a GPU would run it.
+
+        It is recorded on a pretended GPU; what the host does beside operators takes as long as in
+        the measured step.
+
+        Args:
+            script: File name in ``workloads/scripts``.
+            arguments: ``sys.argv[1:]`` of the script.
+            num_threads: torch's intra-op threads in the measured step; 0 for its own default.
+
+        Raises:
+            BreakevenError: The script gave no answer.
+        """
+        plain = self.measure(script, *arguments, num_threads=num_threads)
+        traced = self._runs(script, arguments).trace()
+        path = DevicePath(traced, plain)
+        self._paths.append(path)
+        return path.step
+
+    def predict(
+        self,
+        traces: StepTrace | Sequence[StepTrace],
+        devices: Sequence[str],
+        *,
+        host: str | None = None,
+    ) -> tuple[StepPrediction, ...]:
+        """Return the step of each trace on each device, the devices of the first trace first.
+
+        Args:
+            traces: One step or several.
+            devices: Names of GPUs.
+            host: Name of the host that feeds them; that of the bench by default.
+
+        Raises:
+            BreakevenError: A device or host is unknown.
+        """
+        named = None if host is None else named_host(host)
+        specs = [find_device(name) for name in devices]
+        return tuple(
+            prediction
+            for trace in ((traces,) if isinstance(traces, StepTrace) else traces)
+            for prediction in predict_steps(trace, specs, self.feeding(trace, named))
+        )
+
+    def feeding(self, trace: StepTrace, host: HostSpec | None = None) -> HostSpec:
+        """Return what feeds the GPUs, with what is known of its work on this step.
+
+        Args:
+            trace: A step; what this bench has measured is known.
+            host: That of the bench by default.
+        """
+        host = host or self.host
+        for path in self._paths:
+            if path.step is trace:
+                return path.feeding(host, self._here)
+        return host
+
+    def sweep(
+        self,
+        script: str,
+        *arguments: str,
+        axes: Sequence[SweepAxis],
+        devices: Sequence[str],
+        published: Sequence[PublishedPoint] = (),
+        host: str | None = None,
+    ) -> SweepReport:
+        """Measure a script over a grid on this CPU, and predict it on GPUs.
+
+        What was measured before with the same script, machine and versions is taken from the
+        sweep's store.
+
+        Args:
+            script: File name in ``workloads/scripts``.
+            arguments: ``sys.argv[1:]`` of the script, with ``{NAME}`` where an axis enters.
+            axes: The grid.
+            devices: Names of GPUs.
+            published: Figures of others that lie on the axes.
+            host: Name of the host that feeds the GPUs; that of the bench by default.
+
+        Raises:
+            BreakevenError: The script gave no answer, or a device or host is unknown.
+        """
+        from breakeven.sweep import LocalEngine, sweep_target
+
+        progress = BenchProgress(self._progress, _label(script, arguments))
+        report = sweep_target(
+            str(script_path(script)),
+            axes=axes,
+            arguments=arguments,
+            devices=devices,
+            host=self._host_name if host is None else host,
+            time_limit_s=self._time_limit_s,
+            engine=LocalEngine(self.launcher, progress),
+            progress=progress,
+        )
+        return replace(report, target=script, published=tuple(published))
+
+    def host_summary(self) -> HostSummary:
+        """Return the machine that feeds the devices.
+
+        Its threads are those of the steps measured so far; where none was, the processors that
+        this process may use.
+        """
+        return HostSummary(
+            name=self.host.name,
+            num_threads=self._num_threads or num_cores(),
+            source=self.host.source,
+            torch_version=self.torch_version,
+            python_version=platform.python_version(),
+        )
+
+    def _tell_wait(self) -> None:
+        self._progress.detail("waiting for another breakeven process, which is measuring")
+
+    def _runs(
+        self,
+        script: str,
+        arguments: Sequence[str],
+        *,
+        num_threads: int = 0,
+        budget_s: float = 1.0,
+    ) -> Runs:
+        path = script_path(script)
+        if not path.is_file():
+            raise BreakevenError(f"breakeven ships no script {script!r}")
+        return Runs(
+            self.launcher,
+            replace(find_target(str(path), arguments), label=script),
+            self._time_limit_s,
+            BenchProgress(self._progress, _label(script, arguments, num_threads)),
+            num_threads=num_threads,
+            budget_s=budget_s,
+        )
+
+
+def _label(script: str, arguments: Sequence[str], num_threads: int = 0) -> str:
+    words = [script, *arguments]
+    if num_threads:
+        words.append(f"({num_threads} thread{'' if num_threads == 1 else 's'})")
+    return " ".join(words)

@@ -1,0 +1,181 @@
+"""rnn-stream: a small recurrent network at a small and a large batch, as asked on Colab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from breakeven.capture import PlainRun
+from breakeven.simulate import StepPrediction
+from breakeven.systems.bands import RNN_STREAM_BANDS, RNN_STREAM_FACTOR
+from breakeven.systems.bench import Bench
+from breakeven.systems.claims import judge, ratio_of
+from breakeven.systems.published import RNN_STREAM_SOURCE, RNN_STREAM_SPEEDS, StreamSpeed
+from breakeven.timing import Estimate
+from breakeven.units import NS_PER_S, format_digits
+from breakeven.verdict import (
+    Cell,
+    Claim,
+    ClaimOutcome,
+    ColumnKind,
+    RowSource,
+    SystemReport,
+    SystemTable,
+    TableColumn,
+    TableRow,
+)
+
+_SCRIPT = "rnn_stream.py"
+# GPUs of Colab's free tier, each with the processor that Colab's machines with it mostly had.
+_COLAB = (("T4", "Xeon CPU @ 2.20GHz"), ("K80", "Xeon CPU @ 2.30GHz"))
+_GPUS_HERE = ("T4", "K80", "RTX 4090", "A100 SXM4 80GB")
+# Colab's two virtual processors are the two hyperthreads of one core.
+_COLAB_THREADS = 1
+# A run ends once its steps have taken that long; those of the large batch are slow.
+_BUDGET_S = 2.0
+
+_COLUMNS = (
+    TableColumn(name="device", kind=ColumnKind.TEXT),
+    TableColumn(name="fed by", kind=ColumnKind.TEXT),
+    TableColumn(name="step", kind=ColumnKind.TIME_NS),
+    TableColumn(name="it/s", kind=ColumnKind.PER_SECOND),
+    TableColumn(name="vs CPU", kind=ColumnKind.RATIO),
+)
+
+
+class RnnStream:
+    """A recurrent network of 256 units that predicts the next frame of 100 or 10,000 streams."""
+
+    name = "rnn-stream"
+    title = "an RNN of 256 units over a stream of frames, batch 100 against 10,000"
+    published_in = RNN_STREAM_SOURCE
+
+    def run(self, bench: Bench) -> SystemReport:
+        """Measure both batch sizes here, and predict Colab's GPUs on hosts like Colab's."""
+        batches = [_run_batch(bench, speed) for speed in RNN_STREAM_SPEEDS]
+        return SystemReport(
+            name=self.name,
+            title=self.title,
+            published_in=self.published_in,
+            script=_SCRIPT,
+            host=bench.host_summary(),
+            tables=tuple(table for table, _ in batches),
+            claims=tuple(claim for _, claims in batches for claim in claims),
+        )
+
+
+def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Claim, ...]]:
+    options = ("--batch-size", str(speed.batch_size))
+    one_thread = bench.measure(_SCRIPT, *options, num_threads=_COLAB_THREADS, budget_s=_BUDGET_S)
+    all_threads = bench.measure(_SCRIPT, *options, budget_s=_BUDGET_S)
+    trace = bench.step(_SCRIPT, *options)
+    colab = [bench.predict(trace, (gpu,), host=host)[0] for gpu, host in _COLAB]
+    here = bench.predict(trace, _GPUS_HERE)
+    rows = (
+        *_published_rows(speed),
+        *_cpu_rows(one_thread, all_threads),
+        *(
+            _gpu_row(prediction, host, one_thread)
+            for prediction, (_, host) in zip(colab, _COLAB, strict=True)
+        ),
+        *(_gpu_row(prediction, bench.host.name, one_thread) for prediction in here),
+    )
+    table = SystemTable(
+        title=f"Batch {speed.batch_size:,}",
+        columns=_COLUMNS,
+        rows=rows,
+        note="vs CPU: against one thread of the CPU measured here, for Colab's two virtual "
+        "processors are one core; in the published rows against Colab's own CPU.",
+    )
+    # The GPUs of Colab are the first ones that are predicted on this host as well.
+    claims = (
+        _ratio_claim(speed, prediction, host, one_thread, fed_from_here)
+        for prediction, (_, host), fed_from_here in zip(
+            colab, _COLAB, here[: len(_COLAB)], strict=True
+        )
+    )
+    return table, tuple(claims)
+
+
+def _published_rows(speed: StreamSpeed) -> Iterator[TableRow]:
+    for device, per_s, ratio in (
+        ("CPU (Colab)", speed.cpu_per_s, 1.0),
+        ("GPU (Colab)", speed.gpu_per_s, speed.ratio),
+    ):
+        cells: tuple[Cell, ...] = (device, "", NS_PER_S / per_s, per_s, ratio)
+        yield TableRow(source=RowSource.PUBLISHED, cells=cells)
+
+
+def _cpu_rows(one_thread: PlainRun, all_threads: PlainRun) -> Iterator[TableRow]:
+    base = one_thread.measurement.estimate
+    num_runs = 1 if all_threads.num_threads == one_thread.num_threads else 2
+    for run in (one_thread, all_threads)[:num_runs]:
+        num_threads = run.num_threads
+        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
+        yield _row(RowSource.MEASURED, f"this CPU, {threads}", "", run.measurement.estimate, base)
+
+
+def _gpu_row(prediction: StepPrediction, host: str, cpu: PlainRun) -> TableRow:
+    return _row(
+        RowSource.PREDICTED,
+        prediction.device.name,
+        host,
+        prediction.estimate,
+        cpu.measurement.estimate,
+    )
+
+
+def _row(source: RowSource, device: str, host: str, step: Estimate, cpu: Estimate) -> TableRow:
+    cells: tuple[Cell, ...] = (
+        device,
+        host,
+        step,
+        NS_PER_S / step.value_ns,
+        cpu.value_ns / step.value_ns,
+    )
+    return TableRow(source=source, cells=cells)
+
+
+def _ratio_claim(
+    speed: StreamSpeed,
+    gpu: StepPrediction,
+    host: str,
+    cpu: PlainRun,
+    fed_from_here: StepPrediction,
+) -> Claim:
+    ratio = ratio_of(cpu.measurement.estimate, gpu.estimate)
+    of_this_machine = ratio_of(cpu.measurement.estimate, fed_from_here.estimate)
+    judged = judge(ratio.value, ratio.low, ratio.high, RNN_STREAM_BANDS[speed.batch_size])
+    cpu_per_s = NS_PER_S / cpu.measurement.estimate.value_ns
+    gpu_per_s = NS_PER_S / gpu.estimate.value_ns
+    return Claim(
+        claim=f"At batch {speed.batch_size:,} a {gpu.device.name} on a host like Colab's is "
+        f"{format_digits(speed.ratio, 2)} times as fast as the CPU, within a factor of "
+        f"{format_digits(RNN_STREAM_FACTOR)}",
+        published=f"{format_digits(speed.ratio, 2)}× ({format_digits(speed.gpu_per_s)} against "
+        f"{format_digits(speed.cpu_per_s)} it/s)",
+        ours=f"{ratio}: {format_digits(gpu_per_s)} it/s fed by {host}, against "
+        f"{format_digits(cpu_per_s)} here",
+        outcome=judged.outcome,
+        because=judged.remark
+        + _because(judged.outcome, speed, gpu_per_s, cpu_per_s)
+        + f" Fed by this machine itself: {of_this_machine}.",
+    )
+
+
+def _because(outcome: ClaimOutcome, speed: StreamSpeed, gpu_per_s: float, cpu_per_s: float) -> str:
+    """Return where the two machines differ, each side by itself."""
+    sides = (
+        f"The GPU makes {_times(gpu_per_s / speed.gpu_per_s)} the published it/s, this CPU "
+        f"{_times(cpu_per_s / speed.cpu_per_s)} those of Colab's"
+    )
+    if outcome is ClaimOutcome.AGREES:
+        return f"{sides}."
+    reason = (
+        "ours runs torch of today and makes its frames on the GPU; how the source's loop was fed "
+        "is not told"
+    )
+    return f"{sides}: {reason}."
+
+
+def _times(ratio: float) -> str:
+    return f"{format_digits(ratio, 2)}×"

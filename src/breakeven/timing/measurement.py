@@ -1,0 +1,219 @@
+"""Measured step times and what they say."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import exp, lgamma, log
+
+import msgspec
+import numpy as np
+
+from breakeven.timing.estimate import Estimate, Source
+
+CONFIDENCE = 0.90
+# Code of the caveat on a measurement taken while other processes used the machine.
+BUSY_MACHINE = "busy-machine"
+# And of that on one from which what other work held up could be left out.
+BUSY_BESIDE = "busy-beside"
+# Of all processors, used by other processes: above this a measurement says little.
+BUSY_FRACTION = 0.15
+
+# What a few samples are widened by at least: the spread of one machine from run to run.
+_LEAST_FACTOR = 1.1
+# Of two samples the range says little: it must be widened on either side by this power of the
+# ratio of its ends to hold the median of a lognormal time in 90 % of cases. Three and four need
+# no more than the ratio itself.
+# Source: Student's t with one degree of freedom, (6.31 - 1) / 2, on logarithms of the times.
+_POWER_OF_TWO_SAMPLES = 2.66
+# So little of a sample may have been waited for it to count as undisturbed, and so many of those
+# are enough.
+_CALM_FRACTION = 0.02
+_LEAST_CALM = 5
+# Threads wait beside each other: of a disturbed sample so much is its own at least.
+_LEAST_OWN_FRACTION = 0.02
+# A sample that is longer than the median by this factor contains more than a step. Of those that
+# contain much more there must be so many, and they are waited for where they take so much of it.
+_LONGER = 1.5
+_MUCH_LONGER = 3.0
+_LEAST_LONGER = 3
+_MUCH_OF_TIME = 0.1
+# Standard deviations of a normal distribution that hold 90 % of it.
+_NORMAL_90 = 1.645
+# One sample says nothing of its spread. A first step is often twice as long as the later ones.
+_FACTOR_OF_ONE_SAMPLE = 2.0
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """Raw samples of a step's time on a device that is present.
+
+    Args:
+        samples_ns: Duration of every step, in order, warm-up included.
+        num_warmup: Leading samples that belong to the warm-up.
+        waited_ns: Of each sample, how long a thread that computes it was kept from running by other
+            work; empty where that is not known.
+        is_bound: Other work held up the steps, and nobody knows by how much: they take no longer.
+    """
+
+    samples_ns: tuple[int, ...]
+    num_warmup: int = 0
+    waited_ns: tuple[int, ...] = ()
+    is_bound: bool = False
+
+    @property
+    def steady_ns(self) -> tuple[int, ...]:
+        """Return the samples that count; none is below the clock's resolution of 1 ns.
+
+        They are those after the warm-up which no other work disturbed, and all of those where too
+        few were left alone.
+        """
+        calm = self._calm_ns()
+        return self._warm_ns if len(calm) < self._least_calm else calm
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Return whether other work disturbed so many samples that they say only a bound."""
+        return self.is_bound or len(self._calm_ns()) < self._least_calm
+
+    @property
+    def other(self) -> Estimate | None:
+        """Return the time per step of what is done between some of the steps.
+
+        Rollouts, evaluations, checkpoints: what makes a few samples much longer than the rest.
+        None where they take much of the time and are too few to tell how often they come, or the
+        samples are disturbed; 0 where there are none.
+        """
+        own_ns = self._own_ns()
+        much_longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
+        if self.is_disturbed or self.has_rare_work:
+            return None
+        more_ns = own_ns[own_ns > _LONGER * self.median_ns] - self.median_ns
+        if not len(much_longer_ns):
+            more_ns = more_ns[:0]
+        value_ns = float(more_ns.sum()) / len(own_ns)
+        off = _count_error(much_longer_ns)
+        return Estimate(
+            value_ns=value_ns,
+            low_ns=value_ns / (1 + off),
+            high_ns=value_ns * (1 + off),
+            source=Source.MEASURED,
+        )
+
+    @property
+    def longer(self) -> tuple[int, ...]:
+        """Return the numbers of the samples that contain more than a step, from 0."""
+        (found,) = np.nonzero(self._own_ns() > _LONGER * self.median_ns)
+        return tuple(self.num_warmup + int(number) for number in found)
+
+    @property
+    def has_rare_work(self) -> bool:
+        """Return whether something is done between some of the steps, too rarely to tell."""
+        own_ns = self._own_ns()
+        longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
+        is_much = longer_ns.sum() > _MUCH_OF_TIME * own_ns.sum()
+        return bool(is_much) and 0 < len(longer_ns) < _LEAST_LONGER
+
+    def _own_ns(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        own_ns = np.array(self._warm_ns, dtype=np.float64)
+        return own_ns - np.array(self.waited_ns[self.num_warmup :]) if self.waited_ns else own_ns
+
+    @property
+    def _warm_ns(self) -> tuple[int, ...]:
+        return tuple(max(1, sample) for sample in self.samples_ns[self.num_warmup :])
+
+    @property
+    def _least_calm(self) -> int:
+        return min(_LEAST_CALM, len(self.samples_ns) - self.num_warmup)
+
+    def _calm_ns(self) -> tuple[int, ...]:
+        if not self.waited_ns:
+            return self._warm_ns
+        waited_ns = self.waited_ns[self.num_warmup :]
+        return tuple(
+            sample
+            for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
+            if waited <= _CALM_FRACTION * sample
+        )
+
+    @property
+    def median_ns(self) -> float:
+        """Return the median of the samples after the warm-up."""
+        return float(np.median(self.steady_ns))
+
+    @property
+    def mean_ns(self) -> float:
+        """Return the mean of the samples that count, those that contain more than a step aside.
+
+        Where steps differ, as with batches of another length each, it is what many of them take.
+        """
+        steady_ns = np.array(self.steady_ns, dtype=np.float64)
+        return float(steady_ns[steady_ns <= _MUCH_LONGER * self.median_ns].mean())
+
+    @property
+    def own_ns(self) -> float:
+        """Return the median without what a disturbed step waited, where that is known."""
+        if self.is_bound or not self.is_disturbed:
+            return self.median_ns
+        least_ns = _LEAST_OWN_FRACTION * np.array(self._warm_ns, dtype=np.float64)
+        return float(np.median(np.maximum(self._own_ns(), least_ns)))
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the median with its confidence interval, free of assumptions on the shape.
+
+        With fewer samples than the confidence needs, the interval is their whole range, widened
+        at both ends by the ratio of its ends (by more where there are only two, by at least 10 %,
+        and by a factor of 2 where there is but one): said wide rather than too narrow. Where other
+        work disturbed them, it begins at what is left of the shortest without its waiting.
+        """
+        ordered = sorted(self.steady_ns)
+        rank = _interval_rank(len(ordered), CONFIDENCE)
+        if rank is None:
+            least = _FACTOR_OF_ONE_SAMPLE if len(ordered) == 1 else _LEAST_FACTOR
+            power = _POWER_OF_TWO_SAMPLES if len(ordered) == 2 else 1.0
+            factor = max((ordered[-1] / ordered[0]) ** power, least)
+            low, high = ordered[0] / factor, ordered[-1] * factor
+        else:
+            low, high = ordered[rank], ordered[-1 - rank]
+        if self.is_disturbed:
+            low, high = min(low, self._least_own_ns()), max(high, ordered[-1])
+        return Estimate(value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED)
+
+    def _least_own_ns(self) -> float:
+        """Return the least that a step may take where nothing waits."""
+        if self.is_bound:
+            return _LEAST_OWN_FRACTION * min(self._warm_ns)
+        waited_ns = self.waited_ns[self.num_warmup :]
+        return min(
+            max(sample - waited, _LEAST_OWN_FRACTION * sample)
+            for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
+        )
+
+
+def _count_error(durations_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """Return how far the sum of what comes now and then may be off, relative, in 90 % of cases.
+
+    One of them more or less may have been seen, and they differ among each other.
+    """
+    count = len(durations_ns)
+    if not count:
+        return 0.0
+    spread = float(durations_ns.std() / durations_ns.mean())
+    return 1 / count + _NORMAL_90 * spread / count**0.5
+
+
+@cache
+def _interval_rank(count: int, confidence: float) -> int | None:
+    """Return r such that the r-th smallest and r-th largest of ``count`` enclose the median.
+
+    Source: order-statistic interval, the binomial distribution with p = 1/2; see B. C. Arnold,
+    N. Balakrishnan, H. N. Nagaraja, "A First Course in Order Statistics", 2008, section 7.1.
+    """
+    outside, rank = 0.0, None
+    for lowest in range(count // 2):
+        # By logarithms: of thousands of samples the numbers themselves have thousands of digits.
+        ways = lgamma(count + 1) - lgamma(lowest + 1) - lgamma(count - lowest + 1)
+        outside += 2 * exp(ways - count * log(2))
+        if 1 - outside < confidence:
+            break
+        rank = lowest
+    return rank

@@ -1,0 +1,311 @@
+"""One step at every batch size, from the same step traced at two."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from breakeven.errors import BreakevenError
+from breakeven.trace.events import (
+    Copy,
+    Event,
+    GraphLaunch,
+    HostWork,
+    Location,
+    Op,
+    Phase,
+    Sync,
+    TensorSpec,
+)
+from breakeven.trace.step_trace import StepTrace
+
+_Located = Op | Copy | Sync | GraphLaunch
+"""What does not stand for time alone."""
+
+_Sizes = tuple[int, ...]
+
+
+class ScalingError(BreakevenError):
+    """Two traces that should be one step at two batch sizes are different steps."""
+
+
+class ScaledTrace:
+    """The same step at two batch sizes, and by interpolation at every other.
+
+    Each tensor dimension, copy size, duration on the host and the peak memory is an affine
+    function of the batch size. Durations are measured and noisy, so neither their slope nor their
+    part that does not depend on the batch may be negative.
+
+    Args:
+        first: The step at one batch size.
+        second: The same step at another.
+
+    Raises:
+        ScalingError: A batch size is unknown, both are equal, or the steps differ in their
+            operators; the message names the first that differs and both lines.
+    """
+
+    def __init__(self, first: StepTrace, second: StepTrace) -> None:
+        if first.batch_size is None or second.batch_size is None:
+            raise ScalingError(
+                "the batch size of the step is unknown",
+                hint="name the option of the script that sets it, so that it can be varied",
+            )
+        if first.batch_size == second.batch_size:
+            raise ScalingError(f"both steps have batch size {first.batch_size}")
+        self.first = first
+        self.second = second
+        self._batch_sizes = (first.batch_size, second.batch_size)
+        self._pairs = tuple(_pairs(first, second))
+
+    def at(self, batch_size: int) -> StepTrace:
+        """Return the step at ``batch_size``; the traced sizes give back the traces themselves.
+
+        Raises:
+            ValueError: ``batch_size`` is below 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if batch_size == self._batch_sizes[0]:
+            return self.first
+        if batch_size == self._batch_sizes[1]:
+            return self.second
+        line = _Line(*self._batch_sizes, batch_size)
+        first, second = self.first, self.second
+        return StepTrace(
+            events=tuple(
+                one if is_same else line.event(one, other) for one, other, is_same in self._pairs
+            ),
+            batch_size=batch_size,
+            num_parameters=first.num_parameters,
+            peak_memory_bytes=line.size(first.peak_memory_bytes, second.peak_memory_bytes),
+            settings=first.settings,
+            faults=first.faults,
+            caveats=first.caveats,
+            torch_version=first.torch_version,
+            stacks=first.stacks,
+            frames=first.frames,
+            # Host work may be merged, so positions of events no longer hold.
+            facts=msgspec.structs.replace(first.facts, model_calls=()),
+        )
+
+
+class _Line:
+    """Affine functions of the batch size, evaluated at one size."""
+
+    def __init__(self, first: int, second: int, batch_size: int) -> None:
+        self._step = batch_size - first
+        self._width = second - first
+        self._at = batch_size
+        self._batches = (first, second)
+        # Few shapes recur many times in a step, so each is evaluated once.
+        self._shapes: dict[tuple[_Sizes, _Sizes], _Sizes] = {}
+
+    def size(self, one: int, other: int) -> int:
+        """Return a size; one that is positive in both traces stays positive."""
+        if one == other:
+            return one
+        value = one + round((other - one) * self._step / self._width)
+        return max(value, min(1, one, other))
+
+    def duration_ns(self, one: int, other: int) -> int:
+        """Return a duration whose slope and constant part are not negative."""
+        small, large = (one, other) if self._width > 0 else (other, one)
+        if large <= small:
+            return round((one + other) / 2)
+        low, high = sorted(self._batches)
+        slope = min((large - small) / (high - low), large / high)
+        return round(large + slope * (self._at - high))
+
+    def shape(self, one: _Sizes, other: _Sizes) -> _Sizes:
+        """Return a shape."""
+        key = (one, other)
+        value = self._shapes.get(key)
+        if value is None:
+            value = tuple(self.size(a, b) for a, b in zip(one, other, strict=True))
+            self._shapes[key] = value
+        return value
+
+    def tensor(self, one: TensorSpec, other: TensorSpec) -> TensorSpec:
+        """Return a tensor; its storage is that of the first trace."""
+        if one.shape == other.shape:
+            return one
+        return TensorSpec(
+            shape=self.shape(one.shape, other.shape),
+            dtype=one.dtype,
+            device=one.device,
+            layout=one.layout,
+            storage=one.storage,
+        )
+
+    def attribute(self, one: object, other: object) -> object:
+        """Return a non-tensor argument: integers scale, also within lists; the rest is kept."""
+        if isinstance(one, bool) or one == other:
+            return one
+        if isinstance(one, int) and isinstance(other, int):
+            # Indices such as `end=-1` are negative, so no lower bound holds here.
+            return one + round((other - one) * self._step / self._width)
+        ones, others = _items(one), _items(other)
+        if ones is not None and others is not None and len(ones) == len(others):
+            return [self.attribute(a, b) for a, b in zip(ones, others, strict=True)]
+        return one
+
+    def event(self, one: Event, other: Event) -> Event:
+        """Return an event that differs between the traces."""
+        if isinstance(one, Op):
+            assert isinstance(other, Op)
+            attributes = one.attributes
+            if attributes != other.attributes:
+                attributes = {
+                    name: self.attribute(value, other.attributes[name])
+                    for name, value in attributes.items()
+                }
+            return Op(
+                name=one.name,
+                inputs=tuple(map(self.tensor, one.inputs, other.inputs)),
+                outputs=tuple(map(self.tensor, one.outputs, other.outputs)),
+                attributes=attributes,
+                phase=one.phase,
+                device=one.device,
+                location=one.location,
+                module=one.module,
+                thread=one.thread,
+                host_ns=self.duration_ns(one.host_ns, other.host_ns),
+                stack=one.stack,
+                is_replayed=one.is_replayed,
+            )
+        if isinstance(one, Copy):
+            assert isinstance(other, Copy)
+            return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
+        if isinstance(one, Sync):
+            assert isinstance(other, Sync)
+            return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
+        if isinstance(one, GraphLaunch):
+            return one
+        assert isinstance(other, HostWork)
+        return msgspec.structs.replace(
+            one, duration_ns=self.duration_ns(one.duration_ns, other.duration_ns)
+        )
+
+
+def _items(value: object) -> list[object] | None:
+    """Return the elements of a list or tuple; None for anything else."""
+    return list(cast("list[object]", value)) if isinstance(value, list | tuple) else None
+
+
+def _pairs(first: StepTrace, second: StepTrace) -> list[tuple[Event, Event, bool]]:
+    """Return the events of both steps side by side, and whether they are equal."""
+    pairs: list[tuple[Event, Event, bool]] = []
+    ones, others = _segments(first), _segments(second)
+    for (work, one), (other_work, other) in zip(ones, others, strict=False):
+        pairs.extend(_paired_work(work, other_work))
+        if one is None and other is None:
+            break
+        if one is None or other is None or _identity(one) != _identity(other):
+            raise _mismatch(first, second, one, other)
+        pairs.append((one, other, _is_constant(one, other)))
+    return pairs
+
+
+def _segments(trace: StepTrace) -> list[tuple[list[HostWork], _Located | None]]:
+    """Return each event with the host's own work before it; the end of the step comes last."""
+    segments: list[tuple[list[HostWork], _Located | None]] = []
+    work: list[HostWork] = []
+    for event in trace.events:
+        if isinstance(event, HostWork):
+            work.append(event)
+        else:
+            segments.append((work, event))
+            work = []
+    segments.append((work, None))
+    return segments
+
+
+def _paired_work(ones: list[HostWork], others: list[HostWork]) -> list[tuple[Event, Event, bool]]:
+    """Return the host's work between two events, merged by kind.
+
+    Short work is recorded only when it exceeds a threshold, so it may show up in one trace alone.
+    It says nothing about the batch size then, and counts half at every size.
+    """
+    merged: dict[tuple[str, int, Phase], tuple[list[HostWork], list[HostWork]]] = {}
+    for side, works in enumerate((ones, others)):
+        for work in works:
+            key = (work.kind, work.num_workers, work.phase)
+            merged.setdefault(key, ([], []))[side].append(work)
+    pairs: list[tuple[Event, Event, bool]] = []
+    for one, other in merged.values():
+        sample = (one or other)[0]
+        durations = [sum(work.duration_ns for work in side) for side in (one, other)]
+        if not (one and other):
+            durations = [round(sum(durations) / 2)] * 2
+        pair = [msgspec.structs.replace(sample, duration_ns=value) for value in durations]
+        pairs.append((pair[0], pair[1], pair[0] == pair[1]))
+    return pairs
+
+
+def _identity(event: _Located) -> tuple[object, ...]:
+    """Return what must agree for two events to be the same at two batch sizes."""
+    if isinstance(event, Op):
+        tensors = tuple(
+            (len(tensor.shape), tensor.dtype, tensor.device)
+            for tensor in (*event.inputs, *event.outputs)
+        )
+        names = tuple(event.attributes)
+        kind = (event.name, event.device, event.is_replayed)
+        return (*kind, event.phase, len(event.inputs), tensors, names)
+    if isinstance(event, Copy):
+        flags = (event.is_pinned, event.non_blocking)
+        return ("copy", event.source, event.destination, *flags, event.is_replayed, event.phase)
+    if isinstance(event, GraphLaunch):
+        return ("graph", event.phase)
+    return ("sync", event.kind, event.phase)
+
+
+def _is_constant(one: _Located, other: _Located) -> bool:
+    if isinstance(one, Op):
+        assert isinstance(other, Op)
+        # Storages are numbered in each trace by itself and say nothing here.
+        return (
+            # A device's op has no use for its time on the tracing machine.
+            (not one.is_on_host or one.host_ns == other.host_ns)
+            and one.attributes == other.attributes
+            and all(a.shape == b.shape for a, b in zip(one.inputs, other.inputs, strict=True))
+            and all(a.shape == b.shape for a, b in zip(one.outputs, other.outputs, strict=True))
+        )
+    if isinstance(one, GraphLaunch):
+        return True
+    assert isinstance(other, Copy | Sync)
+    return one.num_bytes == other.num_bytes
+
+
+def _mismatch(
+    first: StepTrace,
+    second: StepTrace,
+    one: _Located | None,
+    other: _Located | None,
+) -> ScalingError:
+    return ScalingError(
+        f"the step does other things at batch size {second.batch_size} than at "
+        f"{first.batch_size}: {_describe(other)} instead of {_describe(one)}",
+        hint="give batch sizes at which the script does the same work per step, and only more of "
+        "it; a last, smaller batch of an epoch is a common reason",
+    )
+
+
+def _describe(event: _Located | None) -> str:
+    if event is None:
+        return "the end of the step"
+    if isinstance(event, Op):
+        what = event.name
+    elif isinstance(event, Copy):
+        what = f"a copy from {event.source} to {event.destination}"
+    elif isinstance(event, GraphLaunch):
+        what = "the launch of a CUDA graph"
+    else:
+        what = f"a sync ({event.kind})"
+    return f"{what} at {_place(event.location)}" if event.location else what
+
+
+def _place(location: Location) -> str:
+    return f"{location.file}:{location.line}"

@@ -1,0 +1,397 @@
+"""Find the fastest combination of candidates, by measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from breakeven.check import Progress, SilentProgress
+from breakeven.errors import BreakevenError
+from breakeven.trace import Configuration
+from breakeven.tune.budget import Budget
+from breakeven.tune.candidate import Candidate
+from breakeven.tune.one_thread import OneThread
+from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
+from breakeven.tune.search_result import Kept, SearchResult, least_strict, without
+from breakeven.tune.stopping_rule import Decision, decide, fastest_first, searched_speedup
+from breakeven.tune.trial_costs import TrialCosts
+from breakeven.tune.trial_log import TrialLog
+from breakeven.tune.trial_runs import (
+    RunResult,
+    TrialRuns,
+    failure_outcome,
+    takes_too_much_memory,
+)
+from breakeven.tune.trial_text import (
+    memory_grew,
+    never_pays,
+    not_checked_in_time,
+    ratio_text,
+    slower_than,
+    starts_too_late,
+)
+from breakeven.units import NS_PER_S
+from breakeven.verdict import Numerics, Outcome, Trial
+
+if TYPE_CHECKING:
+    from breakeven.tune.step_facts import StepFacts
+
+# Settings hardly ever save more of a step: what takes longer than this to start will not pay.
+_MOST_SAVED = 0.75
+
+
+def search(
+    candidates: Sequence[Candidate],
+    runs: TrialRuns,
+    *,
+    facts: StepFacts,
+    budget: Budget,
+    num_steps: int,
+    is_exact_only: bool = False,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Add candidates one by one, the most promising first, as long as each makes a step faster.
+
+    The most promising are those with the largest predicted gain for each second of their trial.
+    What is kept is what further candidates are compared with. At the end each kept candidate must
+    show once more that the step is slower without it.
+
+    Args:
+        candidates: What may be tried; of one family at most one is kept, except where another one
+            builds on it.
+        runs: Makes the runs.
+        facts: Of the step, for preconditions and predictions.
+        budget: Time for everything, confirmation included.
+        num_steps: Steps of the run that is tuned for; start-up is counted against them.
+        is_exact_only: Leave out whatever may change one bit of the numbers.
+        progress: Is told what is tried.
+
+    Raises:
+        BreakevenError: The script as it is fails.
+    """
+    progress = progress or SilentProgress()
+    progress.begin("measuring the step as it is")
+    try:
+        baseline = run_base(runs, Configuration())
+    except BaseFailedError as error:
+        raise _baseline_error(error) from error
+    state = _Search(runs, facts, budget, num_steps, progress, baseline)
+    return state.run(candidates, is_exact_only=is_exact_only)
+
+
+def _baseline_error(error: BaseFailedError) -> BreakevenError:
+    return BreakevenError(
+        f"the script as it is fails now and then: {failure_outcome(error.failure)[1]}",
+        hint="tuning repeats its first steps many times, each time in a new process; make sure "
+        "that it does not depend on what an earlier run left behind",
+    )
+
+
+class _Search:
+    """The state of a search: what is kept, what is left to try, what came of the rest."""
+
+    def __init__(
+        self,
+        runs: TrialRuns,
+        facts: StepFacts,
+        budget: Budget,
+        num_steps: int,
+        progress: Progress,
+        baseline: RunResult,
+    ) -> None:
+        self._runs = runs
+        self._facts = facts
+        self._budget = budget
+        self._num_steps = num_steps
+        self._progress = progress
+        self._baseline = baseline
+        self._log = TrialLog()
+        self._pending: list[Candidate] = []
+        self._kept: list[Kept] = []
+        self._base = Configuration()
+        self._costs = TrialCosts(facts, budget, baseline.wall_s)
+        self._last: RunResult | None = baseline  # the latest run of all, where it was the base's
+        # Start-up of the base with nothing cached, where compiling is part of it.
+        self._cold_ns: float | None = None
+        self._one_thread = OneThread(runs)
+
+    def run(self, candidates: Sequence[Candidate], *, is_exact_only: bool) -> SearchResult:
+        """Try everything, check again what is kept, and return what came of it."""
+        for candidate in candidates:
+            if is_exact_only and candidate.numerics is not Numerics.EXACT:
+                reason = "may change bits of the numbers"
+                self._log.add_untried(candidate, Outcome.NOT_APPLICABLE, reason)
+            else:
+                self._pending.append(candidate)
+        while family := self._next_family():
+            try:
+                self._try_family(family)
+            except BaseFailedError as error:
+                self._give_up_last(error)
+                self._pending += family
+        self._recheck()
+        return SearchResult(
+            configuration=self._base,
+            kept=tuple(self._kept),
+            trials=self._log.trials,
+            baseline=self._baseline,
+            caveats=self._log.caveats,
+        )
+
+    def _next_family(self) -> list[Candidate]:
+        """Return the applicable candidates of the most promising family; none at the end.
+
+        What does not apply yet waits: another candidate may be its precondition.
+        """
+        ready: list[Candidate] = []
+        for candidate in self._pending:
+            reason = self._why_not(candidate)
+            if reason is None:
+                ready.append(candidate)
+            elif candidate not in self._log:
+                self._log.add_untried(candidate, Outcome.NOT_APPLICABLE, reason)
+        if not ready:
+            return []
+        best = max(ready, key=self._rank)
+        family = [each for each in ready if each.family == best.family]
+        for candidate in family:
+            self._pending.remove(candidate)
+            self._log.forget(candidate)
+        return family
+
+    def _rank(self, candidate: Candidate) -> tuple[bool, float]:
+        """Return what a second spent on a candidate promises; what steadies runs comes first."""
+        is_first = self._steadies(candidate) and self._costs.is_cheap(candidate)
+        return is_first, self._costs.gain_per_s(candidate)
+
+    def _why_not(self, candidate: Candidate) -> str | None:
+        if reason := candidate.why_not(self._facts, self._base):
+            return reason
+        changed = candidate.apply(self._base)
+        if changed == self._base:
+            return "changes nothing that is not changed already"
+        undoes = any(getattr(changed, name) != value for name, value in self._base.changes.items())
+        for each in self._kept:
+            if each.candidate.family == candidate.family and undoes:
+                return f"{each.candidate.name} is kept instead"
+        return None
+
+    def _try_family(self, family: Sequence[Candidate]) -> None:
+        """Compare the candidates of a family with the base, and keep the fastest, if any."""
+        planned_s = 0.0
+        running: list[Candidate] = []
+        for candidate in sorted(family, key=self._costs.gain_per_s, reverse=True):
+            if self._is_worth_a_trial(candidate, planned_s):
+                planned_s += self._costs.trial_s(candidate)
+                running.append(candidate)
+        if running:
+            with self._budget.trial(lambda: len(self._kept)):
+                self._compare(family, running, planned_s)
+
+    def _compare(
+        self, family: Sequence[Candidate], running: list[Candidate], planned_s: float
+    ) -> None:
+        """Run what is worth a trial of a family beside the base until it is decided."""
+        self._one_thread.begin(running, self._base)
+        rivals = {each.name: self._rival(each) for each in running}
+        names = ", ".join(each.name for each in running)
+        self._progress.begin(f"trying {names}", planned_s)
+        base = self._one_thread.applied(self._base)
+        last = None if self._one_thread.is_on else self._last
+        pairs = PairedRuns(self._runs, base, last, self._costs.longest_s)
+        faster: list[Candidate] = []
+        while running := [each for each in running if self._is_in_time(each, rivals[each.name])]:
+            self._last = None  # also where the round is not completed
+            self._last = pairs.round([rivals[each.name] for each in running])
+            self._costs.note_runs(self._base, [rivals[each.name] for each in running])
+            running = [each for each in running if self._survives(each, rivals[each.name])]
+            decisions = {each.name: self._decide(each, rivals[each.name]) for each in running}
+            decided = [each for each in running if decisions[each.name] is Decision.FASTER]
+            running = [each for each in running if each not in decided]
+            faster += decided
+        on_one_thread = [rivals[each.name] for each in family if self._is_one_thread(each, rivals)]
+        kept = self._keep_best(fastest_first(family, faster, rivals), rivals)
+        for rival in on_one_thread:
+            self._one_thread.note_speed(searched_speedup(rival).value / kept)
+
+    def _is_one_thread(self, candidate: Candidate, rivals: dict[str, Rival]) -> bool:
+        """Return whether a candidate has shown how fast the step is on one thread."""
+        rival = rivals.get(candidate.name)
+        if rival is None or rival.failure is not None or not rival.num_pairs:
+            return False
+        return self._steadies(candidate) and not rival.finds_nothing(self._base)
+
+    def _steadies(self, candidate: Candidate) -> bool:
+        return self._one_thread.steadies(candidate.apply(self._base), self._base)
+
+    def _decide(self, candidate: Candidate, rival: Rival) -> Decision:
+        return decide(rival, wins_ties=self._steadies(candidate))
+
+    def _rival(self, candidate: Candidate) -> Rival:
+        configuration = candidate.apply(self._base)
+        return Rival(
+            configuration=self._one_thread.applied(configuration),
+            samples=samples_of(configuration) / samples_of(self._base),
+            extra_s=candidate.expected_cost_s(self._facts),
+        )
+
+    def _is_worth_a_trial(self, candidate: Candidate, planned_s: float) -> bool:
+        """Return whether a candidate may pay off, and be decided in time after what is planned."""
+        extra_s = candidate.expected_cost_s(self._facts)
+        all_steps_s = self._num_steps * self._baseline.step_ns / NS_PER_S
+        if extra_s > _MOST_SAVED * all_steps_s:
+            reason = never_pays(extra_s, self._num_steps, all_steps_s)
+            self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
+            return False
+        if reason := self._costs.why_no_time(candidate, planned_s):
+            self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
+        return not reason
+
+    def _is_in_time(self, candidate: Candidate, rival: Rival) -> bool:
+        """Return whether there is time for one more pair; note where there is not."""
+        if reason := self._costs.why_no_pair(rival):
+            self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
+        return not reason
+
+    def _survives(self, candidate: Candidate, rival: Rival) -> bool:
+        """Return whether a candidate is still in the race after a round; note why not."""
+        if rival.failure is not None:
+            self._add(candidate, rival, *failure_outcome(rival.failure))
+            return False
+        text = ratio_text(searched_speedup(rival))
+        self._progress.detail(f"{candidate.name}: {text}")
+        self._log.note_load(rival.load_fraction)
+        latest = rival.own_runs[-1]
+        if rival.finds_nothing(self._one_thread.applied(self._base)):
+            reason = "finds nothing to change in this script"
+            self._add(candidate, rival, Outcome.NOT_APPLICABLE, reason)
+        elif takes_too_much_memory(latest, self._baseline):
+            reason = memory_grew(latest.peak_memory_bytes, self._baseline.peak_memory_bytes)
+            self._add(candidate, rival, Outcome.OUT_OF_MEMORY, reason)
+        elif self._decide(candidate, rival) is Decision.NOT_FASTER:
+            reason = f"{text}: not shown to be faster"
+            self._add(candidate, rival, Outcome.NOT_FASTER, reason)
+        else:
+            return True
+        return False
+
+    def _keep_best(self, faster: Sequence[Candidate], rivals: dict[str, Rival]) -> float:
+        """Keep the first that pays off and computes the right numbers; return its speedup, or 1."""
+        winner: Candidate | None = None
+        for candidate in faster:
+            rival = rivals[candidate.name]
+            if winner is not None:
+                best = searched_speedup(rivals[winner.name])
+                reason = slower_than(searched_speedup(rival), winner.name, best)
+                self._add(candidate, rival, Outcome.NOT_FASTER, reason)
+            elif self._pays_off(candidate, rival) and self._is_right(candidate, rival):
+                winner = candidate
+        if winner is None:
+            return 1.0
+        self._keep(winner, rivals[winner.name])
+        return searched_speedup(rivals[winner.name]).value
+
+    def _pays_off(self, candidate: Candidate, rival: Rival) -> bool:
+        trial = self._add(candidate, rival, Outcome.NOT_WORTH_IT, "")
+        after = trial.pays_off_after_steps
+        if self._steadies(candidate) or (after is not None and after <= self._num_steps):
+            return True
+        speedup = searched_speedup(rival)
+        reason = starts_too_late(speedup, trial.startup_ns, after, self._num_steps)
+        self._log.change(trial, Outcome.NOT_WORTH_IT, reason)
+        return False
+
+    def _is_right(self, candidate: Candidate, rival: Rival) -> bool:
+        """Run the numerics gate: for what proved faster only, since it takes runs of its own."""
+        if not self._costs.has_time_to_gate(rival):
+            reason = not_checked_in_time(searched_speedup(rival))
+            self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
+            return False
+        self._progress.detail(f"{candidate.name}: comparing losses and gradients")
+        self._last = None
+        self._costs.note_gate()
+        numerics = least_strict([*(each.candidate for each in self._kept), candidate])
+        difference = self._runs.check_numbers(candidate.apply(self._base), numerics)
+        if difference is not None:
+            self._add(candidate, rival, Outcome.WRONG_NUMBERS, difference)
+        return difference is None
+
+    def _keep(self, candidate: Candidate, rival: Rival) -> None:
+        trial = self._add(candidate, rival, Outcome.KEPT, ratio_text(searched_speedup(rival)))
+        self._log.note_warnings(candidate, rival.new_warnings)
+        if rival.extra_s > 0:
+            self._cold_ns = rival.own_runs[0].startup_ns
+        self._kept.append(Kept(candidate, trial))
+        self._move_to(candidate.apply(self._base), rival.own_runs)
+
+    def _move_to(self, base: Configuration, runs: Sequence[RunResult]) -> None:
+        self._base = base
+        if not self._one_thread.is_on:
+            self._costs.base_s = min(run.wall_s for run in runs)
+        self._last = None
+
+    def _add(self, candidate: Candidate, rival: Rival, outcome: Outcome, reason: str) -> Trial:
+        if not rival.num_pairs:
+            return self._log.add(candidate, rival, outcome, reason, startup_ns=0.0)
+        reason += " (both on one thread)" if self._one_thread.is_on else ""
+        return self._log.add(candidate, rival, outcome, reason, self._startup_ns(rival))
+
+    def _startup_ns(self, rival: Rival) -> float:
+        """Return how much later a rival starts; what it compiles must be compiled anew."""
+        before_ns = median(run.startup_ns for run in rival.base_runs)
+        if rival.extra_s > 0:  # its first run alone found nothing cached
+            return rival.own_runs[0].startup_ns - (self._cold_ns or before_ns)
+        return median(run.startup_ns for run in rival.own_runs) - before_ns
+
+    def _give_up_last(self, error: BaseFailedError) -> None:
+        """Drop the candidate that was kept last, since what is kept has begun to fail."""
+        if not self._kept:
+            raise _baseline_error(error) from error
+        last = self._kept[-1]
+        outcome, reason = failure_outcome(error.failure)
+        reduced = without(self._kept, last, self._facts)
+        self._drop(last, outcome, f"failed in a later run: {reason}")
+        assert reduced is not None  # nothing builds on what came last
+        self._base, self._last = reduced, None
+
+    def _drop(self, kept: Kept, outcome: Outcome, reason: str) -> None:
+        self._kept.remove(kept)
+        self._log.change(kept.trial, outcome, reason)
+
+    def _recheck(self) -> None:
+        """Drop what the step is no slower without; the simpler configuration wins ties.
+
+        The candidate that was added last was compared with just that, so it is not again.
+        """
+        for each in sorted(self._kept[:-1], key=lambda each: each.trial.speedup or 1.0):
+            reduced = without(self._kept, each, self._facts)
+            if reduced is not None and reduced != self._base:
+                self._recheck_one(each, reduced)
+
+    def _recheck_one(self, kept: Kept, reduced: Configuration) -> None:
+        """Let the full configuration show again that it is faster than the reduced one."""
+        name = kept.candidate.name
+        self._progress.begin(f"checking {name} again, beside what was kept after it")
+        self._one_thread.begin([kept.candidate], reduced)
+        samples = samples_of(self._base) / samples_of(reduced)
+        full = Rival(configuration=self._one_thread.applied(self._base), samples=samples)
+        pairs = PairedRuns(self._runs, self._one_thread.applied(reduced))
+        wins_ties = self._one_thread.steadies(self._base, reduced)
+        while not full.num_pairs or decide(full, wins_ties=wins_ties) is Decision.UNDECIDED:
+            if not self._costs.has_time_to_recheck():
+                return
+            try:
+                pairs.round([full])
+            except BaseFailedError:
+                return  # without it the step fails, so it stays
+            if full.failure is not None:
+                return  # the confirmation will tell
+            self._log.note_load(full.load_fraction)
+            self._progress.detail(f"{name}: {ratio_text(searched_speedup(full))}")
+        if decide(full, wins_ties=wins_ties) is Decision.NOT_FASTER:
+            text = ratio_text(searched_speedup(full))
+            self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
+            if wins_ties:
+                self._one_thread.note_speed(searched_speedup(full).value)
+            self._move_to(reduced, full.base_runs)

@@ -1,0 +1,306 @@
+"""From a target to the fastest configuration of its step: record, search, confirm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from time import monotonic_ns
+from typing import Literal
+
+from msgspec.structs import replace
+
+from breakeven.calibrate import find_host
+from breakeven.capture import (
+    KEEP_NOTHING,
+    Keep,
+    Launcher,
+    PlainRun,
+    RunRequest,
+    Target,
+    TracedRun,
+    find_target,
+)
+from breakeven.check import Progress, Runs, SilentProgress, why_not_measured
+from breakeven.device import HERE, HostSpec
+from breakeven.errors import BreakevenError
+from breakeven.measure import has_bf16_hardware
+from breakeven.store import this_machine
+from breakeven.trace import Configuration
+from breakeven.tune.budget import Budget
+from breakeven.tune.catalogue import all_candidates
+from breakeven.tune.code_change_trial import (
+    CodeChangePlan,
+    CodeChangeTrial,
+    plan_code_change,
+)
+from breakeven.tune.confirm import Confirmation, confirm
+from breakeven.tune.defaults import DEFAULT_NUM_STEPS, default_budget_s
+from breakeven.tune.gate import Gate
+from breakeven.tune.search import search
+from breakeven.tune.step_facts import StepFacts
+from breakeven.tune.trial_runs import ScriptRuns
+from breakeven.units import NS_PER_S
+from breakeven.verdict import Numerics, TuneReport, is_undecided
+
+Device = Literal["", "cpu", "gpu"]
+
+
+def tune_target(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    device: Device = "",
+    budget_s: float = 0.0,
+    num_steps: int = DEFAULT_NUM_STEPS,
+    is_exact_only: bool = False,
+    tries_batch_size: bool = False,
+    time_limit_s: float = 300.0,
+    keep: Keep = KEEP_NOTHING,
+    progress: Progress | None = None,
+) -> TuneReport:
+    """Find the fastest configuration of the training step of ``target``, and prove it.
+
+    The target runs again and again in child processes that end by themselves after enough steps;
+    the files that it writes until then are thrown away. Nothing of it is changed.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        device: Where the step is to run; empty for the GPU where there is one and the script
+            uses it, else the CPU.
+        budget_s: Time for all trials, in seconds; what comes before them is not counted. 0 for a
+            minute, or a hundredth of the run where that is longer, up to ten minutes.
+        num_steps: Steps of the run that is tuned for; start-up is counted against them.
+        is_exact_only: Keep only what changes no bit of losses and gradients.
+        tries_batch_size: Try larger batches, which change the training.
+        time_limit_s: Limit of each run, in seconds.
+        keep: What of the target's side effects is to be real; by default nothing.
+        progress: Is told what happens.
+
+    Raises:
+        BreakevenError: The target gave no answer, or there is no such device here.
+    """
+    started_ns = monotonic_ns()
+    progress = progress or SilentProgress()
+    found = find_target(target, arguments, is_module=is_module)
+    with Launcher(keep) as launcher, Launcher(keep) as second:
+        progress.begin("starting torch")
+        ready = launcher.ready()
+        host = find_host(HERE, launcher)
+        runs = Runs(launcher, found, time_limit_s, progress, keeps_compile=True)
+        traced = runs.trace()
+        is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
+        plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure(watches_program=False)
+        run_s = num_steps * plain.measurement.median_ns / NS_PER_S
+        tuning = _Tuning(
+            launcher=launcher,
+            second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
+            takes_long_turns=ready.can_take_long_turns,
+            request=replace(runs.request, on_gpu=is_on_cuda),
+            facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
+            budget=Budget(budget_s or default_budget_s(run_s)),
+            startup_s=plain.startup_ns / NS_PER_S,
+            num_steps=num_steps,
+            is_exact_only=is_exact_only,
+            progress=progress,
+        )
+        confirmed, code = tuning.run(tries_batch_size=tries_batch_size)
+        progress.end()
+    report = _report(
+        found,
+        plain,
+        confirmed,
+        code,
+        is_on_cuda=is_on_cuda,
+        num_steps=num_steps,
+        duration_ns=monotonic_ns() - started_ns,
+    )
+    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
+
+
+def step_facts(
+    traced: TracedRun, plain: PlainRun, host: HostSpec, *, is_on_cuda: bool
+) -> StepFacts:
+    """Return what is known of a step before anything is tried.
+
+    Args:
+        traced: The recorded step.
+        plain: The step as it is, measured where it is to run.
+        host: This machine, measured.
+        is_on_cuda: Whether the step runs on a CUDA device.
+    """
+    trace = traced.trace
+    return StepFacts(
+        trace=trace,
+        step_ns=plain.measurement.median_ns,
+        num_threads=plain.num_threads,
+        num_cores=trace.facts.num_cores,
+        dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns,
+        page_faults=plain.page_faults_per_step,
+        is_on_cuda=is_on_cuda,
+        has_bf16=has_bf16_hardware(),
+        has_compiler=_has_compiler(),
+        is_compiled=trace.settings.is_compiled,
+        steps_ns={trial.num_threads: trial.measurement.median_ns for trial in plain.trials},
+    )
+
+
+class _Tuning:
+    """One tuning: search, confirmation, and the change of the script."""
+
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        second: Launcher | None,
+        takes_long_turns: bool,
+        request: RunRequest,
+        facts: StepFacts,
+        budget: Budget,
+        startup_s: float,
+        num_steps: int,
+        is_exact_only: bool,
+        progress: Progress,
+    ) -> None:
+        self._launcher = launcher
+        self._second = second
+        self._takes_long_turns = takes_long_turns
+        self._request = request
+        self._facts = facts
+        self._budget = budget
+        self._startup_s = startup_s
+        self._num_steps = num_steps
+        self._is_exact_only = is_exact_only
+        self._progress = progress
+
+    def run(self, *, tries_batch_size: bool) -> tuple[Confirmation, CodeChangeTrial]:
+        """Search and confirm, then try the change of the script with what time is left."""
+        with Gate(self._launcher, self._request, has_time=self._budget.fits) as gate:
+
+            def check_numbers(configuration: Configuration, numerics: Numerics) -> str | None:
+                return gate.check(configuration, numerics, is_exact_only=self._is_exact_only)
+
+            runs = ScriptRuns(
+                self._launcher,
+                self._request,
+                check_numbers,
+                second=self._second,
+                num_threads=self._facts.num_threads,
+                takes_long_turns=self._takes_long_turns,
+            )
+            plan = plan_code_change(
+                self._request,
+                self._facts,
+                startup_s=self._startup_s,
+                num_steps=self._num_steps,
+                is_exact_only=self._is_exact_only,
+            )
+            is_planned = isinstance(plan, CodeChangePlan)
+            with self._budget.kept_back(plan.kept_back_s(self._budget) if is_planned else 0.0):
+                confirmed = self._find_settings(runs, tries_batch_size=tries_batch_size)
+            if not is_planned:
+                return confirmed, plan
+            self._progress.begin("trying breakeven.fast_step in the script")
+            return confirmed, plan.measured(runs, confirmed.configuration, self._budget)
+
+    def _find_settings(self, runs: ScriptRuns, *, tries_batch_size: bool) -> Confirmation:
+        """Search and confirm."""
+        found = search(
+            all_candidates(self._facts, tries_batch_size=tries_batch_size),
+            runs,
+            facts=self._facts,
+            budget=self._budget,
+            num_steps=self._num_steps,
+            is_exact_only=self._is_exact_only,
+            progress=self._progress,
+        )
+        return confirm(
+            found,
+            runs,
+            facts=self._facts,
+            budget=self._budget,
+            num_steps=self._num_steps,
+            progress=self._progress,
+        )
+
+
+def _can_take_turns(plain: PlainRun, *, is_on_cuda: bool) -> bool:
+    """Return whether two runs of the script may go on side by side, a few steps each in turn.
+
+    Loader processes of the script would go on loading in the other run's turn. A GPU's memory is
+    not to be shared, nor this machine's where two would not fit.
+    """
+    has_workers = plain.loader is not None and plain.loader.num_workers > 0
+    is_small = why_not_measured(0.0, 2.0 * plain.peak_memory_bytes) is None
+    return is_small and not has_workers and not is_on_cuda
+
+
+def _is_on_cuda(device: Device, traced: TracedRun, *, has_cuda: bool) -> bool:
+    if device == "gpu" and not has_cuda:
+        raise BreakevenError(
+            "this machine has no GPU that torch can use",
+            hint="tune for the CPU with --device cpu, or run the same command on a machine with "
+            "a GPU",
+        )
+    if device:
+        return device == "gpu"
+    return has_cuda and traced.trace.uses_device
+
+
+def _measure_on_gpu(runs: Runs, target: Target) -> PlainRun:
+    plain = runs.measure_on_gpu()
+    if plain is None:
+        raise BreakevenError(
+            f"{target.label} does not run on this machine's GPU",
+            hint="run it with python to see why, or tune for the CPU with --device cpu",
+        )
+    return plain
+
+
+def _has_compiler() -> bool:
+    """Return whether torch.compile finds a C++ compiler.
+
+    Source: torch/_inductor/cpp_builder.py, which takes CXX, or else the system's own.
+    """
+    return any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++", "c++")))
+
+
+def _report(
+    target: Target,
+    plain: PlainRun,
+    confirmed: Confirmation,
+    code: CodeChangeTrial,
+    *,
+    is_on_cuda: bool,
+    num_steps: int,
+    duration_ns: int,
+) -> TuneReport:
+    caveats = {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}
+    trials = (*confirmed.trials, code.trial)
+    is_nothing_kept = not confirmed.configuration.changes and code.change is None
+    return TuneReport(
+        target=target.label,
+        # Words of a command line need not be Unicode.
+        arguments=tuple(
+            word.encode(errors="backslashreplace").decode() for word in target.arguments
+        ),
+        device="gpu" if is_on_cuda else "cpu",
+        machine=this_machine(gpu=plain.processor if is_on_cuda else ""),
+        num_steps=num_steps,
+        baseline_step_ns=confirmed.baseline_step_ns,
+        tuned_step_ns=confirmed.tuned_step_ns,
+        speedup=confirmed.speedup.value,
+        low=confirmed.speedup.low,
+        high=confirmed.speedup.high,
+        configuration=confirmed.configuration,
+        numerics=confirmed.numerics,
+        pays_off_after_steps=confirmed.pays_off_after_steps,
+        trials=trials,
+        code_change=code.change,
+        duration_ns=duration_ns,
+        caveats=tuple(caveats.values()),
+        is_undecided=is_nothing_kept and is_undecided(trials),
+    )

@@ -1,0 +1,140 @@
+"""What ships: fitted to every step of a table, with a spread from steps left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from breakeven.calibrate import fit_multi_gpu, fit_step_effects
+from breakeven.cost import Spread, StepEffects, load_efficiencies
+from breakeven.device import find_device
+from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.simulate import Bound, MultiGpuTable, Strategy
+from breakeven.validate.calibrated_predictor import HeldOutPredictor, shipped_calibration
+from breakeven.validate.folds import fingerprint
+from breakeven.validate.predictor import Progress
+from breakeven.validate.provenance import provenance_of
+from breakeven.validate.table_row import TableRow
+from breakeven.validate.traced_rows import Outcome, TracedRows
+from breakeven.verdict import LeaveOut, RowPrediction
+
+# Before any row was left out: kernels as uncertain as benchmarks say, hosts as by datasheets.
+_NEUTRAL = Spread(
+    calibrated_scale=1.0, unseen_scale=1.0, known_host_log_sigma=0.2, unknown_host_log_sigma=0.35
+)
+_COVERAGE_PERCENTILE = 90.0
+_HOST_BOUNDS = frozenset({Bound.LAUNCH, Bound.SYNC, Bound.HOST_OPTIMIZER})
+
+
+def calibrate_on_steps(
+    rows: Sequence[TableRow], *, command: str, progress: Progress
+) -> StepEffects:
+    """Return effects fitted to all steps on single GPUs, and their spread.
+
+    The spread makes the 90 % intervals hold 90 % of the rows that were left out: by model family
+    for a GPU and a machine whose steps are known, by GPU for others. Its four figures are all that
+    is taken from residuals; they move no prediction.
+
+    Args:
+        rows: Measured steps; those on unknown devices or several GPUs teach nothing here.
+        command: What repeats this.
+        progress: Hears how far it is.
+
+    Raises:
+        BreakevenError: No row can be learned from.
+    """
+    rows = [row for row in rows if row.num_devices == 1 and _is_known(row.device)]
+    if not rows:
+        raise BreakevenError("the table has no step on one GPU of the catalogue")
+    scales: dict[LeaveOut, tuple[float, float]] = {}
+    for protocol in (LeaveOut.MODEL, LeaveOut.GPU):
+        progress.begin(f"leaving out each {protocol}")
+        predictor = HeldOutPredictor(protocol, progress=progress, spread=_NEUTRAL)
+        scales[protocol] = _needed_scales(rows, predictor.predict(rows))
+        progress.end()
+    spread = Spread(
+        calibrated_scale=round(scales[LeaveOut.MODEL][0], 3),
+        unseen_scale=round(scales[LeaveOut.GPU][0], 3),
+        known_host_log_sigma=round(scales[LeaveOut.MODEL][1] * _NEUTRAL.known_host_log_sigma, 3),
+        unknown_host_log_sigma=round(scales[LeaveOut.GPU][1] * _NEUTRAL.unknown_host_log_sigma, 3),
+    )
+    progress.begin("fitting all")
+    samples = TracedRows.of(rows, progress=progress).samples(load_efficiencies())
+    used = [rows[position] for position in samples]
+    effects = fit_step_effects(
+        list(samples.values()), provenance=provenance_of(used, command), spread=spread
+    )
+    progress.end()
+    return msgspec.structs.replace(
+        effects, calibrated_on=tuple(sorted({fingerprint(row) for row in used}))
+    )
+
+
+def calibrate_on_shared_steps(
+    rows: Sequence[TableRow], *, command: str, progress: Progress
+) -> MultiGpuTable:
+    """Return costs of several GPUs fitted to all steps that were timed on one and on several.
+
+    The steps on one GPU are predicted with the effects that ship: fit those first.
+
+    Args:
+        rows: Measured steps; those without a partner on one GPU, and on unknown devices, teach
+            nothing here.
+        command: What repeats this.
+        progress: Hears how far it is.
+
+    Raises:
+        BreakevenError: There are no rows of one of the strategies.
+    """
+    rows = [row for row in rows if _is_known(row.device)]
+    progress.begin("setting steps on several GPUs beside those on one")
+    steps = TracedRows.of(rows, progress=progress)
+    shared = steps.shared_steps(range(len(rows)), shipped_calibration())
+    missing = set(Strategy) - {row.setup.strategy for row in shared.values()}
+    if missing:
+        raise BreakevenError(
+            f"the table has no step timed on one and on several GPUs by {min(missing)}",
+            hint="the column note names the strategy: DDP, nn.DataParallel",
+        )
+    progress.begin("fitting all, and all but each device and family")
+    used = [rows[position] for position in shared]
+    table = fit_multi_gpu(list(shared.values()), provenance_of(used, command))
+    progress.end()
+    return msgspec.structs.replace(
+        table, calibrated_on=tuple(sorted({fingerprint(row) for row in used}))
+    )
+
+
+def _needed_scales(rows: Sequence[TableRow], outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Return by how much the uncertainty of kernels, and that of hosts, must grow."""
+
+    def scale(belongs: Callable[[RowPrediction], bool]) -> float:
+        needed = [
+            _half_widths(row.value_ns, outcome)
+            for row, outcome in zip(rows, outcomes, strict=True)
+            if isinstance(outcome, RowPrediction) and belongs(outcome)
+        ]
+        return float(np.percentile(needed, _COVERAGE_PERCENTILE)) if needed else 1.0
+
+    return (
+        scale(lambda outcome: outcome.bound not in _HOST_BOUNDS),
+        scale(lambda outcome: outcome.bound in _HOST_BOUNDS),
+    )
+
+
+def _half_widths(value_ns: float, outcome: RowPrediction) -> float:
+    """Return how far a measured time is off, in half widths of the interval on that side."""
+    estimate = outcome.estimate
+    end_ns = estimate.high_ns if value_ns > estimate.value_ns else estimate.low_ns
+    half_width = abs(np.log(end_ns / estimate.value_ns))
+    return float(abs(np.log(value_ns / estimate.value_ns)) / max(half_width, 1e-9))
+
+
+def _is_known(name: str) -> bool:
+    try:
+        find_device(name)
+    except UnknownDeviceError:
+        return False
+    return True

@@ -1,0 +1,265 @@
+"""Rows of a table with their steps: taken apart to learn from, or predicted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from breakeven.calibrate import (
+    MeasuredStep,
+    MultiGpuRow,
+    StepSample,
+    lone_steps_ns,
+    multi_gpu_row,
+    take_apart,
+)
+from breakeven.cost import EfficiencyTable, StepCosts, StepEffects, era_of, host_for
+from breakeven.device import DeviceSpec, HostSpec, find_device
+from breakeven.errors import BreakevenError, Caveat
+from breakeven.simulate import (
+    ModelSize,
+    MultiGpuTable,
+    PhaseTimes,
+    Program,
+    StepPrediction,
+    build_program,
+    model_size,
+    phase_times,
+    predict_multi_gpu,
+    predict_steps,
+    setup_of,
+)
+from breakeven.trace import ScaledTrace, StepTrace
+from breakeven.validate.predictor import Progress
+from breakeven.validate.table_row import TableRow
+from breakeven.verdict import RowPrediction, Unpredictable
+from breakeven.workloads import trace_cases
+
+Outcome = RowPrediction | Unpredictable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What predictions rest on.
+
+    Args:
+        efficiencies: What benchmarks of operators taught.
+        effects: What whole steps taught.
+        multi_gpu: What steps on several GPUs taught.
+    """
+
+    efficiencies: EfficiencyTable
+    effects: StepEffects
+    multi_gpu: MultiGpuTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRows:
+    """Rows with their steps.
+
+    Args:
+        rows: The rows.
+        steps: The step of each at its batch size, or why it has none; equal ones are one object.
+    """
+
+    rows: tuple[TableRow, ...]
+    steps: tuple[StepTrace | Unpredictable, ...]
+    _models: dict[int, _Model] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Sequence[TableRow], *, progress: Progress) -> TracedRows:
+        """Trace the step of each row; equal ones once."""
+
+        def report(num_known: int, num_wanted: int) -> None:
+            progress.detail(f"traced {num_known} of {num_wanted} steps")
+
+        traces = trace_cases((row.case for row in rows), progress=report)
+        at_size: dict[tuple[object, int], StepTrace | Unpredictable] = {}
+        for row in rows:
+            key = (row.case, row.batch_size)
+            if key not in at_size:
+                at_size[key] = _at(traces[row.case], row)
+        return cls(rows=tuple(rows), steps=tuple(at_size[row.case, row.batch_size] for row in rows))
+
+    def samples(
+        self, efficiencies: EfficiencyTable, positions: Iterable[int] | None = None
+    ) -> dict[int, StepSample]:
+        """Return the rows that a calibration can learn from, in parts, by position.
+
+        Args:
+            efficiencies: What benchmarks of operators taught.
+            positions: Which rows; all by default.
+        """
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for position in range(len(self.rows)) if positions is None else positions:
+            step = self.steps[position]
+            if isinstance(step, StepTrace) and self.rows[position].num_devices == 1:
+                places[id(step)].append(position)
+        samples: dict[int, StepSample] = {}
+        for members in places.values():
+            step = self.steps[members[0]]
+            assert isinstance(step, StepTrace)
+            parts = take_apart(
+                self._model(step).program,
+                [_measured(self.rows[position]) for position in members],
+                efficiencies,
+            )
+            samples |= dict(zip(members, parts, strict=True))
+        return samples
+
+    def shared_steps(
+        self, positions: Sequence[int], calibration: Calibration
+    ) -> dict[int, MultiGpuRow]:
+        """Return the steps on several GPUs that a calibration can learn from, by position.
+
+        Args:
+            positions: Which rows; the steps on one GPU that the others are set beside are
+                looked for among them alone.
+            calibration: What predicts those.
+        """
+        lone_ns = lone_steps_ns([self.rows[position] for position in positions])
+        places = _Places(calibration)
+        times: dict[tuple[int, _Place], PhaseTimes] = {}
+        found: dict[int, MultiGpuRow] = {}
+        for index, measured_single_ns in lone_ns.items():
+            position = positions[index]
+            row, step = self.rows[position], self.steps[position]
+            if isinstance(step, Unpredictable):
+                continue
+            place, model = places.of(row), self._model(step)
+            if (id(step), place) not in times:
+                times[id(step), place] = model.times(place)
+            found[position] = multi_gpu_row(
+                row,
+                times[id(step), place],
+                model.size,
+                measured_single_ns=measured_single_ns,
+                device=place.device,
+                host=place.host,
+                costs=place.costs,
+            )
+        return found
+
+    def predict(self, positions: Iterable[int], calibration: Calibration) -> tuple[Outcome, ...]:
+        """Return the outcomes of the rows at ``positions``."""
+        places = _Places(calibration)
+        # Steps on two, three and four GPUs rest on the same one on one.
+        lone: dict[tuple[int, _Place], StepPrediction] = {}
+        times: dict[tuple[int, _Place], PhaseTimes] = {}
+        outcomes: list[Outcome] = []
+        for position in positions:
+            row, step = self.rows[position], self.steps[position]
+            if isinstance(step, Unpredictable):
+                outcomes.append(step)
+                continue
+            place = places.of(row)
+            key = (id(step), place)
+            if key not in lone:
+                (lone[key],) = predict_steps(step, [place.device], place.host, costs=place.costs)
+            prediction = lone[key]
+            caveats = place.caveats
+            if row.num_devices > 1:
+                model = self._model(step)
+                if key not in times:
+                    times[key] = model.times(place)
+                setup, assumed = setup_of(row.note, row.num_devices)
+                prediction = predict_multi_gpu(
+                    step,
+                    place.device,
+                    place.host,
+                    setup,
+                    single=prediction,
+                    times=times[key],
+                    size=model.size,
+                    costs=place.costs,
+                    table=calibration.multi_gpu,
+                ).step
+                caveats = (*caveats, *assumed)
+            outcomes.append(
+                RowPrediction(
+                    estimate=prediction.estimate,
+                    bound=prediction.bound,
+                    caveats=(*prediction.caveats, *caveats),
+                )
+            )
+        return tuple(outcomes)
+
+    def _model(self, step: StepTrace) -> _Model:
+        model = self._models.get(id(step))
+        if model is None:
+            model = _Model(program=build_program(step), size=model_size(step))
+            self._models[id(step)] = model
+        return model
+
+
+def machine_of(row: TableRow) -> str:
+    """Return under which name what is peculiar to the row's machine is kept."""
+    return ", ".join(word for word in (row.device, row.host, row.framework) if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """A step as far as it is the same in all places."""
+
+    program: Program
+    size: ModelSize
+
+    def times(self, place: _Place) -> PhaseTimes:
+        return phase_times(self.program.with_costs(place.costs), place.device, place.host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Place:
+    """Where a row was measured, and what a step costs there."""
+
+    device: DeviceSpec
+    host: HostSpec
+    costs: StepCosts
+    caveats: tuple[Caveat, ...]
+
+
+class _Places:
+    """The places of rows under one calibration, each once."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._places: dict[str, _Place] = {}
+
+    def of(self, row: TableRow) -> _Place:
+        machine = machine_of(row)
+        if machine not in self._places:
+            costs = StepCosts(
+                efficiencies=self._calibration.efficiencies,
+                effects=self._calibration.effects,
+                era=era_of(row.framework),
+                machine=machine,
+            )
+            host, caveat = host_for(row.host, era_of(row.framework))
+            self._places[machine] = _Place(
+                device=find_device(row.device),
+                host=msgspec.structs.replace(host, log_sigma=costs.host_log_sigma(host)),
+                costs=costs,
+                caveats=() if caveat is None else (caveat,),
+            )
+        return self._places[machine]
+
+
+def _measured(row: TableRow) -> MeasuredStep:
+    era = era_of(row.framework)
+    host, _ = host_for(row.host, era)
+    return MeasuredStep(
+        device=find_device(row.device),
+        host=host,
+        era=era,
+        machine=machine_of(row),
+        measured_ns=row.value_ns,
+    )
+
+
+def _at(trace: ScaledTrace | BreakevenError, row: TableRow) -> StepTrace | Unpredictable:
+    if isinstance(trace, BreakevenError):
+        return Unpredictable(code="no-trace", reason=trace.message)
+    return trace.at(row.batch_size)

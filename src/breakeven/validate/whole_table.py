@@ -1,0 +1,146 @@
+"""A whole table: read, predicted, compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from breakeven.device import DeviceSpec, find_device
+from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.validate.predictor import Predictor, Progress, SilentProgress
+from breakeven.validate.row_filter import RowFilter
+from breakeven.validate.splits import split_of
+from breakeven.validate.summary import summarize_groups
+from breakeven.validate.table import read_table
+from breakeven.validate.table_row import TableRow
+from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult, Unpredictable
+
+
+def validate_table(
+    path: str | os.PathLike[str],
+    *,
+    predictor: Predictor,
+    protocol: LeaveOut,
+    era_of: Callable[[str], str],
+    only: RowFilter | None = None,
+    progress: Progress | None = None,
+) -> AccuracyReport:
+    """Return the prediction of every row of a table beside what was measured.
+
+    Args:
+        path: The table.
+        predictor: What predicts, from a calibration that keeps to ``protocol``.
+        protocol: What that calibration has not seen.
+        era_of: Tells which years' software a framework is.
+        only: Which rows count; all by default.
+        progress: Hears how far it is.
+
+    Raises:
+        BreakevenError: The table cannot be read, or ``only`` leaves no row.
+    """
+    progress = SilentProgress() if progress is None else progress
+    progress.begin(f"reading {os.fspath(path)}")
+    rows = read_table(path)
+    selected = rows if only is None else only.select(rows)
+    selected_ids = {row.case_id for row in selected}
+    # A fold learns from the rows that are not selected too.
+    teaching = [row for row in rows if row.case_id not in selected_ids]
+    progress.begin(f"predicting {len(selected):,} rows")
+    results = compare(
+        selected, predictor=predictor, protocol=protocol, era_of=era_of, teaching=teaching
+    )
+    progress.end()
+    return AccuracyReport(
+        table=os.fspath(path),
+        protocol=protocol,
+        rows=results,
+        summary=summarize_groups(results),
+    )
+
+
+def compare(
+    rows: Sequence[TableRow],
+    *,
+    predictor: Predictor,
+    protocol: LeaveOut,
+    era_of: Callable[[str], str],
+    teaching: Sequence[TableRow] = (),
+) -> tuple[RowResult, ...]:
+    """Return each row with its prediction, or with the reason why it has none.
+
+    Args:
+        rows: Rows to predict.
+        predictor: What predicts them.
+        protocol: What its calibration has not seen.
+        era_of: Tells which years' software a framework is.
+        teaching: Further rows that it may learn from.
+
+    Raises:
+        BreakevenError: The predictor gave another number of outcomes than it was given rows, or
+            one that is no time.
+    """
+    devices = {name: _device(name) for name in {row.device for row in (*rows, *teaching)}}
+    known = [row for row in rows if isinstance(devices[row.device], DeviceSpec)]
+    teachers = [row for row in teaching if isinstance(devices[row.device], DeviceSpec)]
+    outcomes = tuple(predictor.predict(known, teaching=teachers)) if known else ()
+    if len(outcomes) != len(known):
+        raise BreakevenError(f"{len(outcomes)} predictions for {len(known)} rows")
+    outcome_by_case_id = {
+        row.case_id: outcome for row, outcome in zip(known, outcomes, strict=True)
+    }
+    results: list[RowResult] = []
+    for row in rows:
+        device = devices[row.device]
+        outcome = device if isinstance(device, Unpredictable) else outcome_by_case_id[row.case_id]
+        results.append(_result(row, device, _checked(row, outcome), protocol, era_of))
+    return tuple(results)
+
+
+def _device(name: str) -> DeviceSpec | Unpredictable:
+    try:
+        return find_device(name)
+    except UnknownDeviceError as error:
+        return Unpredictable(code="unknown-device", reason=error.message)
+
+
+def _checked(
+    row: TableRow, outcome: RowPrediction | Unpredictable
+) -> RowPrediction | Unpredictable:
+    if isinstance(outcome, RowPrediction):
+        estimate = outcome.estimate
+        if not 0 < estimate.low_ns <= estimate.value_ns <= estimate.high_ns < float("inf"):
+            raise BreakevenError(
+                f"row {row.case_id}: a prediction of {estimate.value_ns} ns with the interval "
+                f"{estimate.low_ns} to {estimate.high_ns} ns"
+            )
+    return outcome
+
+
+def _result(
+    row: TableRow,
+    device: DeviceSpec | Unpredictable,
+    outcome: RowPrediction | Unpredictable,
+    protocol: LeaveOut,
+    era_of: Callable[[str], str],
+) -> RowResult:
+    is_known = isinstance(device, DeviceSpec)
+    is_calibrated_on = isinstance(outcome, RowPrediction) and outcome.is_calibrated_on
+    return RowResult(
+        case_id=row.case_id,
+        source=row.source,
+        workload=row.workload,
+        device=device.name if is_known else row.device,
+        architecture=device.architecture if is_known else "",
+        num_devices=row.num_devices,
+        precision=row.precision,
+        batch_size=row.batch_size,
+        phase=row.phase,
+        optimizer=row.optimizer,
+        h2d=row.h2d.value,
+        host=row.host,
+        framework=row.framework,
+        era=str(era_of(row.framework)),
+        split=split_of(row.split, protocol, is_calibrated_on=is_calibrated_on),
+        value_ns=row.value_ns,
+        outcome=outcome,
+    )

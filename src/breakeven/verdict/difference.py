@@ -1,0 +1,174 @@
+"""The first difference between two runs that is more than allowed, and how a person reads it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from breakeven.units import format_percent
+from breakeven.verdict.recorded_numbers import RecordedNumbers, TensorNumbers
+
+# Smaller shares are shown as a power of ten: 0.00001 % is hard to read.
+_SMALLEST_PERCENT = 1e-6
+
+
+class DifferenceKind(StrEnum):
+    """What differs."""
+
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    RANDOM_NUMBERS = "random_numbers"
+    MISSING = "missing"
+    NOT_FINITE = "not_finite"
+    NUM_STEPS = "num_steps"
+    UNDECIDED = "undecided"
+    NOTHING = "nothing"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first difference between two runs that is more than allowed.
+
+    Args:
+        kind: What differs.
+        step: In which step, from 1 on; for random numbers, after how many steps.
+        tensor: Its name, with what it is: ``the gradient of layers.0.weight``.
+        baseline: Its norm, a loss's value, or a count, in the script as it is.
+        candidate: The same, with the change.
+        difference_fraction: Size of the difference beside the baseline's.
+        allowed_fraction: How large it may be; 0 where not one bit may differ.
+        is_own: The script itself differs so from one run to the next, so nothing can be checked.
+    """
+
+    kind: DifferenceKind
+    step: int
+    tensor: str = ""
+    baseline: float = 0.0
+    candidate: float = 0.0
+    difference_fraction: float = 0.0
+    allowed_fraction: float = 0.0
+    is_own: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """Return what a person reads."""
+        if self.is_own:
+            return f"cannot be checked: two runs of the script as it is differ ({self._what})"
+        return self._what
+
+    @property
+    def _what(self) -> str:
+        match self.kind:
+            case DifferenceKind.LOSS | DifferenceKind.GRADIENT:
+                return f"at step {self.step} {self.tensor} differs by {self._how_much}"
+            case DifferenceKind.RANDOM_NUMBERS:
+                return f"after {_steps(self.step)} other random numbers have been drawn"
+            case DifferenceKind.MISSING:
+                which = "is missing" if self.baseline else "is there, which it was not before"
+                return f"at step {self.step} {self.tensor} {which}"
+            case DifferenceKind.NOT_FINITE:
+                return (
+                    f"at step {self.step} {self.tensor} is not finite in {self.candidate:.0f} "
+                    f"places, instead of {self.baseline:.0f}"
+                )
+            case DifferenceKind.NUM_STEPS:
+                return (
+                    f"the run ends after {_steps(int(self.candidate))}, "
+                    f"instead of {self.baseline:.0f}"
+                )
+            case DifferenceKind.UNDECIDED:
+                return (
+                    "cannot be checked: changes of the weights as small as rounding change the "
+                    f"gradients of step {self.step} by {_share(self.difference_fraction)}"
+                )
+            case DifferenceKind.NOTHING:
+                return "cannot be checked: the script computes no loss or gradient in its steps"
+
+    @property
+    def _how_much(self) -> str:
+        if not self.allowed_fraction:
+            return f"{_share(self.difference_fraction)} (allowed: not one bit)"
+        return f"{_share(self.difference_fraction)} (allowed: {_share(self.allowed_fraction)})"
+
+
+def differing(
+    step: int, own: TensorNumbers, other: TensorNumbers, fraction: float, allowed: float
+) -> Difference:
+    """Return that two tensors differ by ``fraction``, of which ``allowed`` is allowed."""
+    return Difference(
+        kind=DifferenceKind.LOSS if own.is_loss else DifferenceKind.GRADIENT,
+        step=step,
+        tensor=_called(own),
+        baseline=_shown_value(own),
+        candidate=_shown_value(other),
+        difference_fraction=fraction,
+        allowed_fraction=allowed,
+    )
+
+
+def missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) -> Difference:
+    """Return that a tensor is in one of two runs alone."""
+    tensor = own or other
+    assert tensor is not None
+    return Difference(
+        kind=DifferenceKind.MISSING,
+        step=step,
+        tensor=_called(tensor),
+        baseline=float(own is not None),
+        candidate=float(other is not None),
+    )
+
+
+def not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> Difference:
+    """Return that a tensor has values that are not finite; ``own`` is None where it had none."""
+    return Difference(
+        kind=DifferenceKind.NOT_FINITE,
+        step=step,
+        tensor=_called(other),
+        baseline=own.num_not_finite if own else 0,
+        candidate=other.num_not_finite,
+    )
+
+
+def other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return that one run has more steps, if so."""
+    counts = len(baseline.steps), len(other.steps)
+    if counts[0] == counts[1]:
+        return None
+    return Difference(
+        kind=DifferenceKind.NUM_STEPS,
+        step=min(counts) + 1,
+        baseline=counts[0],
+        candidate=counts[1],
+    )
+
+
+def other_random_numbers(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return that one run has drawn other random numbers, if so."""
+    if baseline.rng_digest == other.rng_digest:
+        return None
+    return Difference(kind=DifferenceKind.RANDOM_NUMBERS, step=len(baseline.steps))
+
+
+def as_own(difference: Difference | None) -> Difference | None:
+    """Return a difference as one between two runs of the same script."""
+    return None if difference is None else msgspec.structs.replace(difference, is_own=True)
+
+
+def _called(tensor: TensorNumbers) -> str:
+    return tensor.name if tensor.is_loss else f"the gradient of {tensor.name}"
+
+
+def _shown_value(tensor: TensorNumbers) -> float:
+    """Return the value of a loss, and the norm of anything larger."""
+    return tensor.values[0] if tensor.num_elements == 1 else tensor.norm
+
+
+def _share(fraction: float) -> str:
+    if fraction == float("inf"):
+        return "more than all of it"
+    return format_percent(fraction) if fraction >= _SMALLEST_PERCENT else f"{fraction:.0e}"
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"

@@ -1,0 +1,247 @@
+"""Whether a change of how a step runs has changed what the training computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from breakeven.verdict.difference import (
+    Difference,
+    DifferenceKind,
+    as_own,
+    differing,
+    missing,
+    not_finite,
+    other_num_steps,
+    other_random_numbers,
+)
+from breakeven.verdict.recorded_numbers import RecordedNumbers, StepNumbers, TensorNumbers
+from breakeven.verdict.tune_report import Numerics
+
+# Half the distance from 1 to the next number of the format.
+_ROUNDOFF = {
+    "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
+    "float16": 2.0**-11, "bfloat16": 2.0**-8,
+}  # fmt: skip
+
+# The same n terms added up in another order differ by up to some sqrt(n) roundoffs of the sum of
+# their magnitudes. Gradients sum over batch and positions, up to 10^6 terms: 10^3 roundoffs, and
+# terms cancel, which takes another factor: 2^12 roundoffs, 0.02 % in float32. bfloat16 has 10 times
+# as much. Tried with one thread for two and channels last for first, on two linear networks, a
+# convolutional one, a transformer and an LSTM: at most 0.01 % in the first step. A ResNet-18 had
+# 0.6 %, where an activation came out on the other side of zero: see ``perturbed`` below.
+_REORDERED_ROUNDOFFS = 2.0**12
+# Formats of 16 bits add up in float32: what differs is the last rounding, a few times in a row.
+_REORDERED_ROUNDOFFS_16_BITS = 4.0
+# A bfloat16 operand is off by 2^-8 at most. Gradients of a batch cancel, which leaves an error of
+# some 1 to 20 % by layer (tried on the same networks): 2^6 roundoffs. A ResNet-18 had 40 %: it
+# takes the comparison with perturbed weights to tell that this is its nature.
+_LOWER_PRECISION = 2.0**6 * _ROUNDOFF["bfloat16"]
+# A loss is an average of few operators' results: it has not the cancellation of gradients.
+_LOSS_PART = 1 / 8
+
+# A gradient this small beside all gradients of its step is compared as if it were larger: what is
+# zero but for rounding, such as that of a bias before a batch normalization, says nothing.
+_SMALL_FRACTION = 1e-3
+
+# What two runs that ought to agree differ by is known from one pair of them: leave room.
+_SPREAD_FACTOR = 3.0
+# A script that differs so many times more than is allowed from one run to the next hides mistakes.
+_MOST_OWN_FACTOR = 10.0
+# From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
+# (1.0) could not be told from what rounding grows to.
+_MOST_GROWTH = {Numerics.REORDERED: 0.5, Numerics.LOWER_PRECISION: 0.9}
+
+
+def weight_noise_roundoffs(numerics: Numerics) -> float:
+    """Return by how many roundoffs weights are moved to see what becomes of a class's errors.
+
+    Sums of some thousand products, as a layer computes them, are off by some 16 roundoffs of the
+    weights' format; a weight that is rounded from float32 to bfloat16, by 2^16 of them.
+    """
+    return 2.0**16 if numerics is Numerics.LOWER_PRECISION else 16.0
+
+
+def compare_numbers(
+    baseline: RecordedNumbers,
+    candidate: RecordedNumbers,
+    *,
+    numerics: Numerics,
+    repeat: RecordedNumbers | None = None,
+    perturbed: Sequence[RecordedNumbers] = (),
+) -> Difference | None:
+    """Return the first difference that is more than ``numerics`` allows; None where there is none.
+
+    Args:
+        baseline: The script as it is.
+        candidate: The script with the change.
+        numerics: What the change may do.
+        repeat: The script as it is, once more. Where the two differ, nothing can be said about
+            single bits, and tolerances widen to three times that difference, as long as that is
+            not ten times as large as they are.
+        perturbed: Runs of the script as it is but for its weights, which differ by as much as the
+            class lets a number be off. Tolerances widen to three times the most that became of
+            that: training can multiply rounding a thousandfold in a single step.
+    """
+    if numerics is Numerics.TRAINING:
+        return _first_not_finite(baseline, candidate)
+    if not any(_tensors(step) for step in baseline.steps):
+        return Difference(kind=DifferenceKind.NOTHING, step=1)
+    own = None if repeat is None else _first_unequal(baseline, repeat)
+    if numerics is Numerics.EXACT:
+        return as_own(own) or _first_unequal(baseline, candidate)
+    if own is not None and numerics is Numerics.REORDERED and repeat is not None:
+        drawn = other_random_numbers(baseline, repeat)
+        if drawn is not None:
+            return as_own(drawn)
+    return _Comparison(baseline, numerics, repeat, perturbed).first_difference(candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Holds runs against a baseline, within a tolerance."""
+
+    baseline: RecordedNumbers
+    numerics: Numerics
+    repeat: RecordedNumbers | None
+    perturbed: Sequence[RecordedNumbers]
+
+    def first_difference(self, candidate: RecordedNumbers) -> Difference | None:
+        """Return the first difference beyond the tolerance."""
+        for number, (own, other) in enumerate(
+            zip(self.baseline.steps, candidate.steps, strict=False), 1
+        ):
+            if found := self._difference_in_step(number, own, other):
+                return found
+        if found := other_num_steps(self.baseline, candidate):
+            return found
+        if self.numerics is Numerics.LOWER_PRECISION:
+            # A random decision that hangs on a computed number may turn out differently.
+            return None
+        return other_random_numbers(self.baseline, candidate)
+
+    def _difference_in_step(
+        self, number: int, baseline: StepNumbers, candidate: StepNumbers
+    ) -> Difference | None:
+        repeats = _by_key(self.repeat, number)
+        perturbed = [_by_key(run, number) for run in self.perturbed]
+        norm = math.hypot(*(gradient.norm for gradient in baseline.gradients))
+        undecided: list[float] = []
+        num_decided = 0
+        for own, other, is_loss in _pairs(baseline, candidate):
+            if own is None or other is None:
+                return missing(number, own, other)
+            if own.num_not_finite or other.num_not_finite:
+                if own.num_not_finite != other.num_not_finite:
+                    return not_finite(number, own, other)
+                continue
+            if own.shape != other.shape:
+                return missing(number, own, None)
+            scale = self._scale(own, norm, is_loss=is_loss)
+            tolerance = self._tolerance(own, is_loss=is_loss)
+            repeat = repeats.get(own.key)
+            spread = _SPREAD_FACTOR * _relative(own, repeat, scale)
+            if repeat is not None and spread >= _MOST_OWN_FACTOR * tolerance:
+                return as_own(differing(number, own, repeat, spread / _SPREAD_FACTOR, tolerance))
+            grown = (_relative(own, run.get(own.key), scale) for run in perturbed)
+            growth = _SPREAD_FACTOR * max(grown, default=0.0)
+            allowed = max(tolerance, spread, growth)
+            if allowed >= _MOST_GROWTH[self.numerics]:
+                undecided.append(growth / _SPREAD_FACTOR)
+                continue
+            num_decided += 1
+            difference = _relative(own, other, scale)
+            if difference > allowed:
+                return differing(number, own, other, difference, allowed)
+        if number == 1 and undecided and not num_decided:
+            return Difference(
+                kind=DifferenceKind.UNDECIDED, step=1, difference_fraction=max(undecided)
+            )
+        return None
+
+    def _tolerance(self, tensor: TensorNumbers, *, is_loss: bool) -> float:
+        tolerance = _LOWER_PRECISION
+        if self.numerics is Numerics.REORDERED:
+            roundoff = max(
+                _ROUNDOFF.get(tensor.dtype, _ROUNDOFF["float32"]),
+                _ROUNDOFF.get(self.baseline.arithmetic, 0.0),
+            )
+            is_short = roundoff > _ROUNDOFF["float32"]
+            factor = _REORDERED_ROUNDOFFS_16_BITS if is_short else _REORDERED_ROUNDOFFS
+            tolerance = factor * roundoff
+        return tolerance * _LOSS_PART if is_loss else tolerance
+
+    def _scale(self, tensor: TensorNumbers, step_norm: float, *, is_loss: bool) -> float:
+        """Return beside what a difference is judged."""
+        if not is_loss:
+            return max(tensor.norm, _SMALL_FRACTION * step_norm)
+        # A loss that cancels to zero, as that of a policy's first update, is off by rounding of
+        # its terms, which are as large as it becomes later.
+        return max(loss.norm for step in self.baseline.steps for loss in step.losses)
+
+
+def _first_unequal(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return the first difference in a single bit."""
+    for number, (own, others) in enumerate(zip(baseline.steps, other.steps, strict=False), 1):
+        for one, another, _ in _pairs(own, others):
+            if one is None or another is None or one.shape != another.shape:
+                return missing(number, one, None if one else another)
+            if one.digest != another.digest or one.dtype != another.dtype:
+                if one.num_not_finite != another.num_not_finite:
+                    return not_finite(number, one, another)
+                return differing(number, one, another, _relative(one, another, one.norm), 0.0)
+    return other_num_steps(baseline, other) or other_random_numbers(baseline, other)
+
+
+def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> Difference | None:
+    """Return where a run first leaves the finite numbers, if the baseline never does."""
+    if any(tensor.num_not_finite for step in baseline.steps for tensor in _tensors(step)):
+        return None
+    for number, step in enumerate(candidate.steps, 1):
+        for tensor in _tensors(step):
+            if tensor.num_not_finite:
+                return not_finite(number, None, tensor)
+    return None
+
+
+def _tensors(step: StepNumbers) -> Sequence[TensorNumbers]:
+    return (*step.losses, *step.gradients)
+
+
+def _pairs(
+    baseline: StepNumbers, other: StepNumbers
+) -> Iterator[tuple[TensorNumbers | None, TensorNumbers | None, bool]]:
+    """Yield what belongs together, and whether it is a loss; None where it has no like."""
+    for own, others, is_loss in (
+        (baseline.losses, other.losses, True),
+        (baseline.gradients, other.gradients, False),
+    ):
+        unmatched = {tensor.key: tensor for tensor in others}
+        for tensor in own:
+            yield tensor, unmatched.pop(tensor.key, None), is_loss
+        for tensor in unmatched.values():
+            yield None, tensor, is_loss
+
+
+def _by_key(numbers: RecordedNumbers | None, step: int) -> dict[str, TensorNumbers]:
+    if numbers is None or len(numbers.steps) < step:
+        return {}
+    return {tensor.key: tensor for tensor in _tensors(numbers.steps[step - 1])}
+
+
+def _relative(baseline: TensorNumbers, other: TensorNumbers | None, scale: float) -> float:
+    """Return the norm of the difference beside ``scale``; 0 without another."""
+    if other is None or baseline.digest == other.digest:
+        return 0.0
+    if baseline.shape != other.shape or other.num_not_finite:
+        return math.inf
+    kept = len(baseline.values)
+    distance = math.dist(baseline.values, other.values) * math.sqrt(
+        baseline.num_elements / max(1, kept)
+    )
+    # The norm is that of all elements: it moves where those that are kept happen to agree.
+    distance = max(distance, abs(baseline.norm - other.norm))
+    if not distance:
+        return 0.0
+    return distance / scale if scale else math.inf

@@ -1,0 +1,336 @@
+"""The answer to `breakeven check`, as values: what the JSON document and every renderer show.
+
+The JSON schema is generated from these types, so a changed key is a changed contract: raise
+``SCHEMA_VERSION`` with it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from breakeven.errors import Caveat
+from breakeven.simulate import Bound, Finding
+from breakeven.timing import Estimate, Source
+from breakeven.trace import FileWrites
+from breakeven.verdict.recording import Recording
+
+SCHEMA_VERSION = 2
+
+Nanoseconds = Annotated[float, Meta(ge=0.0)]
+
+
+class DeviceKind(StrEnum):
+    """Hardware of a result."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+class Choice(StrEnum):
+    """Where the script should train."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    TOO_CLOSE = "too_close"
+    UNDECIDED = "undecided"
+
+
+class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that was traced, in numbers.
+
+    Args:
+        num_ops: Operators that the dispatcher sees.
+        num_kernels: Kernels that a GPU would launch for them.
+        num_syncs: Times the host waits for the device.
+        h2d_bytes: Host to device, per step.
+        d2h_bytes: Device to host, per step.
+        batch_size: Samples per step, or null when the script does not tell.
+        num_parameters: Elements of the parameters that are trained.
+        host_ns: Time that the host needs to issue the step, waiting for nothing.
+    """
+
+    num_ops: int
+    num_kernels: int
+    num_syncs: int
+    h2d_bytes: int
+    d2h_bytes: int
+    batch_size: int | None
+    num_parameters: int
+    host_ns: Nanoseconds
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's step.
+
+    Args:
+        device: Name of the device.
+        kind: CPU or GPU.
+        source: Measured here, or predicted.
+        precision: Arithmetic of most of its FLOP.
+        step_ns: Time of one step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+        bound: What limits it; null where that was not worked out.
+        peak_memory_bytes: Largest memory in use; null where unknown.
+        fits: Whether that fits the device; null where unknown.
+        caveats: Reasons to trust the figure less.
+        num_samples: Steps that a measurement rests on; 0 for a prediction.
+        is_disturbed: Whether other work disturbed the measurement so much that it says only a
+            bound.
+        setting: What sets it apart from other results of its device: ``1 thread``; empty where it
+            is the only one.
+    """
+
+    device: str
+    kind: DeviceKind
+    source: Source
+    precision: str
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+    bound: Bound | None
+    peak_memory_bytes: int | None
+    fits: bool | None
+    caveats: tuple[Caveat, ...] = ()
+    num_samples: int = 0
+    is_disturbed: bool = False
+    setting: str = ""
+
+
+class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the script does between some of its steps.
+
+    Args:
+        file: The user's file.
+        line: Its line.
+        function: What it calls there; empty where that has no name.
+        time_ns: Time per step, on this CPU.
+    """
+
+    file: str
+    line: int
+    function: str
+    time_ns: Nanoseconds
+
+
+class TrainingTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of a whole training on one device.
+
+    Args:
+        device: Name of the device, as among the results.
+        total_ns: From the beginning of the script to its last step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+    """
+
+    device: str
+    total_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+
+
+class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The script's whole training: what it does besides its steps, and what becomes of all of it.
+
+    Args:
+        startup_ns: From the beginning of the script to the end of its first step, on this CPU,
+            without the import of torch.
+        data_ns: Time of a step that waits for the next batch, on this CPU; a part of the step.
+        other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
+            evaluations, checkpoints. It is taken to stay there. 0 where nothing was seen; null
+            where that cannot be told, as on a busy machine.
+        other_low_ns: Lower end of its 90 % interval.
+        other_high_ns: Upper end.
+        step_fraction: Share of the training that the steps are, on this CPU, start-up aside.
+        parts: What is done between the steps, the longest first.
+        unevenness: Mean step over the median one: more than 1 where some take longer.
+        speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``,
+            start-up aside.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        num_steps: Steps of the training; null where they were not asked about.
+        times: Time of so many steps on each device that they fit, start-up included.
+    """
+
+    startup_ns: Nanoseconds
+    data_ns: Nanoseconds
+    other_ns: Nanoseconds | None
+    other_low_ns: Nanoseconds
+    other_high_ns: Nanoseconds
+    step_fraction: float
+    parts: tuple[ProgramPart, ...]
+    unevenness: float
+    speedup: float
+    low: float
+    high: float
+    num_steps: int | None = None
+    times: tuple[TrainingTime, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to train.
+
+    Args:
+        choice: ``cpu``, ``gpu``, ``too_close`` when the interval straddles 1, or ``undecided`` when
+            a time is too uncertain to tell, as on a machine that is too busy.
+        device: The device chosen; where there is none, the GPU that was compared.
+        over: The best device of the other kind, which it is compared with.
+        speedup: Step time of ``over`` divided by that of ``device``.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        because: One sentence for a person.
+    """
+
+    choice: Choice
+    device: str
+    over: str
+    speedup: float
+    low: float
+    high: float
+    because: str
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether it names a device to train on."""
+        return self.choice in (Choice.CPU, Choice.GPU)
+
+
+class Crossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="found"):
+    """From which size on the GPU wins, for all larger sizes searched.
+
+    Args:
+        axis: What is varied: ``batch_size``.
+        device: The GPU that wins from there on.
+        value: The smallest size from which it wins.
+        low: Lower end of its interval.
+        high: Upper end; null where the interval reaches past the largest size searched.
+        searched: Smallest and largest size searched.
+    """
+
+    axis: str
+    device: str
+    value: int
+    low: int
+    high: int | None
+    searched: tuple[int, int]
+
+
+class NoCrossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="none"):
+    """Why there is no crossover to report.
+
+    Args:
+        none_because: One sentence for a person, with what to do next.
+        axis: What was varied, or would have been.
+        faster: Which kind wins at every size searched; null where nothing was searched.
+        searched: Smallest and largest size searched.
+    """
+
+    none_because: str
+    axis: str = "batch_size"
+    faster: DeviceKind | None = None
+    searched: tuple[int, int] | None = None
+
+
+class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that feeds the devices.
+
+    Args:
+        name: Processor.
+        num_threads: Threads that torch uses for the CPU's step.
+        source: Where its costs per operator are from.
+        torch_version: torch that ran the script.
+        python_version: Python that ran the script.
+    """
+
+    name: str
+    num_threads: int
+    source: str
+    torch_version: str
+    python_version: str
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Step time of one device at one size.
+
+    Args:
+        size: Value on the axis; a batch size is that of the script's DataLoader.
+        step_ns: Time of one step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+        source: Measured here, or predicted.
+    """
+
+    size: int
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+    source: Source
+
+
+def curve_point(size: int, estimate: Estimate) -> CurvePoint:
+    """Return the point of a curve for a time at a size."""
+    return CurvePoint(
+        size=size,
+        step_ns=estimate.value_ns,
+        low_ns=estimate.low_ns,
+        high_ns=estimate.high_ns,
+        source=estimate.source,
+    )
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Step time of one device along an axis.
+
+    Args:
+        device: Name of the device.
+        kind: CPU or GPU.
+        axis: What is varied: ``batch_size``.
+        points: By size.
+    """
+
+    device: str
+    kind: DeviceKind
+    axis: str
+    points: tuple[CurvePoint, ...]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `breakeven check` found out.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        target: What was checked, as it was given.
+        host: The machine that feeds the devices.
+        step: The recorded step.
+        results: One for each device, those that are here first.
+        verdict: Where to train.
+        crossover: From which batch size on a GPU wins, or why that is not told.
+        findings: What costs time on a GPU, lines that would raise first, then by gain.
+        caveats: Reasons to trust all figures less; those of one device are in its result.
+        curves: Step times along the batch size; empty where it was not varied.
+        recording: The step itself, in stored runs only: `explain` reads it.
+        program: The whole training, which is more than its steps; null in older reports.
+        writes: What a run of the script wrote, and what became of that; null where it did not run,
+            and in older reports.
+        quiet_trackers: Names of the experiment trackers that the script used, and that logged
+            nothing in its runs.
+    """
+
+    schema_version: int
+    target: str
+    host: HostSummary
+    step: StepSummary
+    results: tuple[DeviceResult, ...]
+    verdict: Verdict
+    crossover: Crossover | NoCrossover
+    findings: tuple[Finding, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    recording: Recording | None = None
+    program: ProgramSummary | None = None
+    writes: FileWrites | None = None
+    quiet_trackers: tuple[str, ...] = ()

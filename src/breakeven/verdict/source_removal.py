@@ -1,0 +1,85 @@
+"""A stored run to hand on: without the text of the script, or where its files lie."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from breakeven.verdict.explain_report import ExplainReport
+from breakeven.verdict.recording import record
+from breakeven.verdict.report import CheckReport
+
+_Report = TypeVar("_Report", CheckReport, ExplainReport)
+
+
+def without_source(report: _Report) -> _Report:
+    """Return a run without the text of the user's files, and with short names for them.
+
+    A file is named relative to the folder that holds all files that the run names: the script's
+    own, where the others lie in or below it. What the script wrote elsewhere has its last name
+    alone. Names of modules and functions, and numbers of lines, stay.
+    """
+    found: dict[str, Any] = msgspec.to_builtins(report)
+    written = [write.path for write in report.writes.files] if report.writes else []
+    names = _names(set(_files(found)), written)
+    if names:
+        longest_first = sorted(names, key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, longest_first)))
+        found = _changed(found, lambda text: pattern.sub(lambda path: names[path[0]], text))
+    bare = msgspec.convert(found, type=type(report))
+    recording = bare.recording
+    if recording is None:
+        return bare
+    stored = record(
+        recording.trace, recording.host, other_size=recording.other_size, cpu=recording.cpu
+    )
+    return replace(bare, recording=stored)
+
+
+def _names(files: set[str], written: Sequence[str]) -> dict[str, str]:
+    """Return the name to show for each file that a run names by its absolute path.
+
+    Args:
+        files: Those of the user, by which the folder is known.
+        written: Those that the script wrote, anywhere.
+    """
+    folders = [str(PurePath(path).parent) for path in files]
+    folder = os.path.commonpath(folders) if folders else ""
+    names: dict[str, str] = {}
+    for path in map(PurePath, (*files, *written)):
+        is_within = folder and path.is_relative_to(folder)
+        names[str(path)] = path.relative_to(folder).as_posix() if is_within else path.name
+    return names
+
+
+def _files(value: Any) -> Iterator[str]:
+    """Yield the absolute paths of the files that are known by a line, and of the target."""
+    if isinstance(value, dict):
+        for key, member in cast("dict[str, Any]", value).items():
+            if key in ("file", "target") and isinstance(member, str):
+                path = re.sub(r":\w+$", "", member)
+                if PurePath(path).is_absolute():
+                    yield path
+            else:
+                yield from _files(member)
+    elif isinstance(value, list | tuple):
+        for member in cast("Sequence[Any]", value):
+            yield from _files(member)
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: _changed(member, change) for key, member in members.items()}
+    if isinstance(value, list | tuple):
+        return [_changed(member, change) for member in cast("Sequence[Any]", value)]
+    return value

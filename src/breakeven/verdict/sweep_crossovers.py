@@ -1,0 +1,259 @@
+"""Curves through the points of a sweep, and where they cross."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from breakeven.verdict.crossover import find_crossover
+from breakeven.verdict.report import Crossover, Curve, CurvePoint, DeviceKind, NoCrossover
+from breakeven.verdict.sweep_report import (
+    AxisRole,
+    AxisValue,
+    SweepAxis,
+    SweepCrossover,
+    SweepCurve,
+    SweepPoint,
+)
+
+NUM_PARAMETERS = "num_parameters"
+"""What a curve is along where it is along no axis, but along the size of the model."""
+
+# The CPU's name in a report ends with the threads that it used.
+_THREADS = re.compile(r" \(\d+ threads?\)$")
+
+_Held = tuple[tuple[str, AxisValue], ...]
+
+
+def sweep_curves(
+    points: Sequence[SweepPoint], axes: Sequence[SweepAxis], axis_name: str
+) -> tuple[SweepCurve, ...]:
+    """Return the curve of each device along one axis, all other axes held.
+
+    The threads of the CPU change no GPU's time, and how many GPUs share a step none of a CPU's:
+    a curve that does not depend on an axis is there once, and does not hold it.
+
+    Args:
+        points: Points of a sweep.
+        axes: Its axes.
+        axis_name: An axis of positive whole numbers, or ``num_parameters``, along which curves
+            are there only where the number of parameters differs at all values of an axis.
+
+    Raises:
+        ValueError: There is no such axis, or not all of its values are positive whole numbers.
+    """
+    along = _axis_along(points, axes, axis_name)
+    if along is None:
+        return ()
+    grouped: dict[tuple[str, DeviceKind, _Held], dict[int, CurvePoint]] = {}
+    for point in points:
+        size = point.num_parameters if axis_name == NUM_PARAMETERS else point.settings[along.name]
+        assert isinstance(size, int)
+        held = tuple(
+            (axis.name, point.settings[axis.name])
+            for axis in axes
+            if axis is not along and not _is_alien(axis, point.kind)
+        )
+        device = point.device
+        if along.role is AxisRole.THREADS:
+            device = _THREADS.sub("", device)
+        curve = grouped.setdefault((device, point.kind, held), {})
+        curve.setdefault(size, _curve_point(size, point))
+    return tuple(
+        SweepCurve(
+            device=device,
+            kind=kind,
+            axis=axis_name,
+            held=dict(held),
+            points=tuple(curve[size] for size in sorted(curve)),
+        )
+        for (device, kind, held), curve in grouped.items()
+    )
+
+
+def find_sweep_crossovers(
+    points: Sequence[SweepPoint], axes: Sequence[SweepAxis]
+) -> tuple[SweepCrossover, ...]:
+    """Return from which size on each GPU wins, along every axis of positive whole numbers.
+
+    Each GPU is compared with the CPU at its best number of threads at each size. A GPU that the
+    step does not fit is no candidate there. Where several GPUs share a step, of which each adds a
+    batch, the times for equally many samples are compared. Along threads, of which more only help
+    the CPU, the outcome says from how many on the CPU wins; it is looked for only where no other
+    axis is. Where an argument changes the number of parameters at each of its values, that is an
+    axis too.
+
+    Args:
+        points: Points of a sweep.
+        axes: Its axes.
+    """
+    fitting = [point for point in points if point.fits is not False]
+    found: list[SweepCrossover] = []
+    for name in _searched_axes(points, axes):
+        along = _axis_along(points, axes, name)
+        assert along is not None
+        gpus = [c for c in sweep_curves(points, axes, name) if c.kind is DeviceKind.GPU]
+        curves = sweep_curves(fitting, axes, name)
+        fitting_gpus = {_key(c): c for c in curves if c.kind is DeviceKind.GPU}
+        cpus = [c for c in curves if c.kind is DeviceKind.CPU]
+        for gpu in gpus:
+            own = [cpu for cpu in cpus if _matches(cpu, gpu, axes)]
+            if not own:
+                continue
+            candidate = fitting_gpus.get(_key(gpu))
+            cpu = _best(own)
+            outcome = (
+                _does_not_fit(gpu)
+                if candidate is None
+                else _outcome(cpu, candidate, along, _held_devices(gpu, axes))
+            )
+            found.append(
+                SweepCrossover(device=gpu.device, cpu=cpu.device, held=gpu.held, outcome=outcome)
+            )
+    return tuple(found)
+
+
+def _searched_axes(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> list[str]:
+    whole = [axis for axis in axes if _is_whole(axis) and len(axis.values) > 1]
+    names = [axis.name for axis in whole if axis.role is not AxisRole.THREADS]
+    if not names and all(axis.role is AxisRole.THREADS for axis in axes):
+        names = [axis.name for axis in whole]
+    if _growing_axis(points, axes) is not None:
+        names.append(NUM_PARAMETERS)
+    return names
+
+
+def _axis_along(
+    points: Sequence[SweepPoint], axes: Sequence[SweepAxis], name: str
+) -> SweepAxis | None:
+    """Return the axis that is varied along curves; None where nothing varies them."""
+    if name == NUM_PARAMETERS and all(axis.name != name for axis in axes):
+        return _growing_axis(points, axes)
+    axis = next((axis for axis in axes if axis.name == name), None)
+    if axis is None or not _is_whole(axis):
+        raise ValueError(f"there is no axis {name} of positive whole numbers")
+    return axis
+
+
+def _growing_axis(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> SweepAxis | None:
+    """Return the first axis at each of whose values the model has another size."""
+    for axis in axes:
+        if axis.role is not AxisRole.ARGUMENT or len(axis.values) < 2:
+            continue
+        sizes: dict[_Held, dict[AxisValue, int]] = {}
+        for point in points:
+            held = tuple(sorted((n, v) for n, v in point.settings.items() if n != axis.name))
+            sizes.setdefault(held, {})[point.settings[axis.name]] = point.num_parameters
+        if sizes and all(
+            len(own) > 1 and len(set(own.values())) == len(own) and min(own.values()) > 0
+            for own in sizes.values()
+        ):
+            return axis
+    return None
+
+
+def _is_whole(axis: SweepAxis) -> bool:
+    return all(isinstance(value, int) and value >= 1 for value in axis.values)
+
+
+def _is_alien(axis: SweepAxis, kind: DeviceKind) -> bool:
+    """Return whether an axis changes nothing on devices of a kind."""
+    foreign = AxisRole.THREADS if kind is DeviceKind.GPU else AxisRole.NUM_DEVICES
+    return axis.role is foreign
+
+
+def _curve_point(size: int, point: SweepPoint) -> CurvePoint:
+    return CurvePoint(
+        size=size,
+        step_ns=point.step_ns,
+        low_ns=point.low_ns,
+        high_ns=point.high_ns,
+        source=point.source,
+    )
+
+
+def _key(curve: SweepCurve) -> tuple[str, _Held]:
+    return curve.device, tuple(curve.held.items())
+
+
+def _matches(cpu: SweepCurve, gpu: SweepCurve, axes: Iterable[SweepAxis]) -> bool:
+    """Return whether both curves hold the same, where both depend on it."""
+    shared = [axis.name for axis in axes if axis.name in cpu.held and axis.name in gpu.held]
+    return all(cpu.held[name] == gpu.held[name] for name in shared)
+
+
+def _best(curves: Sequence[SweepCurve]) -> Curve:
+    """Return the fastest CPU at each size: whoever trains there may choose the threads."""
+    fastest: dict[int, tuple[CurvePoint, str]] = {}
+    for curve in curves:
+        for point in curve.points:
+            if point.size not in fastest or point.step_ns < fastest[point.size][0].step_ns:
+                fastest[point.size] = (point, curve.device)
+    names = list(dict.fromkeys(name for _, name in fastest.values()))
+    name = names[0]
+    if len(names) > 1:
+        name = f"{_THREADS.sub('', name)} (best number of threads)"
+    points = tuple(fastest[size][0] for size in sorted(fastest))
+    return Curve(device=name, kind=DeviceKind.CPU, axis=curves[0].axis, points=points)
+
+
+def _outcome(
+    cpu: Curve, gpu: SweepCurve, along: SweepAxis, num_devices: int
+) -> Crossover | NoCrossover:
+    plain = Curve(device=gpu.device, kind=gpu.kind, axis=gpu.axis, points=gpu.points)
+    # The CPU does the samples that n GPUs do in a step in n steps.
+    if along.role is AxisRole.NUM_DEVICES:
+        return find_crossover(_scaled(cpu, lambda size: size), plain)
+    if num_devices > 1:
+        cpu = _scaled(cpu, lambda _: num_devices)
+    if along.role is AxisRole.THREADS:
+        return _along_threads(cpu, plain)
+    return find_crossover(cpu, plain)
+
+
+def _held_devices(gpu: SweepCurve, axes: Iterable[SweepAxis]) -> int:
+    """Return how many GPUs share each step of a curve."""
+    held = [gpu.held.get(axis.name) for axis in axes if axis.role is AxisRole.NUM_DEVICES]
+    return next((number for number in held if isinstance(number, int)), 1)
+
+
+def _scaled(curve: Curve, factor: Callable[[int], float]) -> Curve:
+    return replace(
+        curve,
+        points=tuple(
+            replace(
+                point,
+                step_ns=point.step_ns * factor(point.size),
+                low_ns=point.low_ns * factor(point.size),
+                high_ns=point.high_ns * factor(point.size),
+            )
+            for point in curve.points
+        ),
+    )
+
+
+def _along_threads(cpu: Curve, gpu: Curve) -> NoCrossover:
+    """Say from how many threads on the CPU wins; a `Crossover` is about a GPU that does."""
+    found = find_crossover(gpu, cpu)
+    if isinstance(found, Crossover):
+        high = found.searched[1] if found.high is None else found.high
+        sure = "" if found.low == high else f" (90 % interval {found.low} to {high})"
+        return NoCrossover(
+            none_because=f"{gpu.device} is faster than {cpu.device} with few threads; from "
+            f"{found.value} threads{sure} on the CPU is.",
+            axis=gpu.axis,
+            searched=found.searched,
+        )
+    opposite = {DeviceKind.CPU: DeviceKind.GPU, DeviceKind.GPU: DeviceKind.CPU, None: None}
+    return replace(found, faster=opposite[found.faster])
+
+
+def _does_not_fit(gpu: SweepCurve) -> NoCrossover:
+    sizes = (gpu.points[0].size, gpu.points[-1].size)
+    return NoCrossover(
+        none_because=f"The step fits {gpu.device} at none of the sizes searched.",
+        axis=gpu.axis,
+        searched=sizes,
+    )

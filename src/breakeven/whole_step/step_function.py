@@ -1,0 +1,208 @@
+"""Forward, backward and update of one or several steps as one function of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from breakeven.whole_step.batch import Batch, call_model
+from breakeven.whole_step.tensors import StepTensors, Trained
+from breakeven.whole_step.update_rules import Group, UpdateRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is computed in a step, apart from the tensors.
+
+    Args:
+        model: The model.
+        loss_fn: The loss of output and targets.
+        rule: The optimizer's update.
+        groups: Options of the optimizer's groups, as the rule reads them.
+        max_grad_norm: Largest norm of all gradients together; None for any.
+        autocast: Number format of an autocast region around model and loss; None for none.
+    """
+
+    model: nn.Module
+    loss_fn: Any
+    rule: UpdateRule
+    groups: tuple[Group, ...]
+    max_grad_norm: float | None
+    autocast: torch.dtype | None
+
+
+def compute_loss(
+    recipe: Recipe,
+    inputs: Any,
+    targets: Any,
+    tensors: dict[str, Tensor],
+    of_loss: dict[str, Tensor],
+    device_type: str,
+) -> Tensor:
+    """Return the loss, with other parameters and buffers than the modules' own where given."""
+    dtype = recipe.autocast
+    with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
+        output = call_model(recipe.model, inputs, tensors)
+        if of_loss:
+            return torch.func.functional_call(recipe.loss_fn, of_loss, (output, targets))
+        return recipe.loss_fn(output, targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Parameters whose update uses the same numbers: of one group, after equally many steps."""
+
+    group: int
+    members: tuple[Trained, ...]
+
+
+def make_packs(tensors: StepTensors) -> tuple[Pack, ...]:
+    """Return the packs of all trained parameters."""
+
+    def key(one: Trained) -> tuple[int, int, str, str]:
+        return one.group, one.num_steps, str(one.param.dtype), str(one.param.device)
+
+    ordered = sorted(tensors.trained, key=key)
+    return tuple(Pack(key_[0], tuple(members)) for key_, members in groupby(ordered, key))
+
+
+def make_step(
+    recipe: Recipe, tensors: StepTensors, packs: Sequence[Pack], batch: Batch, num_steps: int
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function of all the tensors that does the steps in place and returns the losses.
+
+    Its arguments are ``tensors.written``, the numbers of the updates (one row for each step), the
+    tensors of the batch, and for several steps the indices of their samples in it.
+
+    With several steps, the parameters of a pack lie in one buffer from the first step to the last:
+    one loop updates them all, and the compiler has that many fewer to make.
+    """
+    names = [one.name for one in tensors.trained]
+    sizes = [len(one.state) for one in tensors.trained]
+    first_loss = len(tensors.fixed) - tensors.num_loss_fixed
+    device_type = tensors.trained[0].param.device.type
+
+    def step(*args: Tensor) -> tuple[Tensor, ...]:
+        rest = iter(args)
+        params = _take(rest, len(names))
+        fixed = _take(rest, len(tensors.fixed))
+        states = [_take(rest, size) for size in sizes]
+        scalars = next(rest)
+        given = _take(rest, len(batch.tensors))
+        named_fixed = list(zip(tensors.fixed_names, fixed, strict=True))
+        of_model, of_loss = dict(named_fixed[:first_loss]), dict(named_fixed[first_loss:])
+        storage = _Storage(tensors, packs, params, states, is_joined=num_steps > 1)
+        indices = next(rest) if num_steps > 1 else None
+        losses: list[Tensor] = []
+        for number in range(num_steps):
+            chosen = given if indices is None else tuple(t[indices[number]] for t in given)
+            leaves = [p.detach().requires_grad_() for p in storage.params()]
+            named = dict(zip(names, leaves, strict=True)) | of_model
+            inputs, targets = batch.rebuild(chosen)
+            loss = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
+            grads = torch.autograd.grad(loss, leaves)
+            with torch.no_grad():
+                storage.update(recipe, _clip(grads, recipe.max_grad_norm), scalars[number])
+            losses.append(loss.detach())
+        with torch.no_grad():
+            storage.write_back(params, states)
+        return (torch.stack(losses) if num_steps > 1 else losses[0],)
+
+    return step
+
+
+def _take(tensors: Iterator[Tensor], count: int) -> tuple[Tensor, ...]:
+    return tuple(next(tensors) for _ in range(count))
+
+
+def _clip(grads: Sequence[Tensor], max_norm: float | None) -> tuple[Tensor, ...]:
+    """Return the gradients scaled down to a norm, as ``clip_grad_norm_`` does it."""
+    if max_norm is None:
+        return tuple(grads)
+    norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    return tuple(grad * factor for grad in grads)
+
+
+class _Storage:
+    """Parameters and state within a step: each on its own, or those of a pack in one buffer."""
+
+    def __init__(
+        self,
+        tensors: StepTensors,
+        packs: Sequence[Pack],
+        params: Sequence[Tensor],
+        states: Sequence[Sequence[Tensor]],
+        *,
+        is_joined: bool,
+    ) -> None:
+        places = {one.name: place for place, one in enumerate(tensors.trained)}
+        self._packs = [(p.group, [places[one.name] for one in p.members]) for p in packs]
+        if not is_joined:  # a piece for each parameter, with the numbers of its pack
+            self._pieces = [
+                (row, [i]) for row, (_, members) in enumerate(self._packs) for i in members
+            ]
+        else:
+            self._pieces = [(row, members) for row, (_, members) in enumerate(self._packs)]
+        self._shapes = [param.shape for param in params]
+        self._params = [_join([params[i] for i in members]) for _, members in self._pieces]
+        self._states = [
+            tuple(
+                _join([states[i][number] for i in members])
+                for number in range(len(states[members[0]]))
+            )
+            for _, members in self._pieces
+        ]
+
+    def params(self) -> list[Tensor]:
+        """Return the parameters in the order of the model."""
+        return self._split(self._params)
+
+    def update(self, recipe: Recipe, grads: Sequence[Tensor], scalars: Tensor) -> None:
+        """Do one update; ``scalars`` holds the numbers of all packs, one pack after the other."""
+        width = scalars.shape[0] // len(self._packs)
+        rows = [
+            tuple(scalars[row * width : (row + 1) * width].unbind())
+            for row in range(len(self._packs))
+        ]
+        for place, (row, members) in enumerate(self._pieces):
+            group = recipe.groups[self._packs[row][0]]
+            self._params[place], self._states[place] = recipe.rule.update(
+                self._params[place],
+                _join([grads[i] for i in members]),
+                self._states[place],
+                rows[row],
+                group,
+            )
+
+    def write_back(self, params: Sequence[Tensor], states: Sequence[Sequence[Tensor]]) -> None:
+        """Copy the results into the tensors that they came from."""
+        for old, new in zip(params, self._split(self._params), strict=True):
+            old.copy_(new)
+        for number in range(max(map(len, states), default=0)):
+            kept = [state[number] if len(state) > number else None for state in self._states]
+            for place, new in enumerate(self._split(kept)):
+                if new is not None:
+                    states[place][number].copy_(new)
+
+    def _split(self, pieces: Sequence[Any]) -> list[Any]:
+        found: list[Any] = [None] * len(self._shapes)
+        for (_, members), piece in zip(self._pieces, pieces, strict=True):
+            if piece is None:
+                continue
+            if len(members) == 1:
+                found[members[0]] = piece
+                continue
+            parts = piece.split([self._shapes[i].numel() for i in members])
+            for i, part in zip(members, parts, strict=True):
+                found[i] = part.view(self._shapes[i])
+        return found
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat([t.reshape(-1) for t in tensors])

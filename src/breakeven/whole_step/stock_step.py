@@ -1,0 +1,64 @@
+"""The training step as every loop writes it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from breakeven.errors import UsageError
+from breakeven.whole_step.batch import Batch
+from breakeven.whole_step.step_function import Recipe, compute_loss
+
+
+class StockStep:
+    """Forward, backward and update by the model's and the optimizer's own code.
+
+    Args:
+        recipe: What a step computes.
+        optimizer: The optimizer.
+    """
+
+    def __init__(self, recipe: Recipe, optimizer: Optimizer) -> None:
+        self.grads: dict[str, Tensor] = {}
+        self.recipe = recipe
+        self.optimizer = optimizer
+        self._params = dict(recipe.model.named_parameters())
+
+    @property
+    def trained_names(self) -> frozenset[str]:
+        """Return the parameters that got gradients in the last step."""
+        return frozenset(self.grads)
+
+    def run(self, batch: Batch, indices: Tensor | None) -> Tensor:
+        """Do one step; or one for each row of indices. Return the loss or the losses."""
+        if indices is None:
+            return self._step(batch)
+        losses: list[Tensor] = []
+        for row in indices:
+            chosen = tuple(tensor[row] for tensor in batch.tensors)
+            losses.append(self._step(Batch(chosen, batch.others, batch.layout)))
+        return torch.stack(losses)
+
+    def _step(self, batch: Batch) -> Tensor:
+        recipe, optimizer = self.recipe, self.optimizer
+        # Gradients of parameters that the optimizer does not hold are dropped too.
+        recipe.model.zero_grad(set_to_none=True)
+        inputs, targets = batch.rebuild(batch.tensors)
+        with torch.enable_grad():
+            device_type = next(iter(self._params.values())).device.type
+            loss = compute_loss(recipe, inputs, targets, {}, {}, device_type)
+            if loss.numel() != 1:
+                raise UsageError(
+                    f"the loss has shape {tuple(loss.shape)}: it must be a single number",
+                    hint="Reduce it, by its mean for example.",
+                )
+            loss.backward()
+        if recipe.max_grad_norm is not None:
+            held = [param for group in optimizer.param_groups for param in group["params"]]
+            torch.nn.utils.clip_grad_norm_(held, recipe.max_grad_norm)
+        optimizer.step()
+        params = self._params.items()
+        self.grads = {name: param.grad for name, param in params if param.grad is not None}
+        recipe.model.zero_grad(set_to_none=True)
+        return loss.detach()

@@ -1,0 +1,166 @@
+"""The tensors that a training step reads and writes: parameters, buffers, optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.whole_step.update_rules import UpdateRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One parameter that the step updates.
+
+    Args:
+        name: Its first name in the model.
+        param: The model's own.
+        group: Number of its group in the optimizer.
+        state: Its state tensors, in the order of the rule.
+        counter: The optimizer's count of its steps, where it keeps one.
+        num_steps: Updates that it has had.
+    """
+
+    name: str
+    param: nn.Parameter
+    group: int
+    state: tuple[Tensor, ...]
+    counter: Tensor | None
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTensors:
+    """Everything that a step touches, and how to tell that it is still the same.
+
+    Args:
+        trained: Parameters that are updated.
+        fixed_names: Names of the other parameters, and of the buffers, of model and loss.
+        fixed: These tensors.
+        num_loss_fixed: How many of the fixed ones, at their end, are the loss's.
+        owner: The optimizer's ``state`` when this was read; it gets another one by loading.
+        entries: Where the optimizer keeps each state tensor: its dict, the name, the tensor.
+    """
+
+    trained: tuple[Trained, ...]
+    fixed_names: tuple[str, ...]
+    fixed: tuple[Tensor, ...]
+    num_loss_fixed: int
+    owner: Any
+    entries: tuple[tuple[dict[str, Any], str, Tensor], ...]
+
+    @property
+    def written(self) -> tuple[Tensor, ...]:
+        """Return the tensors that a step reads and may write, in the order of a compiled step."""
+        params = tuple(one.param.detach() for one in self.trained)
+        states = tuple(state for one in self.trained for state in one.state)
+        return (*params, *self.fixed, *states)
+
+    @property
+    def counters(self) -> tuple[Tensor, ...]:
+        """Return the optimizer's counts of steps, which a compiled step does not touch."""
+        return tuple(one.counter for one in self.trained if one.counter is not None)
+
+    def is_current(self, optimizer: Optimizer) -> bool:
+        """Return whether the optimizer still keeps its state in these tensors."""
+        return optimizer.state is self.owner and all(
+            place.get(name) is tensor for place, name, tensor in self.entries
+        )
+
+
+def read_tensors(
+    model: nn.Module, loss_fn: Any, optimizer: Optimizer, rule: UpdateRule, names: frozenset[str]
+) -> StepTensors | None:
+    """Return the tensors of a step, or None while the optimizer has no state for them yet.
+
+    Args:
+        model: The model.
+        loss_fn: The loss; its own parameters and buffers are read too, where it is a module.
+        optimizer: The optimizer.
+        rule: The optimizer's rule.
+        names: Parameters that get gradients.
+    """
+    params = dict(model.named_parameters())
+    groups = {
+        id(param): number
+        for number, group in enumerate(optimizer.param_groups)
+        for param in group["params"]
+    }
+    trained: list[Trained] = []
+    entries: list[tuple[dict[str, Any], str, Tensor]] = []
+    for name, param in params.items():
+        number = groups.get(id(param))
+        if name not in names or number is None:
+            continue
+        wanted = rule.state_names(optimizer.param_groups[number])
+        place = optimizer.state.get(param, {})
+        if any(place.get(state) is None for state in wanted):
+            return None
+        counter = place.get("step")
+        if counter is not None and not isinstance(counter, Tensor):
+            raise BreakevenError(f"the optimizer's step count of {name} is not a tensor")
+        kept = tuple(place[state] for state in wanted)
+        found = zip(wanted, kept, strict=True)
+        entries.extend((place, state, tensor) for state, tensor in found)
+        if counter is not None:
+            entries.append((place, "step", counter))
+        num_steps = 0 if counter is None else int(counter.item())
+        trained.append(
+            Trained(
+                name=name,
+                param=param,
+                group=number,
+                state=kept,
+                counter=counter,
+                num_steps=num_steps,
+            )
+        )
+    updated = {one.name for one in trained}
+    fixed = {name: param.detach() for name, param in params.items() if name not in updated}
+    fixed |= dict(model.named_buffers())
+    of_loss: dict[str, Tensor] = {}
+    if isinstance(loss_fn, nn.Module):
+        of_loss = {name: param.detach() for name, param in loss_fn.named_parameters()}
+        of_loss |= dict(loss_fn.named_buffers())
+    return StepTensors(
+        trained=tuple(trained),
+        fixed_names=(*fixed, *of_loss),
+        fixed=(*fixed.values(), *of_loss.values()),
+        num_loss_fixed=len(of_loss),
+        owner=optimizer.state,
+        entries=tuple(entries),
+    )
+
+
+def check_tensors(model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse what a compiled step would compute differently.
+
+    Raises:
+        UsageError: Names what it is, and what to do.
+    """
+    own = {id(param) for param in model.parameters()}
+    for number, group in enumerate(optimizer.param_groups):
+        for param in group["params"]:
+            if id(param) not in own:
+                raise UsageError(
+                    f"group {number} of the optimizer holds a parameter that is not the model's",
+                    hint="Put everything that is trained into one nn.Module.",
+                )
+            if param.is_complex():
+                raise UsageError("fast_step cannot train complex parameters")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise UsageError(
+                f"the gradients of {name} are sparse, and a compiled update needs dense ones",
+                hint="Build the embedding with sparse=False.",
+            )
+
+
+def clone_all(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return copies that keep shapes and strides."""
+    return tuple(tensor.detach().clone() for tensor in tensors)

@@ -1,0 +1,153 @@
+"""Small networks of breakeven's own, named ``breakeven:NAME?args``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own custom
+from torch import nn
+
+from breakeven.errors import WorkloadError
+from breakeven.workloads.built_step import BuiltStep, StepFactory
+from breakeven.workloads.near_names import suggest
+from breakeven.workloads.spec import WorkloadSpec
+
+
+def prepare_own(spec: WorkloadSpec, dtype: torch.dtype) -> StepFactory:
+    """Build one of breakeven's own networks, and return what makes steps of it.
+
+    Args:
+        spec: Options are the arguments of the network's function.
+        dtype: Of parameters and inputs.
+
+    Raises:
+        WorkloadError: There is no such network or argument.
+    """
+    build = _NETWORKS.get(spec.name)
+    if build is None:
+        raise WorkloadError(
+            f"breakeven has no workload {spec.name!r}", hint=suggest(spec.name, _NETWORKS)
+        )
+    options: dict[str, Any] = dict(spec.options)
+    parameters = list(inspect.signature(build).parameters)[1:]
+    for key, value in options.items():
+        if key not in parameters:
+            raise WorkloadError(
+                f"{spec.name} has no option {key!r}", hint=f"it has {', '.join(parameters)}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise WorkloadError(
+                f"{key}={value} of {spec.name} is not a number of 1 or more", hint=f"{key}=8"
+            )
+    return build(dtype, **options)
+
+
+def _disc_mlp(dtype: torch.dtype, depth: int = 8) -> StepFactory:
+    """Classify points of the plane; each of ``depth`` layers is twice as wide as the last."""
+    layers: list[nn.Module] = []
+    width = 2
+    for _ in range(depth - 1):
+        layers += [nn.Linear(width, 2 * width), nn.ReLU()]
+        width *= 2
+    layers.append(nn.Linear(width, 2))
+    return _classifier(nn.Sequential(*layers).to(dtype), (2,), dtype, reads_loss=True)
+
+
+def _mlp(
+    dtype: torch.dtype, input: int = 784, width: int = 1024, depth: int = 3, classes: int = 10
+) -> StepFactory:
+    """Classify vectors with ``depth`` linear layers, ReLU between them."""
+    sizes = [input, *[width] * (depth - 1), classes]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return _classifier(nn.Sequential(*layers[:-1]).to(dtype), (input,), dtype)
+
+
+def _lstm(
+    dtype: torch.dtype, hidden: int = 320, layers: int = 1, seq: int = 1000, input: int = 123,
+    classes: int = 10,
+) -> StepFactory:  # fmt: skip
+    """Classify sequences by the last state of an LSTM."""
+    return _classifier(_LastState(input, hidden, layers, classes).to(dtype), (seq, input), dtype)
+
+
+class _LastState(nn.Module):
+    """An LSTM, and a linear layer on its last state."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int, num_classes: int
+    ) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(input_size, hidden_size, num_layers, batch_first=True)
+        self.head = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, sequence_BTC: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        states_BTH, _ = self.recurrent(sequence_BTC)  # noqa: N806
+        return self.head(states_BTH[:, -1])
+
+
+def _classifier(
+    model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, *, reads_loss: bool = False
+) -> StepFactory:
+    def make_step(batch_size: int) -> BuiltStep:
+        inputs = torch.empty(batch_size, *shape, dtype=dtype)
+        labels = torch.zeros(batch_size, dtype=torch.int64)
+        return BuiltStep(
+            model=model,
+            inputs=(inputs,),
+            targets=(labels,),
+            forward=lambda: model(inputs),
+            loss=lambda output: F.cross_entropy(output, labels),
+            reads_loss=reads_loss,
+        )
+
+    return make_step
+
+
+def _rnn_stream(dtype: torch.dtype, input: int = 8, hidden: int = 256) -> StepFactory:
+    """Predict the next frame of streams from a frame and a state, one frame a step."""
+    model = _FrameCell(input, hidden).to(dtype)
+
+    def make_step(batch_size: int) -> BuiltStep:
+        frame = torch.empty(batch_size, input, dtype=dtype)
+        state = torch.empty(batch_size, hidden, dtype=dtype)
+        target = torch.empty(batch_size, input, dtype=dtype)
+        return BuiltStep(
+            model=model,
+            inputs=(frame,),
+            targets=(target,),
+            forward=lambda: model(frame, state.detach())[0],
+            loss=lambda output: F.mse_loss(output, target),
+            max_grad_norm=10.0,
+            reads_loss=True,
+        )
+
+    return make_step
+
+
+class _FrameCell(nn.Module):
+    """A recurrent cell written by hand: two linear layers on a frame and the state beside it."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.to_hidden = nn.Linear(input_size + hidden_size, hidden_size)
+        self.to_output = nn.Linear(input_size + hidden_size, input_size)
+
+    def forward(
+        self, frame: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        combined = torch.cat((frame, state), dim=1)
+        return self.to_output(combined), torch.tanh(self.to_hidden(combined))
+
+
+_NETWORKS: dict[str, Callable[..., StepFactory]] = {
+    "disc-mlp": _disc_mlp,
+    "lstm": _lstm,
+    "mlp": _mlp,
+    "rnn-stream": _rnn_stream,
+}

@@ -1,0 +1,104 @@
+"""What a timed region runs: the phase of a step that a row of a table is about."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import nn
+
+from breakeven.capture import FakeSession
+from breakeven.trace import NumberFormat, StepCase, TimedPhase
+from breakeven.workloads.built_step import BuiltStep
+from breakeven.workloads.optimizers import make_optimizer
+
+PARAMETER_DTYPES = {
+    NumberFormat.FP64: torch.float64,
+    NumberFormat.FP16: torch.float16,
+    NumberFormat.BF16: torch.bfloat16,
+}
+AUTOCAST_DTYPES = {
+    NumberFormat.AMP_FP16: torch.float16,
+    NumberFormat.AMP_BF16: torch.bfloat16,
+}
+
+
+class TimedStep:
+    """One case at any batch size, called as a benchmark's loop calls it.
+
+    Args:
+        case: What is timed.
+        model: The optimizer updates its parameters; it outlives changes of the batch size.
+        session: Records copies and waits.
+    """
+
+    def __init__(self, case: StepCase, model: nn.Module, session: FakeSession) -> None:
+        self.model = model
+        self._case = case
+        self._session = session
+        self._parameters = [value for value in model.parameters() if value.requires_grad]
+        self._optimizer = make_optimizer(
+            case.optimizer if case.phase is TimedPhase.TRAIN else "none", self._parameters
+        )
+        # Scales the loss as on CUDA; the scaler of the CPU is the same but for its name.
+        self._scaler = torch.amp.GradScaler(
+            "cpu",
+            enabled=self._optimizer is not None and case.number_format is NumberFormat.AMP_FP16,
+        )
+
+    @property
+    def needs_warm_up(self) -> bool:
+        """Return whether the first step differs from the rest: gradients or state are made."""
+        return self._case.phase in (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
+
+    def run(self, built: BuiltStep) -> None:
+        """Do one step."""
+        phase = self._case.phase
+        is_inference = phase is TimedPhase.INFERENCE
+        built.model.train(built.uses_training_mode and not is_inference)
+        self._session.copy_to_device(built.inputs)
+        if is_inference:
+            with torch.no_grad(), self._autocast():
+                built.forward()
+        elif phase is TimedPhase.FORWARD:
+            with self._autocast():
+                built.forward()
+        else:
+            self._session.copy_to_device(built.targets)
+            self._forget_gradients(built)
+            self._train(built)
+        if phase is not TimedPhase.TRAIN:
+            # Benchmarks of a phase wait for each iteration; throughputs wait for none.
+            self._session.wait()
+
+    def _train(self, built: BuiltStep) -> None:
+        with self._autocast():
+            loss = built.loss(built.forward())
+        start = torch.ones_like(loss) if loss.dim() else None
+        self._scaler.scale(loss).backward(start)
+        if self._optimizer is None:
+            return
+        if built.max_grad_norm is not None:
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._parameters, built.max_grad_norm, foreach=True)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        if built.reads_loss:
+            loss.item()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = AUTOCAST_DTYPES.get(self._case.number_format)
+        # A region for CUDA, which has the same effect on fake tensors of the CPU.
+        return torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def _forget_gradients(self, built: BuiltStep) -> None:
+        if built.keeps_gradients and not self._case.zeroes_gradients:
+            return
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                continue
+            if self._case.zeroes_gradients:
+                parameter.grad.detach_()
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None

@@ -1,0 +1,156 @@
+"""Models of transformers, built from their configuration: nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+
+from breakeven.errors import WorkloadError
+from breakeven.trace import TimedPhase
+from breakeven.workloads.built_step import BuiltStep, StepFactory
+from breakeven.workloads.near_names import suggest
+from breakeven.workloads.spec import WorkloadSpec
+from breakeven.workloads.torchvision import import_torchvision
+
+# Attention as tables of timings have it, unless the spec says otherwise: one operator at a time.
+_ATTENTION = "eager"
+
+# What the loss of a class takes besides the inputs, by the end of the class's name: one number a
+# sample, or one a token.
+_PER_SAMPLE = {
+    "ForQuestionAnswering": ("start_positions", "end_positions"),
+    "ForSequenceClassification": ("labels",),
+    "ForImageClassification": ("labels",),
+    "ForNextSentencePrediction": ("labels",),
+}
+_PER_TOKEN = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration",
+              "ForTokenClassification")  # fmt: skip
+
+
+def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, phase: TimedPhase) -> StepFactory:
+    """Build a model, and return what makes steps of it.
+
+    A row of phase ``train`` is a training script: dropout is on, the model computes its own loss
+    and gets a mask and token types. In the other phases it is a benchmark of the model: evaluation
+    mode, the tokens alone, ``backward`` from a gradient of ones at the logits, and gradients that
+    add up over the iterations, as the published timings of single layers show.
+
+    Args:
+        spec: Options are ``seq``, the number of tokens, ``attn_implementation``, and keys of the
+            model's configuration.
+        dtype: Of the parameters.
+        phase: What is timed.
+
+    Raises:
+        WorkloadError: transformers is not installed, or has no such model or key.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise WorkloadError(
+            f"{spec.text!r} needs transformers, which is not installed",
+            hint="pip install transformers",
+        )
+    import_torchvision()  # transformers imports it where it is, and fails if that fails.
+    import transformers
+
+    model_class = getattr(transformers, spec.name, None) if spec.name in dir(transformers) else None
+    config_class: Any = getattr(model_class, "config_class", None)
+    if model_class is None or config_class is None:
+        known = [name for name in dir(transformers) if "For" in name or name.endswith("Model")]
+        raise WorkloadError(
+            f"transformers has no model class {spec.name!r}", hint=suggest(spec.name, known)
+        )
+    options: dict[str, Any] = dict(spec.options)
+    attention = options.pop("attn_implementation", _ATTENTION)
+    num_tokens = options.pop("seq", None)
+    _check_keys(spec, config_class, options)
+    config = config_class(**options)
+    config._attn_implementation = attention
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
+    # The keys and values of a prompt are copied into a cache that no row of a table reads.
+    config.use_cache = False
+    try:
+        model = model_class(config).to(dtype)
+    except (TypeError, ValueError, ImportError) as error:
+        raise WorkloadError(f"{spec.text!r} cannot be built: {error}") from error
+    return _step_factory(spec, model, num_tokens, dtype, is_training=phase is TimedPhase.TRAIN)
+
+
+def _check_keys(spec: WorkloadSpec, config_class: Any, options: dict[str, Any]) -> None:
+    plain = config_class()
+    for key in options:
+        if not hasattr(plain, key):
+            raise WorkloadError(
+                f"{config_class.__name__} has no key {key!r}, which {spec.text!r} gives",
+                hint=suggest(key, plain.to_dict()),
+            )
+
+
+def _step_factory(
+    spec: WorkloadSpec, model: Any, num_tokens: Any, dtype: torch.dtype, *, is_training: bool
+) -> StepFactory:
+    takes = model.main_input_name
+    if takes == "input_ids" and (not isinstance(num_tokens, int) or num_tokens < 1):
+        raise WorkloadError(
+            f"{spec.text!r} does not say how many tokens a sample has", hint="add &seq=512"
+        )
+    if takes not in ("input_ids", "pixel_values"):
+        raise WorkloadError(
+            f"{spec.name} takes {takes}, of which the shape is unknown",
+            hint="models of text and of images can be named; write path.py:function for others",
+        )
+
+    def make_step(batch_size: int) -> BuiltStep:
+        if takes == "pixel_values":
+            config = model.config
+            height, width = _pair(config.image_size)
+            shape = (batch_size, config.num_channels, height, width)
+            inputs = {"pixel_values": torch.empty(shape, dtype=dtype)}
+        else:
+            inputs = {"input_ids": torch.zeros(batch_size, num_tokens, dtype=torch.int64)}
+            if model.config.is_encoder_decoder and not is_training:  # else made from the labels
+                inputs["decoder_input_ids"] = torch.zeros_like(inputs["input_ids"])
+            if is_training:
+                inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            if is_training and getattr(model.config, "type_vocab_size", None):
+                inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+        targets = _make_targets(spec, inputs) if is_training else {}
+
+        def loss(output: Any) -> torch.Tensor:
+            return output.loss if is_training else _main_result(output)
+
+        return BuiltStep(
+            model=model,
+            inputs=tuple(inputs.values()),
+            targets=tuple(targets.values()),
+            forward=lambda: model(**inputs, **targets),
+            loss=loss,
+            uses_training_mode=is_training,
+            keeps_gradients=not is_training,
+        )
+
+    return make_step
+
+
+def _make_targets(spec: WorkloadSpec, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    batch_size = next(iter(inputs.values())).shape[0]
+    for ending, names in _PER_SAMPLE.items():
+        if spec.name.endswith(ending):
+            return {name: torch.zeros(batch_size, dtype=torch.int64) for name in names}
+    if spec.name.endswith(_PER_TOKEN):
+        return {"labels": torch.zeros_like(inputs["input_ids"])}
+    raise WorkloadError(
+        f"the loss of {spec.name} is unknown, so it has no training step",
+        hint="name a class with a loss, such as BertForMaskedLM, or another phase",
+    )
+
+
+def _main_result(output: Any) -> torch.Tensor:
+    found = getattr(output, "logits", None)
+    return next(iter(output.values())) if found is None else found
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else tuple(size)
