@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +11,9 @@ from typing import Any
 import pytest
 from headless_browser import CHROMIUM, Browser
 
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
-import made_up_explanations as explanations
-import made_up_reports as made_up
-import made_up_sweeps as sweeps
-import made_up_systems as systems
-
 from breakeven.report import chart_document
+from factories import explanations, sweeps, systems
+from factories import reports as made_up
 
 pytestmark = [
     pytest.mark.slow,

@@ -22,8 +22,8 @@ from breakeven.simulate.replay import Replay
 from breakeven.simulate.score import price
 from breakeven.simulate.tape import record
 from breakeven.trace import Event, Op, StepTrace
-from made_up_steps import GPU, HOST, MadeUpCosts
-from random_steps import COSTS, EVENTS, OPS, SCENARIOS
+from factories.random_steps import COSTS, EVENTS, OPS, SCENARIOS
+from factories.steps import GPU, HOST, MadeUpCosts
 
 _LOSSES = st.sampled_from((0.0, 0.25))
 _SIGMAS = st.lists(st.sampled_from((0.0, 0.1, 0.3)), min_size=12, max_size=12)

@@ -19,8 +19,8 @@ from breakeven.simulate import (
     simulate,
 )
 from breakeven.trace import Copy, Event, HostWork, Op, StepTrace, Sync
-from made_up_steps import GPU, HOST, MadeUpCosts, made_up_device, op
-from random_steps import COSTS, EVENTS, OPS, TIMES
+from factories.random_steps import COSTS, EVENTS, OPS, TIMES
+from factories.steps import GPU, HOST, MadeUpCosts, made_up_device, op
 
 
 def step_ns(events: list[Event], costs: MadeUpCosts, queue_depth: int = 1024) -> float:

@@ -1,0 +1,58 @@
+"""Cases made up for the tests of rules: a step, what is known of the run, the user's files."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from breakeven.doctor.rule import Case, Occurrence, Rule
+from breakeven.doctor.source import Sources
+from breakeven.errors import Caveat
+from breakeven.simulate import build_program, predict_steps
+from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace
+from factories.steps import GPU, HOST, MadeUpCosts
+
+FILE = "train.py"
+
+
+def made_up_case(
+    *events: Event,
+    facts: RunFacts | None = None,
+    source: str = "",
+    stacks: tuple[tuple[Location, ...], ...] = (),
+    caveats: tuple[Caveat, ...] = (),
+    batch_size: int | None = None,
+) -> Case:
+    """Return a step on a made-up GPU; ``source`` is the text of ``train.py``."""
+    trace = StepTrace(
+        events=events,
+        facts=facts or RunFacts(),
+        stacks=stacks,
+        caveats=caveats,
+        batch_size=batch_size,
+    )
+    costs = MadeUpCosts()
+    (prediction,) = predict_steps(trace, (GPU,), HOST, costs=costs)
+    return Case(
+        trace=trace,
+        program=build_program(trace, costs=costs),
+        prediction=prediction,
+        device=GPU,
+        host=HOST,
+        sources=Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ()),
+    )
+
+
+def occurrences(rule: Rule, case: Case) -> list[tuple[int | None, str]]:
+    """Return the line and title of each place at which a rule applies."""
+    return [(one.location.line if one.location else None, one.title) for one in rule.detect(case)]
+
+
+def lines(found: tuple[Occurrence, ...]) -> list[int | None]:
+    """Return the lines of occurrences."""
+    return [one.location.line if one.location else None for one in found]
+
+
+def marked(source: str, mark: str = "# here") -> list[int]:
+    """Return the lines of ``source`` that carry ``mark``, as numbers in the dedented text."""
+    text = dedent(source).splitlines()
+    return [number for number, line in enumerate(text, 1) if line.endswith(mark)]

@@ -1,0 +1,179 @@
+"""Effects fitted to steps that were made with known ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from breakeven.calibrate import MeasuredStep, StepPart, StepSample, fit_step_effects, take_apart
+from breakeven.cost import (
+    EffectKey,
+    Era,
+    StepEffects,
+    kernel_floor_ns,
+    load_efficiencies,
+    no_step_effects,
+    reference_host,
+)
+from breakeven.device import find_device
+from breakeven.simulate import build_program
+from breakeven.trace import Copy, Op, StepTrace
+from factories.steps import GPU, tensor
+
+HOST = reference_host()
+MS = 1e6
+
+
+def sample(
+    measured_ns: float,
+    device: Mapping[tuple[EffectKey, ...], float],
+    host: Mapping[tuple[EffectKey, ...], float],
+    *,
+    machine: str = "lab",
+) -> StepSample:
+    """Return a step of which either the host or the device takes next to no time."""
+    return StepSample(
+        step=MeasuredStep(
+            device=GPU, host=HOST, era=Era.TORCH_2, machine=machine, measured_ns=measured_ns
+        ),
+        simulated_ns=max(sum(device.values()), sum(host.values())),
+        waiting_ns=0.0,
+        device_parts=tuple(StepPart(time_ns=ns, keys=keys) for keys, ns in device.items()),
+        host_parts=tuple(StepPart(time_ns=ns, keys=keys) for keys, ns in host.items()),
+        overlap_keys=(("overlap",),),
+    )
+
+
+def fitted(samples: list[StepSample]) -> StepEffects:
+    return fit_step_effects(samples, provenance="made up", spread=no_step_effects().spread)
+
+
+def kernels(group: str, device: str) -> tuple[EffectKey, ...]:
+    return (("units", group, "vector fp32"), ("chip", device), ("device", device))
+
+
+def device_bound(
+    *, convolution: float, memory: float, slow: float, odd: Callable[[int], float] = lambda _: 1.0
+) -> list[StepSample]:
+    """Return steps on ten GPUs, of which the first is ``slow`` times as slow as the others."""
+    rng = np.random.default_rng(1)
+    samples: list[StepSample] = []
+    for index in range(80):
+        device = f"gpu {index % 10}"
+        share = rng.uniform(0.1, 0.9)
+        parts = {
+            kernels("convolution", device): share * 50 * MS,
+            kernels("memory", device): (1 - share) * 50 * MS,
+        }
+        factor = slow if index % 10 == 0 else 1.0
+        measured = (share * convolution + (1 - share) * memory) * 50 * MS * factor * odd(index)
+        samples.append(sample(measured, parts, {(("host",),): 1.0}))
+    return samples
+
+
+def test_planted_effects_are_found() -> None:
+    effects = fitted(device_bound(convolution=1.4, memory=0.8, slow=1.25))
+    factors = {
+        group: math.exp(effects.log_factor(kernels(group, "gpu 5")))
+        for group in ("convolution", "memory")
+    }
+    assert factors["convolution"] == pytest.approx(1.4, rel=0.04)
+    assert factors["memory"] == pytest.approx(0.8, rel=0.04)
+    slow = effects.log_factor([("chip", "gpu 0"), ("device", "gpu 0")])
+    other = effects.log_factor([("chip", "gpu 5"), ("device", "gpu 5")])
+    assert math.exp(slow - other) == pytest.approx(1.25, rel=0.06)
+
+
+def test_a_host_is_found_where_it_sets_the_steps() -> None:
+    samples = [
+        sample(
+            (2.0 if machine == "slow" else 1.0) * size * MS,
+            {(("floor",),): 1.0},
+            {(("host",), ("host machine", machine)): size * MS},
+            machine=machine,
+        )
+        for machine in ("slow", "one", "two", "three")
+        for size in (5, 10, 20, 40)
+    ]
+    effects = fitted(samples)
+    slow = math.exp(effects.log_factor([("host",), ("host machine", "slow")]))
+    assert slow == pytest.approx(2.0, rel=0.04)
+    assert math.exp(effects.log_factor([("host",), ("host machine", "one")])) == pytest.approx(
+        1.0, rel=0.04
+    )
+    # What the kernels would take nothing here can tell.
+    assert effects.log_factor([("floor",)]) == 0.0
+
+
+def test_what_no_step_depends_on_stays_at_none() -> None:
+    samples = [
+        sample(
+            30 * MS,
+            {kernels("convolution", "gpu"): 20 * MS, (("class", "softmax", "32 bit"),): 5.0},
+            {(("host",),): 1.0},
+        )
+        for _ in range(10)
+    ]
+    effects = fitted(samples)
+    assert effects.log_factor([("class", "softmax", "32 bit")]) == 0.0
+    assert math.exp(effects.log_factor(kernels("convolution", "gpu"))) == pytest.approx(1.5, 0.05)
+
+
+def test_steps_as_predicted_teach_no_effect() -> None:
+    effects = fitted(device_bound(convolution=1.0, memory=1.0, slow=1.0))
+    assert {effect.kind for effect in effects.effects} <= {"device"}
+    assert all(abs(effect.log_factor) < 0.01 for effect in effects.effects)
+    # That steps of a GPU were seen is kept although they taught nothing.
+    assert effects.has(("device", "gpu 3"))
+
+
+def test_an_odd_row_does_not_decide() -> None:
+    plain = fitted(device_bound(convolution=1.4, memory=0.8, slow=1.0))
+    odd = fitted(
+        device_bound(
+            convolution=1.4, memory=0.8, slow=1.0, odd=lambda index: 5.0 if index == 7 else 1.0
+        )
+    )
+    for device in ("gpu 5", "gpu 7"):
+        for group in ("convolution", "memory"):
+            keys = kernels(group, device)
+            assert odd.log_factor(keys) == pytest.approx(plain.log_factor(keys), abs=0.1)
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    samples = device_bound(convolution=1.4, memory=0.8, slow=1.25)
+    forward, backward = fitted(samples), fitted(samples[::-1])
+    keys = {(effect.kind, *effect.of) for effect in (*forward.effects, *backward.effects)}
+    for key in keys:
+        assert forward.log_factor([key]) == pytest.approx(backward.log_factor([key]), abs=2e-4)
+
+
+def test_a_step_is_taken_apart_into_what_effects_scale() -> None:
+    square = tensor(512, 512, device="cuda:0")
+    trace = StepTrace(
+        events=(
+            Copy(source="cpu", destination="cuda:0", num_bytes=10**6),
+            Op(name="aten.mm.default", inputs=(square, square), outputs=(square,)),
+            Op(name="aten.add.Tensor", inputs=(square, square), outputs=(square,)),
+        ),
+        batch_size=512,
+    )
+    t4, v100 = find_device("T4"), find_device("V100 SXM2 16GB")
+    steps = [
+        MeasuredStep(device=device, host=HOST, era=Era.TORCH_2, machine=name, measured_ns=1.0)
+        for device, name in ((t4, "one"), (v100, "two"), (t4, "three"))
+    ]
+    samples = take_apart(build_program(trace), steps, load_efficiencies())
+    assert [part.step.machine for part in samples] == ["one", "two", "three"]
+    first, second, third = samples
+    assert first.simulated_ns == third.simulated_ns != second.simulated_ns
+    assert 0 < first.waiting_ns < first.simulated_ns
+    floors = {part.keys: part.time_ns for part in first.device_parts if ("floor",) in part.keys}
+    num_launches = sum(kernel.launches for kernel in build_program(trace).kernels)
+    assert sum(floors.values()) == pytest.approx(num_launches * kernel_floor_ns(t4))
+    assert any(("host machine", "three") in part.keys for part in third.host_parts)
+    assert not any(("host machine", "three") in part.keys for part in first.host_parts)
+    assert all(part.time_ns > 0 for part in (*first.device_parts, *first.host_parts))

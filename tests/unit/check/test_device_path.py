@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.capture import LoaderUse, PlainRun, TracedRun
+from breakeven.check.device_path import DevicePath
+from breakeven.cost import reference_host
+from breakeven.device import HostSpec
+from breakeven.timing import StepPhases
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
+from factories.hosts import HOST
+from factories.runs import device_op, loader_use, plain_run, traced_run
+
+DATA = HostWork(kind="data", duration_ns=400_000)
+SCRIPT = HostWork(kind="script", duration_ns=200_000)
+OP = replace(device_op(), host_ns=100_000)
+
+
+def durations(traced: TracedRun, plain: PlainRun) -> list[int]:
+    trace = DevicePath(traced, plain).prepare(traced)
+    return [event.duration_ns for event in trace.events if isinstance(event, HostWork)]
+
+
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        # The recorder slowed the loader down by 4.
+        (loader_use(wait_ns=100_000), 100_000),
+        # It cannot have sped it up: what the plain run waits for more is noise.
+        (loader_use(wait_ns=900_000), 400_000),
+        # With workers the wait says nothing about the work.
+        (loader_use(wait_ns=1_000, num_workers=4), 400_000),
+        # No loader was seen in the plain run.
+        (None, 400_000),
+    ],
+)
+def test_data_takes_what_it_takes_in_the_plain_run(loader: LoaderUse | None, expected: int) -> None:
+    traced = traced_run(DATA, OP)
+    assert durations(traced, plain_run(10_000_000, loader)) == [expected]
+
+
+def test_data_of_several_fetches_is_scaled_as_one() -> None:
+    traced = traced_run(DATA, DATA, OP)
+    # 800 µs traced, 200 µs plain.
+    plain = plain_run(10_000_000, loader_use(wait_ns=200_000))
+    assert durations(traced, plain) == [100_000, 100_000]
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "expected"),
+    [
+        # Of a step of 250 µs, operators take 100 µs and data 50 µs: 100 µs are left for Python.
+        (250_000, 100_000),
+        # There is room for all that was traced, which is an upper limit.
+        (350_000, 200_000),
+        (9_000_000, 200_000),
+        # The plain step is over before operators and data are: nothing is left.
+        (150_000, 0),
+        (50_000, 0),
+    ],
+)
+def test_work_of_the_script_takes_no_more_than_the_plain_step_leaves(
+    step_ns: int, expected: int
+) -> None:
+    traced = traced_run(SCRIPT, OP)
+    assert durations(traced, plain_run(step_ns, loader_use(wait_ns=50_000))) == [expected]
+
+
+def test_ratios_of_one_batch_size_hold_at_another() -> None:
+    small = traced_run(DATA, OP, SCRIPT)
+    path = DevicePath(small, plain_run(250_000, loader_use(wait_ns=100_000)))
+    # Data took a quarter; 250 - 100 - 100 µs leave the script a quarter too.
+    double = traced_run(*(twice(event) for event in (DATA, OP, SCRIPT)), batch_size=64)
+    prepared = path.prepare(double)
+    assert [event.duration_ns for event in prepared.events if isinstance(event, HostWork)] == [
+        200_000,
+        100_000,
+    ]
+    assert prepared.batch_size == 64
+
+
+def twice(event: Event) -> Event:
+    return replace(event, duration_ns=2 * event.duration_ns) if event != OP else event
+
+
+def test_all_but_the_work_of_the_host_stays() -> None:
+    copy = Copy(source="cpu", destination="cuda:0", num_bytes=128)
+    traced = traced_run(DATA, copy, OP, SCRIPT)
+    trace = DevicePath(traced, plain_run(250_000, loader_use(wait_ns=100_000))).prepare(traced)
+    assert [event for event in trace.events if not isinstance(event, HostWork)] == [copy, OP]
+    assert [type(event) for event in trace.events] == [type(e) for e in traced.trace.events]
+
+
+def test_step_without_host_work_is_left_alone() -> None:
+    traced = traced_run(OP)
+    assert DevicePath(traced, plain_run()).prepare(traced) == traced.trace
+
+
+@pytest.mark.parametrize(
+    ("alone_ns", "expected"),
+    [
+        (300_000, 600_000),  # two workers finish a batch in 300 µs, so each takes twice that
+        (0, 400_000),  # not measured: the work that was traced
+    ],
+)
+def test_workers_take_for_a_batch_what_they_take_alone(alone_ns: float, expected: int) -> None:
+    data = replace(DATA, num_workers=2)
+    loader = replace(loader_use(wait_ns=1_000, num_workers=2), alone_ns=alone_ns)
+    assert durations(traced_run(data, OP), plain_run(10_000_000, loader)) == [expected]
+
+
+PHASES = StepPhases(backward_ns=100_000, optimizer_ns=50_000)
+HERE = replace(HOST, device_ns=1_000.0, module_ns=500.0)
+STEP = tuple(
+    replace(OP, host_ns=2_000, phase=phase)
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    for _ in range(10)
+)
+
+
+def stepped(*events: Event, optimizer: str) -> TracedRun:
+    """Return a step that an optimizer of torch ends, or one of the script's own."""
+    facts = OptimizerFacts(
+        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
+    )
+    run = traced_run(*events)
+    known = replace(run.trace.facts, optimizers=(facts,))
+    return replace(run, trace=replace(run.trace, facts=known))
+
+
+def fed(
+    *events: Event, plain: PlainRun | None = None, optimizer: str = "torch", host: HostSpec = HERE
+) -> HostSpec:
+    run = traced_run(*events)
+    facts = OptimizerFacts(
+        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
+    )
+    run = replace(
+        run, trace=replace(run.trace, facts=replace(run.trace.facts, optimizers=(facts,)))
+    )
+    return DevicePath(run, plain or replace(plain_run(400_000), phases=PHASES)).feeding(host, HERE)
+
+
+def test_measured_step_tells_the_hosts_work() -> None:
+    host = fed(*STEP)
+    slower = fed(*STEP, plain=replace(plain_run(800_000), phases=PHASES))
+    assert host.step_ns > 0
+    assert slower.forward_factor > host.forward_factor > 1
+    assert slower.backward_factor == host.backward_factor
+
+
+def test_host_is_left_where_the_measured_step_tells_nothing_of_it() -> None:
+    assert fed(*STEP, plain=plain_run(400_000)) == HERE
+    elsewhere = replace(plain_run(400_000), phases=PHASES, processor="Another CPU")
+    assert fed(*STEP, plain=elsewhere) == HERE
+    assert fed(GraphLaunch(), *STEP) == HERE
+
+
+def test_another_host_takes_its_own_time_for_the_same_script() -> None:
+    named = fed(*STEP, host=reference_host())
+    assert (named.id, named.op_ns) == ("reference", reference_host().op_ns)
+    assert named.forward_factor != 1.0
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), [("torch", 0), ("own", 200_000)])
+def test_work_within_an_update_is_the_scripts_where_the_optimizer_is(
+    optimizer: str, expected: int
+) -> None:
+    work = replace(SCRIPT, phase=Phase.OPTIMIZER)
+    facts = OptimizerFacts(
+        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
+    )
+    run = traced_run(*STEP, work)
+    run = replace(
+        run, trace=replace(run.trace, facts=replace(run.trace.facts, optimizers=(facts,)))
+    )
+    assert durations(run, replace(plain_run(9_000_000), phases=PHASES)) == [expected]
+
+
+def test_work_before_an_update_is_no_work_of_the_forward_pass() -> None:
+    plain = replace(
+        plain_run(600_000), phases=StepPhases(backward_ns=100_000, optimizer_ns=250_000)
+    )
+    log = replace(SCRIPT, phase=Phase.FORWARD)
+    after = fed(*STEP[:20], log, *STEP[20:], plain=plain)
+    assert after.forward_factor == fed(*STEP).forward_factor
+    assert after.optimizer_factor == pytest.approx(fed(*STEP).optimizer_factor)
+
+
+def test_a_step_that_was_recorded_longer_than_it_took_is_another_one() -> None:
+    run = traced_run(*STEP)
+    timed = replace(plain_run(400_000), phases=PHASES)
+    shorter = replace(timed, measurement=plain_run(10_000).measurement)
+    alike, other = DevicePath(run, timed), DevicePath(run, shorter)
+    assert not alike.is_other_path(HERE)
+    assert other.is_other_path(HERE)
+    assert other.feeding(HERE, HERE).log_sigma > HERE.log_sigma
+    assert other.feeding(HERE, HERE).forward_factor == HERE.forward_factor
+    assert not DevicePath(run, replace(shorter, processor="Another CPU")).is_other_path(HERE)

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.capture import FailureKind, OwnProcesses, RunFailure, Target, TargetKind
+from breakeven.check.failures import script_error
+from breakeven.check.packages import install_hint
+from breakeven.errors import BreakevenError, ScriptError
+from breakeven.trace import Location
+from factories.runs import FUNCTION, SCRIPT
+
+LINE = Location(file="/elsewhere/model.py", line=17, function="forward")
+
+
+def explain(
+    kind: FailureKind,
+    message: str = "",
+    *,
+    exception: str = "",
+    num_steps: int = 0,
+    missing: str = "",
+    location: Location | None = LINE,
+    target: Target = SCRIPT,
+) -> BreakevenError:
+    failure = RunFailure(
+        kind=kind,
+        message=message,
+        exception=exception,
+        location=location,
+        source="x = net(y)" if location else "",
+        num_steps=num_steps,
+        missing=missing,
+    )
+    return script_error(failure, target, "the last words")
+
+
+AT = " at /elsewhere/model.py:17: `x = net(y)`"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "num_steps", "message", "hint"),
+    [
+        (
+            FailureKind.EXCEPTION, "boom", 0,
+            f"train.py raised ValueError: boom{AT} before its first training step",
+            "python train.py --lr 0.1",
+        ),
+        (
+            FailureKind.EXCEPTION, "", 3,
+            f"train.py raised ValueError{AT} after 3 training steps",
+            "must run by itself first",
+        ),
+        (
+            FailureKind.EXIT, "2", 1,
+            f"train.py ended with status 2 after 1 training step{AT}",
+            "arguments it needs after `--`",
+        ),
+        (
+            FailureKind.NO_STEP, "", 0,
+            "train.py ended without a training step: no optimizer was stepped, and not more than "
+            "one backward pass made",
+            "path.py:function",
+        ),
+        (
+            FailureKind.NO_STEP, "", 1,
+            "train.py ended after 1 training step; a step is timed from one update to the next",
+            "more steps",
+        ),
+        (
+            FailureKind.TIME_LIMIT, "60 s", 0,
+            "train.py did not complete a training step within 60 s; it stood at "
+            "/elsewhere/model.py:17: `x = net(y)`",
+            "--time-limit",
+        ),
+        (
+            FailureKind.TIME_LIMIT, "60 s", 1,
+            "train.py did not complete a second training step within 60 s; it stood at "
+            "/elsewhere/model.py:17: `x = net(y)`",
+            "--time-limit",
+        ),
+        (
+            FailureKind.KILLED, "SIGKILL", 0,
+            "train.py was ended by signal SIGKILL",
+            "smaller batch",
+        ),
+        (
+            FailureKind.KILLED, "SIGSEGV", 2,
+            "train.py was ended by signal SIGSEGV",
+            "run it with python directly",
+        ),
+        (
+            FailureKind.CUT_OFF, "74", 0,
+            "train.py closed file descriptors that it had not opened, among them the one by which "
+            "breakeven hears of its steps",
+            "close its own files alone",
+        ),
+    ],
+)  # fmt: skip
+def test_failure_is_told_with_its_line_and_what_to_do(
+    kind: FailureKind, text: str, num_steps: int, message: str, hint: str
+) -> None:
+    error = explain(kind, text, exception="ValueError", num_steps=num_steps)
+    assert isinstance(error, ScriptError)
+    assert error.message == message
+    assert hint in (error.hint or "")
+    assert (error.file, error.line) == ("/elsewhere/model.py", 17)
+    assert error.output == "the last words"
+    assert error.exit_code == 3
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_failure_without_a_known_line_names_none(kind: FailureKind) -> None:
+    error = explain(kind, "text", exception="ValueError", location=None)
+    assert " at " not in error.message
+    assert "train.py" in error.message
+    assert error.hint
+    if isinstance(error, ScriptError):
+        assert (error.file, error.line) == (None, None)
+
+
+def test_failure_of_our_own_is_no_fault_of_the_script() -> None:
+    trace = "Traceback (most recent call last):\n  ...\nKeyError: 'aten'\n"
+    error = explain(FailureKind.INTERNAL, trace)
+    assert not isinstance(error, ScriptError)
+    assert error.message == "breakeven failed while it watched train.py: KeyError: 'aten'"
+    assert "please report it" in (error.hint or "")
+    assert trace in (error.hint or "")
+
+
+def test_failure_of_our_own_may_say_nothing() -> None:
+    assert explain(FailureKind.INTERNAL, " \n").message.endswith("train.py: no message")
+
+
+@pytest.mark.parametrize(
+    ("exception", "text", "missing", "target", "hint"),
+    [
+        ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "pip install timm"),
+        ("FileNotFoundError", "[Errno 2]", "/data/train.npz", SCRIPT, "needs /data/train.npz: run"),
+        ("FileExistsError", "[Errno 17]", "", SCRIPT, "runs the script several times"),
+        ("EOFError", "EOF when reading a line", "", SCRIPT, "standard input, which is empty"),
+        ("SyntaxError", "invalid syntax", "", SCRIPT, "no Python that this version"),
+        ("MemoryError", "", "", SCRIPT, "does not fit this machine's memory"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried", "", SCRIPT, "does not fit"),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory", "", SCRIPT, "does not fit"),
+        ("OSError", "[Errno 12] Cannot allocate memory", "", SCRIPT, "does not fit"),
+        ("AttributeError", "train.py has no function 'step'", "", FUNCTION, "that the file define"),
+        ("KeyError", "'LOCAL_RANK'", "", SCRIPT, "started by torchrun"),
+        ("ValueError", "environment variable WORLD_SIZE expected, but not set", "", SCRIPT,
+         "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1"),
+        ("KeyError", "'RANKS'", "", SCRIPT, "run by itself first"),
+        ("TypeError", "step() missing 1 required positional argument: 'x'", "", FUNCTION,
+         "without arguments"),
+        # In a script the same exceptions are the script's own business.
+        ("AttributeError", "no attribute 'x'", "", SCRIPT, "run by itself first: python train.py"),
+        ("TypeError", "f() missing 1 required positional argument: 'x'", "", SCRIPT, "by itself"),
+    ],
+)  # fmt: skip
+def test_known_exceptions_have_a_hint_of_their_own(
+    exception: str, text: str, missing: str, target: Target, hint: str
+) -> None:
+    error = explain(
+        FailureKind.EXCEPTION, text, exception=exception, missing=missing, target=target
+    )
+    assert hint in (error.hint or "")
+    what = f"{exception}: {text}" if text else exception
+    assert error.message == f"{target.label} raised {what}{AT} before its first training step"
+
+
+def test_relative_file_is_said_to_be_looked_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = explain(
+        FailureKind.EXCEPTION, "gone", exception="FileNotFoundError", missing="data/a.csv"
+    )
+    assert f"data/a.csv (looked for in {tmp_path})" in (error.hint or "")
+
+
+def test_line_of_a_file_below_here_is_shown_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = Location(file=str(tmp_path / "lib" / "net.py"), line=3)
+    error = explain(FailureKind.EXCEPTION, "boom", exception="ValueError", location=here)
+    assert " at lib/net.py:3: `x = net(y)` before" in error.message
+
+
+def test_folder_that_is_gone_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for missing in ("data.csv", "timm"):
+        is_module = missing == "timm"
+        exception = "ModuleNotFoundError" if is_module else "FileNotFoundError"
+        error = explain(FailureKind.EXCEPTION, "gone", exception=exception, missing=missing)
+        assert f"raised {exception}: gone{AT}" in error.message
+        assert missing in (error.hint or "")
+
+
+def test_hint_is_a_command_that_runs_the_target() -> None:
+    def hint(target: Target) -> str:
+        return explain(FailureKind.EXCEPTION, exception="ValueError", target=target).hint or ""
+
+    package = Target(kind=TargetKind.MODULE, raw_path=b"lab.train", label="lab.train")
+    assert hint(SCRIPT).endswith(": python train.py --lr 0.1")
+    assert hint(package).endswith(": python -m lab.train")
+    assert hint(FUNCTION).endswith(': python -c "from train import step; step()"')
+
+
+PROCESSES = OwnProcesses(
+    num_started=2, location=LINE, source="worker.start()", function="train.py:train"
+)
+
+
+def processes_error(kind: FailureKind, processes: OwnProcesses) -> BreakevenError:
+    failure = RunFailure(kind=kind, message="60 s", processes=processes)
+    return script_error(failure, SCRIPT, "")
+
+
+def test_training_in_other_processes_is_no_matter_of_time() -> None:
+    started = " at /elsewhere/model.py:17: `worker.start()`"
+    seen = processes_error(FailureKind.OTHER_PROCESS, replace(PROCESSES, has_steps=True))
+    assert seen.message.startswith(f"train.py trains in processes that it starts{started}; ")
+    assert seen.hint is not None
+    assert "train.py:train" in seen.hint
+    assert "time-limit" not in seen.hint
+    late = processes_error(FailureKind.TIME_LIMIT, PROCESSES)
+    assert late.message == (
+        "train.py did not complete a training step in its own process within 60 s; it started 2 "
+        f"other processes{started}, whose steps breakeven does not see"
+    )
+    assert str(late.hint).startswith("where these train, name the function that trains")
+    unnamed = replace(PROCESSES, num_started=1, function="")
+    ended = processes_error(FailureKind.NO_STEP, unnamed)
+    assert "a training step in its own process; it started another process at" in ended.message
+    assert "time-limit" not in str(ended.hint)
+    assert "path.py:function" in str(ended.hint)
+
+
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("timm", "pip install timm"),
+        ("PIL", "pip install pillow"),
+        ("PIL.Image", "pip install pillow"),
+        ("cv2", "pip install opencv-python"),
+        ("sklearn.svm", "pip install scikit-learn"),
+        ("yaml", "pip install PyYAML"),
+        ("skimage", "pip install scikit-image"),
+        ("google.protobuf", "pip install protobuf"),
+        ("absl.flags", "pip install absl-py"),
+        ("google", "what the message asks for"),
+        ("mpl_toolkits.mplot3d", "pip install matplotlib"),
+        ("", "what the message asks for"),
+        ("torch.nowhere", "is installed, and has no torch.nowhere"),
+    ],
+)
+def test_package_to_install_is_named_as_it_is_installed(
+    module: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    installed = {"torch": ["torch"]}
+    monkeypatch.setattr("breakeven.check.packages.packages_distributions", lambda: installed)
+    found = install_hint(module)
+    assert hint in found
+    assert not found.endswith(("install", "install "))
+
+
+def test_absent_module_that_is_here_is_not_to_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").touch()
+    hint = install_hint("models.resnet")
+    assert "pip" not in hint
+    assert f"PYTHONPATH={tmp_path}" in hint
+
+
+def test_last_words_of_a_script_are_no_status() -> None:
+    error = explain(FailureKind.EXIT, "no data found")
+    assert error.message.startswith("train.py ended with the words `no data found` before")

@@ -1,0 +1,207 @@
+"""``breakeven calibrate`` and ``breakeven devices --hosts`` on the command line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from breakeven.calibrate import HereCalibration
+from breakeven.cli.dispatch import main
+from breakeven.cost import Spread, StepEffect, StepEffects
+from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
+from factories.accuracy import write_table
+from factories.hosts import calibration
+
+
+class FakeLauncher:
+    """Starts nothing."""
+
+    def __enter__(self) -> FakeLauncher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def ready(self) -> SimpleNamespace:
+        return SimpleNamespace()
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return the list of whether a measurement was forced, one entry a call."""
+    calls: list[bool] = []
+
+    def calibrate_here(_: FakeLauncher, *, is_forced: bool) -> HereCalibration:
+        calls.append(is_forced)
+        return HereCalibration(
+            calibration=calibration(),
+            is_remembered=not is_forced,
+            other_load_fraction=0.6 if is_forced else 0.0,
+        )
+
+    monkeypatch.setattr("breakeven.calibrate.calibrate_here", calibrate_here)
+    monkeypatch.setattr("breakeven.capture.Launcher", FakeLauncher)
+    monkeypatch.setenv("COLUMNS", "80")
+    return calls
+
+
+def test_remembered_figures_are_shown_as_such(
+    forced: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate"]) == 0
+    shown = capsys.readouterr()
+    assert "Made-up CPU" in shown.out
+    assert "Remembered; measure again with --force." in shown.out
+    assert "measuring" in shown.err
+    assert forced == [False]
+
+
+def test_force_measures_again_and_a_busy_machine_is_said(
+    forced: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", "--force", "-q"]) == 0
+    shown = capsys.readouterr()
+    assert "Other processes used 60 %" in shown.out
+    assert "Remembered" not in shown.out
+    assert shown.err == ""
+    assert forced == [True]
+
+
+@pytest.mark.usefixtures("forced")
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--json", "-q"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["single_thread_speed"] == pytest.approx(2.0, rel=0.001)
+    assert document["is_remembered"] is True
+
+
+def test_hosts_are_listed_and_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--hosts"]) == 0
+    assert "EPYC 7763" in capsys.readouterr().out
+    assert main(["devices", "--hosts", "AMD EPYC 7763 64-Core Processor", "--json"]) == 0
+    (host,) = json.loads(capsys.readouterr().out)["hosts"]
+    assert host["id"] == "epyc-7763"
+    assert main(["devices", "--hosts", "no such"]) == 3
+    assert "there is no host 'no such'" in capsys.readouterr().err
+
+
+def effects(num_effects: int = 6) -> StepEffects:
+    return StepEffects(
+        version=1,
+        provenance="made up",
+        spread=Spread(
+            calibrated_scale=0.5,
+            unseen_scale=1.25,
+            known_host_log_sigma=0.1,
+            unknown_host_log_sigma=0.4,
+        ),
+        effects=(
+            StepEffect(kind="floor", of=(), log_factor=math.log(2)),
+            *(
+                StepEffect(kind="chip", of=(f"GA10{i}",), log_factor=math.log(1 - i / 10))
+                for i in range(num_effects - 1)
+            ),
+        ),
+        calibrated_on=tuple(f"{i:010x}" for i in range(9)),
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, int]]:
+    """Return the list of commands that a calibration on steps was told, and its rows."""
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "steps.csv", {}, {"num_devices": "2"})
+    calls: list[tuple[str, int]] = []
+
+    def calibrate_on_steps(rows, *, command, progress):
+        calls.append((command, len(rows)))
+        return effects()
+
+    def calibrate_on_shared_steps(rows, *, command, progress):
+        calls.append((command, len(rows)))
+        return msgspec.structs.replace(load_multi_gpu_table(), calibrated_on=("00", "01"))
+
+    monkeypatch.setattr("breakeven.validate.calibrate_on_steps", calibrate_on_steps)
+    monkeypatch.setattr("breakeven.validate.calibrate_on_shared_steps", calibrate_on_shared_steps)
+    return calls
+
+
+def test_effects_of_steps_are_written_and_the_largest_shown(
+    asked: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["calibrate", "--from-steps", "steps.csv", "-o", "effects.json", "-q"]
+    assert main(command) == 0
+    assert asked == [("breakeven calibrate --from-steps", 2)]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "9 steps, 6 effects"
+    start = shown.index("  chip: 5 effects")
+    # The four that are farthest from 1.
+    assert shown[start + 1 : start + 5] == [
+        "     0.600  GA104",
+        "     0.700  GA103",
+        "     0.800  GA102",
+        "     0.900  GA101",
+    ]
+    assert shown[start + 5 :] == ["  floor: 1 effect", "     2.000  all"]
+    document = Path("effects.json").read_bytes()
+    assert msgspec.json.decode(document, type=StepEffects) == effects()
+    lines = document.decode().splitlines()
+    assert '  {"kind":"chip","of":["GA100"],"log_factor":0.0},' in lines
+    assert max(len(line) for line in lines) < 120
+    assert main(command) == 3  # it is there
+    assert "effects.json" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0
+    assert len(asked) == 2
+
+
+def test_costs_of_several_gpus_are_written_and_shown(
+    asked: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["calibrate", "--from-shared-steps", "steps.csv", "-o", "multi.json", "-q"]
+    assert main(command) == 0
+    assert asked == [("breakeven calibrate --from-shared-steps", 2)]
+    shown = capsys.readouterr().out
+    assert shown.startswith("2 steps on several GPUs\nnn.DataParallel\n  step_dispatches: ")
+    assert "ddp, device" in shown
+    table = msgspec.json.decode(Path("multi.json").read_bytes(), type=MultiGpuTable)
+    assert table.data_parallel == load_multi_gpu_table().data_parallel
+    assert table.calibrated_on == ("00", "01")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--from-steps", "steps.csv"], "--from-steps and -o go together"),
+        (["--from-shared-steps", "steps.csv"], "--from-shared-steps and -o go together"),
+        (["-o", "x.json"], "-o goes with --from-tables"),
+        (
+            ["--from-steps", "steps.csv", "--from-tables", ".", "-o", "x.json"],
+            "--from-tables and --from-steps write different files: give one",
+        ),
+        (["--from-steps", "steps.csv", "-o", "x.json", "--json"], "--json is about this host"),
+        (["--from-steps", "steps.csv", "-o", "x.json", "--errors"], "leave out --errors"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    options: list[str],
+    message: str,
+    asked: list[tuple[str, int]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["calibrate", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert asked == []
+    assert not Path("x.json").exists()
+
+
+def test_a_table_that_is_not_there(
+    asked: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", "--from-steps", "none.csv", "-o", "x.json", "-q"]) == 3
+    assert "none.csv" in capsys.readouterr().err
+    assert asked == []

@@ -1,0 +1,374 @@
+"""`breakeven sweep`: options, what goes where, exit codes, progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import breakeven.report
+from breakeven.capture import KEEP_NOTHING, Keep
+from breakeven.cli import main
+from breakeven.cli.sweep_progress import LiveSweepProgress, show_sweep_progress
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.report import sweep_to_json
+from breakeven.simulate import Strategy
+from factories import sweeps as made_up
+
+SWEEP = ["sweep", "train.py", "--over", "batch_size=16..64"]
+
+
+class FakeSweep:
+    """Stands in for the driver: records its arguments, and returns or raises."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.outcome: object = made_up.batch_sizes()
+
+    def __call__(self, target: str, **options: Any) -> object:
+        self.calls.append({"target": target, **options})
+        progress = options["progress"]
+        progress.begin("measuring on this CPU", 5.0)
+        progress.detail("step 17")
+        points = made_up.batch_sizes().points
+        progress.finished(points[:4], 1, 13)
+        progress.finished((), 2, 13)
+        progress.finished(points, 13, 13)
+        progress.end()
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+class FakeEngine:
+    """Stands in for the Ray cluster: records where it was asked for, and that it was left."""
+
+    def __init__(self, *, address: str | None, machine: str, keep: Keep, progress: object) -> None:
+        self.address, self.machine, self.keep = address, machine, keep
+        self.is_closed = False
+
+    def __enter__(self) -> FakeEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closed = True
+
+
+def fake_axis(text: str) -> str:
+    if "=" not in text:
+        raise UsageError(f"{text} is no axis")
+    return f"axis {text}"
+
+
+@pytest.fixture
+def sweep(monkeypatch: pytest.MonkeyPatch) -> FakeSweep:
+    fake = FakeSweep()
+    module = types.ModuleType("breakeven.sweep")
+    module.sweep_target = fake  # type: ignore[attr-defined]
+    module.parse_axis = fake_axis  # type: ignore[attr-defined]
+    module.RayEngine = FakeEngine  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "breakeven.sweep", module)
+    monkeypatch.setenv("COLUMNS", "80")
+    return fake
+
+
+@pytest.fixture
+def charts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Draw charts as their suffix alone, and return the suffixes that were asked for."""
+    asked: list[str] = []
+    monkeypatch.setattr(breakeven.report, "ensure_can_chart", asked.append, raising=False)
+    monkeypatch.setattr(
+        breakeven.report, "chart_document", lambda report, suffix: suffix.encode(), raising=False
+    )
+    return asked
+
+
+def test_golden_help(
+    check_golden: Callable[[str, str], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["sweep", "--help"]) == 0
+    check_golden("help_sweep.txt", capsys.readouterr().out)
+
+
+def test_defaults(sweep: FakeSweep) -> None:
+    assert main(SWEEP) == 0
+    (call,) = sweep.calls
+    del call["progress"]
+    assert call == {
+        "target": "train.py",
+        "axes": ("axis batch_size=16..64",),
+        "arguments": (),
+        "is_module": False,
+        "devices": (),
+        "host": "here",
+        "time_limit_s": 300.0,
+        "keep": KEEP_NOTHING,
+        "engine": None,
+        "strategy": Strategy.DDP,
+        "is_fresh": False,
+    }
+
+
+def test_options(sweep: FakeSweep) -> None:
+    command = (
+        "sweep -m pkg.train --over width=1..8 --over lr=-1,0.1 --device t4 --device h100 "
+        "--host xeon --time-limit 2.5 --keep-writes --strategy data_parallel --fresh"
+    )
+    assert main([*command.split(), "--", "--width={width}", "--", "{lr}"]) == 0
+    (call,) = sweep.calls
+    del call["progress"]
+    assert call == {
+        "target": "pkg.train",
+        "axes": ("axis width=1..8", "axis lr=-1,0.1"),
+        "arguments": ("--width={width}", "--", "{lr}"),
+        "is_module": True,
+        "devices": ("t4", "h100"),
+        "host": "xeon",
+        "time_limit_s": 2.5,
+        "keep": Keep(writes=True),
+        "engine": None,
+        "strategy": Strategy.DATA_PARALLEL,
+        "is_fresh": True,
+    }
+
+
+def test_a_ray_cluster(sweep: FakeSweep) -> None:
+    assert main([*SWEEP, "--engine", "ray", "--ray-address", "auto", "--machine", "T4"]) == 0
+    assert main([*SWEEP, "--engine", "ray", "--keep-writes"]) == 0
+    first, second = (call["engine"] for call in sweep.calls)
+    assert (first.address, first.machine) == ("auto", "T4")
+    assert (second.address, second.machine) == (None, "")
+    assert (first.keep, second.keep) == (Keep(), Keep(writes=True))
+    assert first.is_closed
+    sweep.outcome = KeyboardInterrupt()
+    assert main([*SWEEP, "--engine", "ray", "-q"]) == 130
+    assert sweep.calls[-1]["engine"].is_closed
+
+
+def test_answer_on_stdout_progress_on_stderr(
+    sweep: FakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(SWEEP) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("A GPU pays off from batch size 413 on (294–586): RTX 4090.")
+    assert captured.err.splitlines() == [
+        "measuring on this CPU (about 5.0 s)",
+        "[1/13] batch size 16: CPU 440 µs measured, RTX 4090 1.4 ms predicted",
+        "[2/13] no answer",
+        "[13/13] 13 points done",
+    ]
+
+
+def test_json_is_one_document_and_quiet_is_silent(
+    sweep: FakeSweep, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main([*SWEEP, "--json", "-q"]) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out == sweep_to_json(made_up.batch_sizes())
+    assert captured.err == b""
+
+
+def test_files(
+    sweep: FakeSweep, charts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, chart = tmp_path / "sweep.json", tmp_path / "sweep.HTML"
+    command = [*SWEEP, "-q", "-o", str(output), "--chart", str(chart)]
+    assert main(command) == 0
+    assert output.read_bytes() == sweep_to_json(made_up.batch_sizes())
+    assert (chart.read_text(), charts) == (".html", [".html"])
+    out = "".join(capsys.readouterr().out.split())
+    assert "sweep.json" in out
+    assert "sweep.HTML" in out
+    assert main(command) == 3
+    assert "exists and is not overwritten" in capsys.readouterr().err
+    assert len(sweep.calls) == 1, "refused before the work"
+    assert main([*command, "--force"]) == 0
+
+
+def test_a_chart_that_cannot_be_drawn_is_refused_before_the_work(
+    sweep: FakeSweep,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def absent(suffix: str) -> None:
+        raise BreakevenError("no matplotlib", hint="pip install 'breakeven[plots]'")
+
+    monkeypatch.setattr(breakeven.report, "ensure_can_chart", absent, raising=False)
+    assert main([*SWEEP, "--chart", str(tmp_path / "a.png")]) == 3
+    assert "no matplotlib" in capsys.readouterr().err
+    assert sweep.calls == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
+    sweep: FakeSweep,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full_disk(*_: object, **__: object) -> None:
+        raise BreakevenError("cannot write: No space left on device")
+
+    monkeypatch.setattr("breakeven.store.write_document", full_disk)
+    assert main([*SWEEP, "-o", str(tmp_path / "r.json")]) == 3
+    captured = capsys.readouterr()
+    assert captured.out.startswith("A GPU pays off")
+    assert "No space left" in captured.err
+
+
+def test_a_sweep_without_any_answer_is_shown_and_no_success(
+    sweep: FakeSweep, charts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep.outcome = made_up.nothing()
+    chart = tmp_path / "a.svg"
+    assert main([*SWEEP, "-q", "--json", "--chart", str(chart)]) == 3
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["failures"]) == len(made_up.WIDTHS)
+    assert captured.err.startswith("error: no point of the grid gave an answer\n")
+    assert not chart.exists()
+    assert main([*SWEEP, "-q"]) == 3
+    assert "the script raised ValueError: width 16 (train.py:3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"), [([], "the same command goes"), (["--fresh"], "without --fresh goes")]
+)
+def test_ctrl_c_says_that_what_was_measured_is_kept(
+    options: list[str], kept: str, sweep: FakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep.outcome = KeyboardInterrupt()
+    assert main([*SWEEP, "-q", *options]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    said, ended = captured.err.splitlines()
+    assert said.startswith("What was measured is kept")
+    assert kept in said
+    assert ended == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ("--over nonsense", "nonsense is no axis", None),
+        ("--machine T4", "--machine is about a Ray cluster", "add --engine ray"),
+        ("--ray-address auto", "--ray-address is about a Ray cluster", "add --engine ray"),
+        ("--engine slurm", "invalid choice: 'slurm'", None),
+        ("--strategy fsdp", "invalid choice: 'fsdp'", None),
+        ("--force", "--force is about -o FILE and --chart FILE", None),
+        ("--chart a.pdf", "'a.pdf' does not end in one of .html, .png, .svg", None),
+        ("--chart a.svg -o a.svg", "would both write a.svg", None),
+        ("--time-limit 0", "is not a number of seconds above 0", None),
+        (
+            "--width 3",
+            "unrecognized arguments: --width 3",
+            "breakeven sweep train.py --over batch_size=16..64 -- --width 3",
+        ),
+    ],
+)
+def test_wrong_command_lines_exit_with_2(
+    options: str,
+    message: str,
+    hint: str | None,
+    sweep: FakeSweep,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*SWEEP, *options.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert hint is None or hint in captured.err
+    assert sweep.calls == []
+
+
+def test_a_sweep_needs_an_axis(sweep: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "train.py"]) == 2
+    assert "arguments are required: --over" in capsys.readouterr().err
+
+
+def test_hints_fit_the_flags_in_use(sweep: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "Other GPUs: --device NAME" in out
+    assert "--chart sweep.html" in out
+    assert main([*SWEEP, "-q", "--device", "t4"]) == 0
+    assert "Other GPUs" not in capsys.readouterr().out
+
+
+class Clock:
+    """A clock that is told the time."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def drawn(progress: LiveSweepProgress) -> list[str]:
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(progress.renderable())
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_live_progress_shows_the_bar_the_time_left_and_the_points() -> None:
+    clock = Clock()
+    progress = LiveSweepProgress(now_s=clock)
+    progress.begin("measuring on this CPU")
+    clock.now_s += 4.0
+    progress.finished(made_up.batch_sizes().points[:8], 2, 10)
+    stage, bar, header, *rows = drawn(progress)
+    assert stage[2:] == "measuring on this CPU  4.0 s"
+    assert bar.endswith("2 of 10 points, about 16 s left")
+    assert header.split() == ["point", "CPU", "fastest", "GPU"]
+    assert [" ".join(row.split()) for row in rows] == [
+        "batch size 16 440 µs measured 1.4 ms predicted RTX 4090",
+        "batch size 32 480 µs predicted 1.4 ms predicted RTX 4090",
+    ]
+    progress.finished((), 10, 10)
+    assert drawn(progress)[1].endswith("10 of 10 points")
+
+
+def test_live_progress_keeps_to_the_screen_and_lets_nothing_steer_it() -> None:
+    progress = LiveSweepProgress(num_rows=3, now_s=Clock())
+    for number in range(20):
+        progress.begin(f"stage {number}")
+    points = made_up.hostile().points
+    progress.finished(points, 13, 26)
+    progress.finished(points[:2], 14, 26)
+    lines = drawn(progress)
+    assert len(lines) <= 4 + 1 + 1 + 3
+    assert lines[-1].startswith("n 16, "), "what finished last stands last"
+    assert not any(character in "".join(lines) for character in "\x1b\u202e")
+
+
+def test_a_quiet_sweep_writes_nothing() -> None:
+    stream = io.StringIO()
+    with show_sweep_progress(stream, is_quiet=True) as progress:
+        progress.begin("measuring", 5.0)
+        progress.finished(made_up.batch_sizes().points, 13, 13)
+        progress.end()
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_gets_the_table_and_is_left_clean() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with show_sweep_progress(stream, is_quiet=False) as progress:
+        progress.begin("measuring")
+        progress.finished(made_up.batch_sizes().points[:4], 1, 13)
+        assert isinstance(progress, LiveSweepProgress)
+    assert "\x1b[?25h" in stream.getvalue(), "the cursor is back"

@@ -1,0 +1,161 @@
+"""Costs of operators as whole steps correct them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from breakeven.cost import (
+    Era,
+    Family,
+    Kernel,
+    Spread,
+    StepCosts,
+    StepEffect,
+    StepEffects,
+    kernel_floor_ns,
+    kernel_times,
+    load_efficiencies,
+    lower,
+    no_step_effects,
+    reference_host,
+)
+from breakeven.device import find_device
+from breakeven.trace import Op, Phase, Settings
+from factories.steps import tensor
+
+T4, A100 = find_device("T4"), find_device("A100 SXM4 40GB")
+SPREAD = Spread(
+    calibrated_scale=0.5,
+    unseen_scale=2.0,
+    known_host_log_sigma=0.1,
+    unknown_host_log_sigma=0.4,
+)
+POINTWISE = Kernel(family=Family.ELEMENTWISE, flop=1e6, read_bytes=4e8, write_bytes=4e8)
+PRODUCT = Kernel(
+    family=Family.GEMM, flop=2e9, read_bytes=8e6, write_bytes=4e6, m=1000, n=1000, k=1000,
+    launches=2,
+)  # fmt: skip
+SMALL = msgspec.structs.replace(POINTWISE, read_bytes=4.0, write_bytes=4.0, launches=3)
+KERNELS = (POINTWISE, PRODUCT, SMALL, POINTWISE)
+HOST = reference_host(Era.TORCH_1_LATE)
+HERE = msgspec.structs.replace(HOST, id="here", log_sigma=0.07)
+ROW = tensor(4, 4, device="cuda:0")
+ADD = Op(name="aten.add.Tensor", inputs=(ROW, ROW), outputs=(ROW,), phase=Phase.FORWARD)
+MM = Op(name="aten.mm.default", inputs=(ROW, ROW), outputs=(ROW,), phase=Phase.FORWARD)
+
+
+def effects(factors: dict[tuple[str, ...], float] | None = None) -> StepEffects:
+    return StepEffects(
+        version=1,
+        provenance="made up",
+        spread=SPREAD,
+        effects=tuple(
+            StepEffect(kind=kind, of=tuple(of), log_factor=math.log(factor))
+            for (kind, *of), factor in (factors or {}).items()
+        ),
+    )
+
+
+def costs(factors: dict[tuple[str, ...], float] | None = None, machine: str = "") -> StepCosts:
+    return StepCosts(
+        efficiencies=load_efficiencies(),
+        effects=effects(factors),
+        era=Era.TORCH_1_LATE,
+        machine=machine,
+    )
+
+
+def bare():
+    return kernel_times(KERNELS, (T4, A100), efficiencies=load_efficiencies())
+
+
+def test_without_effects_kernels_take_what_benchmarks_say() -> None:
+    plain = StepCosts(efficiencies=load_efficiencies(), effects=no_step_effects())
+    times, expected = plain.kernel_times(KERNELS, (T4, A100)), bare()
+    np.testing.assert_allclose(times.time_ns, expected.time_ns, rtol=1e-12)
+    np.testing.assert_array_equal(times.log_sigma, expected.log_sigma)
+    np.testing.assert_array_equal(times.is_memory_bound, expected.is_memory_bound)
+    assert plain.overlap_loss_fraction < 1e-9
+
+
+def test_floor_and_rest_are_scaled_apart() -> None:
+    times = costs({("floor",): 2.0, ("chip", "GA100"): 1.5}).kernel_times(KERNELS, (T4, A100))
+    expected = bare().time_ns
+    for column, (device, factor) in enumerate(((T4, 1.0), (A100, 1.5))):
+        floors = kernel_floor_ns(device) * np.array([1, 2, 3, 1])
+        np.testing.assert_allclose(
+            times.time_ns[:, column], (expected[:, column] - floors) * factor + 2 * floors
+        )
+
+
+def test_an_effect_reaches_its_own_class_alone() -> None:
+    factor = {("class", "gemm", "vector fp32"): 3.0}
+    ratio = costs(factor).kernel_times(KERNELS, (T4, A100)).time_ns / bare().time_ns
+    np.testing.assert_allclose(ratio[[0, 2, 3]], 1.0)
+    assert (ratio[1] > 2).all()
+    assert (ratio[1] < 3).all()  # its floor is not scaled
+
+
+def test_no_kernels_take_no_time() -> None:
+    assert costs().kernel_times((), (T4, A100)).time_ns.shape == (0, 2)
+
+
+def test_uncertainty_depends_on_whether_steps_of_the_gpu_were_seen() -> None:
+    times = costs({("device", "t4"): 1.0}).kernel_times(KERNELS, (T4, A100))
+    expected = bare()
+    np.testing.assert_allclose(times.log_sigma, expected.log_sigma * [0.5, 2.0])
+    np.testing.assert_allclose(times.shared_log_sigma, expected.shared_log_sigma * [0.5, 2.0])
+
+
+def test_a_datasheet_host_gets_all_its_effects() -> None:
+    factors = {
+        ("host",): 2.0,
+        ("host class", "dispatch_gemm"): 1.5,
+        ("host machine", "lab 1"): 3.0,
+    }
+    lowering = lower(MM, Settings())
+    without = costs().host_op_ns(MM, lowering, HOST)
+    call_ns = 4.0 * HOST.op_ns
+    python_ns = HOST.python_ns + HOST.autograd_ns
+    assert without == pytest.approx(call_ns + python_ns)
+    known = costs(factors, machine="lab 1").host_op_ns(MM, lowering, HOST)
+    assert known == pytest.approx(6 * (1.5 * call_ns + python_ns))
+    elsewhere = costs(factors, machine="lab 2").host_op_ns(MM, lowering, HOST)
+    assert elsewhere == pytest.approx(2 * (1.5 * call_ns + python_ns))
+
+
+def test_a_measured_host_is_not_corrected() -> None:
+    factors = {
+        ("host",): 2.0,
+        ("host era", "torch 1.13"): 2.0,
+        ("host class", "python"): 2.0,
+        ("host class", "dispatch_pointwise"): 2.0,
+        ("host class", "dispatch_gemm"): 1.5,
+    }
+    here = costs(factors)
+    add_ns = HERE.op_ns + HERE.python_ns + HERE.autograd_ns
+    assert here.host_op_ns(ADD, lower(ADD, Settings()), HERE) == pytest.approx(add_ns)
+    mm_ns = 4.0 * HERE.op_ns + HERE.python_ns + HERE.autograd_ns
+    assert here.host_op_ns(MM, lower(MM, Settings()), HERE) == pytest.approx(mm_ns)
+    assert here.dispatch_ns(HERE) == HERE.op_ns
+    assert here.dispatch_ns(HOST) == pytest.approx(4 * HOST.op_ns)
+
+
+def test_how_sure_a_host_is() -> None:
+    known = {("host machine", "lab 1"): 1.0}
+    assert costs(known, machine="lab 1").host_log_sigma(HOST) == 0.1
+    assert costs(known, machine="lab 2").host_log_sigma(HOST) == 0.4
+    assert costs(known).host_log_sigma(HOST) == 0.4
+    assert costs(known, machine="lab 1").host_log_sigma(HERE) == 0.07
+
+
+def test_no_more_than_all_overlapping_work_is_lost() -> None:
+    typical = costs().overlap_loss_fraction
+    assert 0 < typical < 1
+    assert costs({("overlap",): 0.5}).overlap_loss_fraction == pytest.approx(typical / 2)
+    lost = costs({("overlap machine", "lab 1"): 100.0}, machine="lab 1")
+    assert lost.overlap_loss_fraction == 1.0

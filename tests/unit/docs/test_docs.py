@@ -1,0 +1,133 @@
+"""The documentation shows commands that exist, and pages that follow from the code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from breakeven.cli.dispatch import build_parser
+from breakeven.verdict import Bound, Choice
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+# What a shell reads as the end of one command.
+SHELL_OPERATORS = {"&&", "||", ";", "|", ">", ">>", "2>", "&"}
+
+
+def _load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = _load_generator()
+
+
+def _written_pages() -> list[Path]:
+    generated = set(GENERATOR.PAGES)
+    pages = [page for page in sorted(DOCS.glob("*.md")) if page.name not in generated]
+    return [*pages, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+
+def _commands(text: str) -> list[list[str]]:
+    """Return the breakeven commands of a page, in fenced blocks and in spans of code, as argv."""
+    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    spans = [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", outside)]
+    found: list[list[str]] = []
+    for line in [*lines, *spans]:
+        words = shlex.split(line, comments=True) if "breakeven " in line else []
+        while words:
+            end = next((i for i, word in enumerate(words) if word in SHELL_OPERATORS), len(words))
+            if words[:1] == ["breakeven"]:
+                found.append(words[1:end])
+            words = words[end + 1 :]
+    return found
+
+
+def _documented_commands() -> list[tuple[str, list[str]]]:
+    return [
+        (page.name, command)
+        for page in _written_pages()
+        for command in _commands(page.read_text("utf-8"))
+    ]
+
+
+def test_commands_are_found_in_blocks_and_spans() -> None:
+    text = (
+        "Say `breakeven devices a100`, or `pip`.\n\n"
+        "```sh\npip install . && breakeven check a.py --json > x.json\n"
+        "breakeven check b.py \\\n  -- --lr 1 # slow\n```\n"
+    )
+    assert _commands(text) == [
+        ["check", "a.py", "--json"],
+        ["check", "b.py", "--", "--lr", "1"],
+        ["devices", "a100"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [command for _, command in _documented_commands()],
+    ids=[f"{page}: {shlex.join(command)}" for page, command in _documented_commands()],
+)
+def test_a_documented_command_parses(command: list[str]) -> None:
+    # What follows the dashes is the script's: the program cuts it off before it parses.
+    own = command[: command.index("--")] if "--" in command else command
+    if {"--help", "--version"} & set(own):
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse_args(own)
+        assert ended.value.code == 0
+    else:
+        assert build_parser().parse_args(own).command == own[0]
+
+
+def test_every_command_has_an_example_in_the_docs() -> None:
+    shown = {command[0] for _, command in _documented_commands() if command}
+    assert set(GENERATOR.command_parsers(build_parser())) <= shown
+
+
+@pytest.mark.parametrize("name", sorted(GENERATOR.PAGES))
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    assert (DOCS / name).read_text("utf-8") == GENERATOR.PAGES[name](), (
+        "run: python docs/generate.py"
+    )
+
+
+def test_the_generated_pages_do_not_depend_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = GENERATOR.cli_page()
+    monkeypatch.setenv("COLUMNS", "200")
+    assert GENERATOR.cli_page() == narrow
+
+
+@pytest.mark.parametrize("value", [*Bound, *Choice])
+def test_each_bound_and_choice_is_explained(value: str) -> None:
+    text = (DOCS / "reading-the-report.md").read_text("utf-8")
+    assert re.search(rf"^\| `{re.escape(value)}` \| \S", text, re.MULTILINE)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = set(re.findall(r": ([\w-]+\.md)$", config, re.MULTILINE))
+    assert listed == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_the_api_page_names_things_that_exist() -> None:
+    names = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert names
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name

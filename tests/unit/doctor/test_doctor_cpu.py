@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from breakeven.doctor import all_rules
+from breakeven.doctor.cpu_rules import (
+    CPU_RULES,
+    CpuLayout,
+    CpuPrecision,
+    Denormals,
+    EagerOverhead,
+)
+from breakeven.doctor.thread_rules import MoreThreadsThanCores, TooManyThreads
+from breakeven.simulate import Side
+from breakeven.timing import CpuFacts, CpuTrial, Estimate, Source
+from breakeven.trace import Call, Op, RunFacts, Settings
+from factories.cases import marked
+from factories.layers import convolution, gpu_case, linear, only
+from factories.steps import at
+
+STEP = linear(batch=64, inputs=64, outputs=64)
+
+
+def estimate(value_ns: float, spread: float = 0.02) -> Estimate:
+    return Estimate(
+        value_ns=value_ns,
+        low_ns=value_ns * (1 - spread),
+        high_ns=value_ns * (1 + spread),
+        source=Source.MEASURED,
+    )
+
+
+def cpu(*trials: tuple[str, float], spread: float = 0.02, **facts: object) -> CpuFacts:
+    """Return a step of 1 ms on 8 threads of 8 cores, and trials by setting and time in ms."""
+    known = CpuFacts(
+        name="Made-up CPU",
+        estimate=estimate(1e6, spread),
+        num_threads=8,
+        num_cores=8,
+        trials=tuple(
+            CpuTrial(setting=setting, estimate=estimate(ms * 1e6, spread)) for setting, ms in trials
+        ),
+    )
+    return msgspec.structs.replace(known, **facts)
+
+
+def timed(ops: tuple[Op, ...], products_ns: int, others_ns: int) -> tuple[Op, ...]:
+    return tuple(
+        msgspec.structs.replace(o, host_ns=products_ns if "mm" in o.name else others_ns)
+        for o in ops
+    )
+
+
+def test_all_rules_about_the_cpu_are_registered() -> None:
+    registered = {rule.code: rule.cause for rule in all_rules()}
+    assert {code: cause for code, cause in registered.items() if code.startswith("CPU")} == {
+        "CPU001": "THREADS_SMALL",
+        "CPU002": "THREADS_OVER",
+        "CPU003": "DENORMALS",
+        "CPU004": "CPU_LAYOUT",
+        "CPU005": "CPU_PRECISION",
+        "CPU006": "EAGER_OVERHEAD",
+    }
+
+
+@pytest.mark.parametrize("rule", CPU_RULES, ids=lambda rule: rule.code)
+@pytest.mark.parametrize("facts", [None, cpu()], ids=["not measured", "nothing tried"])
+def test_nothing_is_found_without_evidence(rule, facts: CpuFacts | None) -> None:
+    assert rule.detect(gpu_case(*STEP, *convolution(), cpu=facts)) == ()
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+def test_fewer_threads_are_faster() -> None:
+    trials = cpu(("threads=4", 0.8), ("threads=1", 0.4), ("threads=2", 0.5))
+    found = only(TooManyThreads(), gpu_case(*STEP, cpu=trials))
+
+    assert found.side is Side.CPU
+    assert "set_num_threads(1)" in found.fix
+    assert found.location is None
+    assert found.gain is not None
+    assert found.gain.fraction == pytest.approx(0.6)
+    assert found.gain.low_fraction == pytest.approx(1 - 0.408 / 0.98)
+    assert found.gain.high_fraction == pytest.approx(1 - 0.392 / 1.02)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(cpu(("threads=1", 3.0)), id="slower"),
+        pytest.param(cpu(("threads=1", 0.97), spread=0.001), id="as fast"),
+        pytest.param(cpu(("threads=1", 0.8), spread=0.2), id="within the noise"),
+        pytest.param(cpu(("threads=16", 0.4)), id="more threads"),
+        pytest.param(cpu(("flush-denormal", 0.4), ("threads=few", 0.4)), id="another setting"),
+    ],
+)
+def test_threads_that_are_not_too_many(facts: CpuFacts) -> None:
+    assert TooManyThreads().detect(gpu_case(*STEP, cpu=facts)) == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.set_num_threads(32)  # here\n",
+        'import os\nos.environ["OMP_NUM_THREADS"] = "32"  # here\nimport torch\n',
+    ],
+)
+def test_more_threads_than_processors(source: str) -> None:
+    facts = cpu(("threads=8", 0.5), num_threads=32)
+    case = gpu_case(*STEP, cpu=facts, source=source)
+    found = only(MoreThreadsThanCores(), case)
+
+    assert [found.location.line] == marked(source)
+    assert found.title == "32 threads share 8 processors"
+    assert found.gain is not None
+    assert found.gain.fraction == pytest.approx(0.5)
+    # One reason, one finding.
+    assert TooManyThreads().detect(case) == ()
+
+
+def test_the_recorded_run_tells_of_threads_too() -> None:
+    call = Call(name="torch.set_num_threads", location=at(4), count=1, argument="64")
+    facts = RunFacts(num_threads=64, num_cores=8, calls=(call,))
+    found = only(MoreThreadsThanCores(), gpu_case(*STEP, facts=facts))
+
+    assert found.location == at(4)
+    assert found.gain is None
+
+
+@pytest.mark.parametrize("num_threads", [1, 8])
+def test_as_many_threads_as_processors_are_healthy(num_threads: int) -> None:
+    facts = RunFacts(num_threads=num_threads, num_cores=8)
+    assert MoreThreadsThanCores().detect(gpu_case(*STEP, facts=facts)) == ()
+
+
+# --- subnormal numbers ---------------------------------------------------------------------------
+
+
+def test_subnormal_numbers_that_cost_time() -> None:
+    case = gpu_case(
+        *STEP, cpu=cpu(("flush-denormal", 0.25)), facts=RunFacts(subnormal_fraction=0.3)
+    )
+    found = only(Denormals(), case)
+
+    assert found.side is Side.CPU
+    assert "30 %" in found.evidence
+    assert found.gain is not None
+    assert found.gain.fraction == pytest.approx(0.75)
+
+
+def test_many_subnormal_numbers_untried() -> None:
+    found = only(Denormals(), gpu_case(*STEP, facts=RunFacts(subnormal_fraction=0.02)))
+    assert found.gain is None
+
+
+def test_subnormal_activations_show_in_the_trial_alone() -> None:
+    found = only(Denormals(), gpu_case(*STEP, cpu=cpu(("flush-denormal", 0.5))))
+    assert "subnormal" not in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("facts", "fraction"),
+    [
+        pytest.param(cpu(("flush-denormal", 1.0)), 0.3, id="they cost nothing"),
+        pytest.param(None, 0.001, id="few"),
+    ],
+)
+def test_subnormal_numbers_that_do_not_matter(facts: CpuFacts | None, fraction: float) -> None:
+    case = gpu_case(*STEP, cpu=facts, facts=RunFacts(subnormal_fraction=fraction))
+    assert Denormals().detect(case) == ()
+
+
+# --- layout, precision, calls --------------------------------------------------------------------
+
+
+def test_channels_last_measured_faster() -> None:
+    faster = cpu(("channels_last", 0.7))
+    found = only(CpuLayout(), gpu_case(*convolution(dtype="float32"), cpu=faster))
+
+    assert found.gain is not None
+    assert found.gain.fraction == pytest.approx(0.3)
+    assert CpuLayout().detect(gpu_case(*STEP, cpu=faster)) == ()
+
+
+def test_float32_products_on_a_processor_with_bfloat16() -> None:
+    step = timed(STEP, products_ns=900, others_ns=100)
+    found = only(CpuPrecision(), gpu_case(*step, cpu=cpu(has_bf16=True)))
+
+    assert len(found.events) == 3
+    # Three products, an activation and an update.
+    assert found.share_fraction == pytest.approx(2700 / 2900)
+    assert found.gain is not None
+    assert (found.gain.fraction, found.gain.low_fraction) == (0, 0)
+    assert found.gain.high_fraction == found.share_fraction
+
+
+@pytest.mark.parametrize(
+    ("step", "facts", "settings"),
+    [
+        pytest.param(timed(STEP, 900, 100), cpu(), None, id="no hardware"),
+        pytest.param(timed(STEP, 100, 900), cpu(has_bf16=True), None, id="other work"),
+        pytest.param(
+            timed(linear(batch=8, inputs=8, outputs=8, dtype="bfloat16"), 900, 100),
+            cpu(has_bf16=True),
+            None,
+            id="in bfloat16",
+        ),
+        pytest.param(
+            timed(STEP, 900, 100),
+            cpu(has_bf16=True),
+            Settings(autocast_dtype="bfloat16"),
+            id="autocast",
+        ),
+    ],
+)
+def test_products_that_bfloat16_does_not_help(
+    step: tuple[Op, ...], facts: CpuFacts, settings: Settings | None
+) -> None:
+    assert CpuPrecision().detect(gpu_case(*step, cpu=facts, settings=settings)) == ()
+
+
+def test_a_step_that_calls_take() -> None:
+    # 5 operators at 0.15 of a millisecond each.
+    found = only(EagerOverhead(), gpu_case(*STEP, cpu=cpu(dispatch_ns=150_000)))
+
+    assert found.share_fraction == pytest.approx(0.75)
+    assert found.gain is not None
+    assert found.gain.low_fraction == 0
+    # The activation and the update can be merged, the three products cannot.
+    assert found.gain.fraction == pytest.approx(0.75 * 2 / 5)
+    assert found.gain.high_fraction == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("dispatch_ns", "settings"),
+    [
+        pytest.param(90_000, None, id="under half"),
+        pytest.param(150_000, Settings(is_compiled=True), id="compiled"),
+    ],
+)
+def test_calls_that_do_not_matter(dispatch_ns: float, settings: Settings | None) -> None:
+    case = gpu_case(*STEP, cpu=cpu(dispatch_ns=dispatch_ns), settings=settings)
+    assert EagerOverhead().detect(case) == ()

@@ -1,0 +1,115 @@
+"""Charts as PNG and SVG."""
+
+from __future__ import annotations
+
+import struct
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import msgspec
+import pytest
+
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.report import chart_document, ensure_can_chart
+from breakeven.report.chart_image import MAX_CHARTS
+from factories import reports as made_up
+from factories import sweeps
+
+ALL: dict[str, Any] = {
+    "curves": made_up.cpu_wins,
+    "devices": made_up.too_close,
+    "crossovers": sweeps.widths,
+    "words": sweeps.words,
+    "hostile": sweeps.hostile,
+}
+
+
+def svg_texts(document: bytes) -> list[str]:
+    root = ElementTree.fromstring(document)
+    return ["".join(node.itertext()).strip() for node in root.iter() if node.tag.endswith("text")]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".SVG"])
+def test_images_without_matplotlib_say_how_to_get_it(
+    suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    for ask in (ensure_can_chart, lambda s: chart_document(made_up.cpu_wins(), s)):
+        with pytest.raises(BreakevenError, match="need matplotlib") as caught:
+            ask(suffix)
+        assert "pip install 'breakeven[plots]'" in (caught.value.hint or "")
+        assert caught.value.exit_code == 3
+    ensure_can_chart(".html")
+
+
+@pytest.mark.parametrize("suffix", ["", ".pdf", ".json", ".\x1b[31m"])
+def test_other_suffixes_are_refused(suffix: str) -> None:
+    with pytest.raises(UsageError, match="no chart is written as") as caught:
+        ensure_can_chart(suffix)
+    assert "\x1b" not in caught.value.message
+    assert ".html, .png or .svg" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_svg_is_the_same_again(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    report = ALL[name]()
+    document = chart_document(report, ".svg")
+    assert document == chart_document(report, ".svg")
+    texts = svg_texts(document)
+    assert "predicted" in texts
+    assert "time of one step" in texts
+
+
+def test_an_svg_names_all_devices() -> None:
+    pytest.importorskip("matplotlib")
+    texts = svg_texts(chart_document(sweeps.batch_sizes(), ".svg"))
+    assert {point.device for point in sweeps.batch_sizes().points} <= set(texts)
+    texts = svg_texts(chart_document(made_up.gpu_wins(), ".svg"))
+    assert {result.device for result in made_up.gpu_wins().results} <= set(texts)
+
+
+def test_a_png_has_its_size() -> None:
+    pytest.importorskip("matplotlib")
+    document = chart_document(sweeps.widths(), ".png")
+    assert document.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", document[16:24])
+    assert width == 1_425
+    assert height > 1_400
+
+
+def test_crossovers_and_published_figures_are_in_the_image() -> None:
+    pytest.importorskip("matplotlib")
+    text = "\n".join(svg_texts(chart_document(sweeps.widths(), ".svg")))
+    assert "T4 faster from 168 (145–198) on" in text
+    assert "GTX 1060 Mobile, TensorFlow: parameters 700k" in text
+    assert "1: T4, PyTorch 1.0 (published)" in text
+
+
+def test_names_are_neither_formulas_nor_markup() -> None:
+    pytest.importorskip("matplotlib")
+    report = made_up.cpu_wins()
+    names = {"T4": "$\\frac{1}{$", "RTX 4090": "</svg><script>alert(1)</script>"}
+    curves = tuple(
+        msgspec.structs.replace(curve, device=names.get(curve.device, curve.device))
+        for curve in report.curves
+    )
+    document = chart_document(msgspec.structs.replace(report, curves=curves), ".svg")
+    assert b"<script" not in document
+    assert set(names.values()) <= set(svg_texts(document))
+
+
+def test_charts_beyond_the_most_are_announced() -> None:
+    pytest.importorskip("matplotlib")
+    depths = range(1, MAX_CHARTS + 3)
+    report = sweeps.grid(sizes=(16, 32), threads=(1,), depths=tuple(depths))
+    texts = svg_texts(chart_document(report, ".svg"))
+    assert any(f"(the first {MAX_CHARTS} of {len(depths)} charts)" in text for text in texts)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_nothing_to_draw(suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(BreakevenError, match="no step time to draw") as caught:
+        chart_document(sweeps.nothing(), suffix)
+    assert ".html" in (caught.value.hint or "")

@@ -1,0 +1,366 @@
+"""Two runs compared: values, terminal, JSON and command line."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from breakeven.cli import main
+from breakeven.report import (
+    comparison_schema,
+    comparison_to_json,
+    render_comparison,
+    sweep_to_json,
+    to_json,
+)
+from breakeven.timing import Source
+from breakeven.verdict import (
+    Cell,
+    Change,
+    CheckReport,
+    Choice,
+    ClaimOutcome,
+    ColumnKind,
+    ComparisonReport,
+    Crossover,
+    CrossoverShift,
+    NoCrossover,
+    RowSource,
+    SweepReport,
+    SystemsReport,
+    SystemTable,
+    TableColumn,
+    TableRow,
+    compare_reports,
+)
+from factories import reports as made_up
+from factories import sweeps, systems
+
+replace = msgspec.structs.replace
+
+
+def changed_check() -> CheckReport:
+    """Return a later run of the same script: another torch, a sync gone, a finding new."""
+    report = made_up.cpu_wins()
+    factors = {"T4": 0.5, "RTX 3060": 0.9, made_up.CPU_NAME: 1.2}
+    results = [
+        _scaled(result, factors.get(result.device, 1.0))
+        for result in report.results
+        if result.device != "A100 SXM4 80GB"
+    ]
+    found = report.crossover
+    assert isinstance(found, Crossover)
+    sync, fused = report.findings
+    return replace(
+        report,
+        host=replace(report.host, torch_version="2.14.0"),
+        step=replace(report.step, num_syncs=0, num_ops=111, d2h_bytes=0),
+        results=(*results, made_up.gpu("L4", 1e6, 0.9e6, 1.1e6, made_up.Bound.LAUNCH)),
+        verdict=replace(report.verdict, choice=Choice.GPU, device="T4", over=made_up.CPU_NAME),
+        crossover=replace(found, value=120, low=90, high=200),
+        findings=(replace(fused, line=44), replace(sync, code="COPY001", title="a pageable copy")),
+    )
+
+
+def _scaled(timed, factor: float):  # type: ignore[no-untyped-def]
+    return replace(
+        timed,
+        step_ns=timed.step_ns * factor,
+        low_ns=timed.low_ns * factor,
+        high_ns=timed.high_ns * factor,
+    )
+
+
+def changed_sweep(factor: float = 0.4) -> SweepReport:
+    report = sweeps.batch_sizes()
+    points = tuple(_scaled(p, factor) if p.device == "T4" else p for p in report.points)
+    return replace(report, points=points[:-1])
+
+
+def shown(report: ComparisonReport, columns: int = 80) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=columns)
+    render_comparison(report, console, names=("before.json", "after.json"))
+    return file.getvalue()
+
+
+def by_device(report: ComparisonReport) -> dict[str, Change]:
+    return {device.device: device.change for device in report.devices}
+
+
+def test_a_run_against_itself_shows_nothing() -> None:
+    for run in (made_up.cpu_wins(), sweeps.widths(), systems.report()):
+        report = compare_reports(run, run)
+        assert set(by_device(report).values()) == {Change.NOT_SHOWN}
+        assert {time.ratio for time in report.times} == {1.0}
+        assert report.facts == report.steps == report.claims == ()
+        assert report.findings_gone == report.findings_new == ()
+        assert report.only_before == report.only_after == report.incomparable == ()
+        assert {c.shift for c in report.crossovers} <= {
+            CrossoverShift.NOT_SHOWN,
+            CrossoverShift.NONE,
+        }
+
+
+def test_only_changes_beyond_the_intervals_count() -> None:
+    report = compare_reports(made_up.cpu_wins(), changed_check())
+    assert by_device(report) == {
+        "RTX 3060": Change.NOT_SHOWN,
+        "T4": Change.FASTER,
+        made_up.CPU_NAME: Change.SLOWER,
+        "RTX 4090": Change.NOT_SHOWN,
+    }
+    (cpu,) = (time for time in report.times if time.point.device == made_up.CPU_NAME)
+    assert cpu.ratio == pytest.approx(1.2)
+    assert 1 < cpu.low < 1.2 < cpu.high
+    assert [name.device for name in report.only_before] == ["A100 SXM4 80GB"]
+    assert [name.device for name in report.only_after] == ["L4"]
+
+
+@given(factor=st.floats(min_value=0.01, max_value=100))
+def test_swapping_the_runs_inverts_the_ratios(factor: float) -> None:
+    before, after = sweeps.batch_sizes(), changed_sweep(factor)
+    there, back = compare_reports(before, after), compare_reports(after, before)
+    opposite = {
+        Change.FASTER: Change.SLOWER,
+        Change.SLOWER: Change.FASTER,
+        Change.NOT_SHOWN: Change.NOT_SHOWN,
+    }
+    for one in there.times:
+        (other,) = (time for time in back.times if time.point == one.point)
+        assert other.ratio == pytest.approx(1 / one.ratio)
+        assert other.low == pytest.approx(1 / one.high)
+        assert other.change is opposite[one.change]
+
+
+def test_step_and_circumstances() -> None:
+    report = compare_reports(made_up.cpu_wins(), changed_check())
+    assert [(fact.name, fact.before, fact.after) for fact in report.facts] == [
+        ("torch", "2.13.0", "2.14.0")
+    ]
+    steps = {count.name: (count.before, count.after) for count in report.steps}
+    assert steps == {"num_ops": (112, 111), "num_syncs": (1, 0), "d2h_bytes": (4, 0)}
+
+
+def test_a_finding_whose_line_moved_is_the_same() -> None:
+    report = compare_reports(made_up.cpu_wins(), changed_check())
+    assert [finding.code for finding in report.findings_gone] == ["SYNC001"]
+    assert [finding.code for finding in report.findings_new] == ["COPY001"]
+
+
+def test_of_two_findings_of_one_rule_the_one_on_another_line_is_gone() -> None:
+    before = made_up.cpu_wins()
+    sync = before.findings[0]
+    twice = replace(before, findings=(replace(sync, line=12), sync))
+    report = compare_reports(twice, replace(before, findings=(sync,)))
+    assert [finding.line for finding in report.findings_gone] == [12]
+    assert report.findings_new == ()
+
+
+FOUND = Crossover(axis="n", device="T4", value=100, low=80, high=120, searched=(1, 1_000))
+NONE = NoCrossover(none_because="the CPU wins", axis="n", searched=(1, 1_000))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shift"),
+    [
+        (FOUND, replace(FOUND, value=40, low=30, high=79), CrossoverShift.EARLIER),
+        (FOUND, replace(FOUND, value=200, low=121, high=None), CrossoverShift.LATER),
+        (FOUND, replace(FOUND, value=90, low=70, high=110), CrossoverShift.NOT_SHOWN),
+        (replace(FOUND, high=None), replace(FOUND, low=300, value=400), CrossoverShift.NOT_SHOWN),
+        (FOUND, NONE, CrossoverShift.LOST),
+        (NONE, FOUND, CrossoverShift.FOUND),
+        (NONE, NONE, CrossoverShift.NONE),
+    ],
+)
+def test_shifts_of_crossovers(
+    before: Crossover | NoCrossover, after: Crossover | NoCrossover, shift: CrossoverShift
+) -> None:
+    run = made_up.cpu_wins()
+    (change,) = compare_reports(
+        replace(run, crossover=before), replace(run, crossover=after)
+    ).crossovers
+    assert change.shift is shift
+
+
+def test_sweeps_are_compared_point_by_point() -> None:
+    report = compare_reports(sweeps.batch_sizes(), changed_sweep())
+    t4 = next(device for device in report.devices if device.device == "T4")
+    assert (t4.num_points, t4.num_faster, t4.num_slower) == (13, 13, 0)
+    assert t4.ratio == pytest.approx(0.4)
+    assert t4.change is Change.FASTER
+    (missing,) = report.only_before
+    assert (missing.device, missing.settings) == ("A100 SXM4 80GB", {"batch_size": 65_536})
+
+
+def test_the_order_of_the_axes_does_not_matter() -> None:
+    before = sweeps.grid()
+    points = tuple(
+        replace(p, settings=dict(reversed(list(p.settings.items())))) for p in before.points
+    )
+    report = compare_reports(before, replace(before, points=points))
+    assert len(report.times) == len(before.points)
+
+
+def test_systems_are_compared_by_their_tables_and_claims() -> None:
+    before = systems.report()
+    system = before.systems[0]
+    table = system.tables[0]
+    rows = (*table.rows[:2], replace(table.rows[2], cells=("T4", systems.estimate(9), 1, 1, 1)))
+    claim = replace(system.claims[0], outcome=ClaimOutcome.DISAGREES, ours="3×")
+    after = replace(
+        before,
+        systems=(
+            replace(system, tables=(replace(table, rows=rows),), claims=(claim,)),
+            *before.systems[1:],
+        ),
+    )
+    report = compare_reports(before, after)
+    slower = [time for time in report.times if time.change is Change.SLOWER]
+    assert [(t.point.group, t.point.device) for t in slower] == [("rnn-stream", "T4")]
+    (change,) = report.claims
+    assert (change.before, change.after) == (ClaimOutcome.AGREES, ClaimOutcome.DISAGREES)
+
+
+def _of_table(
+    columns: tuple[tuple[str, ColumnKind], ...], *rows: tuple[Cell, ...]
+) -> SystemsReport:
+    table = SystemTable(
+        title="Times",
+        columns=tuple(TableColumn(name=name, kind=kind) for name, kind in columns),
+        rows=tuple(TableRow(source=RowSource.PREDICTED, cells=cells) for cells in rows),
+    )
+    return replace(systems.report(), systems=(systems.system(tables=(table,), claims=()),))
+
+
+def test_rows_of_a_table_are_told_apart_by_their_size() -> None:
+    columns = (("size", ColumnKind.BYTES), ("time", ColumnKind.TIME_NS))
+    copies = _of_table(columns, (4_000, systems.estimate(1)), (64_000, systems.estimate(2)))
+    report = compare_reports(copies, copies)
+    assert [time.point.device for time in report.times] == ["4,000 bytes", "64,000 bytes"]
+
+
+def test_a_count_beside_the_figures_may_change() -> None:
+    columns = (
+        ("device", ColumnKind.TEXT), ("time", ColumnKind.TIME_NS), ("launches", ColumnKind.COUNT)
+    )  # fmt: skip
+    before = _of_table(columns, ("T4", systems.estimate(1), 9_000))
+    after = _of_table(columns, ("T4", systems.estimate(9), 9_100))
+    report = compare_reports(before, after)
+    assert [(t.point.device, t.change) for t in report.times] == [("T4", Change.SLOWER)]
+    assert not report.only_before
+
+
+def test_a_time_of_zero_is_set_apart() -> None:
+    before = sweeps.batch_sizes()
+    first, *others = before.points
+    zero = replace(first, step_ns=0.0, low_ns=0.0, high_ns=0.0)
+    report = compare_reports(before, replace(before, points=(zero, *others)))
+    assert [name.device for name in report.incomparable] == [first.device]
+    assert "Not to be compared" in shown(report)
+
+
+def test_runs_of_different_kinds() -> None:
+    with pytest.raises(ValueError, match="different kinds"):
+        compare_reports(made_up.cpu_wins(), sweeps.widths())
+
+
+def test_golden_at_80_columns(check_golden: Callable[[str, str], None]) -> None:
+    check = shown(compare_reports(made_up.cpu_wins(), changed_check()))
+    sweep = shown(compare_reports(sweeps.batch_sizes(), changed_sweep()))
+    check_golden("terminal_compare.txt", f"{check}\n{'=' * 80}\n\n{sweep}")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_no_line_is_longer_than_the_terminal(columns: int) -> None:
+    for report in (
+        compare_reports(made_up.cpu_wins(), changed_check()),
+        compare_reports(sweeps.grid(), sweeps.hostile()),
+        compare_reports(systems.report(), systems.report()),
+    ):
+        lines = shown(report, columns).splitlines()
+        assert max(cell_len(line) for line in lines) <= columns
+
+
+def test_what_else_differs_comes_first() -> None:
+    lines = shown(compare_reports(made_up.cpu_wins(), changed_check())).splitlines()
+    assert lines[:2] == ["A: before.json", "B: after.json"]
+    assert lines[3:5] == ["More than the answers differs:", "  torch: 2.13.0 → 2.14.0"]
+    assert "Verdict: train on the CPU (AMD EPYC 7B13) → a GPU pays off (T4)." in lines
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    text = shown(compare_reports(sweeps.hostile(), sweeps.batch_sizes()))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[red]" in text or "[/red]" in text or "evil" in text
+
+
+def test_a_source_that_changed_is_told() -> None:
+    before = sweeps.batch_sizes()
+    points = tuple(
+        replace(_scaled(p, 0.1), source=Source.MEASURED) if p.device == "T4" else p
+        for p in before.points
+    )
+    text = shown(compare_reports(before, replace(before, points=points)), 120)
+    assert "measured in B only" in text
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        compare_reports(made_up.cpu_wins(), changed_check()),
+        compare_reports(sweeps.batch_sizes(), changed_sweep()),
+        compare_reports(systems.report(), systems.report()),
+    ],
+)
+def test_the_document_fits_its_schema(report: ComparisonReport) -> None:
+    schema = comparison_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    document = json.loads(comparison_to_json(report))
+    assert document["schema_version"] == 1
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert msgspec.convert(document, ComparisonReport) == report
+
+
+def test_golden_help(
+    check_golden: Callable[[str, str], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", "--help"]) == 0
+    check_golden("help_compare.txt", capsys.readouterr().out)
+
+
+def test_the_command_compares_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    before, after, sweep = (tmp_path / name for name in ("a.json", "b.json", "sweep.json"))
+    before.write_bytes(to_json(made_up.cpu_wins()))
+    after.write_bytes(to_json(changed_check()))
+    sweep.write_bytes(sweep_to_json(sweeps.widths()))
+    assert main(["compare", str(before), str(after)]) == 0
+    assert "Of 4 devices: 1 faster, 1 slower, 2 not shown." in capsys.readouterr().out
+    assert main(["compare", str(before), str(after), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert json.loads(captured.out)["verdicts"]["after"]["choice"] == "gpu"
+    assert main(["compare", str(before), str(sweep)]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "of breakeven check" in captured.err
+    assert "of breakeven sweep" in captured.err
+    assert main(["compare", str(before)]) == 2
+    assert main(["compare", str(before), str(tmp_path / "absent.json")]) == 3

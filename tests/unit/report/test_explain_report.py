@@ -1,0 +1,541 @@
+"""What an explanation looks like at a terminal and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+
+import jsonschema
+import msgspec
+import pytest
+from msgspec.structs import replace
+from rich.cells import cell_len
+from rich.console import Console
+
+from breakeven.report import explanation_json, explanation_schema, render_explanation
+from breakeven.report.explain_parts import (
+    NO_MODULE,
+    cause_shares,
+    line_shares,
+    module_shares,
+    phase_shares,
+    short_names,
+)
+from breakeven.report.explain_strip import timeline_strip
+from breakeven.report.explain_text import (
+    CauseGroup,
+    cause_words,
+    choice_word,
+    frames_text,
+    gain_text,
+    group_of,
+    plan_sentence,
+)
+from breakeven.report.json import encode_document
+from breakeven.simulate import Severity, StepCause
+from breakeven.timing import Source
+from breakeven.trace import SourceText
+from breakeven.verdict import Choice, ExplainReport, Recording
+from factories import explanations as made_up
+
+HOSTILE = (
+    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
+    "two\nlines\r\ttabs",
+    "caf\udce9.py",
+    "\u202egpj.exe\u2066",
+    "[bold]markup[/bold] [link=http://x]",
+    "x" * 10_000,
+    "/".join(["folder"] * 2_000) + "/train.py",
+    "a." * 5_000,
+    "<script>alert(1)</script>",
+    "",
+)
+
+
+def shown(
+    report: ExplainReport,
+    *,
+    columns: int = 80,
+    encoding: str = "utf-8",
+    shows_evidence: bool = False,
+    **options: object,
+) -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
+    console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
+    render_explanation(
+        report,
+        console,
+        hints=("What a finding means: breakeven rules SYNC001",),
+        shows_evidence=shows_evidence,
+    )
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", made_up.ALL)
+def test_golden_at_80_columns(name: str, check_golden: Callable[[str, str], None]) -> None:
+    check_golden(f"terminal_explain_{name}.txt", shown(made_up.ALL[name]()))
+
+
+@pytest.mark.parametrize("name", made_up.ALL)
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 120, 200])
+def test_no_line_is_longer_than_the_terminal(name: str, columns: int) -> None:
+    lines = shown(made_up.ALL[name](), columns=columns).splitlines()
+    assert max(map(cell_len, lines)) <= columns
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 130])
+def test_figures_are_whole_at_any_width(columns: int) -> None:
+    text = shown(made_up.launch_bound(), columns=columns)
+    assert "…  " not in text
+    for figure in ("30 %", "420 µs", "rnn_stream.py:57", "1.41 ms", "780 µs", "GPU 1.4×"):
+        assert figure in text
+
+
+def test_the_head_says_step_interval_bound_device_and_that_it_is_predicted() -> None:
+    lines = shown(made_up.launch_bound()).splitlines()
+    assert lines[0] == "examples/rnn_stream.py on RTX 4090: 1.4 ms (1.1–1.8) a step, predicted."
+    # 0.26 of 1.41 ms, and 1.31 of 1.41 ms.
+    assert lines[1] == (
+        "Limited by kernel launches; the GPU is busy 18 % of the step, the host 93 %."
+    )
+    assert lines[2].startswith("Train this on your CPU: 1.2×")
+
+
+def test_shares_add_up_to_the_step() -> None:
+    attribution = made_up.launch_bound_attribution()
+    for shares in (cause_shares(attribution), line_shares(attribution, None)):
+        assert sum(share.time_ns for share in shares) == attribution.step_ns
+        assert sum(share.fraction for share in shares) == pytest.approx(1.0)
+        times = [share.time_ns for share in shares]
+        assert times == sorted(times, reverse=True)
+    assert sum(fraction for _, fraction in phase_shares(attribution)) == pytest.approx(1.0)
+    top = [share for share in module_shares(attribution, least_fraction=0.0) if share.depth == 0]
+    assert sum(share.fraction for share in top) == pytest.approx(1.0)
+
+
+def test_short_causes_are_summed_up_in_one_bar() -> None:
+    report = made_up.launch_bound()
+    text = shown(report)
+    # 24 + 18 + 12 + 9 of 1,410 µs.
+    assert re.search(r"4 more causes +█+[▏▎▍▌▋▊▉]? +4\.5 % +63 µs", text)
+
+
+def test_phases_come_in_the_order_of_a_step() -> None:
+    names = [name for name, _ in phase_shares(made_up.launch_bound_attribution())]
+    assert names == ["data", "forward", "backward", "optimizer", "the rest"]
+
+
+def test_modules_nest_below_their_parents() -> None:
+    rows = module_shares(made_up.launch_bound_attribution(), least_fraction=0.0)
+    assert [(row.depth, row.name) for row in rows] == [
+        (0, "StreamNet"),
+        (1, "encoder.cells"),
+        (2, "0"),
+        (2, "1"),
+        (1, "head"),
+        (0, NO_MODULE),
+    ]
+    whole, cells, first, second, head, outside = rows
+    # 952, 726, 620, 106 and 166 of 1,410 µs.
+    assert [round(row.fraction * 1_410) for row in rows[:5]] == [952, 726, 620, 106, 166]
+    assert second.start_fraction == pytest.approx(first.start_fraction + first.fraction)
+    assert head.start_fraction == pytest.approx(cells.start_fraction + cells.fraction)
+    assert outside.start_fraction == pytest.approx(whole.fraction)
+    assert cells.fraction == pytest.approx(first.fraction + second.fraction)
+    for row in rows[:5]:
+        assert row.forward_fraction + row.backward_fraction == pytest.approx(row.fraction)
+
+
+def test_small_modules_are_left_out_and_deep_ones_cut() -> None:
+    attribution = made_up.attribution(
+        made_up.part("python", "forward", "a.b.c.d", 1, 900),
+        made_up.part("python", "forward", "a.b.e", 1, 90),
+        made_up.part("python", "forward", "tiny", 1, 10),
+    )
+    names = [row.name for row in module_shares(attribution, least_fraction=0.02)]
+    assert names == ["a.b", "c.d", "e"]
+    cut = module_shares(attribution, least_fraction=0.02, max_depth=2)
+    assert [(row.name, round(row.fraction, 2)) for row in cut] == [("a.b", 0.99)]
+
+
+def test_without_modules_there_is_no_tree() -> None:
+    assert module_shares(made_up.healthy().attribution, least_fraction=0.0) == ()
+    assert "by module" not in shown(made_up.healthy())
+
+
+def test_a_strip_shows_what_takes_the_most_of_each_slice() -> None:
+    spans = (
+        made_up.span("host", "a", "dispatcher", "forward", 1, 0, 60),
+        made_up.span("host", "b", "sync", "forward", 1, 60, 100),
+        made_up.span("device", "c", "device-convolution", "forward", 1, 55, 100),
+        made_up.span("elsewhere", "d", "python", "forward", 1, 0, 90),
+    )
+    strip = timeline_strip(spans, 2)
+    assert strip is not None
+    assert strip.end_ns == 100 * made_up.US
+    host, device = strip.tracks["host"], strip.tracks["device"]
+    assert [cell.group for cell in host] == [CauseGroup.ISSUING, CauseGroup.WAITING]
+    assert [cell.group for cell in device] == [None, CauseGroup.ARITHMETIC]
+    assert [cell.busy_fraction for cell in device] == pytest.approx([0.0, 0.9])
+    # Of the second half the host has 50 µs that count, the device 45.
+    assert strip.critical == ("host", "host")
+    assert timeline_strip((), 10) is None
+
+
+def test_without_colours_letters_tell_the_causes_apart() -> None:
+    lines = shown(made_up.launch_bound()).splitlines()
+    host = next(line for line in lines if line.startswith("host "))
+    assert re.fullmatch(r"host +H+C+I+W+", host)
+    device = next(line for line in lines if line.startswith("device "))
+    # Kernels of 2.5 µs that come every 12.5 µs leave the device idle for most of each slice.
+    assert re.fullmatch(r"device +\.+Cc?[mk]+\.+", device)
+    legend = flat("\n".join(lines))
+    for word in ("I issuing operators", "W waiting", "M matrix kernels", "lower case: less"):
+        assert word in legend
+
+
+def test_with_colours_height_tells_how_busy_a_slice_is() -> None:
+    options = {"force_terminal": True, "color_system": "truecolor"}
+    text = shown(made_up.launch_bound(), **options)
+    device = next(line for line in text.splitlines() if "device  " in line)
+    assert "▂" in device
+    assert "\x1b[36m" in device
+    assert "lower case" not in text
+    plain = shown(made_up.launch_bound(), no_color=True, **options)
+    assert "lower case" in plain
+
+
+def test_a_terminal_without_unicode_gets_bars_of_its_own() -> None:
+    text = shown(made_up.launch_bound(), encoding="ascii")
+    assert re.search(r"launching kernels +#{20,}", text)
+    assert re.search(r"^critical \^+$", text, re.MULTILINE)
+    assert re.search(r"StreamNet +#{10,}", text)
+
+
+def test_findings_stay_in_their_order_with_place_gain_and_fix() -> None:
+    text = shown(made_up.launch_bound())
+    assert "high    SYNC001  saves 24 % (18–27 %)  examples/rnn_stream.py:61" in text
+    assert "medium  CPU001  saves 12 % (9–14 %) of the CPU's step" in text
+    positions = [text.index(f"  {finding.code}  ") for finding in made_up.FINDINGS]
+    assert positions == sorted(positions)
+    assert "fix: add the losses up on the GPU" in text
+    assert "seen:" not in text
+    assert "seen: aten._local_scalar_dense on a tensor" in shown(
+        made_up.launch_bound(), shows_evidence=True
+    )
+
+
+def test_findings_of_little_gain_take_one_line() -> None:
+    text = shown(made_up.launch_bound(), columns=120)
+    after = text[text.index("Also seen") :].splitlines()
+    assert after[1].strip() == (
+        "OPT002  Adam runs as 12 kernels; it can run as one  examples/rnn_stream.py:38"
+    )
+
+
+def test_a_line_that_raises_promises_no_gain() -> None:
+    error = replace(made_up.FINDINGS[0], severity=Severity.ERROR, gain_fraction=0.0)
+    assert gain_text(error) == ""
+    text = shown(replace(made_up.launch_bound(), findings=(error,)))
+    assert "error   SYNC001  examples/rnn_stream.py:61" in text
+    assert "saves" not in text
+
+
+def test_a_gain_that_nothing_tells_is_replaced_by_the_share() -> None:
+    finding = replace(made_up.FINDINGS[0], gain_fraction=0.0)
+    assert gain_text(finding) == "26 % of the step"
+    exact = replace(made_up.FINDINGS[0], gain_low_fraction=0.238, gain_high_fraction=0.238)
+    assert gain_text(exact) == "saves 24 %"
+
+
+def test_many_findings_are_capped_and_it_is_said() -> None:
+    many = tuple(
+        replace(made_up.FINDINGS[0], line=line, severity=severity)
+        for severity in (Severity.HIGH, Severity.INFO)
+        for line in range(1, 31)
+    )
+    text = shown(replace(made_up.launch_bound(), findings=many, num_suppressed=3))
+    assert text.count("high    SYNC001") == 10
+    assert "and 44 more in --json" in text
+    assert "3 of other rules left out by --rule" in text
+
+
+def test_no_finding_is_said() -> None:
+    assert "No finding of any rule." in shown(made_up.healthy())
+    some = replace(made_up.healthy(), num_suppressed=2)
+    assert "No finding of the rules asked for." in shown(some)
+
+
+def test_the_plan_shows_the_step_after_each_fix_and_where_the_verdict_turns() -> None:
+    lines = shown(made_up.launch_bound(), columns=110).splitlines()
+    rows = [line for line in lines if "rnn_stream.py:" in line and "○" in line]
+    assert rows[0].split()[:6] == ["1", "SYNC001", "rnn_stream.py:61", "○", "1.07", "ms"]
+    # 1,410 / 1,070 µs on the GPU; the CPU's step is the measured one still.
+    assert rows[0].split()[6:10] == ["1.3×", "●", "1.21", "ms"]
+    assert rows[0].endswith("too close (turns)")
+    # The data is loaded elsewhere, so the CPU's step is shorter too, and no longer a measured one.
+    assert rows[1].split()[6:11] == ["1.8×", "○", "1.12", "ms", "1.08×"]
+    assert rows[1].rstrip().endswith("GPU 1.4× (turns)")
+    assert "After the first 2 fixes the verdict turns. A GPU pays off: RTX 4090" in flat(
+        "\n".join(lines)
+    )
+
+
+def test_a_plan_that_turns_nothing_says_so() -> None:
+    first, *others = made_up.launch_bound().plan
+    same = (first, *(replace(step, verdict=first.verdict) for step in others))
+    assert plan_sentence(same).startswith(
+        "All 2 fixes together do not turn the verdict. Train this on your CPU"
+    )
+    assert plan_sentence(same[:2]).startswith("The fix does not turn the verdict.")
+
+
+def test_a_plan_turns_with_the_fix_from_which_on_the_verdict_stays() -> None:
+    first, close, gpu = made_up.launch_bound().plan
+    back = replace(close, verdict=first.verdict)
+    assert plan_sentence((first, gpu, back, gpu)).startswith("After the first 3 fixes")
+    assert plan_sentence((first, gpu, gpu)).startswith("After the first fix the verdict turns.")
+    assert plan_sentence((gpu, first)).endswith("faster than the best GPU, RTX 4090.")
+
+
+def test_a_cpu_whose_time_is_predicted_after_a_fix_is_this_cpu_still() -> None:
+    *_, gpu = made_up.launch_bound().plan
+    assert plan_sentence(made_up.launch_bound().plan).endswith("faster than this CPU.")
+    assert gpu.results[0].source is Source.PREDICTED
+
+
+def test_devices_that_do_not_fit_in_a_row_are_counted() -> None:
+    assert "1 more device in --json" in shown(made_up.launch_bound(), columns=80)
+    wide = shown(made_up.launch_bound(), columns=120)
+    assert "more device" not in wide
+    assert re.search(r"one fix after another +RTX 4090 +this CPU +T4 +verdict", wide)
+
+
+def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:
+    report = made_up.launch_bound()
+    results = tuple(
+        replace(result, fits=False) if result.device == "T4" else result
+        for result in report.plan[0].results
+    )
+    plan = (replace(report.plan[0], results=results), *report.plan[1:])
+    text = shown(replace(report, plan=plan), columns=120)
+    assert re.search(r"as it is .* too big ", text)
+
+
+def _recording(source: SourceText) -> Recording:
+    return Recording(
+        version=1,
+        trace=msgspec.UNSET,  # type: ignore[arg-type]
+        other_size=None,
+        host=msgspec.UNSET,  # type: ignore[arg-type]
+        sources=(source,),
+        cpu=None,
+        sha256="",
+    )
+
+
+def test_a_line_shows_its_text_where_the_file_is_known() -> None:
+    lines = ["" for _ in range(60)] + ["    running += loss.item()\x1b[2J"]
+    source = SourceText(path="examples/rnn_stream.py", text="\n".join(lines))
+    text = shown(replace(made_up.launch_bound(), recording=_recording(source)))
+    assert r"12 %  rnn_stream.py:61  running += loss.item()\x1b[2J" in text
+
+
+def test_a_line_of_nobody_is_named_as_such() -> None:
+    parts = (
+        made_up.part("python", "forward", "", 3, 600),
+        made_up.part("autograd", "backward", "", None, 400),
+    )
+    text = shown(replace(made_up.launch_bound(), attribution=made_up.attribution(*parts)))
+    assert re.search(r"40 %  no line of yours +autograd", text)
+
+
+def test_every_cause_has_words_and_a_colour() -> None:
+    words = [cause_words(cause) for cause in StepCause]
+    assert len(set(words)) == len(words)
+    assert not set(words) & {cause.value for cause in StepCause} - {"autograd"}
+    assert group_of("device-gemm") is CauseGroup.ARITHMETIC
+    assert group_of("device-sort") is CauseGroup.KERNELS
+    assert group_of("device-idle") is CauseGroup.WAITING
+    assert cause_words("device-batched_gemm") == "GPU: batched gemm"
+    assert cause_words("of a later version\x1b") == r"of a later version\x1b"
+    letters = [group.value.letter for group in CauseGroup]
+    assert len(set(letters)) == len(letters)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_hostile_names_cannot_steer_a_terminal(name: str, columns: int) -> None:
+    report = made_up.with_names(made_up.launch_bound(), name)
+    text = shown(report, columns=columns, shows_evidence=True)
+    assert text.replace("\n", "").isprintable()
+    assert max(map(cell_len, text.splitlines())) <= columns
+    assert len(text) < 40_000
+    # What is not the user's is as it was, the number of a line too.
+    assert ":61" in text
+    assert "SYNC001" in text
+    assert "30 %" in text
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_hostile_names_of_functions_cannot_either(name: str, columns: int) -> None:
+    text = shown(made_up.with_names(made_up.trainer(), name), columns=columns)
+    assert text.replace("\n", "").isprintable()
+    assert max(map(cell_len, text.splitlines())) <= columns
+    assert ":46" in text
+
+
+def test_what_a_framework_does_below_a_line_follows_it() -> None:
+    shares = line_shares(made_up.trainer().attribution, None)
+    trainer = shares[0]
+    assert (trainer.line, trainer.time_ns) == (46, 1_165_000)
+    assert [(part.name, part.cause, part.time_ns) for part in trainer.frames] == [
+        ("training_step → backward", "autograd", 410_000),
+        ("training_step", "dispatching operators", 390_000),
+        ("get_batch_samples", "loading data", 180_000),
+        ("step", "issuing the optimizer", 120_000),
+        ("get_batch_samples → send_to_device", "copies, pinned memory", 60_000),
+        # Below 1 % of the step, and in JSON alone.
+        ("train", "waits, fixed cost", 5_000),
+    ]
+    assert sum(part.time_ns for part in trainer.frames) == trainer.time_ns
+    assert all(share.frames == () for share in shares[1:])
+
+
+def test_a_line_with_one_part_alone_is_not_repeated() -> None:
+    below = ("accelerate.accelerator:Accelerator.backward",)
+    one = made_up.attribution(
+        made_up.part(StepCause.AUTOGRAD, "backward", "", 7, 30, frames=below),
+        made_up.part(StepCause.LAUNCH, "backward", "", 7, 20, frames=below),
+    )
+    (line,) = line_shares(one, None)
+    assert line.frames == ()
+
+
+def test_outer_functions_give_way_where_there_is_little_room() -> None:
+    assert "→ training_step → backward" in shown(made_up.trainer())
+    narrow = shown(made_up.trainer(), columns=34)
+    assert "→ backward" in narrow
+    assert "training_step → backward" not in narrow
+    assert "-> training_step -> backward" in shown(made_up.trainer(), encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("frames", "text"),
+    [
+        ((), ""),
+        (("a.b:Trainer.fit",), "fit"),
+        (("a.b:Trainer.fit", "a.c:Loop.backward"), "backward"),
+        (("a.b:Trainer.fit", "a.c:Loop.step", "t:move"), "step → move"),
+        # The class tells what a function of Python's own name does.
+        (("a.b:Trainer.fit", "a.c:CombinedLoader.__next__"), "CombinedLoader.__next__"),
+    ],
+)
+def test_functions_are_named_without_their_modules(frames: tuple[str, ...], text: str) -> None:
+    assert frames_text(frames) == text
+
+
+def test_markup_of_a_name_is_shown_as_it_is() -> None:
+    report = made_up.with_names(made_up.launch_bound(), "[bold]x[/bold].py")
+    text = shown(report, force_terminal=True, color_system="truecolor")
+    assert "[bold]x[/bold].py on RTX 4090" in text
+
+
+def test_a_timeline_of_one_long_span_and_one_of_many_short_ones_are_drawn() -> None:
+    spans = tuple(
+        made_up.span("host", "a", "python", "forward", 1, start, start + 0.5)
+        for start in range(20_000)
+    )
+    text = shown(replace(made_up.launch_bound(), timeline=spans))
+    assert re.search(r"^host +[Ii]+$", text, re.MULTILINE)
+    assert "One step" not in shown(replace(made_up.launch_bound(), timeline=()))
+
+
+@pytest.mark.parametrize("name", made_up.ALL)
+def test_json_reads_back_as_the_same_report(name: str) -> None:
+    report = made_up.ALL[name]()
+    assert msgspec.json.decode(explanation_json(report), type=ExplainReport) == report
+
+
+@pytest.mark.parametrize("name", made_up.ALL)
+def test_json_fits_its_schema(name: str) -> None:
+    document = json.loads(explanation_json(made_up.ALL[name]()))
+    schema = explanation_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    assert (
+        document["schema_version"]
+        == schema["$defs"]["ExplainReport"]["properties"]["schema_version"]["const"]
+    )
+
+
+def test_the_schema_describes_every_key_and_leaves_the_recording_open() -> None:
+    definitions = explanation_schema()["$defs"]
+    for name, definition in definitions.items():
+        for key, value in definition.get("properties", {}).items():
+            assert "const" in value or value.get("description") or "$ref" in value, f"{name}.{key}"
+    assert "StepTrace" not in definitions
+    recording = definitions["ExplainReport"]["properties"]["recording"]
+    assert recording["anyOf"] == [{"type": "object"}, {"type": "null"}]
+
+
+def test_the_schema_in_the_docs_is_up_to_date(pytestconfig: pytest.Config) -> None:
+    path = pytestconfig.rootpath / "docs" / "schema" / "explain.schema.json"
+    assert path.read_bytes() == encode_document(explanation_schema()), (
+        "run: python -m breakeven.report.schema explain > docs/schema/explain.schema.json"
+    )
+
+
+def test_json_of_a_name_that_is_not_utf_8_can_be_read() -> None:
+    report = made_up.with_names(made_up.launch_bound(), "caf\udce9.py")
+    document = json.loads(explanation_json(report))
+    assert document["target"] == "caf�.py"
+    assert document["findings"][0]["file"] == "caf�.py"
+
+
+def test_a_report_that_breaks_its_schema_is_not_written() -> None:
+    broken = replace(
+        made_up.launch_bound(), findings=(replace(made_up.FINDINGS[0], gain_fraction=1.5),)
+    )
+    with pytest.raises(msgspec.ValidationError):
+        explanation_json(broken)
+
+
+def test_choices_are_words() -> None:
+    text = shown(made_up.launch_bound())
+    for word in ("CPU 1.2×", "GPU 1.4×", "too close"):
+        assert word in text
+    assert {choice_word(choice) for choice in Choice} == {"CPU", "GPU", "too close", "undecided"}
+
+
+def test_files_are_named_below_the_folder_that_they_share() -> None:
+    assert short_names(["/home/me/run/train.py", "/home/me/run/models/net.py", None]) == {
+        "/home/me/run/train.py": "train.py",
+        "/home/me/run/models/net.py": "models/net.py",
+    }
+    assert short_names(["/a/train.py"]) == {"/a/train.py": "train.py"}
+    assert short_names(["train.py", "/a/net.py"]) == {
+        "train.py": "train.py",
+        "/a/net.py": "/a/net.py",
+    }
+    assert short_names([]) == {}
+
+
+def test_a_long_line_of_code_leaves_its_figures_whole() -> None:
+    report = made_up.with_names(made_up.launch_bound(), "/home/someone/projects/train.py")
+    source = SourceText(path=report.target, text="\n".join(["x = " + "y + " * 200] * 70))
+    for columns in (60, 80, 120):
+        text = shown(replace(report, recording=_recording(source)), columns=columns)
+        row = next(line for line in text.splitlines() if "train.py:57" in line)
+        assert row.startswith(" 30 %  train.py:57  ")
+        assert row.rstrip().endswith("…")
+        assert columns - 5 < len(row.rstrip()) <= columns

@@ -1,0 +1,279 @@
+"""The page: one file, everything escaped, nothing from the network, readable by all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+from test_chart_model import contrast
+
+from breakeven.errors import Caveat
+from breakeven.report import chart_document
+from breakeven.report.systems_terminal import claim_counts
+from breakeven.report.text import duration_with_interval
+from breakeven.timing import BUSY_MACHINE, Source
+from breakeven.verdict import SweepReport, SystemsReport
+from factories import reports as made_up
+from factories import sweeps, systems
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "\x1b[31mred\x1b[0m",
+    "{{ 7 * 7 }}{% raw %}",
+    "caf\udce9",
+    "\u202egpj.exe",
+    "x" * 10_000,
+    "' onmouseover='alert(1)",
+    "]]><!--",
+)
+
+
+class Reader(HTMLParser):
+    """Reads a page strictly: each element that is opened is closed, in order."""
+
+    def __init__(self, document: bytes) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(document.decode())
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(attrs) == len(dict(attrs)), f"an attribute of {tag} is there twice"
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and data.strip():
+            self.texts.append((self.open[-1], " ".join(data.split())))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self, *tags: str) -> list[str]:
+        return [text for tag, text in self.texts if tag in tags]
+
+
+def with_sweep() -> SystemsReport:
+    report = systems.report()
+    first = msgspec.structs.replace(report.systems[0], sweeps=(sweeps.widths(),))
+    return msgspec.structs.replace(report, systems=(first, *report.systems[1:]))
+
+
+ALL: dict[str, Any] = {**{f"check {name}": make for name, make in made_up.ALL.items()}}
+ALL |= {f"sweep {name}": make for name, make in sweeps.ALL.items()}
+ALL |= {"systems": with_sweep}
+
+
+@pytest.fixture(params=ALL)
+def page(request: pytest.FixtureRequest) -> bytes:
+    return chart_document(ALL[request.param](), ".html")
+
+
+def test_the_page_is_well_formed_and_says_what_it_is(page: bytes) -> None:
+    reader = Reader(page)
+    assert reader.all("html")[0]["lang"] == "en"
+    assert len(reader.text("title")) >= 1
+    assert len(reader.all("h1")) == len(reader.all("main")) == 1
+    levels = [int(tag[1]) for tag, _ in reader.elements if re.fullmatch("h[1-6]", tag)]
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert len(reader.all("caption")) == len(reader.all("table"))
+    assert all(cell["scope"] in ("col", "row") for cell in reader.all("th"))
+    ids = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for chart in reader.all("svg"):
+        assert chart.get("aria-hidden") == "true" or set(chart["aria-labelledby"].split()) <= set(
+            ids
+        )
+
+
+def test_nothing_is_fetched_and_the_policy_forbids_it(page: bytes) -> None:
+    reader = Reader(page)
+    text = page.decode()
+    addresses = [a[key] for _, a in reader.elements for key in ("src", "href") if key in a]
+    assert all(address is not None and address.startswith("#") for address in addresses)
+    assert not re.search(r"https?:|@import|url\(", text)
+    (policy,) = [m["content"] for m in reader.all("meta") if m.get("http-equiv")]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag, name in (("script", "script-src"), ("style", "style-src")):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{name} 'sha256-{digest}'" in policy
+    # What the policy would block must not be there: it would be a broken page.
+    assert not [a for _, a in reader.elements if "style" in a or any(k.startswith("on") for k in a)]
+
+
+def test_every_figure_of_a_sweep_is_in_the_page_without_a_script() -> None:
+    report = sweeps.batch_sizes()
+    reader = Reader(chart_document(report, ".html"))
+    cells = reader.text("td")
+    for point in report.points:
+        assert duration_with_interval(point.step_ns, point.low_ns, point.high_ns) in cells
+    assert [name for name in reader.text("th") if name in ("T4", "RTX 4090", "A100 SXM4 80GB")]
+    num_measured = sum(point.source is Source.MEASURED for point in report.points)
+    assert sum(cell.get("class") == "m" for cell in reader.all("td")) == num_measured
+    assert len(list(reader.all("use"))) == len(report.points)
+
+
+def test_a_check_leads_with_the_verdict_and_names_file_and_line() -> None:
+    reader = Reader(chart_document(made_up.cpu_wins(), ".html"))
+    paragraphs = reader.text("p")
+    assert paragraphs[0] == (
+        "Train this on your CPU: 2.3× (1.8–2.9×) faster than the best GPU, RTX 4090."
+    )
+    assert any("from batch size 640 (410–1,300) on, RTX 4090" in text for text in paragraphs)
+    cells = reader.text("td")
+    assert "examples/rnn_stream.py:61" in cells
+    assert "the step was measured over 43 steps only." in cells
+    assert "measured (43 steps)" in cells
+    assert "this CPU (AMD EPYC 7B13)" in reader.text("th")
+
+
+def test_a_device_that_is_too_small_says_so() -> None:
+    text = chart_document(made_up.gpu_wins(), ".html").decode()
+    assert "too big for its memory" in text
+
+
+def test_published_rows_stand_above_ours_and_claims_have_their_outcome() -> None:
+    text = chart_document(with_sweep(), ".html").decode()
+    rows = re.findall(r'<tr class="(\w+)">', text)
+    assert rows[:3] == ["agrees", "disagrees", "open"]
+    assert rows[3:6] == ["published", "measured", "predicted"]
+    assert claim_counts(with_sweep()) in text
+    assert "neural-ode was not run: neural-ode needs torchdiffeq" in text
+    assert "GTX 1060 Mobile, TensorFlow: parameters 700k, published in a lecture of 2019" in text
+
+
+def test_an_estimate_of_another_source_than_its_row_says_so() -> None:
+    report = systems.report()
+    table = report.systems[0].tables[0]
+    row = msgspec.structs.replace(
+        table.rows[2], cells=("T4", systems.estimate(1.25, Source.MEASURED), 800, 0.8, None)
+    )
+    tables = (msgspec.structs.replace(table, rows=(row,)),)
+    system = msgspec.structs.replace(report.systems[0], tables=tables)
+    text = chart_document(system, ".html").decode()
+    assert re.search(r"1\.\d+ ms \([^)]*\) measured</td>", text)
+
+
+def test_failures_and_caveats_of_points_are_told() -> None:
+    text = chart_document(sweeps.widths(), ".html").decode()
+    assert "ValueError: width must be below 2,000" in text
+    report = sweeps.batch_sizes()
+    caveat = Caveat(code="long-step", message="the step was not measured here")
+    points = tuple(
+        msgspec.structs.replace(p, caveats=(caveat,)) if p.device == "T4" else p
+        for p in report.points
+    )
+    reader = Reader(chart_document(msgspec.structs.replace(report, points=points), ".html"))
+    cells = reader.text("td")
+    assert cells[cells.index(caveat.message) + 1] == "T4"
+
+
+def test_a_busy_machine_is_told_beside_the_answer_and_only_there() -> None:
+    busy = Caveat(code=BUSY_MACHINE, message="other processes used 50 % of this machine")
+    check = made_up.cpu_wins()
+    results = tuple(msgspec.structs.replace(r, caveats=(busy,)) for r in check.results[2:3])
+    sweep = sweeps.batch_sizes()
+    points = tuple(msgspec.structs.replace(p, caveats=(busy,)) for p in sweep.points)
+    for report in (
+        msgspec.structs.replace(check, results=results, caveats=(busy,)),
+        msgspec.structs.replace(sweep, points=points),
+    ):
+        text = chart_document(report, ".html").decode()
+        assert text.count(busy.message) == 1
+        assert text.index("Careful: other processes") < text.index("<h2")
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_are_text_and_nothing_else(text: str) -> None:
+    clean = Reader(chart_document(_named("plain"), ".html"))
+    document = chart_document(_named(text), ".html")
+    reader = Reader(document)
+    assert [tag for tag, _ in reader.elements] == [tag for tag, _ in clean.elements]
+    # A long word gets a class that breaks it; nothing else may come of a name.
+    assert [set(a) - {"class"} for _, a in reader.elements] == [
+        set(a) - {"class"} for _, a in clean.elements
+    ]
+    shown = document.decode()
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e]", shown)
+    assert "49" not in "".join(reader.text("h1"))
+    assert len(document) < 100_000
+
+
+def _named(text: str) -> SweepReport:
+    """Return a sweep with ``text`` wherever a user's or another's words may be."""
+    encoded = msgspec.to_builtins(sweeps.widths())
+    encoded["target"] = encoded["host"]["name"] = encoded["host"]["source"] = text
+    encoded["arguments"] = [text]
+    encoded["axes"][0]["name"] = text
+    encoded["failures"][0]["message"] = text
+    for published in encoded["published"]:
+        published["label"] = published["source"] = text
+    for point in encoded["points"]:
+        point["settings"] = {text: point["settings"]["width"]}
+        point["device"] = text + point["device"]
+        point["caveats"] = [{"code": text, "message": text}]
+    for crossover in encoded["crossovers"]:
+        crossover["held"] = {text: text}
+        crossover["device"] = text + crossover["device"]
+    return msgspec.convert(encoded, SweepReport)
+
+
+def test_a_large_sweep_makes_a_small_file() -> None:
+    document = chart_document(sweeps.large(num_points=100, num_gpus=9), ".html")
+    assert len(Reader(document).all("use")) == 1_000
+    assert len(document) < 300_000
+
+
+def test_many_settings_are_capped_and_it_is_said() -> None:
+    report = sweeps.grid(sizes=(16, 32), threads=(1,), depths=tuple(range(1, 41)))
+    reader = Reader(chart_document(report, ".html"))
+    assert len(reader.all("figure")) == 24
+    assert any("The first 24 of 40 charts" in text for text in reader.text("p"))
+
+
+def test_the_page_is_the_same_for_the_same_report() -> None:
+    assert chart_document(made_up.cpu_wins(), ".html") == chart_document(
+        made_up.cpu_wins(), ".html"
+    )
+
+
+def _variables(css: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", css))
+
+
+def test_text_is_readable_on_light_dark_and_printed_paper() -> None:
+    (css,) = re.findall(
+        "<style>(.*?)</style>", chart_document(made_up.cpu_wins(), ".html").decode(), re.DOTALL
+    )
+    light_css, dark_css = re.split(r"@media \(prefers-color-scheme: dark\)", css)
+    dark_css, print_css = dark_css.split("@media print")
+    light = _variables(light_css)
+    for theme in (light, light | _variables(dark_css), light | _variables(print_css)):
+        # WCAG 2.1 AA: 4.5 for text, 3 for what is drawn.
+        for ink in ("ink", "muted", "focus", "good", "bad"):
+            for paper in ("paper", "raised", "chosen", "published"):
+                assert contrast(theme[ink], theme[paper]) >= 4.5, (ink, paper, theme[ink])
+        for drawn in ("axis", "star", "focus"):
+            assert contrast(theme[drawn], theme["paper"]) >= 3

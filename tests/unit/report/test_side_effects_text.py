@@ -1,0 +1,57 @@
+"""What became of a script's files and of what it logs, in words."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from breakeven.report.side_effects_text import side_effect_lines
+from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
+from factories import reports
+
+FILES = tuple(
+    FileWrite(path=f"/home/me/{name}", change=change, num_bytes=size)
+    for name, change, size in (
+        ("best.pt", FileChange.CHANGED, 45_000_000),
+        ("log.txt", FileChange.CREATED, 2_000),
+        ("old\x1b[31m.pt", FileChange.DELETED, 0),
+        ("more.txt", FileChange.CREATED, 1),
+    )
+)
+
+
+def text(writes: FileWrites | None) -> str:
+    report = replace(reports.cpu_wins(), writes=writes)
+    return "".join(text for _, text in side_effect_lines(report))
+
+
+def test_files_are_named_and_counted() -> None:
+    writes = FileWrites(
+        protection=WriteProtection.OVERLAY, files=FILES, num_files=4, num_bytes=45_002_001
+    )
+    said = text(writes)
+    assert said.startswith("4 files, 45 MB (best.pt, log.txt, old")
+    assert said.endswith(" deleted, …), written to a layer that is thrown away")
+    assert "\x1b" not in said
+
+
+def test_a_single_file_has_no_ellipsis() -> None:
+    writes = FileWrites(
+        protection=WriteProtection.OVERLAY, files=FILES[1:2], num_files=1, num_bytes=2_000
+    )
+    assert text(writes) == "1 file, 2 kB (log.txt), written to a layer that is thrown away"
+
+
+def test_it_says_which_protection_there_was() -> None:
+    assert text(None) == ""
+    assert text(FileWrites(protection=WriteProtection.OVERLAY)) == ""
+    assert "past Python is real" in text(FileWrites(protection=WriteProtection.REDIRECTED))
+    assert text(FileWrites(protection=WriteProtection.NONE)) == "written for real, as asked for"
+
+
+def test_quiet_trackers_are_named() -> None:
+    report = replace(reports.cpu_wins(), quiet_trackers=("MLflow", "Aim\x1b[31m"))
+    ((name, said),) = side_effect_lines(report)
+    assert name == "trackers"
+    assert said.startswith("nothing was logged to MLflow, Aim")
+    assert said.endswith(" (--keep-trackers lets them be)")
+    assert "\x1b" not in said
