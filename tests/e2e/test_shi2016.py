@@ -12,7 +12,6 @@ import pytest
 
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
-from breakeven.systems.shi2016 import Shi2016
 from breakeven.systems.shi2016_jax import measure_jax
 from breakeven.systems.shi2016_runs import SCRIPT
 from breakeven.systems.shi2016_table import networks
@@ -62,7 +61,7 @@ def test_its_step_is_known_in_full(bench: Bench, name: str) -> None:
 def test_a_network_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "networks", lambda: {"FCN-R": 1024})
     monkeypatch.setattr(system, "num_physical_cores", lambda: 1)
-    report = Shi2016().run(bench)
+    report = system.run(bench)
     cpu_table, gpu_table = report.tables[:2]
     (cpu_row, *_) = [row for row in cpu_table.rows if row.source is RowSource.MEASURED]
     cpu = cpu_row.cells[1]

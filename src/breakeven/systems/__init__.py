@@ -6,5 +6,4 @@ from breakeven.systems.catalogue import SYSTEMS as SYSTEMS
 from breakeven.systems.catalogue import SystemEntry as SystemEntry
 from breakeven.systems.catalogue import find_systems as find_systems
 from breakeven.systems.catalogue import main_systems as main_systems
-from breakeven.systems.run_systems import run_system as run_system
-from breakeven.systems.system import System as System
+from breakeven.systems.catalogue import run_system as run_system

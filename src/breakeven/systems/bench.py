@@ -19,11 +19,12 @@ from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
-from breakeven.systems.bench_progress import BenchProgress
 from breakeven.trace import StepTrace
-from breakeven.verdict import HostSummary, PublishedPoint, SweepAxis, SweepReport
+from breakeven.verdict import HostSummary, PublishedPoint, SweepAxis, SweepPoint, SweepReport
 
 _SCRIPTS = Path(breakeven.workloads.__file__).parent / "scripts"
+# What is left of a line of 80 characters beside the clock and the stage is not much.
+_LABEL_CHARACTERS = 26
 
 
 def script_path(script: str) -> Path:
@@ -261,3 +262,35 @@ def _label(script: str, arguments: Sequence[str], num_threads: int = 0) -> str:
     if num_threads:
         words.append(f"({num_threads} thread{'' if num_threads == 1 else 's'})")
     return " ".join(words)
+
+
+class BenchProgress:
+    """Tells stages as details, so that dozens of runs do not fill the terminal.
+
+    Args:
+        outer: Shows the stage of the whole system.
+        label: What is run.
+    """
+
+    def __init__(self, outer: Progress, label: str) -> None:
+        self._outer = outer
+        # The last arguments are those that differ from run to run.
+        is_long = len(label) > _LABEL_CHARACTERS
+        self._label = f"…{label[1 - _LABEL_CHARACTERS :]}" if is_long else label
+        self._stage = ""
+
+    def begin(self, stage: str, expected_s: float | None = None) -> None:
+        """Tell what is done now; how long is left is that of the whole system."""
+        self._stage = stage
+        self._outer.detail(f"{self._label}: {stage}")
+
+    def detail(self, text: str) -> None:
+        """Tell what happens within it."""
+        self._outer.detail(f"{self._label}: {self._stage}, {text}")
+
+    def end(self) -> None:
+        """End nothing: the stage of the whole system goes on."""
+
+    def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
+        """Tell how many points of a sweep are done."""
+        self._outer.detail(f"{self._label}: {num_done} of {num_points} points")

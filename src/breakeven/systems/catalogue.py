@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import cast
 
+from breakeven.check import Progress
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.systems.system import System
+from breakeven.systems.bench import Bench
+from breakeven.systems.findings import Findings
+from breakeven.systems.published import (
+    DEVICE_RULES_SOURCE,
+    DISC_MLP_SOURCE,
+    NEURAL_ODE_SOURCE,
+    RNN_STREAM_SOURCE,
+    SHI2016_SOURCE,
+    WEIGHT_UPDATE_SOURCE,
+)
+from breakeven.verdict import SystemReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemEntry:
-    """A system, as it is listed.
+    """A system: a network with published figures that can be run and set beside them.
+
+    The module of its name in this package, with ``_`` for ``-``, has a function ``run``, which
+    measures it on a bench, predicts it elsewhere, and sets both beside what was published.
 
     Args:
         name: What it is called on the command line.
         title: What it is, in a line.
         published: What was published of it, in a line.
+        published_in: Where.
         about_s: How long it takes to run on two cores, roughly, in seconds.
-        module: Where it is, in this package.
-        class_name: Its class there.
-        scripts: File names of its scripts.
+        scripts: File names of its scripts, the first the one that its report names.
         requires: Modules that it needs beyond breakeven's own dependencies.
         is_extra: Not one of those that ``--all`` runs.
     """
@@ -32,18 +44,17 @@ class SystemEntry:
     name: str
     title: str
     published: str
+    published_in: str
     about_s: float
-    module: str
-    class_name: str
-    scripts: tuple[str, ...] = ()
+    scripts: tuple[str, ...]
     requires: tuple[str, ...] = ()
     is_extra: bool = False
 
-    def load(self) -> System:
-        """Return the system itself.
+    def load(self) -> Callable[[Bench], Findings]:
+        """Return the function that runs it.
 
         Raises:
-            BreakevenError: What it needs is not installed.
+            BreakevenError: What it needs is not installed, or it cannot be imported.
         """
         missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if missing:
@@ -51,8 +62,14 @@ class SystemEntry:
                 f"{self.name} needs {' and '.join(missing)}, which is not installed",
                 hint=f"python -m pip install {' '.join(missing)}",
             )
-        module = importlib.import_module(f"breakeven.systems.{self.module}")
-        return cast(System, getattr(module, self.class_name)())
+        try:
+            module = importlib.import_module(f"breakeven.systems.{self.name.replace('-', '_')}")
+        except ImportError as error:
+            raise BreakevenError(
+                f"{self.name} cannot be imported: {error}",
+                hint="install breakeven anew, with its dependencies",
+            ) from error
+        return module.run
 
 
 SYSTEMS = (
@@ -60,9 +77,8 @@ SYSTEMS = (
         name="neural-ode",
         title="a neural ODE of 3-100-3 learns the Lorenz system",
         published="the CPU is orders of magnitude faster than a K40c",
+        published_in=NEURAL_ODE_SOURCE,
         about_s=120,
-        module="neural_ode",
-        class_name="NeuralOde",
         scripts=("neural_ode.py", "neural_ode_solver.py"),
         requires=("torchdiffeq",),
     ),
@@ -70,54 +86,48 @@ SYSTEMS = (
         name="disc-mlp",
         title="points in a disc, classified by 2 to 12 layers that double in width",
         published="a laptop's GPU is faster from about 700,000 parameters on",
+        published_in=DISC_MLP_SOURCE,
         about_s=120,
-        module="disc_mlp",
-        class_name="DiscMlp",
         scripts=("disc_mlp.py",),
     ),
     SystemEntry(
         name="rnn-stream",
         title="an RNN of 256 units over a stream of frames, batch 100 against 10,000",
         published="Colab's GPU at 0.52 times the CPU's speed, and at 9.7 times",
+        published_in=RNN_STREAM_SOURCE,
         about_s=60,
-        module="rnn_stream",
-        class_name="RnnStream",
         scripts=("rnn_stream.py",),
     ),
     SystemEntry(
         name="shi2016",
         title="seven networks of a benchmark of 2016, by threads and GPUs",
         published="seconds per mini-batch of five frameworks on CPUs and three GPUs",
+        published_in=SHI2016_SOURCE,
         about_s=360,
-        module="shi2016",
-        class_name="Shi2016",
         scripts=("shi2016.py", "shi2016_jax.py"),
     ),
     SystemEntry(
         name="device-rules",
         title="what a lecture teaches about devices, checked without a GPU",
         published="rules about where tensors live, and that copies to a GPU are slow",
+        published_in=DEVICE_RULES_SOURCE,
         about_s=30,
-        module="device_rules",
-        class_name="DeviceRules",
         scripts=("device_rules.py",),
     ),
     SystemEntry(
         name="weight-update",
         title="the weights of an MNIST perceptron, updated on the host or on the device",
         published="64.03 s with the update on the host, 32.57 s on a GTX 960",
+        published_in=WEIGHT_UPDATE_SOURCE,
         about_s=60,
-        module="weight_update",
-        class_name="WeightUpdate",
         scripts=("mnist_mlp.py",),
     ),
     SystemEntry(
         name="matvec",
         title="matrix times vector, as small as launches are long",
         published="100×100: CPU 56 µs, GPU 12.5 µs; 100×3: CPU 0.25 µs, GPU 12.2 µs",
+        published_in=NEURAL_ODE_SOURCE,
         about_s=30,
-        module="matvec",
-        class_name="Matvec",
         scripts=("matvec.py",),
         is_extra=True,
     ),
@@ -144,3 +154,37 @@ def find_systems(names: Sequence[str]) -> tuple[SystemEntry, ...]:
                 f"there is no system {name!r}", hint=f"{meant}there are: {', '.join(by_name)}"
             )
     return tuple(by_name[name] for name in dict.fromkeys(names))
+
+
+def run_system(
+    entry: SystemEntry,
+    *,
+    host: str = "here",
+    time_limit_s: float = 120.0,
+    progress: Progress | None = None,
+) -> SystemReport:
+    """Run one system on a bench of its own: a script that goes wrong harms no other system.
+
+    Args:
+        entry: Which one.
+        host: ``here``, or the name of another host that would feed the GPUs.
+        time_limit_s: Limit of each run of a script, in seconds.
+        progress: Is told what happens.
+
+    Raises:
+        BreakevenError: It could not be run, or there is no such host.
+    """
+    run = entry.load()
+    with Bench(host=host, time_limit_s=time_limit_s, progress=progress) as bench:
+        found = run(bench)
+    return SystemReport(
+        name=entry.name,
+        title=entry.title,
+        published_in=entry.published_in,
+        script=entry.scripts[0],
+        host=found.host,
+        tables=found.tables,
+        sweeps=found.sweeps,
+        claims=found.claims,
+        caveats=found.caveats,
+    )

@@ -6,27 +6,24 @@ import msgspec
 
 from breakeven.capture import run_on_pretended_gpus
 from breakeven.device import find_device
-from breakeven.systems.bands import DEVICE_COPY_BAND
 from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.device_rules_copies import (
     CopyTimes,
     copy_tables,
     time_copies,
 )
+from breakeven.systems.findings import Findings, rows, table
+from breakeven.systems.published import DEVICE_COPY_BAND
 from breakeven.units import format_bytes, format_ratio
 from breakeven.verdict import (
     Claim,
     ClaimOutcome,
     ColumnKind,
     RowSource,
-    SystemReport,
     SystemTable,
-    TableColumn,
-    TableRow,
 )
 
 _SCRIPT = "device_rules.py"
-_SOURCE = 'AMMI lecture 6.6 "Using GPUs", 2018'
 _NUM_DEVICES = 2
 _TIME_LIMIT_S = 120.0
 
@@ -47,26 +44,15 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True):
     found: str
 
 
-class DeviceRules:
-    """Rules about where tensors live, and what it costs to move them."""
-
-    name = "device-rules"
-    title = "what a lecture teaches about devices, checked without a GPU"
-    published_in = _SOURCE
-
-    def run(self, bench: Bench) -> SystemReport:
-        """Check the rules on two pretended GPUs, and predict copies to and within real ones."""
-        outcomes = check_rules(bench.time_limit_s(_TIME_LIMIT_S))
-        copies = time_copies(bench)
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=_SCRIPT,
-            host=bench.host_summary(),
-            tables=(_rules_table(outcomes), *copy_tables(copies)),
-            claims=(rules_claim(outcomes), copies_claim(copies)),
-        )
+def run(bench: Bench) -> Findings:
+    """Check the rules on two pretended GPUs, and predict copies to and within real ones."""
+    outcomes = check_rules(bench.time_limit_s(_TIME_LIMIT_S))
+    copies = time_copies(bench)
+    return Findings(
+        host=bench.host_summary(),
+        tables=(_rules_table(outcomes), *copy_tables(copies)),
+        claims=(rules_claim(outcomes), copies_claim(copies)),
+    )
 
 
 def check_rules(time_limit_s: float = _TIME_LIMIT_S) -> tuple[RuleOutcome, ...]:
@@ -85,20 +71,10 @@ def check_rules(time_limit_s: float = _TIME_LIMIT_S) -> tuple[RuleOutcome, ...]:
 
 
 def _rules_table(outcomes: tuple[RuleOutcome, ...]) -> SystemTable:
-    return SystemTable(
-        title=f"Rules, each run on {_NUM_DEVICES} pretended GPUs",
-        columns=(
-            TableColumn(name="rule", kind=ColumnKind.TEXT),
-            TableColumn(name="code", kind=ColumnKind.TEXT),
-            TableColumn(name="outcome", kind=ColumnKind.TEXT),
-        ),
-        rows=tuple(
-            TableRow(
-                source=RowSource.CHECKED,
-                cells=(outcome.rule, outcome.code, _outcome_text(outcome)),
-            )
-            for outcome in outcomes
-        ),
+    return table(
+        f"Rules, each run on {_NUM_DEVICES} pretended GPUs",
+        dict.fromkeys(("rule", "code", "outcome"), ColumnKind.TEXT),
+        rows(RowSource.CHECKED, ((one.rule, one.code, _outcome_text(one)) for one in outcomes)),
         note="x is a tensor on the CPU, x_gpu its copy on cuda:0, layer a linear layer on the "
         "CPU. Run by itself on a machine with GPUs, the script checks those.",
     )

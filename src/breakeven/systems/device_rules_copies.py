@@ -7,22 +7,16 @@ from dataclasses import dataclass
 
 from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench
-from breakeven.systems.claims import Ratio, ratio_of
+from breakeven.systems.findings import Ratio, ratio_of, rows, table
 from breakeven.timing import Estimate
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
 from breakeven.units import NS_PER_S, format_bytes
-from breakeven.verdict import (
-    Cell,
-    ColumnKind,
-    RowSource,
-    SystemTable,
-    TableColumn,
-    TableRow,
-)
+from breakeven.verdict import ColumnKind, RowSource, SystemTable
 
 _GPUS = ("T4", "A100 SXM4 80GB", "RTX 4090")
 _SIZES_BYTES = (4, 4_000, 64_000, 1_000_000, 16_000_000, 256_000_000, 1_000_000_000)
 
+_WAYS = ("pageable to GPU", "pinned to GPU", "GPU to host", "inside")
 _DEVICE, _HOST = "cuda:0", "cpu"
 _FLOAT_BYTES = 4
 
@@ -48,6 +42,11 @@ class CopyTimes:
     inside: Estimate
 
     @property
+    def ways(self) -> tuple[Estimate, ...]:
+        """Return the times in the order of the columns."""
+        return (self.from_pageable, self.from_pinned, self.to_host, self.inside)
+
+    @property
     def is_largest(self) -> bool:
         """Return whether it is of the largest size."""
         return self.num_bytes == max(_SIZES_BYTES)
@@ -60,7 +59,7 @@ class CopyTimes:
 
 def time_copies(bench: Bench) -> tuple[CopyTimes, ...]:
     """Return the times of all sizes on all GPUs, GPU by GPU."""
-    traces = [_as_step(event) for size in _SIZES_BYTES for event in _events(size)]
+    traces = [StepTrace(events=way) for size in _SIZES_BYTES for way in _events(size)]
     predictions = bench.predict(traces, _GPUS)
     num_gpus, num_ways = len(_GPUS), 4
     found: list[CopyTimes] = []
@@ -104,10 +103,6 @@ def _events(size: int) -> tuple[tuple[Event, ...], ...]:
     )
 
 
-def _as_step(events: tuple[Event, ...]) -> StepTrace:
-    return StepTrace(events=events)
-
-
 def copy_tables(copies: Sequence[CopyTimes]) -> tuple[SystemTable, ...]:
     """Return the rates of the largest size on all GPUs, and all times on each."""
     return (
@@ -117,23 +112,18 @@ def copy_tables(copies: Sequence[CopyTimes]) -> tuple[SystemTable, ...]:
 
 
 def _rates_table(copies: Sequence[CopyTimes]) -> SystemTable:
-    names = ("device", "pageable to GPU", "pinned to GPU", "GPU to host", "inside")
-    return SystemTable(
-        title=f"Bytes per second of a copy of {format_bytes(max(_SIZES_BYTES))}",
-        columns=(
-            *(TableColumn(name=name, kind=ColumnKind.TEXT) for name in names),
-            TableColumn(name="pinned / inside", kind=ColumnKind.RATIO),
-        ),
-        rows=tuple(
-            TableRow(
-                source=RowSource.PREDICTED,
-                cells=(
-                    copy.device,
-                    *(_rate(copy, time) for time in _ways(copy)),
-                    copy.pinned_ratio.value,
-                ),
-            )
-            for copy in copies
+    return table(
+        f"Bytes per second of a copy of {format_bytes(max(_SIZES_BYTES))}",
+        {
+            **dict.fromkeys(("device", *_WAYS), ColumnKind.TEXT),
+            "pinned / inside": ColumnKind.RATIO,
+        },
+        rows(
+            RowSource.PREDICTED,
+            (
+                (copy.device, *(_rate(copy, way) for way in copy.ways), copy.pinned_ratio.value)
+                for copy in copies
+            ),
         ),
         note="Inside, each byte is read and written once. The last column: how many times as long "
         "the fastest way from the host takes.",
@@ -141,26 +131,20 @@ def _rates_table(copies: Sequence[CopyTimes]) -> SystemTable:
 
 
 def _times_table(gpu: str, copies: Sequence[CopyTimes]) -> SystemTable:
-    names = ("pageable to GPU", "pinned to GPU", "GPU to host", "inside")
-
-    def cells(copy: CopyTimes) -> tuple[Cell, ...]:
-        return (copy.num_bytes, *_ways(copy), copy.pinned_ratio.value)
-
-    return SystemTable(
-        title=f"Time of a copy, {gpu}",
-        columns=(
-            TableColumn(name="size", kind=ColumnKind.BYTES),
-            *(TableColumn(name=name, kind=ColumnKind.TIME_NS) for name in names),
-            TableColumn(name="pinned / inside", kind=ColumnKind.RATIO),
+    return table(
+        f"Time of a copy, {gpu}",
+        {
+            "size": ColumnKind.BYTES,
+            **dict.fromkeys(_WAYS, ColumnKind.TIME_NS),
+            "pinned / inside": ColumnKind.RATIO,
+        },
+        rows(
+            RowSource.PREDICTED,
+            ((copy.num_bytes, *copy.ways, copy.pinned_ratio.value) for copy in copies),
         ),
-        rows=tuple(TableRow(source=RowSource.PREDICTED, cells=cells(copy)) for copy in copies),
         note="Until a host that waits goes on. Small copies take what the call and the wait take: "
         "gather them into few large ones.",
     )
-
-
-def _ways(copy: CopyTimes) -> tuple[Estimate, ...]:
-    return (copy.from_pageable, copy.from_pinned, copy.to_host, copy.inside)
 
 
 def _rate(copy: CopyTimes, time: Estimate) -> str:

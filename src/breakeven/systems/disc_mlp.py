@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from breakeven.systems.bands import DISC_MLP_BAND
 from breakeven.systems.bench import Bench
-from breakeven.systems.claims import Judgement, judge
+from breakeven.systems.findings import Findings, Judgement, judge, table
 from breakeven.systems.published import (
+    DISC_MLP_BAND,
     DISC_MLP_CROSSOVER_DEPTH,
     DISC_MLP_CROSSOVER_PARAMETERS,
     DISC_MLP_SOURCE,
@@ -29,13 +29,10 @@ from breakeven.verdict import (
     SweepAxis,
     SweepPoint,
     SweepReport,
-    SystemReport,
     SystemTable,
-    TableColumn,
     TableRow,
 )
 
-_SCRIPT = "disc_mlp.py"
 _DEPTHS = tuple(range(2, 13))
 _STEPS_PER_RUN = 1_000  # 100 epochs of 1,000 points, 100 of them per step
 # The post does not name its GPU. The catalogue has this laptop GPU of its year, and the chip that
@@ -46,65 +43,46 @@ _GPUS = (_LAPTOP_GPU, _OLDER_LAPTOP_GPU, "RTX 4060 Laptop", "T4", "RTX 4090", "A
 _PARAMETERS = "num_parameters"
 
 
-class DiscMlp:
-    """A classifier of points whose layers double in width, 2 to 12 layers deep."""
-
-    name = "disc-mlp"
-    title = "points in a disc, classified by 2 to 12 layers that double in width"
-    published_in = DISC_MLP_SOURCE
-
-    def run(self, bench: Bench) -> SystemReport:
-        """Sweep the depth, and look from how many parameters on each GPU is faster."""
-        sweep = bench.sweep(
-            _SCRIPT,
-            "--depth",
-            "{depth}",
-            axes=(SweepAxis(name="depth", role=AxisRole.ARGUMENT, values=_DEPTHS),),
-            devices=_GPUS,
-            published=(
-                PublishedPoint(
-                    label="published: GPU faster from here on (laptop, 2019)",
-                    axis=_PARAMETERS,
-                    size=DISC_MLP_CROSSOVER_PARAMETERS,
-                    step_ns=None,
-                    source=DISC_MLP_SOURCE,
-                ),
+def run(bench: Bench) -> Findings:
+    """Sweep the depth, and look from how many parameters on each GPU is faster."""
+    sweep = bench.sweep(
+        "disc_mlp.py",
+        "--depth",
+        "{depth}",
+        axes=(SweepAxis(name="depth", role=AxisRole.ARGUMENT, values=_DEPTHS),),
+        devices=_GPUS,
+        published=(
+            PublishedPoint(
+                label="published: GPU faster from here on (laptop, 2019)",
+                axis=_PARAMETERS,
+                size=DISC_MLP_CROSSOVER_PARAMETERS,
+                step_ns=None,
+                source=DISC_MLP_SOURCE,
             ),
-        )
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=_SCRIPT,
-            host=sweep.host,
-            tables=(depth_table(sweep),),
-            sweeps=(sweep,),
-            claims=(crossover_claim(sweep),),
-        )
+        ),
+    )
+    return Findings(
+        host=sweep.host,
+        tables=(depth_table(sweep),),
+        claims=(crossover_claim(sweep),),
+        sweeps=(sweep,),
+    )
 
 
 def depth_table(sweep: SweepReport) -> SystemTable:
     """Return parameters and times by depth: of one step, and of the 100 epochs of the post."""
-    names = (
-        "depth",
-        "parameters",
-        *(
-            f"{device}, {what}"
-            for device in ("CPU", _LAPTOP_GPU)
-            for what in ("step", "100 epochs")
-        ),
-    )
-    kinds = (ColumnKind.COUNT, ColumnKind.COUNT, *(ColumnKind.TIME_NS,) * 4)
+    times = (f"{name}, {what}" for name in ("CPU", _LAPTOP_GPU) for what in ("step", "100 epochs"))
     published: tuple[Cell, ...] = (
         DISC_MLP_CROSSOVER_DEPTH, DISC_MLP_CROSSOVER_PARAMETERS, None, None, None, None
     )  # fmt: skip
-    columns = [
-        *(TableColumn(name=name, kind=kind) for name, kind in zip(names, kinds, strict=True)),
-        TableColumn(name="GPU vs CPU", kind=ColumnKind.RATIO),
-    ]
-    return SystemTable(
-        title="Time by depth, batch 100, SGD",
-        columns=tuple(columns),
+    return table(
+        "Time by depth, batch 100, SGD",
+        {
+            "depth": ColumnKind.COUNT,
+            "parameters": ColumnKind.COUNT,
+            **dict.fromkeys(times, ColumnKind.TIME_NS),
+            "GPU vs CPU": ColumnKind.RATIO,
+        },
         rows=(
             TableRow(source=RowSource.PUBLISHED, cells=(*published, 1.0)),
             *(row for depth in _DEPTHS if (row := _depth_row(sweep, depth)) is not None),

@@ -13,10 +13,9 @@ from breakeven.cost import lower, shipped_costs
 from breakeven.device import find_device
 from breakeven.simulate import StepPrediction
 from breakeven.store import machine_lock
-from breakeven.systems.bands import MATVEC_BAND
 from breakeven.systems.bench import Bench, script_path
-from breakeven.systems.claims import judge, ratio_of
-from breakeven.systems.neural_ode_published import MATVEC_TIMES, NEURAL_ODE_SOURCE
+from breakeven.systems.findings import Findings, judged_claim, ratio_of, rows, table
+from breakeven.systems.published import MATVEC_BAND, MATVEC_TIMES
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Op, Phase, Settings, StepTrace, TensorSpec
 from breakeven.units import format_digits, format_duration
@@ -25,10 +24,7 @@ from breakeven.verdict import (
     Claim,
     ColumnKind,
     RowSource,
-    SystemReport,
     SystemTable,
-    TableColumn,
-    TableRow,
 )
 
 _SCRIPT = "matvec.py"
@@ -78,25 +74,14 @@ class Product:
         return f"{self.calls.num_rows:,} × {self.calls.num_columns:,}"
 
 
-class Matvec:
-    """Matrix times vector from 100 × 3 to 10,000 × 10,000."""
-
-    name = "matvec"
-    title = "matrix times vector, as small as launches are long"
-    published_in = NEURAL_ODE_SOURCE
-
-    def run(self, bench: Bench) -> SystemReport:
-        """Time the products on this CPU, and predict them on GPUs."""
-        products = [_product(bench, calls) for calls in _fastest(_time_calls(bench))]
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=_SCRIPT,
-            host=bench.host_summary(),
-            tables=(_call_table(products), _kernel_table(products)),
-            claims=(floor_claim(products),),
-        )
+def run(bench: Bench) -> Findings:
+    """Time products from 100 × 3 to 10,000 × 10,000 on this CPU, and predict them on GPUs."""
+    products = [_product(bench, calls) for calls in _fastest(_time_calls(bench))]
+    return Findings(
+        host=bench.host_summary(),
+        tables=(_call_table(products), _kernel_table(products)),
+        claims=(floor_claim(products),),
+    )
 
 
 def _time_calls(bench: Bench) -> list[Calls]:
@@ -143,30 +128,18 @@ def _product_op(num_rows: int, num_columns: int) -> Op:
 
 
 def _call_table(products: Sequence[Product]) -> SystemTable:
+    no_gpu = (None,) * len(_GPUS)
     published = (
-        TableRow(
-            source=RowSource.PUBLISHED,
-            cells=(
-                f"{time.num_rows} × {time.num_columns}",
-                time.cpu_ns,
-                time.gpu_ns,
-                *(None for _ in _GPUS),
-            ),
-        )
+        (f"{time.num_rows} × {time.num_columns}", time.cpu_ns, time.gpu_ns, *no_gpu)
         for time in MATVEC_TIMES
     )
-    return SystemTable(
-        title="A call in a loop",
-        columns=(
-            TableColumn(name="matrix", kind=ColumnKind.TEXT),
-            TableColumn(name="CPU", kind=ColumnKind.TIME_NS),
-            TableColumn(name="a GPU", kind=ColumnKind.TIME_NS),
-            *(TableColumn(name=name, kind=ColumnKind.TIME_NS) for name in _GPUS.values()),
-        ),
-        rows=(
-            *published,
-            *(TableRow(source=RowSource.MEASURED, cells=_cells(p)) for p in products),
-        ),
+    return table(
+        "A call in a loop",
+        {
+            "matrix": ColumnKind.TEXT,
+            **dict.fromkeys(("CPU", "a GPU", *_GPUS.values()), ColumnKind.TIME_NS),
+        },
+        (*rows(RowSource.PUBLISHED, published), *rows(RowSource.MEASURED, map(_cells, products))),
         note="CPU: measured here, by one or by all threads, whichever is faster. A100: SXM4 80GB. "
         "The published figures are of Julia, whose calls cost the host far less than PyTorch's, "
         "and its 56 µs on the CPU of BLAS with threads for too little work.",
@@ -184,16 +157,10 @@ def _kernel_table(products: Sequence[Product]) -> SystemTable:
         f"{_GPUS[prediction.device.name]} {format_duration(prediction.host_ns)}"
         for prediction in products[0].predictions
     )
-    return SystemTable(
-        title="Of that, what the kernel takes",
-        columns=(
-            TableColumn(name="matrix", kind=ColumnKind.TEXT),
-            *(TableColumn(name=name, kind=ColumnKind.TIME_NS) for name in _GPUS.values()),
-        ),
-        rows=tuple(
-            TableRow(source=RowSource.PREDICTED, cells=(product.size, *product.kernels_ns))
-            for product in products
-        ),
+    return table(
+        "Of that, what the kernel takes",
+        {"matrix": ColumnKind.TEXT, **dict.fromkeys(_GPUS.values(), ColumnKind.TIME_NS)},
+        rows(RowSource.PREDICTED, ((product.size, *product.kernels_ns) for product in products)),
         note=f"The host takes, for dispatch and launch of each call: {launch}. Below that a call "
         "cannot go, however small the work.",
     )
@@ -211,18 +178,18 @@ def floor_claim(products: Sequence[Product]) -> Claim:
         for one, two in zip(small, large, strict=True)
     }
     worst = max(ratios.values(), key=lambda ratio: ratio.value)
-    judged = judge(worst.value, worst.low, worst.high, MATVEC_BAND)
     by_cpu = products[1].calls.estimate.value_ns / products[0].calls.estimate.value_ns
     published = {(time.num_rows, time.num_columns): time for time in MATVEC_TIMES}
     first, second = published[(100, 3)], published[(100, 100)]
-    return Claim(
+    return judged_claim(
+        worst,
+        MATVEC_BAND,
         claim="On a GPU, 100 × 100 takes as long as 100 × 3 (within a factor of "
         f"{format_digits(MATVEC_BAND.high)}), for both wait for the launch",
         published=f"{format_duration(first.gpu_ns, 4)} and {format_duration(second.gpu_ns, 4)}; "
         f"CPU {format_duration(first.cpu_ns)} and {format_duration(second.cpu_ns)}",
         ours=f"at most {worst} on {', '.join(ratios)}; this CPU {format_digits(by_cpu, 2)}×",
-        outcome=judged.outcome,
-        because=f"{judged.remark}Work begins to matter where the kernel takes longer than its "
+        because="Work begins to matter where the kernel takes longer than its "
         "dispatch and launch. The interval takes the errors of both predictions for independent, "
         "though they share a GPU and a host.",
     )

@@ -7,26 +7,17 @@ import tempfile
 from pathlib import Path
 
 from breakeven.capture import run_script
-from breakeven.systems.bands import NEURAL_ODE_BAND
 from breakeven.systems.bench import Bench, script_path
-from breakeven.systems.claims import judge, ratio_of
-from breakeven.systems.neural_ode_cpu import CpuRun, measure_cpu
-from breakeven.systems.neural_ode_gpu import GpuRun, predict_gpus
-from breakeven.systems.neural_ode_published import (
+from breakeven.systems.findings import Findings, judged_claim, ratio_of, rows, table
+from breakeven.systems.neural_ode_runs import CpuRun, GpuRun, measure_cpu, predict_gpus
+from breakeven.systems.published import (
+    NEURAL_ODE_BAND,
     NEURAL_ODE_CLAIM,
     NEURAL_ODE_ITERATIONS,
-    NEURAL_ODE_SOURCE,
 )
+from breakeven.timing import Estimate
 from breakeven.units import format_digits, format_duration
-from breakeven.verdict import (
-    Claim,
-    ColumnKind,
-    RowSource,
-    SystemReport,
-    SystemTable,
-    TableColumn,
-    TableRow,
-)
+from breakeven.verdict import Cell, Claim, ColumnKind, RowSource, SystemTable
 
 _SCRIPT = "neural_ode.py"
 # From here on the solver takes as many steps for an iteration as on average of all 1,000; in the
@@ -36,31 +27,20 @@ _TRAINING_LIMIT_S = 300.0
 _LOSS = re.compile(r"loss +([0-9.]+)")
 
 
-class NeuralOde:
-    """A network of 703 weights learns the Lorenz system through an adaptive solver."""
-
-    name = "neural-ode"
-    title = "a neural ODE of 3-100-3 learns the Lorenz system"
-    published_in = NEURAL_ODE_SOURCE
-
-    def run(self, bench: Bench) -> SystemReport:
-        """Train a while, then measure the step on this CPU in several ways and predict GPUs."""
-        with tempfile.TemporaryDirectory(prefix="breakeven-") as folder:
-            weights = Path(folder) / "weights.pt"
-            losses = _train(bench, weights)
-            cpu_runs = measure_cpu(bench, weights)
-            gpu_runs = predict_gpus(bench, weights)
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=_SCRIPT,
-            host=bench.host_summary(),
-            tables=(steps_table(cpu_runs, gpu_runs, losses), *_untried(cpu_runs)),
-            claims=tuple(
-                slowdown_claim(gpu_runs, cpu_runs, is_of_its_day=old) for old in (True, False)
-            ),
-        )
+def run(bench: Bench) -> Findings:
+    """Train a while, then measure the step on this CPU in several ways and predict GPUs."""
+    with tempfile.TemporaryDirectory(prefix="breakeven-") as folder:
+        weights = Path(folder) / "weights.pt"
+        losses = _train(bench, weights)
+        cpu_runs = measure_cpu(bench, weights)
+        gpu_runs = predict_gpus(bench, weights)
+    return Findings(
+        host=bench.host_summary(),
+        tables=(steps_table(cpu_runs, gpu_runs, losses), *_untried(cpu_runs)),
+        claims=tuple(
+            slowdown_claim(gpu_runs, cpu_runs, is_of_its_day=old) for old in (True, False)
+        ),
+    )
 
 
 def _train(bench: Bench, weights: Path) -> tuple[float, ...]:
@@ -87,40 +67,26 @@ def steps_table(
         gpu_runs: Predicted.
         losses: Of the training up to there.
     """
-    best = best_of(cpu_runs)
-    assert best.step is not None
-    measured = [
-        TableRow(
-            source=RowSource.MEASURED,
-            cells=(
-                run.device, run.solver, run.step, NEURAL_ODE_ITERATIONS * run.step.value_ns,
-                run.step.value_ns / best.step.value_ns, None, None,
-            ),
-        )
-        for run in cpu_runs if run.step is not None
-    ]  # fmt: skip
-    predicted = [
-        TableRow(
-            source=RowSource.PREDICTED,
-            cells=(
-                run.device, run.solver, run.step, NEURAL_ODE_ITERATIONS * run.step.value_ns,
-                run.step.value_ns / best.step.value_ns, run.num_kernels, run.num_syncs,
-            ),
-        )
-        for run in gpu_runs
-    ]  # fmt: skip
-    return SystemTable(
-        title=f"One iteration, after {_TRAINED_ITERATIONS} of training",
-        columns=(
-            TableColumn(name="device", kind=ColumnKind.TEXT),
-            TableColumn(name="solver", kind=ColumnKind.TEXT),
-            TableColumn(name="step", kind=ColumnKind.TIME_NS),
-            TableColumn(name="1,000 of them", kind=ColumnKind.TIME_NS),
-            TableColumn(name="vs CPU", kind=ColumnKind.RATIO),
-            TableColumn(name="launches", kind=ColumnKind.COUNT),
-            TableColumn(name="syncs", kind=ColumnKind.COUNT),
-        ),
-        rows=(*measured, *predicted),
+    best_ns = best_of(cpu_runs).step_ns
+
+    def cells(run: CpuRun | GpuRun, step: Estimate) -> tuple[Cell, ...]:
+        time_ns = step.value_ns
+        return run.device, run.solver, step, NEURAL_ODE_ITERATIONS * time_ns, time_ns / best_ns
+
+    measured = ((*cells(run, run.step), None, None) for run in cpu_runs if run.step is not None)
+    predicted = ((*cells(run, run.step), run.num_kernels, run.num_syncs) for run in gpu_runs)
+    return table(
+        f"One iteration, after {_TRAINED_ITERATIONS} of training",
+        {
+            "device": ColumnKind.TEXT,
+            "solver": ColumnKind.TEXT,
+            "step": ColumnKind.TIME_NS,
+            "1,000 of them": ColumnKind.TIME_NS,
+            "vs CPU": ColumnKind.RATIO,
+            "launches": ColumnKind.COUNT,
+            "syncs": ColumnKind.COUNT,
+        },
+        (*rows(RowSource.MEASURED, measured), *rows(RowSource.PREDICTED, predicted)),
         note="vs CPU: how many times as long as the best CPU. Compiled of torchdiffeq's solver is "
         "the network alone, of our own all of its step. 2020: with the software of that year. The "
         f"training lowered the loss from "
@@ -135,15 +101,11 @@ def _untried(runs: tuple[CpuRun, ...]) -> tuple[SystemTable, ...]:
     failed = [run for run in runs if run.step is None]
     if not failed:
         return ()
-    names = ("device", "solver", "failed because")
     return (
-        SystemTable(
-            title="Tried on the CPU without success",
-            columns=tuple(TableColumn(name=name, kind=ColumnKind.TEXT) for name in names),
-            rows=tuple(
-                TableRow(source=RowSource.MEASURED, cells=(run.device, run.solver, run.failure))
-                for run in failed
-            ),
+        table(
+            "Tried on the CPU without success",
+            dict.fromkeys(("device", "solver", "failed because"), ColumnKind.TEXT),
+            rows(RowSource.MEASURED, ((run.device, run.solver, run.failure) for run in failed)),
         ),
     )
 
@@ -163,16 +125,16 @@ def slowdown_claim(
     k40 = [run for run in gpu_runs if run.is_k40 and run.is_of_its_day is is_of_its_day]
     gpu = min(k40, key=lambda run: run.step.value_ns)
     ratio = ratio_of(gpu.step, cpu.step)
-    judged = judge(ratio.value, ratio.low, ratio.high, NEURAL_ODE_BAND)
     software = "the software of the source's years" if is_of_its_day else "today's software"
-    return Claim(
+    return judged_claim(
+        ratio,
+        NEURAL_ODE_BAND,
         claim=f"With {software}, the CPU at its best trains at least "
         f"{format_digits(NEURAL_ODE_BAND.low)} times as fast as a K40",
         published=NEURAL_ODE_CLAIM,
         ours=f"{ratio}: {cpu.device}, {cpu.solver}, {format_duration(cpu.step.value_ns)}; K40, "
         f"{gpu.solver}, {format_duration(gpu.step.value_ns)}",
-        outcome=judged.outcome,
-        because=judged.remark + _because(cpu_runs, k40, is_of_its_day=is_of_its_day),
+        because=_because(cpu_runs, k40, is_of_its_day=is_of_its_day),
     )
 
 

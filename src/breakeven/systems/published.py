@@ -1,8 +1,14 @@
-"""Figures that others published, with where; ours are set beside them and never made from them."""
+"""Figures that others published, with where, and the bands within which ours agree with them.
+
+Ours are set beside them and never made from them; bands were fixed before anything was predicted.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from breakeven.systems.findings import Band
 
 DISC_MLP_SOURCE = 'blog post "When to use GPU for training?", 4 September 2019'
 # The tenth depth of its table: from there on the laptop's GPU was faster than its CPU.
@@ -69,3 +75,59 @@ WEIGHT_UPDATE_RUNS = (
     UpdateRun(place="on the device", wall_s=32.57, user_s=25.14),
 )
 WEIGHT_UPDATE_SPEEDUP = WEIGHT_UPDATE_RUNS[0].wall_s / WEIGHT_UPDATE_RUNS[1].wall_s
+
+NEURAL_ODE_SOURCE = "question and answer on the GPU training of a neural ODE (DiffEqFlux, Julia)"
+NEURAL_ODE_CLAIM = "orders of magnitude faster on the CPU than on a K40c"
+NEURAL_ODE_ITERATIONS = 1_000
+# Its packages are of 2019 and 2020; PyTorch then was at 1.1 to 1.6.
+NEURAL_ODE_FRAMEWORK = "torch 1.4 CUDA 10.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedProduct:
+    """A matrix-vector product, timed in Julia.
+
+    Args:
+        num_rows: Of the matrix.
+        num_columns: Of the matrix.
+        cpu_ns: On the CPU; of the larger one, BLAS with its threads.
+        gpu_ns: On the GPU.
+    """
+
+    num_rows: int
+    num_columns: int
+    cpu_ns: float
+    gpu_ns: float
+
+
+MATVEC_TIMES = (
+    PublishedProduct(num_rows=100, num_columns=3, cpu_ns=251.695, gpu_ns=12_212.0),
+    PublishedProduct(num_rows=100, num_columns=100, cpu_ns=56_299.0, gpu_ns=12_499.0),
+)
+
+DEVICE_RULES_SOURCE = 'AMMI lecture 6.6 "Using GPUs", 2018'
+SHI2016_SOURCE = (
+    "S. Shi, Q. Wang, P. Xu, X. Chu, “Benchmarking state-of-the-art deep learning software tools”, "
+    "arXiv 1608.07249, Table 7"
+)
+
+# Judgement: the question names neither its GPU nor what feeds it.
+RNN_STREAM_FACTOR = 1.5
+
+# The post's depths are a factor of four apart in parameters: more than the depth before has, and as
+# many as the one that follows.
+DISC_MLP_BAND = Band(low=300_000, high=3_000_000)
+RNN_STREAM_BANDS = {
+    speed.batch_size: Band(
+        low=speed.ratio / RNN_STREAM_FACTOR, high=speed.ratio * RNN_STREAM_FACTOR
+    )
+    for speed in RNN_STREAM_SPEEDS
+}
+# Around twice as fast.
+WEIGHT_UPDATE_BAND = Band(low=1.5, high=3.0)
+# "Orders of magnitude" says more than one; one is what is asked of ours.
+NEURAL_ODE_BAND = Band(low=10.0, high=math.inf)
+# Two products of which one has 33 times the work of the other: "the same time" is less than this.
+MATVEC_BAND = Band(low=0.0, high=1.5)
+# "Far slower": not within the spread of links and memories, which is a factor of 2 or 3.
+DEVICE_COPY_BAND = Band(low=5.0, high=math.inf)

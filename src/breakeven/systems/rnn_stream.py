@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from breakeven.capture import PlainRun
 from breakeven.simulate import StepPrediction
-from breakeven.systems.bands import RNN_STREAM_BANDS, RNN_STREAM_FACTOR
 from breakeven.systems.bench import Bench
-from breakeven.systems.claims import judge, ratio_of
-from breakeven.systems.published import RNN_STREAM_SOURCE, RNN_STREAM_SPEEDS, StreamSpeed
+from breakeven.systems.findings import Findings, judge, ratio_of, table
+from breakeven.systems.published import (
+    RNN_STREAM_BANDS,
+    RNN_STREAM_FACTOR,
+    RNN_STREAM_SPEEDS,
+    StreamSpeed,
+)
 from breakeven.timing import Estimate
 from breakeven.units import NS_PER_S, format_digits
 from breakeven.verdict import (
@@ -18,9 +22,7 @@ from breakeven.verdict import (
     ClaimOutcome,
     ColumnKind,
     RowSource,
-    SystemReport,
     SystemTable,
-    TableColumn,
     TableRow,
 )
 
@@ -33,34 +35,23 @@ _COLAB_THREADS = 1
 # A run ends once its steps have taken that long; those of the large batch are slow.
 _BUDGET_S = 2.0
 
-_COLUMNS = (
-    TableColumn(name="device", kind=ColumnKind.TEXT),
-    TableColumn(name="fed by", kind=ColumnKind.TEXT),
-    TableColumn(name="step", kind=ColumnKind.TIME_NS),
-    TableColumn(name="it/s", kind=ColumnKind.PER_SECOND),
-    TableColumn(name="vs CPU", kind=ColumnKind.RATIO),
-)
+_COLUMNS = {
+    "device": ColumnKind.TEXT,
+    "fed by": ColumnKind.TEXT,
+    "step": ColumnKind.TIME_NS,
+    "it/s": ColumnKind.PER_SECOND,
+    "vs CPU": ColumnKind.RATIO,
+}
 
 
-class RnnStream:
-    """A recurrent network of 256 units that predicts the next frame of 100 or 10,000 streams."""
-
-    name = "rnn-stream"
-    title = "an RNN of 256 units over a stream of frames, batch 100 against 10,000"
-    published_in = RNN_STREAM_SOURCE
-
-    def run(self, bench: Bench) -> SystemReport:
-        """Measure both batch sizes here, and predict Colab's GPUs on hosts like Colab's."""
-        batches = [_run_batch(bench, speed) for speed in RNN_STREAM_SPEEDS]
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=_SCRIPT,
-            host=bench.host_summary(),
-            tables=tuple(table for table, _ in batches),
-            claims=tuple(claim for _, claims in batches for claim in claims),
-        )
+def run(bench: Bench) -> Findings:
+    """Measure both batch sizes here, and predict Colab's GPUs on hosts like Colab's."""
+    batches = [_run_batch(bench, speed) for speed in RNN_STREAM_SPEEDS]
+    return Findings(
+        host=bench.host_summary(),
+        tables=tuple(times for times, _ in batches),
+        claims=tuple(claim for _, claims in batches for claim in claims),
+    )
 
 
 def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Claim, ...]]:
@@ -79,10 +70,10 @@ def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Cla
         ),
         *(_gpu_row(prediction, bench.host.name, one_thread) for prediction in here),
     )
-    table = SystemTable(
-        title=f"Batch {speed.batch_size:,}",
-        columns=_COLUMNS,
-        rows=rows,
+    times = table(
+        f"Batch {speed.batch_size:,}",
+        _COLUMNS,
+        rows,
         note="vs CPU: against one thread of the CPU measured here, for Colab's two virtual "
         "processors are one core; in the published rows against Colab's own CPU.",
     )
@@ -93,7 +84,7 @@ def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Cla
             colab, _COLAB, here[: len(_COLAB)], strict=True
         )
     )
-    return table, tuple(claims)
+    return times, tuple(claims)
 
 
 def _published_rows(speed: StreamSpeed) -> Iterator[TableRow]:

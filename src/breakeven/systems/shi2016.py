@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.processor import num_physical_cores
 from breakeven.systems.bench import Bench
+from breakeven.systems.findings import Findings
 from breakeven.systems.shi2016_claims import claims, order_table, thread_table
-from breakeven.systems.shi2016_runs import HOST_OF_2016, SCRIPT, NetworkRuns, run_network
-from breakeven.systems.shi2016_table import PUBLISHED_IN, networks
+from breakeven.systems.shi2016_runs import HOST_OF_2016, NetworkRuns, run_network
+from breakeven.systems.shi2016_table import networks
 from breakeven.systems.shi2016_tables import accuracy_table, block, today_table
-from breakeven.systems.shi2016_threads import thread_counts
-from breakeven.verdict import SystemReport
 
 _ABOUT = (
     Caveat(
@@ -40,49 +39,44 @@ _ABOUT = (
 )
 
 
-class Shi2016:
-    """The benchmark of Shi, Wang, Xu and Chu: Table 7 with PyTorch and JAX in rows of ours."""
+def run(bench: Bench) -> Findings:
+    """Measure all networks on this CPU, and predict them on the GPUs of the benchmark.
 
-    name = "shi2016"
-    title = "Seven networks on CPU threads and GPUs, under five frameworks and here"
-    published_in = PUBLISHED_IN
+    Args:
+        bench: Runs the scripts.
 
-    def run(self, bench: Bench) -> SystemReport:
-        """Measure all networks on this CPU, and predict them on the GPUs of the benchmark.
+    Raises:
+        BreakevenError: None of the networks could be run.
+    """
+    counts = thread_counts(num_physical_cores())
+    all_runs: list[NetworkRuns] = []
+    failures: list[BreakevenError] = []
+    for network in networks():
+        try:
+            all_runs.append(run_network(bench, network, counts))
+        except BreakevenError as error:
+            failures.append(error)
+    if not all_runs:
+        raise failures[0]
+    blocks = [block(runs, torch_version=bench.torch_version) for runs in all_runs]
+    return Findings(
+        host=bench.host_summary(),
+        tables=(
+            *(table for tables in blocks for table in tables),
+            accuracy_table(all_runs),
+            today_table(all_runs),
+            order_table(all_runs),
+            thread_table(all_runs),
+        ),
+        claims=claims(all_runs),
+        caveats=(*_left_out(failures), *_ABOUT, *_run_caveats(all_runs)),
+    )
 
-        Args:
-            bench: Runs the scripts.
 
-        Raises:
-            BreakevenError: None of the networks could be run.
-        """
-        counts = thread_counts(num_physical_cores())
-        all_runs: list[NetworkRuns] = []
-        failures: list[BreakevenError] = []
-        for network in networks():
-            try:
-                all_runs.append(run_network(bench, network, counts))
-            except BreakevenError as error:
-                failures.append(error)
-        if not all_runs:
-            raise failures[0]
-        blocks = [block(runs, torch_version=bench.torch_version) for runs in all_runs]
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=SCRIPT,
-            host=bench.host_summary(),
-            tables=(
-                *(table for tables in blocks for table in tables),
-                accuracy_table(all_runs),
-                today_table(all_runs),
-                order_table(all_runs),
-                thread_table(all_runs),
-            ),
-            claims=claims(all_runs),
-            caveats=(*_left_out(failures), *_ABOUT, *_run_caveats(all_runs)),
-        )
+def thread_counts(num_cores: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, … up to the cores, and the cores themselves."""
+    counts = {2**i for i in range(num_cores.bit_length())}
+    return tuple(sorted({*counts, num_cores}))
 
 
 def _left_out(failures: Sequence[BreakevenError]) -> tuple[Caveat, ...]:

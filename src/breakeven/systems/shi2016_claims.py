@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from breakeven.simulate import StepPrediction
+from breakeven.systems.findings import rows, table
 from breakeven.systems.shi2016_runs import HOST_OF_2016, NetworkRuns
 from breakeven.systems.shi2016_table import (
     CORES,
@@ -15,20 +16,24 @@ from breakeven.systems.shi2016_table import (
     frameworks,
     thread_curves,
 )
-from breakeven.systems.shi2016_threads import gains
 from breakeven.timing import Estimate
 from breakeven.units import format_ratio
 from breakeven.verdict import (
+    Cell,
     Claim,
     ClaimOutcome,
     ColumnKind,
     RowSource,
     SystemTable,
-    TableColumn,
-    TableRow,
 )
 
 _CPU = "CPU"
+_IS_SAME_ORDER = {
+    ClaimOutcome.AGREES: "yes",
+    ClaimOutcome.OPEN: "open: intervals overlap",
+    ClaimOutcome.DISAGREES: "no",
+}
+_FALLS = _IS_SAME_ORDER | {ClaimOutcome.OPEN: "not shown"}
 
 
 def published_order(network: str) -> tuple[str, ...]:
@@ -79,20 +84,20 @@ def order_outcome(runs: NetworkRuns) -> ClaimOutcome:
 
 def order_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
     """Return the order of devices per network, published and ours."""
-    return SystemTable(
-        title="Devices from the fastest to the slowest",
-        columns=_text_columns("network", "published", "ours", "agrees"),
-        rows=tuple(
-            TableRow(
-                source=RowSource.CHECKED,
-                cells=(
+    return table(
+        "Devices from the fastest to the slowest",
+        dict.fromkeys(("network", "published", "ours", "agrees"), ColumnKind.TEXT),
+        rows(
+            RowSource.CHECKED,
+            (
+                (
                     runs.network,
-                    _listed(published_order(runs.network)),
-                    _listed(our_order(runs.today, runs.best_cpu)),
-                    _order_verdict(runs),
-                ),
-            )
-            for runs in all_runs
+                    " < ".join(published_order(runs.network)),
+                    " < ".join(our_order(runs.today, runs.best_cpu)),
+                    _IS_SAME_ORDER[order_outcome(runs)],
+                )
+                for runs in all_runs
+            ),
         ),
         note="Published: each device with the framework that is fastest on it. Ours: PyTorch of "
         "today, this CPU at its best; with the software of 2016 the order must be the same to "
@@ -102,26 +107,11 @@ def order_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
 
 def thread_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
     """Return how much faster each doubling of the threads made a network, published and ours."""
-    return SystemTable(
-        title="What more threads gain, up to the physical cores",
-        columns=_text_columns("network", "published, 1 → 2", "curves that fall", "ours", "falls"),
-        rows=tuple(
-            TableRow(
-                source=RowSource.CHECKED,
-                cells=(
-                    runs.network,
-                    _published_gain(runs.network),
-                    _published_falls(runs.network),
-                    _our_gains(runs.cpu),
-                    {
-                        ClaimOutcome.AGREES: "yes",
-                        ClaimOutcome.OPEN: "not shown",
-                        ClaimOutcome.DISAGREES: "no",
-                    }[thread_outcome(runs.cpu)],
-                ),
-            )
-            for runs in all_runs
-        ),
+    names = ("network", "published, 1 → 2", "curves that fall", "ours", "falls")
+    return table(
+        "What more threads gain, up to the physical cores",
+        dict.fromkeys(names, ColumnKind.TEXT),
+        rows(RowSource.CHECKED, map(_thread_cells, all_runs)),
         note="Published: the range over frameworks and CPUs, and of these curves, those that fall "
         f"at each doubling up to the cores ({CORES['desktop CPU']} and {CORES['server CPU']}).",
     )
@@ -204,23 +194,20 @@ def _order_outcome(published: Sequence[str], estimates: Mapping[str, Estimate]) 
     return ClaimOutcome.OPEN if is_changed else ClaimOutcome.AGREES
 
 
-def _order_verdict(runs: NetworkRuns) -> str:
-    match order_outcome(runs):
-        case ClaimOutcome.AGREES:
-            return "yes"
-        case ClaimOutcome.OPEN:
-            return "open: intervals overlap"
-        case ClaimOutcome.DISAGREES:
-            return "no"
+def _thread_cells(runs: NetworkRuns) -> tuple[Cell, ...]:
+    curves = thread_curves(runs.network)
+    return (
+        runs.network,
+        _range([gains(curve)[0] for curve in curves]),
+        f"{sum(map(_falls, curves))} of {len(curves)}",
+        _our_gains(runs.cpu),
+        _FALLS[thread_outcome(runs.cpu)],
+    )
 
 
-def _published_gain(network: str) -> str:
-    return _range([gains(curve)[0] for curve in thread_curves(network)])
-
-
-def _published_falls(network: str) -> str:
-    curves = thread_curves(network)
-    return f"{sum(map(_falls, curves))} of {len(curves)}"
+def gains(times_ns: Iterable[float]) -> tuple[float, ...]:
+    """Return by which factor each time is shorter than the one before it."""
+    return tuple(before / after for before, after in pairwise(times_ns))
 
 
 def _our_gains(cpu: Mapping[int, Estimate]) -> str:
@@ -264,11 +251,3 @@ def _exceptions(outcomes: Mapping[str, ClaimOutcome]) -> str:
 def _range(ratios: Sequence[float]) -> str:
     low, high = format_ratio(min(ratios)), format_ratio(max(ratios))
     return low if low == high else f"{low.removesuffix('×')} to {high}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " < ".join(names)
-
-
-def _text_columns(*names: str) -> tuple[TableColumn, ...]:
-    return tuple(TableColumn(name=name, kind=ColumnKind.TEXT) for name in names)

@@ -11,11 +11,6 @@ import msgspec
 
 from breakeven.units import NS_PER_S
 
-PUBLISHED_IN = (
-    "S. Shi, Q. Wang, P. Xu, X. Chu, “Benchmarking state-of-the-art deep learning software tools”, "
-    "arXiv 1608.07249, Table 7"
-)
-
 # The table's CPUs with their physical cores; with more threads, cores run two each.
 CORES = {"desktop CPU": 4, "server CPU": 16}
 GPUS: tuple[str, ...] = ("GTX 980", "GTX 1080", "K80")

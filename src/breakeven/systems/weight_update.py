@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate import Edit, StepPrediction, build_program, simulate
-from breakeven.systems.bands import WEIGHT_UPDATE_BAND
 from breakeven.systems.bench import Bench
-from breakeven.systems.claims import judge, ratio_of
+from breakeven.systems.findings import Findings, judged_claim, ratio_of, rows, table
 from breakeven.systems.published import (
+    WEIGHT_UPDATE_BAND,
     WEIGHT_UPDATE_BATCH_SIZE,
     WEIGHT_UPDATE_GPU,
     WEIGHT_UPDATE_MOMENTUM,
     WEIGHT_UPDATE_RUNS,
-    WEIGHT_UPDATE_SOURCE,
     WEIGHT_UPDATE_SPEEDUP,
 )
 from breakeven.trace import Copy, Event, Phase, StepTrace, Sync
@@ -27,13 +26,9 @@ from breakeven.verdict import (
     Claim,
     ColumnKind,
     RowSource,
-    SystemReport,
     SystemTable,
-    TableColumn,
-    TableRow,
 )
 
-_SCRIPT = "mnist_mlp.py"
 _HOST = "host"
 _VARIANTS = {
     _HOST: "on the host",
@@ -49,15 +44,15 @@ _UPDATE_FUNCTION = "step"
 # A sync that reads more than a value brings a tensor to the host.
 _VALUE_BYTES = 8
 
-_COLUMNS = (
-    TableColumn(name="update", kind=ColumnKind.TEXT),
-    TableColumn(name="run", kind=ColumnKind.TIME_NS),
-    TableColumn(name="step", kind=ColumnKind.TIME_NS),
-    TableColumn(name="in update", kind=ColumnKind.FRACTION),
-    TableColumn(name="in copies", kind=ColumnKind.FRACTION),
-    TableColumn(name="GPU idle", kind=ColumnKind.FRACTION),
-    TableColumn(name="speed-up", kind=ColumnKind.RATIO),
-)
+_COLUMNS = {
+    "update": ColumnKind.TEXT,
+    "run": ColumnKind.TIME_NS,
+    "step": ColumnKind.TIME_NS,
+    "in update": ColumnKind.FRACTION,
+    "in copies": ColumnKind.FRACTION,
+    "GPU idle": ColumnKind.FRACTION,
+    "speed-up": ColumnKind.RATIO,
+}
 _NOTE = (
     "single: kernels for each tensor, foreach: for all at once, fused: one for the whole update. "
     "in update, in copies: the share of the step that goes away without the update, or if copies "
@@ -70,25 +65,14 @@ _PUBLISHED_NOTE = (
 )
 
 
-class WeightUpdate:
-    """A perceptron for digits, batch 20, whose SGD update moves from the host to the device."""
-
-    name = "weight-update"
-    title = "the weights of an MNIST perceptron, updated on the host or on the device"
-    published_in = WEIGHT_UPDATE_SOURCE
-
-    def run(self, bench: Bench) -> SystemReport:
-        """Record the step with each kind of update, and predict it on each GPU."""
-        traces = {variant: bench.step(_SCRIPT, *_options(variant)) for variant in _VARIANTS}
-        return SystemReport(
-            name=self.name,
-            title=self.title,
-            published_in=self.published_in,
-            script=_SCRIPT,
-            host=bench.host_summary(),
-            tables=tuple(_gpu_table(bench, traces, gpu) for gpu in _GPUS),
-            claims=(_speedup_claim(bench, traces),),
-        )
+def run(bench: Bench) -> Findings:
+    """Record the step with each kind of update, and predict it on each GPU."""
+    traces = {variant: bench.step("mnist_mlp.py", *_options(variant)) for variant in _VARIANTS}
+    return Findings(
+        host=bench.host_summary(),
+        tables=tuple(_gpu_table(bench, traces, gpu) for gpu in _GPUS),
+        claims=(_speedup_claim(bench, traces),),
+    )
 
 
 def _options(variant: str) -> tuple[str, ...]:
@@ -163,33 +147,29 @@ def _without_bytes(event: Event) -> tuple[Event, ...]:
 def _gpu_table(bench: Bench, traces: Mapping[str, StepTrace], gpu: str) -> SystemTable:
     predictions = _predictions(bench, traces, gpu)
     host_ns = predictions[_HOST].estimate.value_ns
-    rows: list[TableRow] = []
-    is_published = gpu == WEIGHT_UPDATE_GPU
-    if is_published:
-        rows += _published_rows()
+    cells: list[tuple[Cell, ...]] = []
     for variant, prediction in predictions.items():
         trace = traces[variant]
         shares = step_shares(trace, prediction.device, bench.feeding(trace))
-        cells: tuple[Cell, ...] = (
-            _VARIANTS[variant],
-            None,
-            prediction.estimate,
-            shares.update_fraction,
-            shares.copy_fraction,
-            shares.idle_fraction,
-            host_ns / prediction.estimate.value_ns,
+        cells.append(
+            (
+                _VARIANTS[variant],
+                None,
+                prediction.estimate,
+                shares.update_fraction,
+                shares.copy_fraction,
+                shares.idle_fraction,
+                host_ns / prediction.estimate.value_ns,
+            )
         )
-        rows.append(TableRow(source=RowSource.PREDICTED, cells=cells))
-    columns, shown = _COLUMNS, tuple(rows)
-    if not is_published:  # no run of that GPU was published
-        columns = (_COLUMNS[0], *_COLUMNS[2:])
-        shown = tuple(replace(row, cells=(row.cells[0], *row.cells[2:])) for row in rows)
-    return SystemTable(
-        title=f"{gpu}, batch {WEIGHT_UPDATE_BATCH_SIZE}",
-        columns=columns,
-        rows=shown,
-        note=_NOTE + _PUBLISHED_NOTE if is_published else "",
-    )
+    title = f"{gpu}, batch {WEIGHT_UPDATE_BATCH_SIZE}"
+    if gpu == WEIGHT_UPDATE_GPU:
+        ours = rows(RowSource.PREDICTED, cells)
+        published = rows(RowSource.PUBLISHED, _published_cells())
+        return table(title, _COLUMNS, (*published, *ours), note=_NOTE + _PUBLISHED_NOTE)
+    # No run of that GPU was published.
+    columns = {name: kind for name, kind in _COLUMNS.items() if name != "run"}
+    return table(title, columns, rows(RowSource.PREDICTED, ((row[0], *row[2:]) for row in cells)))
 
 
 def _predictions(
@@ -199,37 +179,26 @@ def _predictions(
     return dict(zip(traces, predictions, strict=True))
 
 
-def _published_rows() -> list[TableRow]:
-    return [
-        TableRow(
-            source=RowSource.PUBLISHED,
-            cells=(
-                run.place,
-                run.wall_s * NS_PER_S,
-                None,
-                run.update_fraction,
-                None,
-                run.idle_fraction,
-                WEIGHT_UPDATE_RUNS[0].wall_s / run.wall_s,
-            ),
-        )
-        for run in WEIGHT_UPDATE_RUNS
-    ]
+def _published_cells() -> Iterator[tuple[Cell, ...]]:
+    for run in WEIGHT_UPDATE_RUNS:
+        speedup = WEIGHT_UPDATE_RUNS[0].wall_s / run.wall_s
+        times: tuple[Cell, ...] = (run.wall_s * NS_PER_S, None)
+        yield (run.place, *times, run.update_fraction, None, run.idle_fraction, speedup)
 
 
 def _speedup_claim(bench: Bench, traces: Mapping[str, StepTrace]) -> Claim:
     predictions = _predictions(bench, traces, WEIGHT_UPDATE_GPU)
     before, after = predictions[_HOST].estimate, predictions[_SUCCESSOR].estimate
     speedup = ratio_of(before, after)
-    judged = judge(speedup.value, speedup.low, speedup.high, WEIGHT_UPDATE_BAND)
     published = " against ".join(f"{run.wall_s} s" for run in WEIGHT_UPDATE_RUNS)
-    return Claim(
+    return judged_claim(
+        speedup,
+        WEIGHT_UPDATE_BAND,
         claim=f"On a {WEIGHT_UPDATE_GPU} the update on the device makes training 1.5 to 3 times "
         "as fast as the update on the host",
         published=f"{format_digits(WEIGHT_UPDATE_SPEEDUP, 2)}× ({published})",
         ours=f"{speedup} on {WEIGHT_UPDATE_GPU} fed by {bench.host.name}",
-        outcome=judged.outcome,
-        because=judged.remark + _because(before.value_ns, after.value_ns),
+        because=_because(before.value_ns, after.value_ns),
     )
 
 

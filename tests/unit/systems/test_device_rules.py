@@ -11,9 +11,9 @@ from breakeven.capture.pretended_cuda import pretended_cuda
 from breakeven.capture.refusing_recorder import RefusingRecorder
 from breakeven.errors import UsageError
 from breakeven.systems import Bench
-from breakeven.systems.claims import Ratio
 from breakeven.systems.device_rules import RuleOutcome, check_rules, copies_claim, rules_claim
 from breakeven.systems.device_rules_copies import CopyTimes, copy_tables, time_copies
+from breakeven.systems.findings import Ratio
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome
 

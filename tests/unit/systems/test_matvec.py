@@ -5,7 +5,7 @@ import pytest
 
 from breakeven.systems import Bench
 from breakeven.systems.matvec import Calls, Product, _fastest, _product, floor_claim
-from breakeven.systems.neural_ode_published import MATVEC_TIMES
+from breakeven.systems.published import MATVEC_TIMES
 from breakeven.verdict import ClaimOutcome
 
 

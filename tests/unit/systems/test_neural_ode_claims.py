@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from breakeven.systems.neural_ode import best_of, slowdown_claim, steps_table
-from breakeven.systems.neural_ode_cpu import CpuRun
-from breakeven.systems.neural_ode_gpu import GpuRun
+from breakeven.systems.neural_ode_runs import CpuRun, GpuRun
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome, RowSource
 

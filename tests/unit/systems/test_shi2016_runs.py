@@ -15,7 +15,6 @@ from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.systems import shi2016 as system
 from breakeven.systems import shi2016_runs as runs_module
 from breakeven.systems import shi2016_tables as tables_module
-from breakeven.systems.shi2016 import Shi2016
 from breakeven.systems.shi2016_jax import JaxTimes
 from breakeven.systems.shi2016_runs import (
     GPUS_OF_TODAY,
@@ -194,12 +193,11 @@ def test_today_has_the_best_cpu_and_the_gpus_of_today() -> None:
 
 
 def test_the_report_has_a_block_per_network_and_two_claims(without_jax: None) -> None:
-    report = Shi2016().run(FakeBench())
+    report = system.run(FakeBench())
     assert len(report.tables) == 2 * 7 + 4
     for number, name in enumerate(networks()):
         assert report.tables[2 * number].title.startswith(f"{name}, ")
     assert len(report.claims) == 2
-    assert report.name == "shi2016"
     busy = [caveat.message for caveat in report.caveats if caveat.code == BUSY_MACHINE]
     assert len(busy) == 1
     assert busy[0].startswith("FCN-S, AlexNet-S, ResNet-50, FCN-R, AlexNet-R, ResNet-56, LSTM: ")
@@ -207,7 +205,7 @@ def test_the_report_has_a_block_per_network_and_two_claims(without_jax: None) ->
 
 def test_a_network_that_fails_is_left_out_and_named(without_jax: None) -> None:
     bench = FakeBench(fails=lambda network: network == "ResNet-50")
-    report = Shi2016().run(bench)
+    report = system.run(bench)
     assert len(report.tables) == 2 * 6 + 4
     assert report.caveats[0] == Caveat(code="left-out", message="ResNet-50 ran out of memory")
     assert "of 6 networks" in report.claims[0].ours
@@ -215,7 +213,7 @@ def test_a_network_that_fails_is_left_out_and_named(without_jax: None) -> None:
 
 def test_where_all_fail_the_first_error_is_raised(without_jax: None) -> None:
     with pytest.raises(BreakevenError, match="FCN-S ran out of memory"):
-        Shi2016().run(FakeBench(fails=lambda network: True))
+        system.run(FakeBench(fails=lambda network: True))
 
 
 def test_a_step_that_does_not_fit_is_said(
@@ -233,5 +231,5 @@ def test_claims_of_the_report_follow_its_runs(
     without_jax: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "run_network", lambda bench, network, counts: network_runs(network))
-    report = Shi2016().run(FakeBench())
+    report = system.run(FakeBench())
     assert {claim.outcome for claim in report.claims} == {ClaimOutcome.AGREES}

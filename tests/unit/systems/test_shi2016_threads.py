@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from breakeven.processor import num_physical_cores
-from breakeven.systems.shi2016_threads import gains, thread_counts
+from breakeven.systems.shi2016 import thread_counts
+from breakeven.systems.shi2016_claims import gains
 
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system does not tell a process's processors"

@@ -10,7 +10,7 @@ import breakeven.sweep
 from breakeven.check import SilentProgress
 from breakeven.errors import BreakevenError
 from breakeven.systems import Bench
-from breakeven.systems.bench_progress import BenchProgress
+from breakeven.systems.bench import BenchProgress
 from breakeven.trace import Configuration, HostWork
 from breakeven.verdict import AxisRole, PublishedPoint, SweepAxis
 from factories.runs import ScriptedLauncher, device_op, plain_run, traced_run

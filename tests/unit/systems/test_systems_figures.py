@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from types import ModuleType
 from typing import cast
 
 import pytest
@@ -11,12 +12,12 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.systems import Bench
-from breakeven.systems.disc_mlp import DiscMlp, crossover_claim, depth_table
-from breakeven.systems.rnn_stream import RnnStream
-from breakeven.systems.weight_update import WeightUpdate, is_copy, is_of_update, step_shares
+from breakeven.systems import Bench, disc_mlp, rnn_stream, weight_update
+from breakeven.systems.disc_mlp import crossover_claim, depth_table
+from breakeven.systems.findings import Findings
+from breakeven.systems.weight_update import is_copy, is_of_update, step_shares
 from breakeven.timing import Estimate
-from breakeven.verdict import ClaimOutcome, RowSource, SystemReport, SystemTable
+from breakeven.verdict import ClaimOutcome, RowSource, SystemTable
 from factories.systems import FakeBench, disc_sweep, num_disc_parameters, update_trace
 
 
@@ -82,7 +83,7 @@ def test_without_a_crossover_to_judge_the_claim_is_open() -> None:
 
 
 def test_the_disc_report_holds_the_curves_with_the_published_point() -> None:
-    report = _run(DiscMlp(), FakeBench(disc_sweep()))
+    report = _run(disc_mlp, FakeBench(disc_sweep()))
     (sweep,) = report.sweeps
     (point,) = sweep.published
     assert (point.axis, point.size, point.step_ns) == ("num_parameters", 700_000, None)
@@ -94,7 +95,7 @@ def test_the_disc_report_holds_the_curves_with_the_published_point() -> None:
 
 def test_the_stream_is_measured_on_one_thread_as_on_colab() -> None:
     bench = FakeBench()
-    report = _run(RnnStream(), bench)
+    report = _run(rnn_stream, bench)
     assert {(arguments[1], threads) for _, arguments, threads in bench.measured} == {
         ("100", 1), ("100", 0), ("10000", 1), ("10000", 0)
     }  # fmt: skip
@@ -103,7 +104,7 @@ def test_the_stream_is_measured_on_one_thread_as_on_colab() -> None:
 
 
 def test_ratios_of_the_stream_are_against_the_cpu_measured_here() -> None:
-    report = _run(RnnStream(), FakeBench())
+    report = _run(rnn_stream, FakeBench())
     small, large = report.tables
     for table, cpu_ns in ((small, 1_500_000), (large, 60_000_000)):
         for row in table.rows:
@@ -116,7 +117,7 @@ def test_ratios_of_the_stream_are_against_the_cpu_measured_here() -> None:
 
 
 def test_each_gpu_of_the_stream_has_a_claim_at_each_batch() -> None:
-    report = _run(RnnStream(), FakeBench())
+    report = _run(rnn_stream, FakeBench())
     assert [
         (re.findall(r"batch ([\d,]+) a (T4|K80)", claim.claim)[0]) for claim in report.claims
     ] == [("100", "T4"), ("100", "K80"), ("10,000", "T4"), ("10,000", "K80")]
@@ -142,7 +143,7 @@ def test_shares_of_a_step_whose_update_is_on_the_host() -> None:
 
 
 def test_the_update_has_a_table_for_each_gpu_and_wall_times_on_the_published_one() -> None:
-    report = _run(WeightUpdate(), FakeBench())
+    report = _run(weight_update, FakeBench())
     published, *others = report.tables
     assert published.title.startswith("GTX 960")
     assert column(published, "run")[:3] == [64.03e9, 32.57e9, None]
@@ -152,11 +153,11 @@ def test_the_update_has_a_table_for_each_gpu_and_wall_times_on_the_published_one
 
 
 def test_the_update_is_claimed_by_the_variant_that_followed() -> None:
-    report = _run(WeightUpdate(), FakeBench())
+    report = _run(weight_update, FakeBench())
     (claim,) = report.claims
     ratio = float(claim.ours.partition("×")[0])
     assert column(report.tables[0], "speed-up")[3] == pytest.approx(ratio, rel=0.05)
 
 
-def _run(system: DiscMlp | RnnStream | WeightUpdate, bench: FakeBench) -> SystemReport:
+def _run(system: ModuleType, bench: FakeBench) -> Findings:
     return system.run(cast(Bench, bench))

@@ -1,4 +1,7 @@
-"""The neural ODE's step on this CPU, in all ways that may be its best."""
+"""The neural ODE's step: on this CPU in all ways that may be its best, and on GPUs.
+
+The source's GPU is predicted with the software of its years as well.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,16 @@ from pathlib import Path
 import msgspec
 
 from breakeven.capture import run_script
+from breakeven.cost import StepCosts, era_of, load_efficiencies, load_step_effects
+from breakeven.device import find_device
 from breakeven.errors import BreakevenError
+from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.systems import neural_ode_compiled as compiled_timer
 from breakeven.systems.bench import Bench, script_path
+from breakeven.systems.published import NEURAL_ODE_FRAMEWORK
 from breakeven.timing import Estimate, Measurement
+from breakeven.trace import StepTrace
 
 TORCHDIFFEQ = "torchdiffeq"
 OWN_SOLVER = "own"
@@ -22,6 +30,8 @@ _COMPILED = {
     TORCHDIFFEQ: "torchdiffeq, compiled",
     OWN_SOLVER: "own, compiled",
 }
+_K40 = "K40"
+_GPUS = (_K40, "K80", "T4", "V100 SXM2 16GB", "A100 SXM4 80GB", "RTX 4090")
 _BUDGET_S = 2.0
 # Compiling takes some 10 to 100 s, the steps after it few.
 _COMPILE_LIMIT_S = 400.0
@@ -99,3 +109,78 @@ def _time_compiled(script: Path, weights: Path, time_limit_s: float) -> Estimate
 
 def _cpu(num_threads: int) -> str:
     return f"CPU, {num_threads} thread{'' if num_threads == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRun:
+    """A step on a GPU.
+
+    Args:
+        device: The GPU, and its software where that is not today's.
+        is_k40: Whether it is the source's.
+        is_of_its_day: Whether its software is of the source's years.
+        solver: Which solver.
+        step: Its time.
+        num_kernels: Kernels launched in it.
+        num_syncs: How often the host waits in it.
+    """
+
+    device: str
+    is_k40: bool
+    is_of_its_day: bool
+    solver: str
+    step: Estimate
+    num_kernels: int
+    num_syncs: int
+
+
+def predict_gpus(bench: Bench, weights: Path) -> tuple[GpuRun, ...]:
+    """Return the eager step of both solvers on the GPUs.
+
+    Args:
+        bench: Records the steps.
+        weights: Checkpoint that the training goes on from.
+
+    Raises:
+        BreakevenError: A script gave no answer.
+    """
+    traces = {
+        solver: bench.step(script, "--load", str(weights)) for solver, script in SCRIPTS.items()
+    }
+    old = [_old(bench, trace, solver) for solver, trace in traces.items()]
+    today = [
+        _run(prediction, traces[TORCHDIFFEQ], TORCHDIFFEQ)
+        for prediction in bench.predict(traces[TORCHDIFFEQ], _GPUS)
+    ]
+    own = [
+        _run(prediction, trace, solver)
+        for solver, trace in traces.items()
+        if solver != TORCHDIFFEQ
+        for prediction in bench.predict(trace, (_K40, _GPUS[-1]))
+    ]
+    return (*old, *today, *own)
+
+
+def _old(bench: Bench, trace: StepTrace, solver: str) -> GpuRun:
+    costs = StepCosts(
+        efficiencies=load_efficiencies(),
+        effects=load_step_effects(),
+        era=era_of(NEURAL_ODE_FRAMEWORK),
+    )
+    (prediction,) = predict_steps(trace, (find_device(_K40),), bench.host, costs=costs)
+    return _run(prediction, trace, solver, is_of_its_day=True)
+
+
+def _run(
+    prediction: StepPrediction, trace: StepTrace, solver: str, *, is_of_its_day: bool = False
+) -> GpuRun:
+    name = prediction.device.name
+    return GpuRun(
+        device=f"{name} (2020)" if is_of_its_day else name,
+        is_k40=prediction.device.id == find_device(_K40).id,
+        is_of_its_day=is_of_its_day,
+        solver=solver,
+        step=prediction.estimate,
+        num_kernels=prediction.num_kernels,
+        num_syncs=len(trace.syncs),
+    )

@@ -1,16 +1,72 @@
-"""Whether a figure found here agrees with one that was published."""
+"""What a system finds: tables, and whether its figures agree with those that were published."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from breakeven.errors import Caveat
 from breakeven.timing import Estimate
 from breakeven.units import format_digits
-from breakeven.verdict import ClaimOutcome
+from breakeven.verdict import (
+    Cell,
+    Claim,
+    ClaimOutcome,
+    ColumnKind,
+    HostSummary,
+    RowSource,
+    SweepReport,
+    SystemTable,
+    TableColumn,
+    TableRow,
+)
 
 _REACHES_INTO = "Outside of the band, but its interval reaches into it. "
 _REACHES_BEYOND = "Within the band, but its interval reaches beyond it. "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What running a system came to.
+
+    Args:
+        host: The machine that feeds the devices.
+        tables: Figures side by side.
+        claims: What was claimed of it.
+        sweeps: Curves.
+        caveats: Reasons to trust all of its figures less.
+    """
+
+    host: HostSummary
+    tables: tuple[SystemTable, ...]
+    claims: tuple[Claim, ...]
+    sweeps: tuple[SweepReport, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+
+def rows(source: RowSource, cells: Iterable[Iterable[Cell]]) -> tuple[TableRow, ...]:
+    """Return rows whose figures come from one source."""
+    return tuple(TableRow(source=source, cells=tuple(row)) for row in cells)
+
+
+def table(
+    title: str, columns: Mapping[str, ColumnKind], rows: Iterable[TableRow], note: str = ""
+) -> SystemTable:
+    """Return a table.
+
+    Args:
+        title: What its figures show.
+        columns: What the numbers of each column are, by its heading.
+        rows: Published ones above ours.
+        note: What a reader must know of them.
+    """
+    return SystemTable(
+        title=title,
+        columns=tuple(TableColumn(name=name, kind=kind) for name, kind in columns.items()),
+        rows=tuple(rows),
+        note=note,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +150,26 @@ def judge(value: float, low: float, high: float | None, band: Band) -> Judgement
     if low <= band.high and highest >= band.low:
         return Judgement(outcome=ClaimOutcome.OPEN, remark=_REACHES_INTO)
     return Judgement(outcome=ClaimOutcome.DISAGREES)
+
+
+def judged_claim(
+    ratio: Ratio, band: Band, *, claim: str, published: str, ours: str, because: str
+) -> Claim:
+    """Return a claim that holds where a ratio lies in its band.
+
+    Args:
+        ratio: Ours.
+        band: Ratios that agree with the published one.
+        claim: The statement.
+        published: The published figure.
+        ours: The figure found here.
+        because: What to know of it; what its interval takes from it stands before.
+    """
+    judged = judge(ratio.value, ratio.low, ratio.high, band)
+    return Claim(
+        claim=claim,
+        published=published,
+        ours=ours,
+        outcome=judged.outcome,
+        because=judged.remark + because,
+    )
