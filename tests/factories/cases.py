@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from breakeven.doctor.rule import Case, Occurrence, Rule
+from breakeven.doctor.rules import all_rules
 from breakeven.doctor.source import Sources
 from breakeven.errors import Caveat
 from breakeven.simulate import build_program, predict_steps
@@ -40,6 +41,17 @@ def made_up_case(
         host=HOST,
         sources=Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ()),
     )
+
+
+def rule_of(code: str) -> Rule:
+    """Return the rule with a code."""
+    (rule,) = (rule for rule in all_rules() if rule.code == code)
+    return rule
+
+
+def rules_of(family: str) -> list[Rule]:
+    """Return the rules whose codes begin with the letters of a family."""
+    return [rule for rule in all_rules() if rule.code.rstrip("0123456789") == family]
 
 
 def occurrences(rule: Rule, case: Case) -> list[tuple[int | None, str]]:

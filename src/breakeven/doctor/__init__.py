@@ -4,10 +4,10 @@ from breakeven.doctor.diagnosis import Diagnosed as Diagnosed
 from breakeven.doctor.diagnosis import diagnose as diagnose
 from breakeven.doctor.disturbance import Examined as Examined
 from breakeven.doctor.disturbance import examine as examine
-from breakeven.doctor.registry import all_rules as all_rules
 from breakeven.doctor.rule import Case as Case
 from breakeven.doctor.rule import KnownGain as KnownGain
 from breakeven.doctor.rule import Occurrence as Occurrence
 from breakeven.doctor.rule import Rule as Rule
+from breakeven.doctor.rules import all_rules as all_rules
 from breakeven.doctor.source import Sources as Sources
 from breakeven.simulate import Finding as Finding

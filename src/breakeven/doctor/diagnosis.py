@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.framework import frames_below
 from breakeven.doctor.framework_fixes import fix_of
-from breakeven.doctor.registry import all_rules
 from breakeven.doctor.rule import Case, Occurrence, Rule
+from breakeven.doctor.rules import all_rules
 from breakeven.doctor.source import Sources
 from breakeven.simulate import (
     CostModel,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.source import Sources
@@ -98,18 +98,21 @@ class Occurrence:
     is_error: bool = False
 
 
-class Rule(Protocol):
-    """One reason why a step is slower than it could be. The docstring of a rule is its page."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rule:
+    """One reason why a step is slower than it could be: a module of ``doctor.rules``.
 
-    code: ClassVar[str]
-    """Stable code, such as ``SYNC001``."""
+    Args:
+        code: Stable code, the name of the module: ``SYNC001``.
+        cause: Root cause that the rule detects: ``SYNC_ITEM``.
+        page: What there is to know about it: the docstring of the module.
+        detect: Returns the places at which the rule applies; none in a healthy step.
+    """
 
-    cause: ClassVar[str]
-    """Root cause that the rule detects, such as ``SYNC_ITEM``."""
-
-    def detect(self, case: Case) -> tuple[Occurrence, ...]:
-        """Return the places at which the rule applies; none in a healthy step."""
-        ...
+    code: str
+    cause: str
+    page: str
+    detect: Callable[[Case], tuple[Occurrence, ...]]
 
 
 def by_line(trace: StepTrace, events: list[int]) -> list[tuple[Location | None, tuple[int, ...]]]:

@@ -1,15 +1,11 @@
-"""A rule about sums and lists that keep the graph of every step."""
+"""Sums and lists that keep the graph of every step."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import ClassVar, final
 
-from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.source import DEFINITIONS, LOOP_STATEMENTS, Source, dotted_name
-from breakeven.units import format_bytes
 
 # What makes a number or a tensor without history of a tensor.
 _DETACHING = frozenset({
@@ -24,57 +20,7 @@ _Loop = ast.For | ast.AsyncFor | ast.While
 _Kept = tuple[ast.stmt, str, str]
 
 
-@final
-class GraphRetained:
-    """RUN005: a sum or a list keeps the graph of every step alive.
-
-    What it does:
-        Finds ``total += loss`` and ``losses.append(loss)`` in a training loop, or in the function
-        that runs a step, where ``loss`` is the tensor on which ``backward()`` was called and
-        nothing takes its history away.
-
-    Why it costs time:
-        The sum refers to the graph of each step so far. Memory grows with every step, and so does
-        the chain of nodes that is walked when it is freed at last.
-
-    Evidence:
-        Slow growth until the memory is full, in public reports.
-
-    Fix:
-        Add up what has no history.
-
-        ```python
-        total += loss
-        ```
-
-        ```python
-        total += loss.detach()
-        ```
-
-    Known limits:
-        Read from the source: a tensor that reaches the sum under another name is not seen. No gain
-        is shown, for a single step shows none.
-    """
-
-    code: ClassVar[str] = "RUN005"
-    cause: ClassVar[str] = "GRAPH_RETAINED"
-
-    def detect(self, case: Case) -> tuple[Occurrence, ...]:
-        """Return one occurrence for each line that keeps a graph."""
-        return tuple(
-            Occurrence(
-                title=f"{target} keeps the graph of {value} alive in every step",
-                fix=f"add {value}.detach() instead",
-                evidence=f"{value} has a history here, and {target} outlives the step"
-                + _growth(case),
-                location=source.location(statement),
-            )
-            for source in case.sources
-            for statement, target, value in _kept(source)
-        )
-
-
-def _kept(source: Source) -> Iterator[_Kept]:
+def kept_graphs(source: Source) -> Iterator[_Kept]:
     """Yield statements that keep a graph, with the names of the keeper and of the tensor."""
     makers = _makers(source)
     for loop in source.nodes(*LOOP_STATEMENTS):
@@ -289,10 +235,3 @@ def _returned_names(function: ast.FunctionDef) -> frozenset[str]:
             values = value.values if isinstance(value, ast.Dict) else [value]
             names.update(ast.unparse(one) for one in values if isinstance(one, ast.Name))
     return frozenset(names)
-
-
-def _growth(case: Case) -> str:
-    live = case.facts.live_bytes
-    if len(live) < 3 or any(after <= before for before, after in pairwise(live)):
-        return ""
-    return f"; live memory grew by {format_bytes(live[-1] - live[0])} in {len(live)} steps"

@@ -52,8 +52,8 @@ class RulePage:
 
 
 def rule_page(rule: Rule) -> RulePage:
-    """Return the page of a rule, from the docstring of its class."""
-    page = cleandoc(type(rule).__doc__ or "")
+    """Return the page of a rule, from the docstring of its module."""
+    page = cleandoc(rule.page)
     head, *rest = _HEADING.split(page)
     summary = " ".join(head.split()).removeprefix(f"{rule.code}:").strip()
     texts = dict(zip(rest[::2], map(_markdown, rest[1::2]), strict=True))

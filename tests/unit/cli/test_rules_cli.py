@@ -9,37 +9,34 @@ import re
 import pytest
 
 from breakeven.cli import main
-from breakeven.doctor import all_rules
+from breakeven.doctor import Rule, all_rules
 from breakeven.errors import BreakevenError
 from breakeven.report import RulePage, all_rule_pages, find_rule_pages, rule_page
 from breakeven.report.rule_pages import SECTIONS
 
+MADE_UP_RULE = Rule(
+    code="MADE001",
+    cause="MADE_UP",
+    detect=lambda case: (),
+    page="""MADE001: a ``flag`` is set.
 
-class MadeUpRule:
-    """MADE001: a ``flag`` is set.
+What it does:
+    Finds ``flag = True``.
 
-    What it does:
-        Finds ``flag = True``.
+Fix:
+    Clear it:
 
-    Fix:
-        Clear it:
-
-        ```python
-        text = "``kept``"
-        if flag:
-            flag = False
-        ```
-    """
-
-    code = "MADE001"
-    cause = "MADE_UP"
-
-    def detect(self, case: object) -> tuple[()]:
-        return ()
+    ```python
+    text = "``kept``"
+    if flag:
+        flag = False
+    ```
+""",
+)
 
 
 def test_a_docstring_becomes_sections_of_markdown() -> None:
-    page = rule_page(MadeUpRule())
+    page = rule_page(MADE_UP_RULE)
     assert page == RulePage(
         code="MADE001",
         cause="MADE_UP",

@@ -3,19 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.doctor import all_rules
-from breakeven.doctor.cpu_rules import (
-    CPU_RULES,
-    CpuLayout,
-    CpuPrecision,
-    Denormals,
-    EagerOverhead,
-)
-from breakeven.doctor.thread_rules import MoreThreadsThanCores, TooManyThreads
 from breakeven.simulate import Side
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Source
 from breakeven.trace import Call, Op, RunFacts, Settings
-from factories.cases import marked
+from factories.cases import marked, rule_of, rules_of
 from factories.layers import convolution, gpu_case, linear, only
 from factories.steps import at
 
@@ -52,19 +43,7 @@ def timed(ops: tuple[Op, ...], products_ns: int, others_ns: int) -> tuple[Op, ..
     )
 
 
-def test_all_rules_about_the_cpu_are_registered() -> None:
-    registered = {rule.code: rule.cause for rule in all_rules()}
-    assert {code: cause for code, cause in registered.items() if code.startswith("CPU")} == {
-        "CPU001": "THREADS_SMALL",
-        "CPU002": "THREADS_OVER",
-        "CPU003": "DENORMALS",
-        "CPU004": "CPU_LAYOUT",
-        "CPU005": "CPU_PRECISION",
-        "CPU006": "EAGER_OVERHEAD",
-    }
-
-
-@pytest.mark.parametrize("rule", CPU_RULES, ids=lambda rule: rule.code)
+@pytest.mark.parametrize("rule", rules_of("CPU"), ids=lambda rule: rule.code)
 @pytest.mark.parametrize("facts", [None, cpu()], ids=["not measured", "nothing tried"])
 def test_nothing_is_found_without_evidence(rule, facts: CpuFacts | None) -> None:
     assert rule.detect(gpu_case(*STEP, *convolution(), cpu=facts)) == ()
@@ -75,7 +54,7 @@ def test_nothing_is_found_without_evidence(rule, facts: CpuFacts | None) -> None
 
 def test_fewer_threads_are_faster() -> None:
     trials = cpu(("threads=4", 0.8), ("threads=1", 0.4), ("threads=2", 0.5))
-    found = only(TooManyThreads(), gpu_case(*STEP, cpu=trials))
+    found = only(rule_of("CPU001"), gpu_case(*STEP, cpu=trials))
 
     assert found.side is Side.CPU
     assert "set_num_threads(1)" in found.fix
@@ -97,7 +76,7 @@ def test_fewer_threads_are_faster() -> None:
     ],
 )
 def test_threads_that_are_not_too_many(facts: CpuFacts) -> None:
-    assert TooManyThreads().detect(gpu_case(*STEP, cpu=facts)) == ()
+    assert rule_of("CPU001").detect(gpu_case(*STEP, cpu=facts)) == ()
 
 
 @pytest.mark.parametrize(
@@ -110,20 +89,20 @@ def test_threads_that_are_not_too_many(facts: CpuFacts) -> None:
 def test_more_threads_than_processors(source: str) -> None:
     facts = cpu(("threads=8", 0.5), num_threads=32)
     case = gpu_case(*STEP, cpu=facts, source=source)
-    found = only(MoreThreadsThanCores(), case)
+    found = only(rule_of("CPU002"), case)
 
     assert [found.location.line] == marked(source)
     assert found.title == "32 threads share 8 processors"
     assert found.gain is not None
     assert found.gain.fraction == pytest.approx(0.5)
     # One reason, one finding.
-    assert TooManyThreads().detect(case) == ()
+    assert rule_of("CPU001").detect(case) == ()
 
 
 def test_the_recorded_run_tells_of_threads_too() -> None:
     call = Call(name="torch.set_num_threads", location=at(4), count=1, argument="64")
     facts = RunFacts(num_threads=64, num_cores=8, calls=(call,))
-    found = only(MoreThreadsThanCores(), gpu_case(*STEP, facts=facts))
+    found = only(rule_of("CPU002"), gpu_case(*STEP, facts=facts))
 
     assert found.location == at(4)
     assert found.gain is None
@@ -132,7 +111,7 @@ def test_the_recorded_run_tells_of_threads_too() -> None:
 @pytest.mark.parametrize("num_threads", [1, 8])
 def test_as_many_threads_as_processors_are_healthy(num_threads: int) -> None:
     facts = RunFacts(num_threads=num_threads, num_cores=8)
-    assert MoreThreadsThanCores().detect(gpu_case(*STEP, facts=facts)) == ()
+    assert rule_of("CPU002").detect(gpu_case(*STEP, facts=facts)) == ()
 
 
 # --- subnormal numbers ---------------------------------------------------------------------------
@@ -142,7 +121,7 @@ def test_subnormal_numbers_that_cost_time() -> None:
     case = gpu_case(
         *STEP, cpu=cpu(("flush-denormal", 0.25)), facts=RunFacts(subnormal_fraction=0.3)
     )
-    found = only(Denormals(), case)
+    found = only(rule_of("CPU003"), case)
 
     assert found.side is Side.CPU
     assert "30 %" in found.evidence
@@ -151,12 +130,12 @@ def test_subnormal_numbers_that_cost_time() -> None:
 
 
 def test_many_subnormal_numbers_untried() -> None:
-    found = only(Denormals(), gpu_case(*STEP, facts=RunFacts(subnormal_fraction=0.02)))
+    found = only(rule_of("CPU003"), gpu_case(*STEP, facts=RunFacts(subnormal_fraction=0.02)))
     assert found.gain is None
 
 
 def test_subnormal_activations_show_in_the_trial_alone() -> None:
-    found = only(Denormals(), gpu_case(*STEP, cpu=cpu(("flush-denormal", 0.5))))
+    found = only(rule_of("CPU003"), gpu_case(*STEP, cpu=cpu(("flush-denormal", 0.5))))
     assert "subnormal" not in found.evidence
 
 
@@ -169,7 +148,7 @@ def test_subnormal_activations_show_in_the_trial_alone() -> None:
 )
 def test_subnormal_numbers_that_do_not_matter(facts: CpuFacts | None, fraction: float) -> None:
     case = gpu_case(*STEP, cpu=facts, facts=RunFacts(subnormal_fraction=fraction))
-    assert Denormals().detect(case) == ()
+    assert rule_of("CPU003").detect(case) == ()
 
 
 # --- layout, precision, calls --------------------------------------------------------------------
@@ -177,16 +156,16 @@ def test_subnormal_numbers_that_do_not_matter(facts: CpuFacts | None, fraction: 
 
 def test_channels_last_measured_faster() -> None:
     faster = cpu(("channels_last", 0.7))
-    found = only(CpuLayout(), gpu_case(*convolution(dtype="float32"), cpu=faster))
+    found = only(rule_of("CPU004"), gpu_case(*convolution(dtype="float32"), cpu=faster))
 
     assert found.gain is not None
     assert found.gain.fraction == pytest.approx(0.3)
-    assert CpuLayout().detect(gpu_case(*STEP, cpu=faster)) == ()
+    assert rule_of("CPU004").detect(gpu_case(*STEP, cpu=faster)) == ()
 
 
 def test_float32_products_on_a_processor_with_bfloat16() -> None:
     step = timed(STEP, products_ns=900, others_ns=100)
-    found = only(CpuPrecision(), gpu_case(*step, cpu=cpu(has_bf16=True)))
+    found = only(rule_of("CPU005"), gpu_case(*step, cpu=cpu(has_bf16=True)))
 
     assert len(found.events) == 3
     # Three products, an activation and an update.
@@ -218,12 +197,12 @@ def test_float32_products_on_a_processor_with_bfloat16() -> None:
 def test_products_that_bfloat16_does_not_help(
     step: tuple[Op, ...], facts: CpuFacts, settings: Settings | None
 ) -> None:
-    assert CpuPrecision().detect(gpu_case(*step, cpu=facts, settings=settings)) == ()
+    assert rule_of("CPU005").detect(gpu_case(*step, cpu=facts, settings=settings)) == ()
 
 
 def test_a_step_that_calls_take() -> None:
     # 5 operators at 0.15 of a millisecond each.
-    found = only(EagerOverhead(), gpu_case(*STEP, cpu=cpu(dispatch_ns=150_000)))
+    found = only(rule_of("CPU006"), gpu_case(*STEP, cpu=cpu(dispatch_ns=150_000)))
 
     assert found.share_fraction == pytest.approx(0.75)
     assert found.gain is not None
@@ -242,4 +221,4 @@ def test_a_step_that_calls_take() -> None:
 )
 def test_calls_that_do_not_matter(dispatch_ns: float, settings: Settings | None) -> None:
     case = gpu_case(*STEP, cpu=cpu(dispatch_ns=dispatch_ns), settings=settings)
-    assert EagerOverhead().detect(case) == ()
+    assert rule_of("CPU006").detect(case) == ()

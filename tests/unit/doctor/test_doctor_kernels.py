@@ -2,12 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.doctor import all_rules
-from breakeven.doctor.conv_bias_rule import ConvolutionBias
-from breakeven.doctor.cudnn_rules import BenchmarkOff, BenchmarkVarying
-from breakeven.doctor.kernel_rules import KERNEL_RULES, ChannelsFirst, SmallFactorization
 from breakeven.trace import Event, HostWork, LoaderFacts, Op, RunFacts, Settings
-from factories.cases import lines, marked
+from factories.cases import lines, marked, rule_of, rules_of
 from factories.layers import Blocks, convolution, gain, gpu_case, linear, only
 from factories.steps import at
 
@@ -16,18 +12,7 @@ VARYING = RunFacts(num_steps=4, num_convolution_shapes=4, shapes_vary_at=at(9))
 BENCHMARK = Settings(cudnn_benchmark=True)
 
 
-def test_all_rules_about_kernels_are_registered() -> None:
-    registered = {rule.code: rule.cause for rule in all_rules()}
-    assert {code: cause for code, cause in registered.items() if code.startswith("KERN")} == {
-        "KERN001": "CHANNELS_LAST",
-        "KERN002": "CUDNN_BENCH_OFF",
-        "KERN003": "CUDNN_BENCH_VARY",
-        "KERN004": "CONV_BIAS",
-        "KERN005": "LINALG_SMALL",
-    }
-
-
-@pytest.mark.parametrize("rule", KERNEL_RULES, ids=lambda rule: rule.code)
+@pytest.mark.parametrize("rule", rules_of("KERN"), ids=lambda rule: rule.code)
 def test_a_step_without_convolutions_is_healthy(rule) -> None:
     assert rule.detect(gpu_case(*linear(batch=64, inputs=64, outputs=64), facts=FIXED)) == ()
 
@@ -38,7 +23,7 @@ def test_a_step_without_convolutions_is_healthy(rule) -> None:
 @pytest.mark.parametrize("device", ["A100", "V100"])
 def test_half_precision_convolutions_with_channels_first(device: str) -> None:
     case = gpu_case(*convolution(), *convolution(), device=device)
-    found = only(ChannelsFirst(), case)
+    found = only(rule_of("KERN001"), case)
 
     assert found.location is None
     assert len(found.events) == 4
@@ -49,12 +34,12 @@ def test_slow_loading_does_not_hide_the_layout() -> None:
     loading = HostWork(kind="data", duration_ns=10**9)
     case = gpu_case(loading, *convolution())
     # What the fix saves of this step is next to nothing, and is told so.
-    assert gain(case, only(ChannelsFirst(), case)) < 0.01
+    assert gain(case, only(rule_of("KERN001"), case)) < 0.01
 
 
 def test_the_batch_is_converted_once() -> None:
     case = gpu_case(*convolution(), *convolution())
-    edit = only(ChannelsFirst(), case).edit
+    edit = only(rule_of("KERN001"), case).edit
     assert edit is not None
     edited = edit.apply(case.trace)
 
@@ -79,14 +64,14 @@ def test_the_batch_is_converted_once() -> None:
 def test_convolutions_that_another_layout_does_not_help(
     events: tuple[Event, ...], device: str
 ) -> None:
-    assert ChannelsFirst().detect(gpu_case(*events, device=device)) == ()
+    assert rule_of("KERN001").detect(gpu_case(*events, device=device)) == ()
 
 
 # --- cuDNN's search ------------------------------------------------------------------------------
 
 
 def test_fixed_shapes_without_the_search() -> None:
-    found = only(BenchmarkOff(), gpu_case(*convolution(), facts=FIXED))
+    found = only(rule_of("KERN002"), gpu_case(*convolution(), facts=FIXED))
 
     assert found.location is None
     assert found.edit is None
@@ -115,7 +100,7 @@ def test_fixed_shapes_without_the_search() -> None:
 def test_a_search_that_would_not_pay(
     events: tuple[Event, ...], facts: RunFacts, settings: Settings | None
 ) -> None:
-    assert BenchmarkOff().detect(gpu_case(*events, facts=facts, settings=settings)) == ()
+    assert rule_of("KERN002").detect(gpu_case(*events, facts=facts, settings=settings)) == ()
 
 
 @pytest.mark.parametrize(
@@ -128,14 +113,14 @@ def test_a_search_that_would_not_pay(
 )
 def test_the_search_at_each_new_shape(source: str) -> None:
     case = gpu_case(*convolution(), facts=VARYING, settings=BENCHMARK, source=source)
-    found = only(BenchmarkVarying(), case)
+    found = only(rule_of("KERN003"), case)
 
     assert [found.location.line] == marked(source)
     assert "4 different shapes" in found.evidence
 
 
 def test_the_search_is_shown_where_shapes_vary_if_no_line_sets_it() -> None:
-    found = only(BenchmarkVarying(), gpu_case(*convolution(), facts=VARYING, settings=BENCHMARK))
+    found = only(rule_of("KERN003"), gpu_case(*convolution(), facts=VARYING, settings=BENCHMARK))
     assert found.location == at(9)
 
 
@@ -150,7 +135,7 @@ def loader(num_samples: int) -> LoaderFacts:
 def test_two_shapes_that_no_last_batch_explains(loaders: tuple[LoaderFacts, ...]) -> None:
     facts = RunFacts(num_steps=3, num_convolution_shapes=2, loaders=loaders)
     case = gpu_case(*convolution(), facts=facts, settings=BENCHMARK)
-    assert "2 different shapes" in only(BenchmarkVarying(), case).evidence
+    assert "2 different shapes" in only(rule_of("KERN003"), case).evidence
 
 
 @pytest.mark.parametrize(
@@ -170,7 +155,7 @@ def test_two_shapes_that_no_last_batch_explains(loaders: tuple[LoaderFacts, ...]
 )
 def test_shapes_that_the_search_can_live_with(facts: RunFacts, settings: Settings | None) -> None:
     case = gpu_case(*convolution(), facts=facts, settings=settings)
-    assert BenchmarkVarying().detect(case) == ()
+    assert rule_of("KERN003").detect(case) == ()
 
 
 # --- a bias before a batch norm ------------------------------------------------------------------
@@ -196,7 +181,7 @@ def test_layers_that_are_assigned_side_by_side() -> None:
             self.c2, self.b2 = nn.Conv2d(o, o, 3), nn.BatchNorm2d(o)
     """
     layer = convolution(bias=True, norm=True, module="Net.down.c2", line=30)
-    assert lines(ConvolutionBias().detect(gpu_case(*layer, source=source))) == [5]
+    assert lines(rule_of("KERN004").detect(gpu_case(*layer, source=source))) == [5]
 
 
 def test_a_bias_before_a_batch_norm() -> None:
@@ -205,7 +190,7 @@ def test_a_bias_before_a_batch_norm() -> None:
         *convolution(norm=True, module="Block.conv2", line=31),
         source=NETWORK,
     )
-    found = only(ConvolutionBias(), case)
+    found = only(rule_of("KERN004"), case)
 
     assert [found.location.line] == marked(NETWORK)
     # The convolution and its gradient.
@@ -228,7 +213,7 @@ def test_the_line_that_makes_the_layer(module: str, sizes: dict[str, int], line:
         "(width, width, 3, padding=1, bias=False)", "(64, 64, 3, bias=False)"
     )
     layer = convolution(bias=True, norm=True, module=module, line=30, **sizes)
-    assert lines(ConvolutionBias().detect(gpu_case(*layer, source=source))) == [line]
+    assert lines(rule_of("KERN004").detect(gpu_case(*layer, source=source))) == [line]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +225,7 @@ def test_the_line_that_makes_the_layer(module: str, sizes: dict[str, int], line:
     ],
 )
 def test_layers_without_a_useless_bias(layer: tuple[Op, ...]) -> None:
-    assert ConvolutionBias().detect(gpu_case(*layer)) == ()
+    assert rule_of("KERN004").detect(gpu_case(*layer)) == ()
 
 
 def test_a_bias_that_something_else_reads_too_stays() -> None:
@@ -251,7 +236,7 @@ def test_a_bias_that_something_else_reads_too_stays() -> None:
         (forward, reader, norm, backward),
         (forward, norm, reader, backward),
     ):
-        assert ConvolutionBias().detect(gpu_case(*events)) == ()
+        assert rule_of("KERN004").detect(gpu_case(*events)) == ()
 
 
 # --- small factorizations ------------------------------------------------------------------------
@@ -275,7 +260,7 @@ def test_small_matrices_factorized_on_the_gpu(name: str) -> None:
         factorization(name, 64, 64, line=9),
         factorization(name, 3, 3, line=9),
     )
-    found = SmallFactorization().detect(case)
+    found = rule_of("KERN005").detect(case)
 
     assert lines(found) == [7, 9]
     assert "16 × 16" in found[0].title
@@ -296,4 +281,4 @@ def test_small_matrices_factorized_on_the_gpu(name: str) -> None:
     ],
 )
 def test_linear_algebra_that_stays(healthy: Op) -> None:
-    assert SmallFactorization().detect(gpu_case(healthy)) == ()
+    assert rule_of("KERN005").detect(gpu_case(healthy)) == ()

@@ -3,17 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.doctor import all_rules
-from breakeven.doctor.loader_rules import (
-    LOADER_RULES,
-    LoadingInProcess,
-    LoadingPerItem,
-    TooManyWorkers,
-    WorkersRestarted,
-)
-from breakeven.doctor.loader_sample_rules import SlowReading
 from breakeven.trace import Event, HostWork, LoaderFacts, Location, Op, Phase, RunFacts
-from factories.cases import FILE, lines, made_up_case, marked
+from factories.cases import FILE, lines, made_up_case, marked, rule_of, rules_of
 from factories.steps import op
 
 MS = 1_000_000
@@ -51,7 +42,7 @@ def codes(*events: Event, source: str = "", cores: int = 8, **changes: object) -
     """Return the lines by code of all rules about loading."""
     facts = RunFacts(num_steps=5, loaders=(loader(**changes),), num_cores=cores)
     case = made_up_case(*events, facts=facts, source=source)
-    found = {rule.code: lines(rule.detect(case)) for rule in LOADER_RULES}
+    found = {rule.code: lines(rule.detect(case)) for rule in rules_of("LOAD")}
     return {code: at for code, at in found.items() if at}
 
 
@@ -84,18 +75,6 @@ class Images(Dataset):
 """)
 
 
-def test_all_rules_about_loading_are_registered() -> None:
-    registered = {rule.code: rule.cause for rule in all_rules()}
-    assert {code: registered[code] for code in registered if code.startswith("LOAD")} == {
-        "LOAD001": "LOADER_WORKERS0",
-        "LOAD002": "LOADER_PER_ITEM",
-        "LOAD003": "LOADER_RESPAWN",
-        "LOAD004": "LOADER_TOO_MANY",
-        "LOAD005": "TRANSFORM_CPU",
-        "LOAD006": "IO_SLOW",
-    }
-
-
 def test_costly_samples_in_the_training_process() -> None:
     found = codes(*step(3 * MS), fetch_ns=3 * MS, fetch_cpu_ns=3 * MS)
     assert found == {"LOAD001": [LOADER_LINE]}
@@ -116,7 +95,7 @@ def test_loading_that_is_not_in_the_way(events: tuple[Event, ...]) -> None:
 
 def test_the_gain_of_workers_leaves_the_handing_over() -> None:
     case = made_up_case(*step(10 * MS), facts=RunFacts(loaders=(loader(),), num_cores=8))
-    (one,) = LoadingInProcess().detect(case)
+    (one,) = rule_of("LOAD001").detect(case)
 
     assert one.edit is not None
     shared, handed_over, *_ = one.edit.apply(case.trace).events
@@ -129,8 +108,8 @@ def test_the_gain_of_workers_leaves_the_handing_over() -> None:
 
 def test_a_step_of_an_unknown_loader_is_told_at_the_line_that_fetches() -> None:
     case = made_up_case(*step(10 * MS))
-    assert lines(LoadingInProcess().detect(case)) == [30]
-    assert LoadingPerItem().detect(case) == ()
+    assert lines(rule_of("LOAD001").detect(case)) == [30]
+    assert rule_of("LOAD002").detect(case) == ()
 
 
 INDEXED = {"dataset": "TensorDataset", "is_indexed": True, "data_bytes": 10**6}
@@ -171,7 +150,7 @@ def test_one_indexing_is_not_for_workers() -> None:
 def test_the_gain_of_indexing_batches_is_all_but_one_call() -> None:
     facts = RunFacts(loaders=(loader(**INDEXED, batch_bytes=100_000),))
     case = made_up_case(*step(0.32 * MS, rest_ns=MS), facts=facts)
-    (one,) = LoadingPerItem().detect(case)
+    (one,) = rule_of("LOAD002").detect(case)
 
     assert one.edit is not None
     data = one.edit.apply(case.trace).events[0]
@@ -183,12 +162,12 @@ def test_tensors_of_the_device_item_by_item() -> None:
     fetch = op(2, host_ns=10_000, name="aten.select.int", phase=Phase.DATA, line=30)
     events: tuple[Op, ...] = (*[fetch] * 64, op(100, host_ns=MS))
     facts = RunFacts(loaders=(loader(**INDEXED),))
-    (one,) = LoadingPerItem().detect(made_up_case(*events, facts=facts))
+    (one,) = rule_of("LOAD002").detect(made_up_case(*events, facts=facts))
 
     assert one.location == Location(file=FILE, line=LOADER_LINE)
     assert len(one.events) == 64
     one_indexing = made_up_case(*[fetch] * 2, op(100, host_ns=MS), facts=facts)
-    assert LoadingPerItem().detect(one_indexing) == ()
+    assert rule_of("LOAD002").detect(one_indexing) == ()
 
 
 EPOCHS = "for epoch in range(20):\n    pass\n"
@@ -197,7 +176,7 @@ EPOCHS = "for epoch in range(20):\n    pass\n"
 def test_workers_that_are_started_in_every_short_epoch() -> None:
     facts = RunFacts(loaders=(loader(num_workers=2, num_samples=100),))
     case = made_up_case(op(100, host_ns=10 * MS), facts=facts, source=EPOCHS)
-    (one,) = WorkersRestarted().detect(case)
+    (one,) = rule_of("LOAD003").detect(case)
 
     # Two workers of 20 ms for every 4 steps of 10 ms.
     assert one.gain is not None
@@ -221,7 +200,7 @@ def test_workers_that_are_not_started_again(source: str, changes: dict[str, obje
     changes = {"num_workers": 2, "num_samples": 100, **changes}
     facts = RunFacts(loaders=(loader(**changes),))
     case = made_up_case(op(100, host_ns=10 * MS), facts=facts, source=source)
-    assert WorkersRestarted().detect(case) == ()
+    assert rule_of("LOAD003").detect(case) == ()
 
 
 def test_epochs_of_a_trainer() -> None:
@@ -234,7 +213,7 @@ trainer.train()
     facts = RunFacts(loaders=(loader(num_workers=2, num_samples=100, location=where),))
     found = [
         lines(
-            WorkersRestarted().detect(
+            rule_of("LOAD003").detect(
                 made_up_case(op(100, host_ns=10 * MS), facts=facts, source=source.format(epochs))
             )
         )
@@ -249,7 +228,7 @@ trainer.train()
 )
 def test_more_workers_than_processors(workers: int, cores: int, is_found: bool) -> None:
     facts = RunFacts(loaders=(loader(num_workers=workers),), num_cores=cores)
-    assert bool(TooManyWorkers().detect(made_up_case(op(100), facts=facts))) is is_found
+    assert bool(rule_of("LOAD004").detect(made_up_case(op(100), facts=facts))) is is_found
 
 
 def heavy(cpu_ms: float) -> dict[str, object]:
@@ -309,8 +288,8 @@ def test_workers_that_wait_for_storage() -> None:
 def test_waiting_in_the_training_process_is_for_workers_to_hide() -> None:
     facts = RunFacts(loaders=(loader(fetch_cpu_ns=MS),), num_cores=8)
     case = made_up_case(*step(10 * MS), facts=facts)
-    assert SlowReading().detect(case) == ()
-    assert lines(LoadingInProcess().detect(case)) == [LOADER_LINE]
+    assert rule_of("LOAD006").detect(case) == ()
+    assert lines(rule_of("LOAD001").detect(case)) == [LOADER_LINE]
 
 
 @pytest.mark.parametrize("text", ["class Images(:", "\x00", "class Images:\n  __getitem__ = None"])

@@ -3,15 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.doctor import all_rules
-from breakeven.doctor.precision_edit import doubles_as_floats, with_autocast, without_autocast
-from breakeven.doctor.precision_rules import (
-    PRECISION_RULES,
-    AutocastUseless,
-    DoublePrecision,
-    Misaligned,
-    NoTensorCores,
-)
+from breakeven.doctor.rules.prec.edits import doubles_as_floats, with_autocast, without_autocast
 from breakeven.trace import (
     Call,
     Copy,
@@ -24,7 +16,7 @@ from breakeven.trace import (
     StepTrace,
     Sync,
 )
-from factories.cases import marked
+from factories.cases import marked, rule_of, rules_of
 from factories.layers import Blocks, cast, convolution, gain, gpu_case, linear, only
 from factories.steps import at, op
 
@@ -33,17 +25,7 @@ LARGE = {"batch": 2048, "inputs": 2048, "outputs": 2048}
 SMALL = {"batch": 16, "inputs": 16, "outputs": 16}
 
 
-def test_all_rules_about_precision_are_registered() -> None:
-    registered = {rule.code: rule.cause for rule in all_rules()}
-    assert {code: cause for code, cause in registered.items() if code.startswith("PREC")} == {
-        "PREC001": "FP64",
-        "PREC002": "NO_TF32_AMP",
-        "PREC003": "AMP_USELESS",
-        "PREC004": "MISALIGNED",
-    }
-
-
-@pytest.mark.parametrize("rule", PRECISION_RULES, ids=lambda rule: rule.code)
+@pytest.mark.parametrize("rule", rules_of("PREC"), ids=lambda rule: rule.code)
 @pytest.mark.parametrize("device", ["A100", "T4", "GTX 1080"])
 def test_a_small_step_in_float32_is_healthy(rule, device: str) -> None:
     assert rule.detect(gpu_case(*linear(**SMALL), device=device)) == ()
@@ -63,7 +45,7 @@ def test_a_step_in_float64_is_found_where_the_model_is_converted() -> None:
             model(batch.double())
         """
     case = gpu_case(*linear(**LARGE, dtype="float64"), device="GTX 1080", source=source)
-    found = only(DoublePrecision(), case)
+    found = only(rule_of("PREC001"), case)
 
     assert [found.location.line] == marked(source)
     # 1/32 of the rate of float32, and twice the bytes.
@@ -84,7 +66,7 @@ def test_a_step_in_float64_is_found_where_the_model_is_converted() -> None:
 )
 def test_where_doubles_come_from(source: str) -> None:
     case = gpu_case(*linear(**SMALL, dtype="float64"), source=source)
-    found = only(DoublePrecision(), case)
+    found = only(rule_of("PREC001"), case)
     assert [found.location.line] == marked(source)
 
 
@@ -95,12 +77,12 @@ def test_what_the_run_recorded_comes_before_the_source() -> None:
         facts=RunFacts(calls=(call,)),
         source="w = torch.zeros(3, dtype=torch.float64)",
     )
-    assert only(DoublePrecision(), case).location == at(3)
+    assert only(rule_of("PREC001"), case).location == at(3)
 
 
 def test_without_sources_the_first_operator_is_shown() -> None:
     case = gpu_case(*linear(**SMALL), *linear(**LARGE, dtype="float64", line=9))
-    assert only(DoublePrecision(), case).location == at(9)
+    assert only(rule_of("PREC001"), case).location == at(9)
 
 
 def test_some_numbers_in_float64_are_no_accident() -> None:
@@ -110,7 +92,7 @@ def test_some_numbers_in_float64_are_no_accident() -> None:
     per_row_cast, per_row = cast(blocks.tensor(64), "float64", blocks)
     total = Op(name="aten.sum.default", inputs=(per_row,), outputs=(double,))
     assert (
-        DoublePrecision().detect(gpu_case(*linear(**LARGE), as_double, per_row_cast, total)) == ()
+        rule_of("PREC001").detect(gpu_case(*linear(**LARGE), as_double, per_row_cast, total)) == ()
     )
 
 
@@ -118,7 +100,7 @@ def test_a_small_factorization_in_float64_is_no_accident() -> None:
     blocks = Blocks()
     matrix = blocks.tensor(64, 64, dtype="float64")
     factorized = Op(name="aten.linalg_cholesky_ex.default", inputs=(matrix,), outputs=(matrix,))
-    assert DoublePrecision().detect(gpu_case(*linear(**LARGE), factorized)) == ()
+    assert rule_of("PREC001").detect(gpu_case(*linear(**LARGE), factorized)) == ()
 
 
 def test_float32_halves_what_is_copied() -> None:
@@ -134,7 +116,7 @@ def test_float32_halves_what_is_copied() -> None:
 
 def test_large_products_in_full_float32() -> None:
     case = gpu_case(*linear(**LARGE))
-    found = only(NoTensorCores(), case)
+    found = only(rule_of("PREC002"), case)
 
     assert found.location is None
     assert "set_float32_matmul_precision" in found.fix
@@ -143,7 +125,7 @@ def test_large_products_in_full_float32() -> None:
 
 def test_a_gpu_without_tf32_is_told_to_use_autocast() -> None:
     case = gpu_case(*linear(**LARGE), device="T4")
-    found = only(NoTensorCores(), case)
+    found = only(rule_of("PREC002"), case)
 
     assert "autocast" in found.fix
     assert "set_float32_matmul_precision" not in found.fix
@@ -156,7 +138,7 @@ def test_launches_that_pace_half_of_the_step_do_not_hide_that_tensor_cores_idle(
     small = Op(name="aten.tanh.default", inputs=(x,), outputs=(x,))
     layer = (*linear(batch=512, inputs=512, outputs=512), *(small,) * 20)
     case = gpu_case(*layer * 12)
-    found = only(NoTensorCores(), case)
+    found = only(rule_of("PREC002"), case)
 
     assert 0.3 < case.prediction.device_busy_ns / case.prediction.estimate.value_ns < 0.7
     assert 0.01 <= gain(case, found) < 0.05
@@ -176,7 +158,7 @@ def test_launches_that_pace_half_of_the_step_do_not_hide_that_tensor_cores_idle(
 def test_steps_that_tensor_cores_do_not_shorten(
     events: tuple[Event, ...], settings: Settings | None, device: str
 ) -> None:
-    assert NoTensorCores().detect(gpu_case(*events, settings=settings, device=device)) == ()
+    assert rule_of("PREC002").detect(gpu_case(*events, settings=settings, device=device)) == ()
 
 
 def test_autocast_casts_weights_once_and_keeps_statistics() -> None:
@@ -223,7 +205,7 @@ def test_autocast_where_launching_bounds_the_step() -> None:
                 loss = f(model(x), y)
         """
     case = gpu_case(*launch_bound_autocast(), settings=AMP, source=source)
-    found = only(AutocastUseless(), case)
+    found = only(rule_of("PREC003"), case)
 
     assert [found.location.line] == marked(source)
     assert "launching" in found.evidence
@@ -244,12 +226,12 @@ def test_autocast_where_launching_bounds_the_step() -> None:
 )
 def test_the_line_that_asks_for_autocast(source: str) -> None:
     case = gpu_case(*launch_bound_autocast(), settings=AMP, source=source)
-    assert [only(AutocastUseless(), case).location.line] == marked(source)
+    assert [only(rule_of("PREC003"), case).location.line] == marked(source)
 
 
 def test_autocast_on_a_gpu_without_tensor_cores() -> None:
     case = gpu_case(*linear(**LARGE, autocast="float16"), settings=AMP, device="P40")
-    assert "tensor cores" in only(AutocastUseless(), case).evidence
+    assert "tensor cores" in only(rule_of("PREC003"), case).evidence
 
 
 @pytest.mark.parametrize(
@@ -265,19 +247,19 @@ def test_autocast_that_is_of_use(
     events: tuple[Event, ...], settings: Settings, peak_memory_bytes: int
 ) -> None:
     case = gpu_case(*events, settings=settings, peak_memory_bytes=peak_memory_bytes)
-    assert AutocastUseless().detect(case) == ()
+    assert rule_of("PREC003").detect(case) == ()
 
 
 def test_loading_that_hides_autocast_is_not_its_fault() -> None:
     loading = HostWork(kind="data", duration_ns=10**9)
     case = gpu_case(loading, *linear(**LARGE, autocast="bfloat16"), settings=AMP)
-    assert AutocastUseless().detect(case) == ()
+    assert rule_of("PREC003").detect(case) == ()
 
 
 def test_slow_loading_does_not_hide_that_tensor_cores_idle() -> None:
     loading = HostWork(kind="data", duration_ns=10**9)
     case = gpu_case(loading, *linear(**LARGE))
-    assert gain(case, only(NoTensorCores(), case)) < 0.01
+    assert gain(case, only(rule_of("PREC002"), case)) < 0.01
 
 
 def test_without_autocast_casts_and_the_scaler_go() -> None:
@@ -304,7 +286,7 @@ def test_products_that_miss_the_alignment() -> None:
         """
     body = linear(**LARGE, dtype="float16", module="Net.body")
     head = linear(batch=2048, inputs=2048, outputs=2045, dtype="float16", module="Net.head")
-    found = only(Misaligned(), gpu_case(*body, *head, source=source))
+    found = only(rule_of("PREC004"), gpu_case(*body, *head, source=source))
 
     assert [found.location.line] == marked(source)
     assert found.fix.endswith("2045 to 2048")
@@ -339,14 +321,14 @@ def test_products_that_miss_the_alignment() -> None:
     ],
 )
 def test_sizes_that_cost_nothing(events: tuple[Event, ...], device: str) -> None:
-    assert Misaligned().detect(gpu_case(*events, device=device)) == ()
+    assert rule_of("PREC004").detect(gpu_case(*events, device=device)) == ()
 
 
 def test_convolution_whose_channels_miss_the_alignment() -> None:
     aligned = convolution(layout="channels_last", pixels=128, line=6)
     odd = convolution(channels_in=61, channels_out=61, layout="channels_last", pixels=128, line=7)
     case = gpu_case(*aligned, *odd)
-    found = only(Misaligned(), case)
+    found = only(rule_of("PREC004"), case)
 
     assert found.location == at(7)
     assert found.fix.endswith("61 to 64")

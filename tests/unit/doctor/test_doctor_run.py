@@ -2,16 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.doctor import all_rules
-from breakeven.doctor.run_rules import (
-    AnomalyChecked,
-    BuiltWithoutCuda,
-    CompiledForShapes,
-    DataParallelUsed,
-    EvaluatedOften,
-    GraphRetained,
-    SavedOften,
-)
 from breakeven.trace import (
     Call,
     HostWork,
@@ -22,7 +12,7 @@ from breakeven.trace import (
     RunFacts,
     Sync,
 )
-from factories.cases import FILE, lines, made_up_case, marked
+from factories.cases import FILE, lines, made_up_case, marked, rule_of
 from factories.steps import at, op, tensor
 
 MS = 1_000_000
@@ -37,19 +27,6 @@ def call(name: str, line: int = 3, *, argument: str = "", step_count: int = 0, m
         argument=argument,
         duration_ns=round(ms * MS),
     )
-
-
-def test_all_rules_about_running_are_registered() -> None:
-    registered = {rule.code: rule.cause for rule in all_rules()}
-    assert {code: registered[code] for code in registered if code.startswith("RUN")} == {
-        "RUN001": "ANOMALY",
-        "RUN002": "DATAPARALLEL",
-        "RUN003": "EVAL_OFTEN",
-        "RUN004": "CKPT_OFTEN",
-        "RUN005": "GRAPH_RETAINED",
-        "RUN006": "COMPILE_RECOMPILE",
-        "RUN007": "HW_ENV",
-    }
 
 
 # --- anomaly detection ---------------------------------------------------------------------------
@@ -72,7 +49,7 @@ def test_anomaly_detection_is_told_where_it_is_switched_on() -> None:
         calls=(call("torch.autograd.set_detect_anomaly", 4, argument="True"),),
     )
     events = (op(100), Sync(kind="item"), *checked_backward())
-    (one,) = AnomalyChecked().detect(made_up_case(*events, facts=facts))
+    (one,) = rule_of("RUN001").detect(made_up_case(*events, facts=facts))
 
     assert one.location == at(4)
     # Neither the step's own read nor its matrix product goes.
@@ -91,14 +68,14 @@ def test_anomaly_detection_is_told_where_it_is_switched_on() -> None:
 )
 def test_anomaly_detection_is_found_in_the_source(source: str) -> None:
     case = made_up_case(*checked_backward(), facts=RunFacts(is_anomaly_checked=True), source=source)
-    assert lines(AnomalyChecked().detect(case)) == marked(source)
+    assert lines(rule_of("RUN001").detect(case)) == marked(source)
 
 
 @pytest.mark.parametrize("argument", ["False", "True"])
 def test_anomaly_detection_that_is_off_in_the_step(argument: str) -> None:
     facts = RunFacts(calls=(call("torch.autograd.set_detect_anomaly", argument=argument),))
     source = "torch.autograd.set_detect_anomaly(args.debug)\n"
-    assert AnomalyChecked().detect(made_up_case(op(100), facts=facts, source=source)) == ()
+    assert rule_of("RUN001").detect(made_up_case(op(100), facts=facts, source=source)) == ()
 
 
 PROFILED = """\
@@ -114,7 +91,7 @@ with torch.autograd.profiler.profile({}) as profile:  # here
 )
 def test_a_profiler_around_the_steps(arguments: str, line: int, is_found: bool) -> None:
     source = PROFILED.format(arguments)
-    found = AnomalyChecked().detect(made_up_case(op(100, line=line), source=source))
+    found = rule_of("RUN001").detect(made_up_case(op(100, line=line), source=source))
     assert lines(found) == (marked(source) if is_found else [])
 
 
@@ -129,7 +106,7 @@ def test_data_parallel_by_call_and_by_source() -> None:
         op(100), facts=RunFacts(calls=(call("torch.nn.DataParallel", 2),)), source=source
     )
     for case in (by_source, by_call, both):
-        assert lines(DataParallelUsed().detect(case)) == [2]
+        assert lines(rule_of("RUN002").detect(case)) == [2]
 
 
 def test_other_ways_to_many_gpus_are_healthy() -> None:
@@ -138,12 +115,12 @@ def test_other_ways_to_many_gpus_are_healthy() -> None:
         net = nn.DataParallel(net)
     net = nn.parallel.DistributedDataParallel(net)
     """
-    assert DataParallelUsed().detect(made_up_case(op(100), source=source)) == ()
+    assert rule_of("RUN002").detect(made_up_case(op(100), source=source)) == ()
 
 
 def test_a_build_without_cuda_beside_a_gpu() -> None:
     def found(**facts: bool) -> int:
-        return len(BuiltWithoutCuda().detect(made_up_case(op(100), facts=RunFacts(**facts))))
+        return len(rule_of("RUN007").detect(made_up_case(op(100), facts=RunFacts(**facts))))
 
     assert found(has_nvidia_device=True) == 1
     assert found(has_nvidia_device=True, has_cuda_build=True) == 0
@@ -162,12 +139,12 @@ def test_a_build_without_cuda_beside_a_gpu() -> None:
 def test_compiled_for_shapes_that_change(num_shapes: int, source: str, is_found: bool) -> None:
     facts = RunFacts(num_steps=5, num_shapes=num_shapes, calls=(call("torch.compile", 1),))
     case = made_up_case(op(100), facts=facts, source=source)
-    assert lines(CompiledForShapes().detect(case)) == ([1] if is_found else [])
+    assert lines(rule_of("RUN006").detect(case)) == ([1] if is_found else [])
 
 
 def test_changing_shapes_without_a_compiler_are_healthy() -> None:
     case = made_up_case(op(100), facts=RunFacts(num_steps=5, num_shapes=5))
-    assert CompiledForShapes().detect(case) == ()
+    assert rule_of("RUN006").detect(case) == ()
 
 
 # --- checkpoints ---------------------------------------------------------------------------------
@@ -179,7 +156,7 @@ def saves(step_count: int, ms: float, *, is_in_step: bool) -> list[int | None]:
     )
     saved = HostWork(kind="save", duration_ns=round(ms * MS), location=at(9))
     events = (op(100, host_ns=10 * MS), *((saved,) if is_in_step else ()))
-    return lines(SavedOften().detect(made_up_case(*events, facts=facts)))
+    return lines(rule_of("RUN004").detect(made_up_case(*events, facts=facts)))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +178,7 @@ def test_the_gain_of_saving_rarely_is_what_saving_takes() -> None:
     saved = HostWork(kind="save", duration_ns=5 * MS, location=at(9))
     facts = RunFacts(num_steps=4, calls=(call("torch.save", 9, step_count=4, ms=20),))
     case = made_up_case(op(100, host_ns=10 * MS), saved, facts=facts)
-    (one,) = SavedOften().detect(case)
+    (one,) = rule_of("RUN004").detect(case)
 
     assert one.share_fraction == pytest.approx(1 / 3)
     assert one.edit is not None
@@ -219,7 +196,7 @@ def test_checkpoints_of_a_trainer_are_told_at_its_settings() -> None:
     """
     facts = RunFacts(num_steps=4, calls=(call("torch.save", 6, step_count=4, ms=80),))
     case = made_up_case(op(100, host_ns=10 * MS), facts=facts, source=source)
-    assert lines(SavedOften().detect(case)) == marked(source)
+    assert lines(rule_of("RUN004").detect(case)) == marked(source)
 
 
 # --- evaluation ----------------------------------------------------------------------------------
@@ -272,7 +249,7 @@ def evaluated(*, is_read_by_backward: bool = False, source: str = LOOP, **change
         run(8, TARGET if is_read_by_backward else X, 21, Phase.BACKWARD),
     )
     case = made_up_case(*events, facts=facts, source=source, stacks=STACKS)
-    return EvaluatedOften().detect(case)
+    return rule_of("RUN003").detect(case)
 
 
 def test_evaluation_in_every_step_is_told_where_the_loop_calls_it() -> None:
@@ -301,7 +278,7 @@ def test_a_policy_that_acts_is_no_evaluation(is_training: bool) -> None:
     facts = RunFacts(model_calls=(model_call(7, 0, 0), model_call(3, 1, 1, **flags)))
     events = (run(7, X, HIDDEN), run(3, Y, VALIDATED))
     case = made_up_case(*events, facts=facts, source=source, stacks=stacks)
-    assert EvaluatedOften().detect(case) == ()
+    assert rule_of("RUN003").detect(case) == ()
 
 
 def test_a_teacher_whose_output_the_loss_reads_is_no_evaluation() -> None:
@@ -312,7 +289,7 @@ def test_a_step_that_only_evaluates_is_not_judged() -> None:
     flags = {"is_training": False, "is_used_in_backward": False}
     facts = RunFacts(model_calls=(model_call(3, 0, 1, **flags),))
     case = made_up_case(run(3, X, HIDDEN), facts=facts, source=LOOP, stacks=STACKS)
-    assert EvaluatedOften().detect(case) == ()
+    assert rule_of("RUN003").detect(case) == ()
 
 
 # --- graphs kept alive ---------------------------------------------------------------------------
@@ -328,7 +305,7 @@ for x, y in loader:
 
 
 def kept(source: str) -> list[int | None]:
-    return lines(GraphRetained().detect(made_up_case(op(100), source=source)))
+    return lines(rule_of("RUN005").detect(made_up_case(op(100), source=source)))
 
 
 @pytest.mark.parametrize(
@@ -483,7 +460,7 @@ def test_evaluation_of_a_trainer_is_told_at_its_settings() -> None:
     events = (run(3, X, HIDDEN), run(5, Y, VALIDATED))
     stacks = ((at(9), at(3)), (at(9), at(5)))
     case = made_up_case(*events, facts=facts, source=source, stacks=stacks)
-    assert lines(EvaluatedOften().detect(case)) == marked(source)
+    assert lines(rule_of("RUN003").detect(case)) == marked(source)
 
 
 def test_evaluation_below_the_line_that_trains_leaves_the_training() -> None:
@@ -495,7 +472,7 @@ def test_evaluation_below_the_line_that_trains_leaves_the_training() -> None:
     facts = RunFacts(model_calls=(model_call(2, 0, 0), model_call(2, 2, 0, **flags)))
     events = (run(2, X, HIDDEN), run(2, HIDDEN, 20, Phase.BACKWARD), run(2, Y, VALIDATED))
     case = made_up_case(*events, facts=facts, source=source, stacks=((at(2),),))
-    (one,) = EvaluatedOften().detect(case)
+    (one,) = rule_of("RUN003").detect(case)
 
     assert lines((one,)) == marked(source)
     assert one.events == (2,)

@@ -5,13 +5,12 @@ from textwrap import dedent
 
 import pytest
 
-from breakeven.doctor import Sources, all_rules
-from breakeven.doctor.timing_rules import FirstStepsTimed, TimedWithoutSync
+from breakeven.doctor import Rule, Sources
 from breakeven.trace import NEVER_ON_DEVICE, Event, LoaderFacts, Phase, RunFacts, SourceText, Sync
-from factories.cases import FILE, lines, made_up_case, marked
+from factories.cases import FILE, lines, made_up_case, marked, rule_of
 from factories.steps import at, op
 
-NO_SYNC, WARMUP = TimedWithoutSync(), FirstStepsTimed()
+NO_SYNC, WARMUP = rule_of("TIME001"), rule_of("TIME002")
 
 
 def step_of(source: str) -> tuple[Event, ...]:
@@ -27,7 +26,7 @@ def step_of(source: str) -> tuple[Event, ...]:
     return tuple(events) or (op(100, line=999),)
 
 
-def found(rule: TimedWithoutSync | FirstStepsTimed, source: str, **facts: object):
+def found(rule: Rule, source: str, **facts: object):
     case = made_up_case(*step_of(source), source=source, facts=RunFacts(**facts))
     return lines(rule.detect(case))
 
@@ -36,10 +35,7 @@ def marks(source: str) -> list[int]:
     return marked(source, "# here")
 
 
-def test_both_rules_are_registered_as_errors() -> None:
-    registered = {rule.code: rule.cause for rule in all_rules()}
-    assert registered["TIME001"] == "TIME_NO_SYNC"
-    assert registered["TIME002"] == "TIME_WARMUP"
+def test_a_wrong_measurement_is_an_error() -> None:
     source = UNSYNCED["plain"]
     (one,) = NO_SYNC.detect(made_up_case(*step_of(source), source=source))
     assert one.is_error

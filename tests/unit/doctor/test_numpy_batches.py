@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from breakeven.capture import trace_step
-from breakeven.doctor.copy_data_rules import DataNotResident
-from breakeven.doctor.copy_wide_rules import WideCopy
 from breakeven.doctor.numpy_batches import NumpyBatch, numpy_batch
 from breakeven.doctor.rule import Case
 from breakeven.trace import Copy, HostArray, HostWork, Op, Phase, RunFacts
-from factories.cases import made_up_case, marked
+from factories.cases import made_up_case, marked, rule_of
 from factories.steps import at, op
 
 IMAGES = HostArray(name="images", dtype="uint8", shape=(1000, 3, 32, 32))
@@ -104,7 +102,7 @@ def test_batch_has_whole_rows_of_the_array_and_is_a_part_of_it() -> None:
 
 
 def test_wide_copy_of_numpy_is_told_at_the_cast() -> None:
-    (one,) = WideCopy().detect(case(PLAIN))
+    (one,) = rule_of("COPY005").detect(case(PLAIN))
     (cast,) = marked(PLAIN, "# cast")
     assert one.location == at(cast)
     assert one.edit is not None
@@ -120,7 +118,7 @@ def test_wide_copy_of_numpy_is_told_at_the_cast() -> None:
 
 
 def test_array_that_fits_is_told_at_the_copy() -> None:
-    (one,) = DataNotResident().detect(case(PLAIN))
+    (one,) = rule_of("COPY004").detect(case(PLAIN))
     (line,) = marked(PLAIN, "# copied")
     assert one.location == at(line)
     assert one.edit is not None

@@ -1,0 +1,1 @@
+"""Rules about copies to the device."""

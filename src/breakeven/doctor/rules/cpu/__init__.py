@@ -1,0 +1,1 @@
+"""Rules about the step on the CPU that it was measured on."""

@@ -1,0 +1,60 @@
+"""CPU003: the CPU computes with subnormal numbers.
+
+What it does:
+    Counts values of parameters and gradients that are not 0 but smaller than the smallest
+    normal float, and compares the step with one that takes such values as 0.
+
+Why it costs time:
+    Most processors handle these numbers in microcode, at some hundred cycles for an operation.
+    GPUs compute with them at full speed.
+
+Evidence:
+    The measured step with ``torch.set_flush_denormal(True)`` against the step as it is.
+
+Fix:
+    Take them as 0.
+
+    ```python
+    train(model)
+    ```
+
+    ```python
+    torch.set_flush_denormal(True)
+    train(model)
+    ```
+
+Known limits:
+    Activations are not counted. Only x86 processors with SSE3 and some Arm processors have the
+    switch; it holds for the thread that sets it and those started after.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
+from breakeven.simulate import Side
+from breakeven.units import format_percent
+
+CAUSE = "DENORMALS"
+
+_MIN_SUBNORMAL_FRACTION = 0.01
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    cpu, fraction = case.cpu, case.facts.subnormal_fraction
+    tried = () if cpu is None else trials_of(cpu, "flush-denormal")
+    trial = None if cpu is None else faster_trial(cpu, tried)
+    if trial is None and (tried or fraction < _MIN_SUBNORMAL_FRACTION):
+        return ()
+    counted = f"{format_percent(fraction)} of parameters and gradients are subnormal"
+    measured = as_measured(cpu, trial) if cpu is not None and trial is not None else ""
+    known = (counted if fraction > 0 else "", measured)
+    return (
+        Occurrence(
+            title="the CPU computes with subnormal numbers",
+            fix="torch.set_flush_denormal(True) before the first step",
+            evidence="; ".join(filter(None, known)),
+            gain=measured_gain(cpu, trial) if cpu is not None and trial is not None else None,
+            side=Side.CPU,
+        ),
+    )

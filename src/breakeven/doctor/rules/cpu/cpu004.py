@@ -1,0 +1,56 @@
+"""CPU004: convolutions on the CPU are faster with channels last.
+
+What it does:
+    Compares the step as it is with the same step in channels-last layout, both measured on this
+    machine.
+
+Why it costs time:
+    The CPU's convolutions work on blocks of channels; other layouts are converted before and
+    after.
+
+Evidence:
+    The measured step in the other layout.
+
+Fix:
+    Convert the model once, and each batch.
+
+    ```python
+    model = ResNet()
+    ```
+
+    ```python
+    model = ResNet().to(memory_format=torch.channels_last)
+    x = x.to(memory_format=torch.channels_last)
+    ```
+
+Known limits:
+    Measured on this machine; other processors differ. The weights alone are converted for
+    that: convolutions hand their layout on, but the first of them converts its batch.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.operators import is_convolution
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
+from breakeven.simulate import Side
+
+CAUSE = "CPU_LAYOUT"
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    cpu = case.cpu
+    if cpu is None or not any(is_convolution(op) for op in case.trace.ops):
+        return ()
+    trial = faster_trial(cpu, trials_of(cpu, "channels_last"))
+    if trial is None:
+        return ()
+    return (
+        Occurrence(
+            title="convolutions on the CPU are faster with channels last",
+            fix="model.to(memory_format=torch.channels_last), and the same for each batch",
+            evidence=as_measured(cpu, trial),
+            gain=measured_gain(cpu, trial),
+            side=Side.CPU,
+        ),
+    )

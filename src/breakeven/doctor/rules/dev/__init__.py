@@ -1,0 +1,1 @@
+"""Rules about what is on the device, and what is not."""

@@ -1,0 +1,113 @@
+"""DEV002: the script has a GPU at hand and does not use it.
+
+What it does:
+    Finds lines that move a tensor and drop the result (``x.to(device)`` returns a copy), a
+    chosen device that nothing uses, and scripts that ask for a GPU and run nothing on it.
+
+Why it costs time:
+    A GPU would be paid for and stay idle.
+
+Evidence:
+    Users reported in public trainings that took days, with a GPU in the machine, because
+    ``model.to(device)`` was missing.
+
+Fix:
+    ``model.to(device)`` before the optimizer is made, and the batch in the loop; assign what
+    ``.to`` returns for a tensor.
+
+    ```python
+    device = torch.device("cuda")
+    for x, y in loader:
+        x.to(device)
+        loss = criterion(model(x), y)
+    ```
+
+    ```python
+    device = torch.device("cuda")
+    model.to(device)
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        loss = criterion(model(x), y)
+    ```
+
+Known limits:
+    A script that never mentions a GPU, or that was told by an option to stay on the CPU, is
+    taken as meant. Predictions for GPUs are made as if model and batches were moved.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.device_source import (
+    chooses_gpu,
+    discarded_moves,
+    forced_to_cpu,
+    made_at,
+    mentions_gpu,
+    unused_choices,
+)
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.timing_names import compares_devices
+from breakeven.trace import NEVER_ON_DEVICE, Location
+
+CAUSE = "NOT_ON_GPU"
+
+_MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    is_never = any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats)
+    if not is_never and not case.trace.faults:
+        return ()
+    found = [
+        _unused(
+            location,
+            "a tensor is moved to the GPU and the result dropped: the tensor stays where it is",
+            "assign it: x = x.to(device)",
+            "the statement is a call of .to() or .cuda() alone",
+        )
+        for location in discarded_moves(case.sources)
+    ]
+    if is_never:
+        found += _never_moved(case, tuple(unused_choices(case.sources)))
+    if found or not is_never or not _is_at_fault(case):
+        return tuple(found)
+    return (
+        _unused(
+            next(forced_to_cpu(case.sources), None),
+            "the script never moves its model to a GPU",
+            _MOVE,
+            "no operator of the step runs on the GPU",
+        ),
+    )
+
+
+def _never_moved(case: Case, choices: tuple[Location, ...]) -> list[Occurrence]:
+    """Return where a chosen GPU is left unused: the model's line, or that of the choice."""
+    if not choices:
+        return []
+    calls = case.facts.model_calls
+    model = made_at(case.sources, calls[0].model) if calls else None
+    return [
+        _unused(
+            model or choices[0],
+            "a GPU is chosen, and nothing is ever moved to it",
+            _MOVE,
+            "no operator of the step runs on the GPU, and nothing uses what line "
+            f"{choices[0].line} chooses",
+        )
+    ]
+
+
+def _unused(location: Location | None, title: str, fix: str, evidence: str) -> Occurrence:
+    return Occurrence(
+        title=title, fix=fix, evidence=evidence, location=location, share_fraction=0.0
+    )
+
+
+def _is_at_fault(case: Case) -> bool:
+    """Return whether a script without a GPU meant to use one; unknown files may have."""
+    if not case.sources.files:
+        return True
+    # A comparison that begins with the CPU is cut off before it comes to the GPU.
+    is_meant = chooses_gpu(case.sources) or compares_devices(case.sources)
+    return mentions_gpu(case.sources) and not is_meant

@@ -1,0 +1,1 @@
+"""Rules about the kernels that a device picks."""

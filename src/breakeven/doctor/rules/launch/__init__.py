@@ -1,0 +1,1 @@
+"""Rules about steps that the host cannot issue fast enough."""

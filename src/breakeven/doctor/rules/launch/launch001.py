@@ -1,0 +1,83 @@
+"""LAUNCH001: kernels are shorter than the time it takes to launch them.
+
+What it does:
+    Tells when launching bounds the step: the device idles between kernels because the host
+    needs longer to issue them than the device to run them. The share is the part of the step
+    in which the device idles.
+
+Why it costs time:
+    Each operator costs the host several microseconds of Python, dispatch and launch, whatever
+    its size and whatever the GPU. A faster GPU does not change that.
+
+Evidence:
+    The most frequent reason of all in public reports: on small models the CPU was up to 100
+    times faster than the GPU. Fewer launches cure it: 32,000 launches took 1,355 ms one by one
+    and 245 ms from a CUDA graph.
+
+Fix:
+    A larger batch costs nothing as long as launching bounds the step.
+    ``torch.compile(mode="reduce-overhead")`` or a CUDA graph replays all launches as one; the
+    gain shown is that of a graph. Or train on the CPU.
+
+    ```python
+    model = Net().to(device)
+    ```
+
+    ```python
+    model = torch.compile(Net().to(device), mode="reduce-overhead")
+    ```
+
+Known limits:
+    A graph needs fixed shapes and no sync within the step; other findings say where those are.
+    Waits stay in the simulated gain. Of a step that replays graphs already, what they replay
+    is not counted among what is launched, and the gain is that of one graph of all of it.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.simulate import CAPTURED, Bound
+from breakeven.trace import GraphLaunch, Op
+from breakeven.units import format_duration, format_percent
+
+CAUSE = "LAUNCH_FLOOR"
+
+# A device that idles less than this has nothing to gain that is worth a change of the script.
+_MIN_IDLE_FRACTION = 0.1
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    prediction = case.prediction
+    step_ns = prediction.estimate.value_ns
+    if prediction.bound is not Bound.LAUNCH or step_ns <= 0:
+        return ()
+    idle_fraction = 1 - prediction.device_busy_ns / step_ns
+    if idle_fraction < _MIN_IDLE_FRACTION:
+        return ()
+    has_graph = any(isinstance(event, GraphLaunch) for event in case.trace.events)
+    what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
+    return (
+        Occurrence(
+            title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
+            f"{format_duration(prediction.launch_ns)}, running them "
+            f"{format_duration(prediction.device_busy_ns)}",
+            # Whether the CPU is the better choice is the verdict's to say.
+            fix="a larger batch, or more of the step in the graph"
+            if has_graph
+            else 'a larger batch, or torch.compile(mode="reduce-overhead")',
+            evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
+            "step, and with launches free of charge it is shortest",
+            scenario=CAPTURED,
+            share_fraction=idle_fraction,
+        ),
+    )
+
+
+def _num_replayed(case: Case) -> int:
+    """Return how many kernels graphs of the script replay."""
+    return sum(
+        kernel.launches
+        for event, lowering in zip(case.trace.events, case.program.lowerings, strict=True)
+        if lowering is not None and isinstance(event, Op) and event.is_replayed
+        for kernel in lowering.kernels
+    )

@@ -1,0 +1,101 @@
+"""LAUNCH003: a frozen part of the model is computed again in every epoch.
+
+What it does:
+    Finds modules that take half of the forward pass's arithmetic or more, that no backward
+    pass goes through and that no optimizer updates. Advice: it is never why a GPU does not
+    pay.
+
+Why it costs time:
+    Without augmentation its results are the same in every epoch.
+
+Evidence:
+    Named as a remedy in public reports of slow fine-tuning, without figures.
+
+Fix:
+    Run it once over the data set, keep its results, and train the rest on those.
+
+    ```python
+    for images, labels in loader:
+        with torch.no_grad():
+            features = backbone(images)
+        loss = criterion(head(features), labels)
+    ```
+
+    ```python
+    features = torch.cat([backbone(images) for images, _ in loader])  # once, in no_grad
+    ```
+
+Known limits:
+    Not where each epoch sees other samples: random augmentation, a replay buffer, a target
+    network that is updated now and then. The gain shown leaves reading the kept results out.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.loop_flow import parameters_of
+from breakeven.doctor.operators import base_name
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.simulate import Edit
+from breakeven.trace import Event, Location, Op, Phase, StepTrace
+from breakeven.units import format_percent
+
+CAUSE = "RECOMPUTE_FROZEN"
+
+# Part of the forward pass's arithmetic that must be frozen for its results to be worth keeping.
+_MIN_FLOP_FRACTION = 0.5
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    trace = case.trace
+    trained = {op.module for op in trace.ops if op.phase is Phase.BACKWARD}
+    if not trained:
+        return ()
+    owned = parameters_of(trace)
+    flop: dict[str, float] = {}
+    for event, lowering in zip(trace.events, case.program.lowerings, strict=True):
+        if isinstance(event, Op) and event.phase is Phase.FORWARD and lowering is not None:
+            kernels = lowering.kernels
+            own = sum(kernel.flop for kernel in kernels)
+            flop[event.module] = flop.get(event.module, 0.0) + own
+            if any(tensor.storage in owned for tensor in event.inputs):
+                trained.add(event.module)
+    frozen = {module for module in flop if module and module not in trained}
+    total = sum(flop.values())
+    part = sum(flop[module] for module in frozen) / total if total else 0.0
+    if part < _MIN_FLOP_FRACTION:
+        return ()
+    events = [
+        index
+        for index, event in enumerate(trace.events)
+        if isinstance(event, Op) and event.phase is Phase.FORWARD and event.module in frozen
+    ]
+    if not any(_is_product(trace.events[index]) for index in events):
+        return ()
+    return (
+        Occurrence(
+            title=f"{format_percent(part)} of the forward pass's arithmetic is in frozen modules",
+            fix="run the frozen part once over the data set, and train the rest on its results",
+            evidence=f"no backward pass goes through {len(frozen)} of {len(flop)} modules, and "
+            "no optimizer updates them",
+            location=_call(trace, events),
+            events=tuple(events),
+            edit=Edit(replaced=dict.fromkeys(events, ())),
+        ),
+    )
+
+
+def _is_product(event: Event) -> bool:
+    products = ("mm", "addmm", "bmm", "convolution")
+    return isinstance(event, Op) and base_name(event) in products
+
+
+def _call(trace: StepTrace, events: list[int]) -> Location | None:
+    """Return the innermost line that leads to all of these events."""
+    stacks = [stack for index in events if (stack := trace.stack_of(trace.events[index]))]
+    if not stacks:
+        return trace.events[events[0]].location
+    common = 0
+    shortest = min(map(len, stacks))
+    while common < shortest and len({stack[common] for stack in stacks}) == 1:
+        common += 1
+    return stacks[0][common - 1] if common else trace.events[events[0]].location

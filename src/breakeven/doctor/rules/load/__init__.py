@@ -1,0 +1,1 @@
+"""Rules about the data loader, and the data set behind it."""

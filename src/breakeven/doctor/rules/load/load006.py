@@ -1,0 +1,77 @@
+"""LOAD006: the data loader waits for storage, or reads a file for each sample.
+
+What it does:
+    Finds loading that takes a tenth of the step or more and that waits for three quarters of
+    its time, or whose ``__getitem__`` opens or parses a file.
+
+Why it costs time:
+    Disks and networks answer many small reads slowly, and opening and parsing a file costs
+    more than the bytes that it yields.
+
+Evidence:
+    12:53 to 0:48 minutes per epoch once the files were in the page cache, in a public report.
+
+Fix:
+    Read everything once, into memory or into one file that can be mapped.
+
+    ```python
+    def __getitem__(self, i):
+        return torch.from_numpy(np.load(self.files[i]))
+    ```
+
+    ```python
+    def __init__(self, files):
+        self.samples = torch.stack([torch.from_numpy(np.load(file)) for file in files])
+
+    def __getitem__(self, i):
+        return self.samples[i]
+    ```
+
+Known limits:
+    Files that this machine has in its page cache are read without waiting here and may not be
+    elsewhere. The gain shown assumes that the loading is gone altogether.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.loader_source import line_that_reads
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.load.loading import (
+    HANDOFF_NS,
+    fetch_evidence,
+    is_in_the_way,
+    line_in_data_set,
+    loadings,
+)
+from breakeven.units import format_duration, format_percent
+
+CAUSE = "IO_SLOW"
+
+# A processor that is shared with others works for half of the time, and less in bad moments.
+_WAITING_FRACTION = 0.25
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    found: list[Occurrence] = []
+    for one in loadings(case):
+        if one.duration_ns < 2 * HANDOFF_NS * len(one.events) or not is_in_the_way(case, one):
+            continue
+        location = line_in_data_set(case, one, line_that_reads)
+        waits = one.cpu_fraction < _WAITING_FRACTION
+        # Waiting without a read in sight, in the training process: LOAD001 tells what to do.
+        if location == one.location and not (waits and one.num_workers):
+            continue
+        found.append(
+            Occurrence(
+                title="a batch waits for storage"
+                if waits
+                else f"each sample reads a file, {format_duration(one.sample_ns, 2)} each",
+                fix="read the files once, into memory or into one file that is mapped",
+                evidence=f"{fetch_evidence(one)}; the processor works for "
+                f"{format_percent(one.cpu_fraction)} of that",
+                location=location,
+                events=one.events,
+                edit=one.without(),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Rules about loops of the script over samples and time steps."""

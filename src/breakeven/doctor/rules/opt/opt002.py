@@ -1,0 +1,121 @@
+"""OPT002: the optimizer could be one fused kernel.
+
+What it does:
+    Tells of ``Adam``, ``AdamW`` and ``SGD`` without ``fused=True`` where the update takes a
+    twentieth of the step or more. Advice: it is never why a GPU does not pay.
+
+Why it costs time:
+    Without it each operation of the update is a pass over all parameters, with launches of its
+    own and a trip through memory.
+
+Evidence:
+    An update of 22 ms became one of 8 in a public report, 3 % of that step; it did not help in
+    another.
+
+Fix:
+    Say ``fused=True``.
+
+    ```python
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    ```
+
+    ```python
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    ```
+
+Known limits:
+    Parameters and gradients have to be floats on the device. With gradient scaling the fused
+    update skips steps by itself.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from breakeven.doctor.events import op_at
+from breakeven.doctor.loop_flow import parameters_of
+from breakeven.doctor.operators import base_name
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.opt.zeroing import ZEROING
+from breakeven.simulate import Edit, phase_times
+from breakeven.trace import Event, Op, OptimizerFacts, Phase, TensorSpec
+
+CAUSE = "OPT_UNFUSED"
+
+# An optimizer that takes less of the step than this is not worth a word.
+_MIN_OPTIMIZER_FRACTION = 0.05
+# Fused kernels: what torch calls them, and how many tensors per parameter they work on besides
+# the counter of steps.
+_FUSED = {
+    "Adam": ("aten._fused_adam_.default", 4, True),
+    "AdamW": ("aten._fused_adamw_.default", 4, True),
+    "SGD": ("aten._fused_sgd_.default", 3, False),
+}
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    optimizers = case.facts.optimizers
+    if not optimizers or not all(map(_could_be_fused, optimizers)):
+        return ()
+    events = _batched_updates(case)
+    if not events:
+        return ()
+    times = phase_times(case.program, case.device, case.host)
+    step_ns = case.prediction.estimate.value_ns
+    share = max(times.other_host_ns, times.other_device_ns) / step_ns if step_ns else 0.0
+    if share < _MIN_OPTIMIZER_FRACTION:
+        return ()
+    name = optimizers[0].name
+    return (
+        Occurrence(
+            title=f"{name} updates the parameters by {len(events)} operators on lists; fused "
+            "it is one kernel",
+            fix=f"{name}(..., fused=True)",
+            evidence=f"{name} was made without fused=True",
+            location=optimizers[0].location,
+            events=events,
+            edit=_fused(case, events, name),
+        ),
+    )
+
+
+def _could_be_fused(optimizer: OptimizerFacts) -> bool:
+    is_loop = optimizer.foreach is False
+    return (
+        optimizer.is_from_torch and optimizer.name in _FUSED and not optimizer.fused and not is_loop
+    )
+
+
+def _batched_updates(case: Case) -> tuple[int, ...]:
+    return tuple(
+        index
+        for index, event in enumerate(case.trace.events)
+        if isinstance(event, Op)
+        and event.phase is Phase.OPTIMIZER
+        and not event.is_on_host
+        and event.name.startswith("aten._foreach_")
+        and base_name(event) not in {*ZEROING, "_foreach_norm"}
+    )
+
+
+def _fused(case: Case, events: tuple[int, ...], name: str) -> Edit | None:
+    """Return the step whose update is one operator over all parameters and their state."""
+    owned = parameters_of(case.trace)
+    parameters: dict[int, TensorSpec] = {}
+    for index in events:
+        inputs = op_at(case.trace, index).inputs
+        parameters |= {tensor.storage: tensor for tensor in inputs if tensor.storage in owned}
+    if not parameters:
+        return None
+    op_name, num_lists, has_steps = _FUSED[name]
+    tensors = tuple(parameters.values())
+    steps = tuple(replace(tensor, shape=(), dtype="float32") for tensor in tensors)
+    fused = replace(
+        op_at(case.trace, events[0]),
+        name=op_name,
+        inputs=tensors * num_lists + (steps if has_steps else ()),
+        outputs=(),
+        attributes={"momentum": 0.9} if name == "SGD" else {},
+    )
+    replaced: dict[int, tuple[Event, ...]] = dict.fromkeys(events, ())
+    return Edit(replaced={**replaced, events[0]: (fused,)})

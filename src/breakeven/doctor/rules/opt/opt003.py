@@ -1,0 +1,84 @@
+"""OPT003: gradients are set to zero instead of being dropped.
+
+What it does:
+    Finds ``zero_grad(set_to_none=False)`` and ``grad.zero_()`` in the step.
+
+Why it costs time:
+    All gradients are written with zeros, and the backward pass reads them to add its own.
+    Dropped gradients are simply replaced.
+
+Evidence:
+    torch changed its default to dropping them in version 2.0 for this reason.
+
+Fix:
+    ``optimizer.zero_grad()``.
+
+    ```python
+    optimizer.zero_grad(set_to_none=False)
+    ```
+
+    ```python
+    optimizer.zero_grad()
+    ```
+
+Known limits:
+    Code that reads ``p.grad`` of parameters without a gradient has to expect None. Parameters
+    that no loss reaches are no longer updated by momentum or decay.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.loop_flow import gradients_of
+from breakeven.doctor.operators import base_name
+from breakeven.doctor.rule import Case, Occurrence, by_line
+from breakeven.doctor.rules.opt.zeroing import ZEROING
+from breakeven.simulate import Edit
+from breakeven.trace import Location, Op, Phase
+
+CAUSE = "ZERO_GRAD"
+
+# Setting so few gradients to zero costs nothing.
+_MIN_GRADIENTS = 4
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    gradients = gradients_of(case.trace)
+    zeroing = [
+        index
+        for index, event in enumerate(case.trace.events)
+        if isinstance(event, Op)
+        and not event.is_on_host
+        and base_name(event) in ZEROING
+        and {tensor.storage for tensor in event.inputs} & gradients
+    ]
+    return tuple(
+        _zeroing(case, location, own)
+        for location, own in by_line(case.trace, zeroing)
+        if len(_zeroed(case, own)) >= _MIN_GRADIENTS
+    )
+
+
+def _zeroed(case: Case, events: tuple[int, ...]) -> set[int]:
+    ops = [event for event in (case.trace.events[i] for i in events) if isinstance(event, Op)]
+    return {tensor.storage for op in ops for tensor in op.inputs}
+
+
+def _zeroing(case: Case, location: Location | None, events: tuple[int, ...]) -> Occurrence:
+    kept = _zeroed(case, events)
+    # Autograd adds into a gradient that is there, and hands over its own where there is none.
+    added = [
+        index
+        for index, event in enumerate(case.trace.events)
+        if isinstance(event, Op)
+        and event.phase is Phase.BACKWARD
+        and base_name(event) == "add_"
+        and event.inputs[0].storage in kept
+    ]
+    return Occurrence(
+        title=f"{len(kept)} gradients are set to zero, and added to, instead of dropped",
+        fix="optimizer.zero_grad(), which drops them: set_to_none=True is the default",
+        evidence=f"{len(events)} operators write zeros to gradients, {len(added)} add to them",
+        location=location,
+        events=(*events, *added),
+        edit=Edit(replaced=dict.fromkeys((*events, *added), ())),
+    )

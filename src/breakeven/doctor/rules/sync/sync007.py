@@ -1,0 +1,84 @@
+"""SYNC007: ``torch.distributions`` checks its arguments on the device.
+
+What it does:
+    Finds waits within ``torch.distributions``: its classes test that every parameter and every
+    value is valid, which is on by default.
+
+Why it costs time:
+    Each test is a few launches and a wait for their result.
+
+Evidence:
+    Libraries for reinforcement learning turn the tests off for speed; in public reports one
+    assigned to the switch instead of calling it, and kept paying for years.
+
+Fix:
+    Turn the tests off for one distribution, or for all of them, once the code is known to be
+    right.
+
+    ```python
+    dist = Categorical(logits=policy(obs))
+    ```
+
+    ```python
+    dist = Categorical(logits=policy(obs), validate_args=False)
+    # or once: torch.distributions.Distribution.set_default_validate_args(False)
+    ```
+
+Known limits:
+    The gain shown is that of the waits alone; the operators of the tests go away too. Waits of
+    methods are told at the line that makes the distribution, where the step shows one.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
+from breakeven.doctor.rules.sync.waits import seen
+from breakeven.doctor.source import Source, dotted_name
+from breakeven.doctor.sync_owner import Wait, waits_of
+from breakeven.simulate import Edit
+from breakeven.trace import Location
+
+CAUSE = "SYNC_DIST"
+
+
+def detect(case: Case) -> tuple[Occurrence, ...]:
+    found = by_line(case.trace, waits_of(case, Wait.DISTRIBUTION))
+    makers = [location for location, _ in found if _makes_distribution(case, location)]
+    grouped: dict[tuple[str, int] | None, tuple[Location | None, list[int]]] = {}
+    for location, events in found:
+        if makers and location not in makers:
+            location = _last_before(case, makers, events[0])
+        key = (location.file, location.line) if location else None
+        grouped.setdefault(key, (location, []))[1].extend(events)
+    return tuple(
+        Occurrence(
+            title="torch.distributions checks its arguments on the GPU, and the host waits "
+            f"{times_per_step(len(events))}",
+            fix="validate_args=False, or Distribution.set_default_validate_args(False) once",
+            evidence=seen(case, tuple(events)),
+            location=location,
+            events=tuple(sorted(events)),
+            edit=Edit(replaced=dict.fromkeys(events, ())),
+        )
+        for location, events in grouped.values()
+    )
+
+
+def _makes_distribution(case: Case, location: Location | None) -> bool:
+    """Return whether the line calls a class, by its name: ``Normal(...)``."""
+    return case.sources.is_at(location, _calls_class)
+
+
+def _calls_class(source: Source, line: int) -> bool:
+    names = (dotted_name(call.func).rpartition(".")[2] for call in source.calls_on(line))
+    return any(name[:1].isupper() for name in names)
+
+
+def _last_before(case: Case, makers: list[Location | None], event: int) -> Location | None:
+    """Return the line that last made a distribution before a position in the step."""
+    lines = {(maker.file, maker.line): maker for maker in makers if maker is not None}
+    for earlier in reversed(case.trace.events[: event + 1]):
+        location = earlier.location
+        if location is not None and (location.file, location.line) in lines:
+            return lines[location.file, location.line]
+    return makers[0]

@@ -1,0 +1,120 @@
+"""What the script times, and the steps within."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from breakeven.doctor.rule import Case
+from breakeven.doctor.source import LOOP_STATEMENTS, Source, spans
+from breakeven.doctor.timing_names import TimingNames, compares_devices
+from breakeven.doctor.timing_use import is_used, iterations
+from breakeven.doctor.timing_walk import (
+    Timed,
+    TimedFile,
+    WorkLines,
+    clock_readers,
+    timed_work,
+)
+from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
+
+
+def measurements(case: Case) -> Iterator[tuple[Source, Timed]]:
+    """Yield what the script times and uses, with work of a device in it."""
+    is_never = NEVER_ON_DEVICE in case.trace.caveats and not compares_devices(case.sources)
+    if not case.trace.uses_device or is_never:
+        return  # a CPU is done when a call returns
+    files = [
+        TimedFile(source, TimingNames.of(source), _lines_of(case, source))
+        for source in case.sources
+    ]
+    readers = clock_readers(files)
+    for file in files:
+        if not file.names.has_clocks and not readers:
+            continue
+        try:
+            found = tuple(timed_work(file, readers))
+        except RecursionError:
+            continue  # an expression nested a thousand times over, as programs write it
+        yield from (
+            (file.source, timed) for timed in found if is_used(timed.ended_in, timed.difference)
+        )
+
+
+def _lines_of(case: Case, source: Source) -> WorkLines:
+    issuing: set[int] = set()
+    waiting: set[int] = set()
+    for event in case.trace.events:
+        lines = [
+            location.line
+            for location in (*case.trace.stack_of(event), event.location)
+            if location is not None and location.file == source.path
+        ]
+        if _waits(event):
+            waiting.update(lines)
+        elif isinstance(event, Op) and not event.is_on_host and event.phase is not Phase.DATA:
+            issuing.update(lines)
+    return WorkLines(
+        issuing=frozenset(issuing | _calls_of_holders(source, issuing)),
+        waiting=frozenset(waiting | _calls_of_holders(source, waiting)),
+    )
+
+
+def _calls_of_holders(source: Source, lines: set[int]) -> set[int]:
+    """Return the lines that call a function which holds one of ``lines``, by its name.
+
+    The recorded steps may be over before the timed ones begin, which call the same.
+    """
+    found: set[int] = set()
+    functions = [
+        node for node in source.nodes(ast.FunctionDef) if isinstance(node, ast.FunctionDef)
+    ]
+    for _ in range(3):  # functions that call functions that work
+        for function in functions:
+            if any(spans(function, line) for line in lines | found):
+                found.update(call.lineno for call in source.calls(function.name))
+    return found
+
+
+def _waits(event: Event) -> bool:
+    return isinstance(event, Sync) or (
+        isinstance(event, Copy) and not event.is_to_device and event.is_blocking
+    )
+
+
+def steps_within(case: Case, source: Source, timed: Timed) -> tuple[int, int | None]:
+    """Return how many loops over steps lie between the readings, and the innermost's iterations."""
+    loops = _loops_within(case, source, timed)
+    if not loops:
+        return 0, None
+    num_steps = iterations(*loops[-1])
+    facts = case.facts.loaders
+    if num_steps is None and facts and facts[0].batch_size:
+        num_steps = facts[0].num_samples // facts[0].batch_size
+    return len(loops), num_steps
+
+
+def _loops_within(case: Case, source: Source, timed: Timed) -> list[tuple[Source, ast.AST]]:
+    """Return the loops between the readings that lead to an update, the outermost first."""
+    own = {id(loop) for loop in timed.loops}
+    loops: list[tuple[Source, ast.AST]] = []
+    is_below = False
+    for location in _way_to_update(case):
+        holder = case.sources.find(location)
+        if holder is None:
+            continue
+        for loop in reversed(holder.loops_around(location.line)):
+            if isinstance(loop, LOOP_STATEMENTS) and (is_below or id(loop) in own):
+                loops.append((holder, loop))
+        # All that the timed lines call lies between the readings.
+        is_below = is_below or (holder is source and location.line in timed.work)
+    return loops
+
+
+def _way_to_update(case: Case) -> tuple[Location, ...]:
+    """Return the user's lines that lead to the first update of the step, the outermost first."""
+    for event in case.trace.events:
+        if isinstance(event, Op) and event.phase is Phase.OPTIMIZER:
+            stack = case.trace.stack_of(event)
+            return stack or ((event.location,) if event.location else ())
+    return ()
