@@ -23,7 +23,7 @@ from breakeven.capture import (
     alternate,
     find_target,
 )
-from breakeven.capture.spawning_launcher import SpawningLauncher
+from breakeven.capture.process.spawning_launcher import SpawningLauncher
 from breakeven.timing import TurnKind
 
 LOOP = """

@@ -62,7 +62,7 @@ def test_helpers_end_with_the_run(
         answer = launcher.run(request_for(HELPERS, *arguments))
         assert isinstance(answer, PlainRun | RunFailure)
         assert getattr(answer, "kind", FailureKind.NO_STEP) is FailureKind.NO_STEP
-        left = [line for line in processes(tag) if "breakeven.capture.server" not in line]
+        left = [line for line in processes(tag) if "breakeven.capture.process.server" not in line]
         name = (tmp_path / "semaphore").read_text().removeprefix("/")
         assert left == []
         assert not Path(f"/dev/shm/sem.{name}").exists()

@@ -61,7 +61,7 @@ print(hasattr(os, "fork"), *processor.found)
 def test_every_module_can_be_imported(hidden: dict[str, str]) -> None:
     done = run("-c", IMPORT_ALL, environment=hidden)
     assert done.returncode == 0, done.stderr
-    assert "breakeven.capture.launcher" in done.stdout.splitlines()
+    assert "breakeven.capture.process.launcher" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("devices",)])

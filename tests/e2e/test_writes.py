@@ -10,7 +10,7 @@ import pytest
 from check_process import SCRIPTS, CheckRun
 
 from breakeven.capture.keep import Keep
-from breakeven.capture.scratch import Scratch
+from breakeven.capture.protect.scratch import Scratch
 from breakeven.trace import WriteProtection
 
 WANTED = "BREAKEVEN_WRITE_PROTECTION"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.capture.end_request import EndRequest as EndRequest
-from breakeven.capture.end_request import become_script as become_script
-from breakeven.capture.end_request import settings_text as settings_text
 from breakeven.capture.keep import KEEP_NOTHING as KEEP_NOTHING
 from breakeven.capture.keep import Keep as Keep
-from breakeven.capture.launcher import Launcher as Launcher
+from breakeven.capture.process.end_request import EndRequest as EndRequest
+from breakeven.capture.process.end_request import become_script as become_script
+from breakeven.capture.process.end_request import settings_text as settings_text
+from breakeven.capture.process.launcher import Launcher as Launcher
+from breakeven.capture.process.script_process import run_on_pretended_gpus as run_on_pretended_gpus
+from breakeven.capture.process.script_process import run_script as run_script
 from breakeven.capture.protocol import Answer as Answer
 from breakeven.capture.protocol import FailureKind as FailureKind
 from breakeven.capture.protocol import HostRun as HostRun
@@ -26,30 +28,28 @@ from breakeven.capture.protocol import Target as Target
 from breakeven.capture.protocol import TargetKind as TargetKind
 from breakeven.capture.protocol import ThreadTrial as ThreadTrial
 from breakeven.capture.protocol import TracedRun as TracedRun
-from breakeven.capture.script_process import run_on_pretended_gpus as run_on_pretended_gpus
-from breakeven.capture.script_process import run_script as run_script
-from breakeven.capture.source_files import file_digest as file_digest
+from breakeven.capture.sessions.source_files import file_digest as file_digest
+from breakeven.capture.sessions.turns import alternate as alternate
 from breakeven.capture.target import find_target as find_target
-from breakeven.capture.turns import alternate as alternate
 
 if TYPE_CHECKING:
     from breakeven.capture.fake_session import FakeSession as FakeSession
     from breakeven.capture.fake_session import FakeStep as FakeStep
     from breakeven.capture.gpu_stand_ins import pretended_gpus as pretended_gpus
-    from breakeven.capture.in_process import Recording as Recording
-    from breakeven.capture.in_process import record_steps as record_steps
-    from breakeven.capture.in_process import time_step as time_step
-    from breakeven.capture.in_process import trace_step as trace_step
+    from breakeven.capture.sessions.in_process import Recording as Recording
+    from breakeven.capture.sessions.in_process import record_steps as record_steps
+    from breakeven.capture.sessions.in_process import time_step as time_step
+    from breakeven.capture.sessions.in_process import trace_step as trace_step
 
 # These run in the caller's process and need torch there; the command line does not.
 _MODULES = {
     "FakeSession": "fake_session",
     "FakeStep": "fake_session",
     "pretended_gpus": "gpu_stand_ins",
-    "Recording": "in_process",
-    "record_steps": "in_process",
-    "time_step": "in_process",
-    "trace_step": "in_process",
+    "Recording": "sessions.in_process",
+    "record_steps": "sessions.in_process",
+    "time_step": "sessions.in_process",
+    "trace_step": "sessions.in_process",
 }
 
 

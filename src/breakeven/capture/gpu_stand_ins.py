@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from breakeven.capture.as_main import run_as_main
 from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.process.as_main import run_as_main
 from breakeven.capture.refusing_recorder import RefusingRecorder
 from breakeven.errors import UsageError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from breakeven.capture import answer_pipe
-from breakeven.capture.answer_pipe import AnswerPipe
+from breakeven.capture.process import answer_pipe
+from breakeven.capture.process.answer_pipe import AnswerPipe
 from breakeven.capture.protocol import CUT_OFF_STATUS, Message, StepCount
 
 

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from breakeven.capture import FailureKind, RunFailure, child_run
-from breakeven.capture.child_run import ChildRun
+from breakeven.capture import FailureKind, RunFailure
+from breakeven.capture.process import child_run
+from breakeven.capture.process.child_run import ChildRun
 
 
 class Ended(BaseException):

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from breakeven.capture import PlainRun
 from breakeven.capture.cuda_names import is_cuda
-from breakeven.capture.gpu_here import gpu_here, gpu_name, gpu_peak_bytes
-from breakeven.capture.in_process import _request
-from breakeven.capture.plain_session import PlainSession
 from breakeven.capture.redirect import redirect_cuda_to_cpu
+from breakeven.capture.sessions.gpu_here import gpu_here, gpu_name, gpu_peak_bytes
+from breakeven.capture.sessions.in_process import _request
+from breakeven.capture.sessions.plain import PlainSession
 from breakeven.measure import GpuClock
 
 
@@ -58,7 +58,7 @@ def test_a_gpu_has_the_name_and_the_memory_that_torch_tells(
     there: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there("cuda", "xpu", "mps")
-    monkeypatch.setattr("breakeven.capture.gpu_here.cpu_name", lambda: "Apple M2")
+    monkeypatch.setattr("breakeven.capture.sessions.gpu_here.cpu_name", lambda: "Apple M2")
     monkeypatch.setattr(torch.version, "hip", None)
     assert [gpu_name(kind) for kind in ("cuda", "xpu", "mps")] == [
         "Made-up cuda", "Made-up xpu", "Apple M2 GPU",
@@ -101,7 +101,7 @@ def test_steps_on_a_gpu_wait_for_it_at_their_ends(
 ) -> None:
     waits = there(kind)
     # Tensors there can be no more than said to be there.
-    monkeypatch.setattr("breakeven.capture.plain_session.is_on", lambda where, _: where == kind)
+    monkeypatch.setattr("breakeven.capture.sessions.plain.is_on", lambda where, _: where == kind)
     run = train(session_on_gpu())
     assert run is not None
     assert run.processor == gpu_name(kind)
@@ -144,9 +144,9 @@ def test_a_run_for_the_cpu_finds_no_gpu(device: str, found: str) -> None:
     text = f"""
 import torch
 torch.backends.mps.is_available = lambda: True
-from breakeven.capture.end_request import EndRequest
-from breakeven.capture.gpu_here import gpu_here
-from breakeven.capture.run_to_end import _RunToEnd
+from breakeven.capture.process.end_request import EndRequest
+from breakeven.capture.sessions.gpu_here import gpu_here
+from breakeven.capture.process.run_to_end import _RunToEnd
 from breakeven.trace import Configuration
 request = EndRequest(is_module=False, device={device!r}, has_cuda=False,
                      configuration=Configuration(), num_steps=0, is_quiet=True)

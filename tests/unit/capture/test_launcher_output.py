@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from breakeven.capture.script_output import ScriptOutput
+from breakeven.capture.process.script_output import ScriptOutput
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import Launcher
-from breakeven.capture import launcher as launching
+from breakeven.capture.process import launcher as launching
 from breakeven.errors import BreakevenError
 
 

@@ -11,13 +11,9 @@ from typing import Any
 
 import pytest
 
-from breakeven.capture import end_request
-from breakeven.capture.end_request import EndRequest, become_script
-from breakeven.capture.process_tree import (
-    OF_ITS_OWN,
-    end_all_with_this_process,
-    end_tree,
-)
+from breakeven.capture.process import end_request
+from breakeven.capture.process.end_request import EndRequest, become_script
+from breakeven.capture.process.process_tree import OF_ITS_OWN, end_all_with_this_process, end_tree
 from breakeven.trace import Configuration
 
 # It prints the id of a process that it starts, and waits for it.

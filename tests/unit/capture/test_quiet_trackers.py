@@ -69,7 +69,7 @@ PACKAGES = {
 START = """
 import json, sys
 from pathlib import Path
-from breakeven.capture.quiet_trackers import QuietTrackers
+from breakeven.capture.protect.quiet_trackers import QuietTrackers
 
 trackers = QuietTrackers(Path("/scratch"))
 trackers.enter()

@@ -11,7 +11,7 @@ import pytest
 
 from breakeven.capture import FailureKind, RunFailure, alternate
 from breakeven.capture.protocol import Answer
-from breakeven.capture.turns import TurnClock, Turns
+from breakeven.capture.sessions.turns import TurnClock, Turns
 from breakeven.timing import TurnKind
 from factories.scripted_clock import ScriptedClock
 
@@ -42,7 +42,7 @@ def test_a_clock_stands_still_while_the_other_run_has_its_turn(
     kind: TurnKind, turn_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0]
-    monkeypatch.setattr("breakeven.capture.turns.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("breakeven.capture.sessions.turns.perf_counter_ns", lambda: now[0])
     turn_read, turn_write = os.pipe()
     answer_read, answer_write = os.pipe()
     turns = Turns(turn_read, lambda _: os.write(answer_write, b"."), kind)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from torch import nn
 
 from breakeven.capture import trace_step
-from breakeven.capture.phase_watch import PhaseWatch
 from breakeven.capture.recorder import _is_repeatable
+from breakeven.capture.sessions.phase_watch import PhaseWatch
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec, find_device
 from breakeven.simulate import (

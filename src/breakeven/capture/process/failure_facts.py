@@ -19,7 +19,7 @@ from breakeven.capture.location import (
 from breakeven.capture.protocol import FailureKind, RunFailure
 from breakeven.trace import Location
 
-_FOLDER = Path(__file__).resolve().parents[2]
+_FOLDER = Path(__file__).resolve().parents[3]
 # The end of a traceback tells most, and the beginning of a message: torch's may list all backends.
 _MAX_TRACEBACK = 6_000
 # Of a recursion a million calls deep, all but the last would take minutes to format.

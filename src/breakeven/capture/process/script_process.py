@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from breakeven.capture.descendants import RUN_VARIABLE, end_run
-from breakeven.capture.process_tree import OF_ITS_OWN, end_tree
+from breakeven.capture.process.descendants import RUN_VARIABLE, end_run
+from breakeven.capture.process.process_tree import OF_ITS_OWN, end_tree
 from breakeven.errors import BreakevenError, ScriptError
 
 _KEPT_CHARACTERS = 4_000

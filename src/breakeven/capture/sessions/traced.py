@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
-from breakeven.capture.backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture.call_watch import CallWatch
 from breakeven.capture.cuda_graphs import CudaGraphs
 from breakeven.capture.device_map import DEVICE, HOST, DeviceMap
@@ -24,7 +23,8 @@ from breakeven.capture.optimizer_hooks import OptimizerHooks
 from breakeven.capture.pretended_cuda import pretended_cuda
 from breakeven.capture.protocol import Boundary, RunRequest, TracedRun
 from breakeven.capture.recorder import StepRecorder
-from breakeven.capture.source_files import mentions_cuda, source_texts
+from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.sessions.source_files import mentions_cuda, source_texts
 from breakeven.capture.step_tracer import StepTracer
 from breakeven.capture.unrecorded import without_modes
 from breakeven.capture.update_watch import UpdateWatch

@@ -12,10 +12,11 @@ import numpy.ma  # noqa: F401 - what takes a median needs it, when a script may 
 import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 
-from breakeven.capture.child_run import ChildRun
-from breakeven.capture.failure_facts import internal_failure
-from breakeven.capture.gpu_here import gpu_here
 from breakeven.capture.keep import Keep
+from breakeven.capture.process.child_run import ChildRun
+from breakeven.capture.process.failure_facts import internal_failure
+from breakeven.capture.protect.quiet_trackers import QuietTrackers
+from breakeven.capture.protect.scratch import Layer
 from breakeven.capture.protocol import (
     Ended,
     HostRequest,
@@ -25,9 +26,8 @@ from breakeven.capture.protocol import (
     RunFailure,
     Started,
 )
-from breakeven.capture.quiet_trackers import QuietTrackers
-from breakeven.capture.scratch import Layer
-from breakeven.capture.turns import can_take_long_turns
+from breakeven.capture.sessions.gpu_here import gpu_here
+from breakeven.capture.sessions.turns import can_take_long_turns
 from breakeven.errors import Caveat
 from breakeven.measure import OtherLoad, measure_host
 from breakeven.processor import cpu_name

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from breakeven.capture.after_import import call_after_import
 from breakeven.capture.location import is_user_file
-from breakeven.capture.trackers import FOLDER, TELEMETRY, TRACKERS, Tracker
+from breakeven.capture.process.after_import import call_after_import
+from breakeven.capture.protect.trackers import FOLDER, TELEMETRY, TRACKERS, Tracker
 
 _Function = Callable[..., Any]
 _ANY_NAME = inspect.Parameter.VAR_KEYWORD

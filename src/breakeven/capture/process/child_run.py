@@ -19,14 +19,12 @@ from typing import Any, NoReturn
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.answer_pipe import AnswerPipe
-from breakeven.capture.as_main import fresh_main, put_folder_first, run_as_main
-from breakeven.capture.failure_facts import failure_in_frame, failure_of, internal_failure
 from breakeven.capture.location import locate
-from breakeven.capture.numbers_session import NumbersSession
-from breakeven.capture.plain_session import PlainSession
-from breakeven.capture.probe_session import ProbeSession
-from breakeven.capture.process_watch import ProcessWatch
+from breakeven.capture.process.answer_pipe import AnswerPipe
+from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
+from breakeven.capture.process.failure_facts import failure_in_frame, failure_of, internal_failure
+from breakeven.capture.process.process_watch import ProcessWatch
+from breakeven.capture.protect.quiet_trackers import QuietTrackers
 from breakeven.capture.protocol import (
     FailureKind,
     RunFailure,
@@ -36,9 +34,11 @@ from breakeven.capture.protocol import (
     TargetKind,
     Trackers,
 )
-from breakeven.capture.quiet_trackers import QuietTrackers
-from breakeven.capture.traced_session import TracedSession
-from breakeven.capture.turns import Turns
+from breakeven.capture.sessions.numbers import NumbersSession
+from breakeven.capture.sessions.plain import PlainSession
+from breakeven.capture.sessions.probe import ProbeSession
+from breakeven.capture.sessions.traced import TracedSession
+from breakeven.capture.sessions.turns import Turns
 from breakeven.configure import Patches, keep_freed_memory
 from breakeven.timing import TurnKind
 from breakeven.units import NS_PER_S

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from breakeven.capture.keep import Keep
-from breakeven.capture.overlay import Overlay
-from breakeven.capture.overlay_writes import overlay_writes
+from breakeven.capture.protect.overlay import Overlay
+from breakeven.capture.protect.overlay_writes import overlay_writes
+from breakeven.capture.protect.redirected_paths import redirected_writes
 from breakeven.capture.protocol import HostRequest, Request, Target
-from breakeven.capture.redirected_paths import redirected_writes
 from breakeven.trace import FileWrites, WriteProtection
 
 # Of the files that a run writes, so many are told by name.
@@ -128,7 +128,7 @@ class Layer:
         if self.protection is WriteProtection.OVERLAY:
             Overlay(self._folder, self._kept, self._used).enter()
         elif self.protection is WriteProtection.REDIRECTED:
-            from breakeven.capture.redirected_files import RedirectedFiles
+            from breakeven.capture.protect.redirected_files import RedirectedFiles
 
             sys.dont_write_bytecode = True
             RedirectedFiles(self._folder, (*self._kept, self._folder.parent)).enter()

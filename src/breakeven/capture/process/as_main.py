@@ -12,9 +12,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from breakeven.capture.script_modules import set_aside_for
+from breakeven.capture.process.script_modules import set_aside_for
 
-_OUR_FOLDER = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+_OUR_FOLDER = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 # What runs on the way to the user's first line.
 _MACHINERY = ("<frozen ", runpy.__file__, str(Path(__file__).resolve()))
 

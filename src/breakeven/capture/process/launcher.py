@@ -17,8 +17,10 @@ from typing import Any
 
 import msgspec
 
-from breakeven.capture.descendants import RUN_VARIABLE, end_run
 from breakeven.capture.keep import KEEP_NOTHING, Keep
+from breakeven.capture.process.descendants import RUN_VARIABLE, end_run
+from breakeven.capture.process.script_output import ScriptOutput
+from breakeven.capture.process.script_terminal import ScriptTerminal, user_terminal_size
 from breakeven.capture.protocol import (
     CUT_OFF_STATUS,
     Answer,
@@ -40,8 +42,6 @@ from breakeven.capture.protocol import (
     TracedRun,
     Trackers,
 )
-from breakeven.capture.script_output import ScriptOutput
-from breakeven.capture.script_terminal import ScriptTerminal, user_terminal_size
 from breakeven.errors import BreakevenError
 from breakeven.timing import TurnKind
 from breakeven.trace import FileWrites
@@ -72,7 +72,9 @@ class Launcher:
         """Choose as `pathlib.Path` does: by what the system can do."""
         if _can_fork():
             return super().__new__(cls)
-        from breakeven.capture.spawning_launcher import SpawningLauncher  # is a launcher itself
+        from breakeven.capture.process.spawning_launcher import (
+            SpawningLauncher,  # is a launcher itself
+        )
 
         return object.__new__(SpawningLauncher)
 
@@ -93,7 +95,7 @@ class Launcher:
                 # No file in the current folder takes the place of a module of Python's or torch's.
                 "-P",
                 "-m",
-                "breakeven.capture.server",
+                "breakeven.capture.process.server",
                 str(request_read),
                 str(answer_write),
                 str(turn_read),

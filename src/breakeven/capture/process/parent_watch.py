@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from breakeven.capture.scratch import remove_tree
+from breakeven.capture.protect.scratch import remove_tree
 
 _POLL_S = 0.1
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from breakeven.capture.phase_watch import PhaseWatch
 from breakeven.capture.protocol import ThreadTrial
-from breakeven.capture.stack_samples import StackSamples, other_work_of
+from breakeven.capture.sessions.phase_watch import PhaseWatch
+from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
 from breakeven.configure import Patches
 from breakeven.measure import StepTimer
 from breakeven.processor import num_physical_cores

@@ -1,6 +1,6 @@
 """One run in a process of its own that imports torch anew, where processes cannot be forked.
 
-Started as ``python -P -m breakeven.capture.spawned_run KIND KEEP``. With ``ready`` it says
+Started as ``python -P -m breakeven.capture.process.spawned_run KIND KEEP``. With ``ready`` it says
 ``Ready``, and ends. With ``run`` it says ``Started`` and reads a request from its standard input;
 the turns of a run that takes turns come there too, and with the end of the input everything ends,
 since the parent is gone. Messages go to standard output, and what the script prints to standard
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from breakeven.capture.process_tree import end_all_with_this_process
+from breakeven.capture.process.process_tree import end_all_with_this_process
 from breakeven.errors import Caveat
 
 _SPAWNED = Caveat(
@@ -36,11 +36,11 @@ def main() -> None:
     end_all_with_this_process()
     request_fd, answer_fd = _take_streams()
     # What torch prints while it is imported is no answer.
-    from breakeven.capture.answer_request import answer, ready, send
     from breakeven.capture.device_functions import device_functions
     from breakeven.capture.keep import Keep
+    from breakeven.capture.process.answer_request import answer, ready, send
+    from breakeven.capture.protect.scratch import Scratch
     from breakeven.capture.protocol import Request, Started
-    from breakeven.capture.scratch import Scratch
 
     if sys.argv[1] == "ready":
         send(answer_fd, ready((_SPAWNED,)))

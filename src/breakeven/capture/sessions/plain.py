@@ -10,19 +10,19 @@ from statistics import median
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.backward_calls import BackwardCall, BackwardCalls
 from breakeven.capture.cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
-from breakeven.capture.gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
 from breakeven.capture.loader_watch import LoaderWatch
 from breakeven.capture.optimizer_hooks import OptimizerHooks
-from breakeven.capture.phase_watch import PhaseWatch
 from breakeven.capture.protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture.redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
-from breakeven.capture.source_files import user_sources
-from breakeven.capture.stack_samples import StackSamples, other_work_of
-from breakeven.capture.thread_trials import ThreadTrials
-from breakeven.capture.turns import TurnClock, Turns
-from breakeven.capture.warning_watch import WarningWatch
+from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.sessions.gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
+from breakeven.capture.sessions.phase_watch import PhaseWatch
+from breakeven.capture.sessions.source_files import user_sources
+from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
+from breakeven.capture.sessions.thread_trials import ThreadTrials
+from breakeven.capture.sessions.turns import TurnClock, Turns
+from breakeven.capture.sessions.warning_watch import WarningWatch
 from breakeven.configure import configured
 from breakeven.errors import Caveat
 from breakeven.measure import (

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from breakeven.capture.redirected_paths import RedirectedPaths
+from breakeven.capture.protect.redirected_paths import RedirectedPaths
 
 _Function = Callable[..., Any]
 

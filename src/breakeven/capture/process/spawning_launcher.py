@@ -16,19 +16,19 @@ from typing import Any
 
 import msgspec
 
-from breakeven.capture.descendants import end_run
 from breakeven.capture.keep import KEEP_NOTHING, Keep
-from breakeven.capture.launcher import (
+from breakeven.capture.process.descendants import end_run
+from breakeven.capture.process.launcher import (
     GRACE_S,
     MESSAGES,
     START_LIMIT_S,
     Launcher,
     run_environment,
 )
-from breakeven.capture.process_tree import OF_ITS_OWN, end_tree
+from breakeven.capture.process.process_tree import OF_ITS_OWN, end_tree
+from breakeven.capture.process.script_output import ScriptOutput
+from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
 from breakeven.capture.protocol import Answer, Ended, Ready, Request, Started
-from breakeven.capture.scratch import Layer, Scratch, remove_tree
-from breakeven.capture.script_output import ScriptOutput
 from breakeven.trace import FileWrites
 
 _OUTPUT_LIMIT_S = 0.5
@@ -116,7 +116,7 @@ class _SpawnedRun:
         self.process = subprocess.Popen(
             # -P: no file in the current folder takes the place of a module of Python's or torch's.
             [
-                *(sys.executable, "-P", "-m", "breakeven.capture.spawned_run", kind),
+                *(sys.executable, "-P", "-m", "breakeven.capture.process.spawned_run", kind),
                 msgspec.json.encode(keep).decode(),
             ],
             stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ import msgspec
 
 from breakeven.trace import Configuration
 
-_RUNNER = "breakeven.capture.run_to_end"
+_RUNNER = "breakeven.capture.process.run_to_end"
 
 
 class EndRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Run the user's script to its end under a configuration, in place of plain Python.
 
-Started as ``python -P -m breakeven.capture.run_to_end REQUEST TARGET [ARGUMENT ...]`` by replacing
-the process of the command: standard streams, process id, signals and exit status are the script's
-own, and nobody is left behind to outlive it.
+Started as ``python -P -m breakeven.capture.process.run_to_end REQUEST TARGET [ARGUMENT ...]`` by
+replacing the process of the command: standard streams, process id, signals and exit status are the
+script's own, and nobody is left behind to outlive it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from breakeven.capture.after_import import call_after_import
-from breakeven.capture.as_main import run_as_main
-from breakeven.capture.end_request import EndRequest, settings_text
-from breakeven.capture.live_line import LiveLine, StepCounter
-from breakeven.capture.script_modules import put_back
+from breakeven.capture.process.after_import import call_after_import
+from breakeven.capture.process.as_main import run_as_main
+from breakeven.capture.process.end_request import EndRequest, settings_text
+from breakeven.capture.process.live_line import LiveLine, StepCounter
+from breakeven.capture.process.script_modules import put_back
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
 
@@ -64,8 +64,8 @@ class _RunToEnd:
 
             from breakeven.capture.cuda_api import hide_other_gpus
             from breakeven.capture.cuda_graphs import CudaGraphs
-            from breakeven.capture.gpu_here import gpu_here
             from breakeven.capture.redirect import redirect_cuda_to_cpu
+            from breakeven.capture.sessions.gpu_here import gpu_here
             from breakeven.configure import Patches, configured
 
         request = self._request

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from time import monotonic, sleep
 
-from breakeven.capture.script_terminal import ScriptTerminal
+from breakeven.capture.process.script_terminal import ScriptTerminal
 
 _KEPT_OUTPUT_BYTES = 16_384
 # How often a script that waits for input is looked after.

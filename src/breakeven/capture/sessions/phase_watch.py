@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from breakeven.capture.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
 from breakeven.measure import own_time_ns
 from breakeven.timing import StepPhases
 

@@ -1,6 +1,6 @@
 """The process that imports torch once and forks a fresh child for every run.
 
-Started as ``python -P -m breakeven.capture.server``; reads requests from the file descriptor in
+Started as ``python -P -m breakeven.capture.process.server``; reads requests from the descriptor in
 ``sys.argv[1]``, and hands to the children ``sys.argv[2]`` for their answers and ``sys.argv[3]`` for
 the turns of those that take turns with another run. ``sys.argv[4]`` says what of their side effects
 is real. It never runs code of the user, so every child starts from the same clean state without
@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from breakeven.capture.parent_watch import ParentWatch, end_at_once
+from breakeven.capture.process.parent_watch import ParentWatch, end_at_once
 
 # What follows takes seconds, and many more where the disk is slow.
 _watch = ParentWatch(int(sys.argv[1]))
@@ -26,13 +26,13 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import msgspec
 
-from breakeven.capture.answer_request import answer, ready, send
-from breakeven.capture.descendants import adopt_orphans, end_descendants, end_with_parent
 from breakeven.capture.device_functions import device_functions
 from breakeven.capture.keep import Keep
+from breakeven.capture.process.answer_request import answer, ready, send
+from breakeven.capture.process.descendants import adopt_orphans, end_descendants, end_with_parent
+from breakeven.capture.process.script_terminal import TerminalState
+from breakeven.capture.protect.scratch import Layer, Scratch
 from breakeven.capture.protocol import Ended, Request, Started
-from breakeven.capture.scratch import Layer, Scratch
-from breakeven.capture.script_terminal import TerminalState
 
 _POLL_S = 0.02
 

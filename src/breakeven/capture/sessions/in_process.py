@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from breakeven.capture.plain_session import PlainSession
 from breakeven.capture.protocol import PlainRun, RunRequest, Target, TargetKind, TracedRun
-from breakeven.capture.traced_session import TracedSession
+from breakeven.capture.sessions.plain import PlainSession
+from breakeven.capture.sessions.traced import TracedSession
 from breakeven.errors import BreakevenError
 from breakeven.trace import StepTrace
 

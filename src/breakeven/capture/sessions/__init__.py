@@ -1,0 +1,1 @@
+"""What is around a script while it runs: each kind of run is a session."""
