@@ -6,9 +6,9 @@ from textwrap import dedent
 
 from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.doctor.rules import all_rules
-from breakeven.doctor.source import Sources
 from breakeven.errors import Caveat
 from breakeven.simulate import build_program, predict_steps
+from breakeven.source import Sources
 from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts
 

@@ -11,8 +11,8 @@ import msgspec
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor.rule import Case, Occurrence, Rule
-from breakeven.doctor.source import Sources
 from breakeven.simulate import WhatIf, build_program, predict_steps
+from breakeven.source import Sources
 from breakeven.timing import CpuFacts
 from breakeven.trace import (
     Event,

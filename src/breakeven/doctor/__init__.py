@@ -9,5 +9,5 @@ from breakeven.doctor.rule import KnownGain as KnownGain
 from breakeven.doctor.rule import Occurrence as Occurrence
 from breakeven.doctor.rule import Rule as Rule
 from breakeven.doctor.rules import all_rules as all_rules
-from breakeven.doctor.source import Sources as Sources
 from breakeven.simulate import Finding as Finding
+from breakeven.source import Sources as Sources

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from breakeven.doctor.events import line_of
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import dotted_name
+from breakeven.source import dotted_name
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync
 
 # Wraps data of Python or NumPy in a tensor.

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from breakeven.doctor.source import (
+from breakeven.source import (
     DEFINITIONS,
     LOOP_STATEMENTS,
     Source,

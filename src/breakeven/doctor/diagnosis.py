@@ -9,7 +9,6 @@ from breakeven.doctor.framework import frames_below
 from breakeven.doctor.framework_fixes import fix_of
 from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.doctor.rules import all_rules
-from breakeven.doctor.source import Sources
 from breakeven.simulate import (
     CostModel,
     Finding,
@@ -21,6 +20,7 @@ from breakeven.simulate import (
     build_program,
     predict_steps,
 )
+from breakeven.source import Sources
 from breakeven.timing import CpuFacts
 from breakeven.trace import ScaledTrace, StepTrace
 

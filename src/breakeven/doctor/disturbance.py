@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.diagnosis import Diagnosed, diagnose, is_worth_it
-from breakeven.doctor.source import Sources
 from breakeven.errors import Caveat
 from breakeven.simulate import CostModel
+from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts, Estimate
 from breakeven.trace import Event, HostWork, Op, RunFacts, ScaledTrace, StepTrace
 

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import Source, dotted_name
 from breakeven.doctor.source_lines import calls_in, recorded_calls
+from breakeven.source import Source, dotted_name
 from breakeven.trace import Location
 
 _DOUBLE_NAMES = frozenset(("float64", "double", "DoubleTensor", "Float64", "complex128", "cdouble"))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import COMPREHENSIONS, LOOP_STATEMENTS, Source, dotted_name
+from breakeven.source import COMPREHENSIONS, LOOP_STATEMENTS, Source, dotted_name
 from breakeven.trace import LoaderFacts, Location
 
 _FETCHES = ("__getitem__", "__getitems__", "__iter__", "__next__")

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replaced
 
 from breakeven.doctor.events import copy_at
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import Function, Source
+from breakeven.source import Function, Source
 from breakeven.trace import Event, HostArray, HostWork, Location, Op, TensorSpec
 
 # Calls that change the place or the type of numbers, and nothing that differs between epochs.

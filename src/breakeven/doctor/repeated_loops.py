@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from breakeven.doctor.operators import is_in_place
-from breakeven.doctor.source import Loop, Sources
+from breakeven.source import Loop, Sources
 from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace
 
 # Fewer repetitions than this are a handful that nobody would rewrite.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.doctor.source import Sources
 from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPrediction
+from breakeven.source import Sources
 from breakeven.timing import CpuFacts
 from breakeven.trace import Location, RunFacts, ScaledTrace, StepTrace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from breakeven.doctor.source import DEFINITIONS, LOOP_STATEMENTS, Source, dotted_name
+from breakeven.source import DEFINITIONS, LOOP_STATEMENTS, Source, dotted_name
 
 # What makes a number or a tensor without history of a tensor.
 _DETACHING = frozenset({

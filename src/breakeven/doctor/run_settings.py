@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import Source, dotted_name, keyword
+from breakeven.source import Source, dotted_name, keyword
 from breakeven.trace import Location
 
 _STARTS = (".fit", ".train")

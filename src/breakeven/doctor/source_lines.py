@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import Source, Sources, dotted_name, keyword
+from breakeven.source import Source, Sources, dotted_name, keyword
 from breakeven.trace import Call, Location, Op
 
 # Dimensions of a layer, as written: those that are plain numbers, by position in its call.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import cast
 
-from breakeven.doctor.source import Source, dotted_name, spans
+from breakeven.source import Source, dotted_name, spans
 
 _CLOCKS = frozenset({
     "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from breakeven.doctor.source import Source, Sources, dotted_name, is_constant, keyword
+from breakeven.source import Source, Sources, dotted_name, is_constant, keyword
 
 _CLOCKS = frozenset({
     "time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",

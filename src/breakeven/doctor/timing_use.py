@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from breakeven.doctor.source import LOOP_STATEMENTS, Source, dotted_name
 from breakeven.doctor.timing_walk import Timed
+from breakeven.source import LOOP_STATEMENTS, Source, dotted_name
 
 # Dividing by these turns one unit into another.
 _UNITS = frozenset({60, 3600, 1000, 1_000_000, 1_000_000_000})

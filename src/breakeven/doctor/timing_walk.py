@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from breakeven.doctor.source import DEFINITIONS, LOOP_STATEMENTS, Source, dotted_name
 from breakeven.doctor.timing_names import TimingNames
+from breakeven.source import DEFINITIONS, LOOP_STATEMENTS, Source, dotted_name
 
 _Loop = ast.For | ast.AsyncFor | ast.While
 # Loops within each other that are gone through twice.

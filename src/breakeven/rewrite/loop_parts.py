@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from breakeven.rewrite.loop_optimizer import (
-    built_for,
-    built_optimizers,
-    ensure_one_optimizer,
-    ensure_same_model,
-    updated_model,
-    updating_optimizer,
-)
-from breakeven.rewrite.outer_call import OuterCall, find_outer_call
-from breakeven.rewrite.python_names import (
-    Loop,
-    NotMatchedError,
-    dotted,
-    enclosing,
-)
+from breakeven.rewrite.loop_optimizer import Optimizers
+from breakeven.rewrite.outer_call import Loop, OuterCall, find_outer_call, loops_around
+from breakeven.source import NoEditError, SyntaxTree, nodes_in, plain_name, spans
 
 # Scripts that do these look into a step, or change how it is run, in ways that one call of a
 # compiled step does not allow.
-_FORBIDDEN_ATTRIBUTES = {
+_FORBIDDEN = {
     "grad": "reads gradients, which a compiled step does not leave behind",
     "grad_fn": "looks at the graph of gradients",
     "retain_grad": "reads gradients, which a compiled step does not leave behind",
@@ -61,9 +49,8 @@ class StepParts:
         loops: That loop and those around it, from within, of the same function.
         backward: The statement that calls ``backward()``.
         loss: What it is called on.
-        backward_position: Of that statement in ``block``.
-        update_position: Of the update.
-        model: As the source names it.
+        update: The statement that updates.
+        model: As the source calls it: ``self.model``.
         optimizer: Likewise.
         max_norm: What gradients are clipped to; None for no clipping.
         outer: Where a loop elsewhere calls the function of these loops; None where none does.
@@ -74,8 +61,7 @@ class StepParts:
     loops: tuple[Loop, ...]
     backward: ast.stmt
     loss: ast.expr
-    backward_position: int
-    update_position: int
+    update: ast.stmt
     model: str
     optimizer: str
     max_norm: ast.expr | None
@@ -83,135 +69,120 @@ class StepParts:
     own: Sequence[ast.stmt]
 
 
-def find_parts(
-    tree: ast.Module, parents: Mapping[ast.AST, ast.AST], backward_line: int | None
-) -> StepParts:
+def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
     """Return the parts of the training step of a script.
 
     Args:
-        tree: The script.
-        parents: The node around each node of it.
+        script: The script.
         backward_line: Line of the call of ``backward()``; None where it is not known.
 
     Raises:
-        NotMatchedError: There is none, or one that is not known to be safe to change.
+        NoEditError: There is none, or one that is not known to be safe to change.
     """
-    _ensure_plain(tree)
-    call = _backward_call(tree, parents, backward_line)
-    backward = parents[call]
-    assert isinstance(call.func, ast.Attribute)
-    if not isinstance(backward, ast.Expr) or call.args or call.keywords:
-        raise NotMatchedError(f"line {call.lineno} calls backward() with arguments")
-    loops, outer = _loops_around(backward, tree, parents)
+    _ensure_plain(script)
+    backward, loss = _backward(script, backward_line)
+    loops, outer = _loops_around(backward, script)
     for loop in (loops[-1], *(() if outer is None else (outer.loops[-1],))):
         _ensure_lasting_model(loop)
     block = loops[0].body
     position = block.index(backward)
     cleared = _method_calls(block, "zero_grad")
     updates = _method_calls(block[position + 1 :], "step")
-    optimizers = dict(built_optimizers(tree))
-    optimizer = updating_optimizer(updates, cleared, optimizers, backward)
-    update = updates[optimizer][0]
-    model = updated_model(optimizer, optimizers, loops[0], tree, parents)
+    optimizers = Optimizers(script)
+    optimizer = optimizers.updating(updates, cleared, backward)
+    model = optimizers.model_of(optimizer, loops[0])
     if outer is not None:
-        ensure_same_model(model, optimizer, outer, optimizers)
-    ensure_one_optimizer(updates, cleared, built_for(tree, optimizer), optimizer, model)
-    update_position = block.index(update)
-    clip = next(
-        (s for s in block[position + 1 : update_position] if _clip_call(s) is not None), None
-    )
+        optimizers.ensure_same_model(model, optimizer, outer)
+    optimizers.ensure_only(optimizer, model, updates, cleared)
+    update = updates[optimizer][0]
+    between = block[position + 1 : block.index(update)]
+    clips = [(statement, call) for statement in between if (call := _clip_call(statement))][:1]
     clearing = [statement for statements in cleared.values() for statement in statements]
     for statement in clearing:
-        if position < block.index(statement) < update_position:
-            raise NotMatchedError(f"line {statement.lineno} clears gradients before they are used")
+        if statement in between:
+            raise NoEditError(f"line {statement.lineno} clears gradients before they are used")
     return StepParts(
         block=block,
         loops=loops,
         backward=backward,
-        loss=call.func.value,
-        backward_position=position,
-        update_position=update_position,
+        loss=loss,
+        update=update,
         model=model,
         optimizer=optimizer,
-        max_norm=None if clip is None else _max_norm(clip, model),
+        max_norm=_max_norm(clips[0][1], model) if clips else None,
         outer=outer,
-        own=[*clearing, backward, update, *([] if clip is None else [clip])],
+        own=[*clearing, backward, update, *(statement for statement, _ in clips)],
     )
 
 
-def _ensure_plain(tree: ast.Module) -> None:
-    for part in ast.walk(tree):
-        name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")
-        if isinstance(part, ast.Attribute | ast.Name) and name in _FORBIDDEN_ATTRIBUTES:
-            if isinstance(part, ast.Name) and name == "grad":
-                continue
-            raise NotMatchedError(f"line {part.lineno} {_FORBIDDEN_ATTRIBUTES[name]}")
-        if name == "compile" and isinstance(part, ast.Attribute) and dotted(part) != "re.compile":
-            raise NotMatchedError(f"line {part.lineno} compiles by itself")
+def _ensure_plain(script: SyntaxTree) -> None:
+    for part in script.nodes(ast.Attribute, ast.Name):
+        is_attribute = isinstance(part, ast.Attribute)
+        name = part.attr if is_attribute else part.id
+        if name in _FORBIDDEN and (is_attribute or name != "grad"):
+            raise NoEditError(f"line {part.lineno} {_FORBIDDEN[name]}")
+        if is_attribute and name == "compile" and plain_name(part) != "re.compile":
+            raise NoEditError(f"line {part.lineno} compiles by itself")
 
 
 def _ensure_lasting_model(loop: Loop) -> None:
-    for part in ast.walk(loop):
-        if isinstance(part, ast.Attribute) and part.attr in _CHANGES_MODEL:
-            raise NotMatchedError(
-                f"line {part.lineno} {_CHANGES_MODEL[part.attr]} while the loop runs"
-            )
+    for part in nodes_in(loop, ast.Attribute):
+        if part.attr in _CHANGES_MODEL:
+            raise NoEditError(f"line {part.lineno} {_CHANGES_MODEL[part.attr]} while the loop runs")
 
 
-def _backward_call(
-    tree: ast.Module, parents: Mapping[ast.AST, ast.AST], line: int | None
-) -> ast.Call:
+def _backward(script: SyntaxTree, line: int | None) -> tuple[ast.stmt, ast.expr]:
+    """Return the one statement that calls ``backward()``, and on what."""
     calls = [
-        part
-        for part in ast.walk(tree)
-        if isinstance(part, ast.Call)
-        and isinstance(part.func, ast.Attribute)
-        and part.func.attr == "backward"
+        (call, call.func.value)
+        for call in script.nodes(ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
     ]
     if not calls:
-        raise NotMatchedError("the script itself does not call backward()")
+        raise NoEditError("the script itself does not call backward()")
     if len(calls) > 1:
-        lines = ", ".join(str(call.lineno) for call in sorted(calls, key=lambda c: c.lineno))
-        raise NotMatchedError(f"backward() is called in several places: lines {lines}")
-    call = calls[0]
-    if line is not None and not call.lineno <= line <= (call.end_lineno or call.lineno):
-        raise NotMatchedError(
+        lines = ", ".join(str(call.lineno) for call, _ in calls)
+        raise NoEditError(f"backward() is called in several places: lines {lines}")
+    ((call, loss),) = calls
+    if line is not None and not spans(call, line):
+        raise NoEditError(
             f"the measured step calls backward() in line {line}, this file in line {call.lineno}"
         )
-    return call
+    statement = script.parent(call)
+    if not isinstance(statement, ast.Expr) or call.args or call.keywords:
+        raise NoEditError(f"line {call.lineno} calls backward() with arguments")
+    return statement, loss
 
 
 def _loops_around(
-    backward: ast.stmt, tree: ast.Module, parents: Mapping[ast.AST, ast.AST]
+    backward: ast.stmt, script: SyntaxTree
 ) -> tuple[tuple[Loop, ...], OuterCall | None]:
     """Return the loops of the step, and the call of their function where a loop makes it."""
-    innermost = parents[backward]
+    innermost = script.parent(backward)
     if not isinstance(innermost, ast.For | ast.While) or backward not in innermost.body:
-        raise NotMatchedError(
+        raise NoEditError(
             f"line {backward.lineno} calls backward() in another place than directly in a loop"
         )
-    loops: list[Loop] = [innermost]
-    for around in enclosing(innermost, parents):
+    loops = (innermost, *loops_around(innermost, script))
+    for around in script.parents(innermost):
         if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
             if isinstance(around, ast.AsyncFunctionDef) or around.decorator_list:
-                raise NotMatchedError(f"`{around.name}` has a decorator, or is async")
-            outer = find_outer_call(around, tree, parents)
-            for node in () if outer is None else enclosing(outer.call, parents):
+                raise NoEditError(f"`{around.name}` has a decorator, or is async")
+            outer = find_outer_call(around, script)
+            for node in () if outer is None else script.parents(outer.call):
                 _ensure_plain_context(node)
-            return tuple(loops), outer
-        if isinstance(around, ast.Lambda | ast.ClassDef | ast.AsyncFor | ast.AsyncWith):
-            raise NotMatchedError(f"the loop in line {innermost.lineno} stands in a class")
+            return loops, outer
+        if isinstance(around, ast.ClassDef | ast.AsyncFor | ast.AsyncWith):
+            raise NoEditError(f"the loop in line {innermost.lineno} stands in a class")
         _ensure_plain_context(around)
-        if isinstance(around, ast.For | ast.While):
-            loops.append(around)
-    return tuple(loops), None
+    return loops, None
 
 
 def _ensure_plain_context(node: ast.AST) -> None:
     if isinstance(node, ast.With):
         text = " ".join(ast.unparse(item.context_expr) for item in node.items)
         if any(word in text.lower() for word in _CONTEXTS):
-            raise NotMatchedError(f"the loop runs within `with {text}`")
+            raise NoEditError(f"the loop runs within `with {text}`")
 
 
 def _method_calls(block: Sequence[ast.stmt], method: str) -> dict[str, list[ast.Expr]]:
@@ -220,8 +191,8 @@ def _method_calls(block: Sequence[ast.stmt], method: str) -> dict[str, list[ast.
     for statement in block:
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=attr))):
-                if attr == method and dotted(owner):
-                    found.setdefault(dotted(owner), []).append(statement)
+                if attr == method and plain_name(owner):
+                    found.setdefault(plain_name(owner), []).append(statement)
             case _:
                 pass
     return found
@@ -230,21 +201,19 @@ def _method_calls(block: Sequence[ast.stmt], method: str) -> dict[str, list[ast.
 def _clip_call(statement: ast.stmt) -> ast.Call | None:
     match statement:
         case ast.Expr(value=ast.Call() as call):
-            is_clip = dotted(call.func).rpartition(".")[2] == "clip_grad_norm_"
+            is_clip = plain_name(call.func).rpartition(".")[2] == "clip_grad_norm_"
             return call if is_clip else None
         case _:
             return None
 
 
-def _max_norm(statement: ast.stmt, model: str) -> ast.expr:
-    call = _clip_call(statement)
-    assert call is not None
+def _max_norm(call: ast.Call, model: str) -> ast.expr:
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     values = dict(zip(("parameters", "max_norm"), call.args, strict=False)) | named
     if len(call.args) > 2 or values.keys() != {"parameters", "max_norm"}:
-        raise NotMatchedError(f"line {statement.lineno} clips gradients with further settings")
+        raise NoEditError(f"line {call.lineno} clips gradients with further settings")
     if ast.unparse(values["parameters"]) != f"{model}.parameters()":
-        raise NotMatchedError(f"line {statement.lineno} clips other gradients than the model's")
-    if any(isinstance(part, ast.Call) for part in ast.walk(values["max_norm"])):
-        raise NotMatchedError(f"line {statement.lineno} clips to a norm that may change")
+        raise NoEditError(f"line {call.lineno} clips other gradients than the model's")
+    if any(nodes_in(values["max_norm"], ast.Call)):
+        raise NoEditError(f"line {call.lineno} clips to a norm that may change")
     return values["max_norm"]

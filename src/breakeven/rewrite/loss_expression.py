@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from breakeven.rewrite.loop_match import OUTPUT, TrainingLoop
-from breakeven.rewrite.python_names import (
-    NotMatchedError,
+from breakeven.source import (
+    COMPREHENSIONS,
+    NoEditError,
+    SyntaxTree,
     all_identifiers,
-    dotted,
-    is_written,
+    declared_names,
     mentions,
-    parents_of,
+    nodes_in,
+    plain_name,
     read_names,
-    shared_names,
+    substituted,
     written_names,
+    written_part,
 )
 
 # Reading a value out of a tensor ends the graph, and so do these.
 _LEAVES_GRAPH = frozenset({"item", "numpy", "tolist", "cpu", "cuda", "backward", "to"})
 _NOT_PLAIN = (
-    ast.IfExp,
-    ast.Lambda,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-    ast.NamedExpr,
-    ast.Await,
-    ast.Yield,
-    ast.YieldFrom,
+    *COMPREHENSIONS, ast.IfExp, ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom,
     ast.Starred,
-)
+)  # fmt: skip
 _OUTPUT_NAMES = ("output", "prediction", "model_output")
 _TARGET_NAMES = ("target", "targets", "expected")
 
@@ -52,26 +45,41 @@ class LossFunction:
     targets: ast.expr
 
 
-def loss_function(loop: TrainingLoop, tree: ast.Module) -> LossFunction:
+def loss_function(loop: TrainingLoop, script: SyntaxTree) -> LossFunction:
     """Return the function of output and targets that a loop's loss is.
 
     Raises:
-        NotMatchedError: It is none, or depends on what changes while the loop runs.
+        NoEditError: It is none, or depends on what changes while the loop runs.
     """
     loss = loop.loss
     for part in ast.walk(loss):
         if isinstance(part, _NOT_PLAIN):
-            raise NotMatchedError("the loss is not a plain expression of output and target")
+            raise NoEditError("the loss is not a plain expression of output and target")
         if isinstance(part, ast.Attribute) and part.attr in _LEAVES_GRAPH and _has_output(part):
-            raise NotMatchedError(f"the loss calls .{part.attr}() on the model's output")
-    for name in (loop.model, loop.optimizer):
+            raise NoEditError(f"the loss calls .{part.attr}() on the model's output")
+    for name in (loop.parts.model, loop.parts.optimizer):
         if mentions(loss, name):
-            raise NotMatchedError(f"the loss uses `{name}` besides the model's output")
+            raise NoEditError(f"the loss uses `{name}` besides the model's output")
     if not _has_output(loss):
-        raise NotMatchedError("the loss does not depend on the model's output")
-    found = _called_directly(loss) or _as_lambda(loss, loop, tree)
-    _ensure_lasting(found.function, loop, shared_names(tree))
+        raise NoEditError("the loss does not depend on the model's output")
+    found = _called_directly(loss) or _as_lambda(loss, loop, script)
+    # It is handed over once, so it must not be another one in each step.
+    changing = set().union(*map(written_names, loop.parts.loops)) | declared_names(script.tree)
+    if changed := written_part(found.function, changing):
+        raise NoEditError(f"the loss depends on `{changed}`, which changes in the loop")
     return found
+
+
+def free_name(names: tuple[str, ...], taken: set[str]) -> str:
+    """Return the first of some names that is not in use.
+
+    Raises:
+        NoEditError: All of them are.
+    """
+    for name in names:
+        if name not in taken:
+            return name
+    raise NoEditError(f"the names {', '.join(names)} are all in use")
 
 
 def _has_output(node: ast.AST) -> bool:
@@ -90,101 +98,49 @@ def _called_directly(loss: ast.expr) -> LossFunction | None:
     return None
 
 
-def _as_lambda(loss: ast.expr, loop: TrainingLoop, tree: ast.Module) -> LossFunction:
+def _as_lambda(loss: ast.expr, loop: TrainingLoop, script: SyntaxTree) -> LossFunction:
     """Return ``lambda output, y: …`` with the one value of the batch that the loss reads."""
-    values = _batch_values(loss, loop, tree)
+    values = _batch_values(loss, loop, script)
     if len(values) != 1:
         what = f"reads {', '.join(sorted(values))}" if values else "reads no target"
-        raise NotMatchedError(f"the loss {what}: fast_step gives it the output and one target")
+        raise NoEditError(f"the loss {what}: fast_step gives it the output and one target")
     (name,) = values
-    parents = parents_of(loss)
-    places = [_longest_chain(part, parents) for part in ast.walk(loss) if _is_read(part, name)]
-    texts = {ast.unparse(place) for place in places}
-    if len(texts) > 1:
-        raise NotMatchedError(f"the loss reads several parts of `{name}`")
-    taken = all_identifiers(tree)
+    tree = SyntaxTree(loss)
+    places = [_longest_chain(part, tree) for part in nodes_in(loss, ast.Name) if part.id == name]
     targets = places[0]
-    parameter = name
-    if not isinstance(targets, ast.Name):
-        parameter = _free_name(_TARGET_NAMES, taken)
-    output = _free_name(_OUTPUT_NAMES, taken - _names_of_removed(loop))
-    body = _Renamed({OUTPUT: output}, targets, parameter).visit(loss)
-    function = ast.parse(f"lambda {output}, {parameter}: 0", mode="eval").body
+    text = ast.unparse(targets)
+    if any(ast.unparse(place) != text for place in places):
+        raise NoEditError(f"the loss reads several parts of `{name}`")
+    taken = all_identifiers(script.tree)
+    # Names that go with the removed statements are free for other use.
+    gone = {name for statement in loop.removed for name in written_names(statement)}
+    output = free_name(_OUTPUT_NAMES, taken - gone)
+    target = name if isinstance(targets, ast.Name) else free_name(_TARGET_NAMES, taken)
+
+    def parameter(part: ast.expr) -> ast.expr | None:
+        if isinstance(part, ast.Name) and part.id == OUTPUT:
+            return ast.Name(output, part.ctx)
+        return ast.Name(target, ast.Load()) if ast.unparse(part) == text else None
+
+    function = ast.parse(f"lambda {output}, {target}: 0", mode="eval").body
     assert isinstance(function, ast.Lambda)
-    function.body = body
+    function.body = substituted(loss, parameter)
     return LossFunction(function=function, targets=targets)
 
 
-def _names_of_removed(loop: TrainingLoop) -> set[str]:
-    """Return the names that go with the removed statements: they are free for other use."""
-    return set().union(*(written_names(statement) for statement in loop.removed))
-
-
-def _batch_values(loss: ast.expr, loop: TrainingLoop, tree: ast.Module) -> set[str]:
+def _batch_values(loss: ast.expr, loop: TrainingLoop, script: SyntaxTree) -> set[str]:
     """Return the names in a loss that stand for data."""
-    called = {dotted(part.func) for part in ast.walk(loss) if isinstance(part, ast.Call)}
-    names = read_names(loss) - {OUTPUT, "self"} - set(dir(builtins)) - called - _defined(tree)
-    bound = {name for name in names if is_written(name, written_names(loop.loops[0]))}
-    return bound or names
+    called = {plain_name(call.func) for call in nodes_in(loss, ast.Call)}
+    names = read_names(loss) - {OUTPUT, "self"} - set(dir(builtins)) - called
+    for node in script.nodes(ast.alias, ast.FunctionDef, ast.ClassDef):
+        names -= written_names(node) if isinstance(node, ast.alias) else {node.name}
+    written = {name.partition(".")[0] for name in written_names(loop.parts.loops[0])}
+    return names & written or names
 
 
-def _defined(tree: ast.Module) -> set[str]:
-    """Return what the file imports or defines: functions and classes, not data."""
-    found: set[str] = set()
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Import | ast.ImportFrom):
-            found |= written_names(part)
-        elif isinstance(part, ast.FunctionDef | ast.ClassDef):
-            found.add(part.name)
-    return found
-
-
-def _is_read(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _longest_chain(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> ast.expr:
+def _longest_chain(node: ast.expr, tree: SyntaxTree) -> ast.expr:
     """Return ``batch["y"]`` around ``batch``: the whole of constant subscripts."""
-    assert isinstance(node, ast.expr)
-    parent = parents.get(node)
+    parent = tree.parent(node)
     if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
-        return _longest_chain(parent, parents)
+        return _longest_chain(parent, tree)
     return node
-
-
-def _free_name(names: tuple[str, ...], taken: set[str]) -> str:
-    for name in names:
-        if name not in taken:
-            return name
-    raise NotMatchedError(f"the names {', '.join(names)} are all in use")
-
-
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: Mapping[str, str], targets: ast.expr, parameter: str) -> None:
-        self._names = names
-        self._targets = ast.unparse(targets)
-        self._parameter = parameter
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id in self._names:
-            return ast.Name(self._names[node.id], node.ctx)
-        return self._as_parameter(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        self.generic_visit(node)
-        return self._as_parameter(node)
-
-    def _as_parameter(self, node: ast.expr) -> ast.expr:
-        if ast.unparse(node) == self._targets:
-            return ast.Name(self._parameter, ast.Load())
-        return node
-
-
-def _ensure_lasting(function: ast.expr, loop: TrainingLoop, shared: set[str]) -> None:
-    """Refuse a loss function that is another one in each step: it is handed over once."""
-    own = {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
-    written = loop.written_in_loops | shared
-    for part in ast.walk(function):
-        name = dotted(part)
-        if name and name.partition(".")[0] not in own and is_written(name, written):
-            raise NotMatchedError(f"the loss depends on `{name}`, which changes in the loop")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
-from breakeven.rewrite.python_names import (
-    Function,
-    Loop,
-    NotMatchedError,
-    Substitution,
-    dotted,
-    enclosing,
+from breakeven.source import (
+    NoEditError,
+    SyntaxTree,
+    parameters_of,
+    plain_name,
     read_names,
-    scope_of,
+    with_values,
     written_names,
 )
+
+Loop = ast.For | ast.While
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,100 +36,85 @@ class OuterCall:
     function: ast.FunctionDef
     call: ast.Call
     loops: tuple[Loop, ...]
-    scope: ast.AST
+    scope: ast.FunctionDef | ast.Module
     arguments: Mapping[str, ast.expr]
 
     def outside(self, expression: ast.expr) -> ast.expr:
         """Return an expression of the function as it reads where the function is called.
 
         Raises:
-            NotMatchedError: It has another value there, or another one for each call.
+            NoEditError: It has another value there, or another one for each call.
         """
-        free = read_names(expression) - _own_parameters(expression)
+        free = read_names(expression) - parameters_of(expression)
         written = {name.partition(".")[0] for name in written_names(self.function)}
         for name in sorted(free):
             argument = self.arguments.get(name)
             if argument is None:
                 self._ensure_global(name, written)
-            elif name in written - {"self"} or not dotted(argument):
-                raise NotMatchedError(
+            elif name in written - {"self"} or not plain_name(argument):
+                raise NoEditError(
                     f"`{name}` in `{self.function.name}` is not one name outside of it"
                 )
-        values = {name: self.arguments[name] for name in free & self.arguments.keys()}
-        return Substitution(values).visit(copy.deepcopy(expression))
+        return with_values(expression, {n: self.arguments[n] for n in free & self.arguments.keys()})
 
     def _ensure_global(self, name: str, written: set[str]) -> None:
-        hides = not isinstance(self.scope, ast.Module) and (
-            name in written_names(self.scope) | _parameters(self.scope)
-        )
-        if name in written - {self.function.name} or hides:
-            raise NotMatchedError(f"`{name}` is known in `{self.function.name}` only")
+        hiding: set[str] = set()
+        if isinstance(self.scope, ast.FunctionDef):
+            hiding = written_names(self.scope) | parameters_of(self.scope.args)
+        if name in written - {self.function.name} or name in hiding:
+            raise NoEditError(f"`{name}` is known in `{self.function.name}` only")
 
 
-def find_outer_call(
-    function: Function, tree: ast.Module, parents: Mapping[ast.AST, ast.AST]
-) -> OuterCall | None:
+def find_outer_call(function: ast.FunctionDef, script: SyntaxTree) -> OuterCall | None:
     """Return the call of a function that a loop makes; None where no loop does.
 
     Raises:
-        NotMatchedError: A step could not be handed over in that call.
+        NoEditError: A step could not be handed over in that call.
     """
-    calls = [call for call in _calls(function, tree, parents) if _loops_around(call, parents)]
-    if not calls:
+    call = next((call for call in _calls(function, script) if loops_around(call, script)), None)
+    if call is None:
         return None
-    call = calls[0]
-    again = NotMatchedError(
-        f"line {call.lineno} calls `{function.name}` in a loop, so that the step would be "
-        "compiled anew each time: make it before that loop, and hand it over"
-    )
-    if not isinstance(function, ast.FunctionDef) or len(_mentions(function, tree, parents)) != 1:
-        raise again
-    scope = scope_of(call, parents)
+    scope = script.scope_of(call)
     arguments = _bound_arguments(function, call)
     is_called_in_loop = isinstance(scope, ast.FunctionDef) and any(
-        _loops_around(other, parents) for other in _calls(scope, tree, parents)
+        loops_around(other, script) for other in _calls(scope, script)
     )
-    if arguments is None or is_called_in_loop or scope is function:
-        raise again
-    if not isinstance(scope, ast.FunctionDef | ast.Module):
-        raise again
+    if (
+        arguments is None
+        or len(_mentions(function, script)) != 1
+        or is_called_in_loop
+        or scope is function
+        or not isinstance(scope, ast.FunctionDef | ast.Module)
+    ):
+        raise NoEditError(
+            f"line {call.lineno} calls `{function.name}` in a loop, so that the step would be "
+            "compiled anew each time: make it before that loop, and hand it over"
+        )
     return OuterCall(
         function=function,
         call=call,
-        loops=_loops_around(call, parents),
+        loops=loops_around(call, script),
         scope=scope,
         arguments=arguments,
     )
 
 
-def _mentions(
-    function: Function, tree: ast.Module, parents: Mapping[ast.AST, ast.AST]
-) -> list[ast.AST]:
+def loops_around(node: ast.AST, script: SyntaxTree) -> tuple[Loop, ...]:
+    """Return the loops around a node in its function, class or module, from within."""
+    above = takewhile(lambda one: not isinstance(one, _SCOPES), script.parents(node))
+    return tuple(one for one in above if isinstance(one, ast.For | ast.While))
+
+
+def _mentions(function: ast.FunctionDef, script: SyntaxTree) -> list[ast.AST]:
     """Return where a function is named, or an attribute that may be it where it is a method."""
-    is_method = isinstance(parents.get(function), ast.ClassDef)
-    return [
-        part
-        for part in ast.walk(tree)
-        if isinstance(part, ast.Attribute if is_method else ast.Name)
-        and function.name in (getattr(part, "attr", None), getattr(part, "id", None))
-    ]
+    if isinstance(script.parent(function), ast.ClassDef):
+        return [part for part in script.nodes(ast.Attribute) if part.attr == function.name]
+    return [part for part in script.nodes(ast.Name) if part.id == function.name]
 
 
-def _calls(
-    function: Function, tree: ast.Module, parents: Mapping[ast.AST, ast.AST]
-) -> list[ast.Call]:
-    around = (parents[mention] for mention in _mentions(function, tree, parents))
+def _calls(function: ast.FunctionDef, script: SyntaxTree) -> list[ast.Call]:
+    around = map(script.parent, _mentions(function, script))
     return [call for call in around if isinstance(call, ast.Call)]
-
-
-def _loops_around(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> tuple[Loop, ...]:
-    loops: list[Loop] = []
-    for around in enclosing(node, parents):
-        if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            break
-        if isinstance(around, ast.For | ast.While):
-            loops.append(around)
-    return tuple(loops)
 
 
 def _bound_arguments(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
@@ -139,7 +125,7 @@ def _bound_arguments(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast
         return None
     given = list(call.args)
     if isinstance(call.func, ast.Attribute):
-        if names[:1] != ["self"] or dotted(call.func.value) != "self":
+        if names[:1] != ["self"] or plain_name(call.func.value) != "self":
             return None
         given.insert(0, call.func.value)
     if any(isinstance(argument, ast.Starred) for argument in given) or len(given) > len(names):
@@ -150,12 +136,3 @@ def _bound_arguments(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast
             return None
         bound[keyword.arg] = keyword.value
     return bound
-
-
-def _own_parameters(expression: ast.expr) -> set[str]:
-    return {part.arg for part in ast.walk(expression) if isinstance(part, ast.arg)}
-
-
-def _parameters(scope: ast.AST) -> set[str]:
-    arguments = getattr(scope, "args", None)
-    return set() if arguments is None else _own_parameters(arguments)

@@ -8,16 +8,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from breakeven.rewrite.line_edits import LineEdits, split_lines
 from breakeven.rewrite.loop_match import TrainingLoop, match_loop
-from breakeven.rewrite.loss_expression import LossFunction, loss_function
-from breakeven.rewrite.python_names import (
-    Loop,
-    NotMatchedError,
+from breakeven.rewrite.loss_expression import LossFunction, free_name, loss_function
+from breakeven.rewrite.outer_call import Loop
+from breakeven.source import (
+    LineEdits,
+    NoEditError,
+    SyntaxTree,
     all_identifiers,
-    dotted,
-    is_written,
+    nodes_in,
+    split_lines,
     written_names,
+    written_part,
 )
 from breakeven.verdict import CodeChange
 
@@ -64,10 +66,11 @@ def propose_fast_step(
     """
     try:
         tree = ast.parse(source)
-        loop = match_loop(tree, backward_line)
-        text = _changed(source, tree, loop, loss_function(loop, tree))
+        script = SyntaxTree(tree)
+        loop = match_loop(script, backward_line)
+        text = _changed(source, tree, loop, loss_function(loop, script))
         compile(text, file, "exec", dont_inherit=True)
-    except NotMatchedError as no_match:
+    except NoEditError as no_match:
         return NoPatch(reason=no_match.reason)
     except (SyntaxError, ValueError, RecursionError) as error:
         return NoPatch(reason=f"the script cannot be parsed: {error}")
@@ -77,7 +80,11 @@ def propose_fast_step(
 def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossFunction) -> str:
     lines = split_lines(source)
     newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
-    step = _free_step_name(tree)
+    is_imported = _imports_breakeven(tree)
+    taken = all_identifiers(tree)
+    if "breakeven" in taken and not is_imported:
+        raise NoEditError("the name `breakeven` stands for something else in the script")
+    step = free_name(_STEP_NAMES, taken)
     edits = LineEdits(lines)
 
     arguments = [_text(source, argument) for argument in loop.arguments]
@@ -89,57 +96,46 @@ def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossFuncti
         call = f"{loop.loss_name} = {call}"
     edits.replace(loop.removed, loop.place, call + newline)
 
-    making = _making(loop, loss)
-    edits.insert_before(making.before, f"{step} = {making.text(source)}{newline}")
-    if loop.outer is not None:
-        edits.hand_over(loop.outer, step)
-    if not _imports_breakeven(tree):
-        edits.insert_import(tree, "import breakeven" + newline)
+    before, making = _making(loop, loss)
+    given = [_text(source, part) for part in making[:3]]
+    given += [f"max_grad_norm={_text(source, max_norm)}" for max_norm in making[3:]]
+    making_call = f"breakeven.fast_step({', '.join(given)})"
+    edits.insert_before(before, f"{step} = {making_call}{newline}")
+    if (outer := loop.parts.outer) is not None:
+        edits.insert_parameter(outer.function.args, step)
+        edits.insert_argument(outer.call, f"{step}={step}")
+    if not is_imported:
+        edits.insert_import(tree, f"import breakeven{newline}", beside="torch")
     return edits.text()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Making:
-    """The call of ``fast_step``, in the names of the place where it stands."""
+def _making(loop: TrainingLoop, loss: LossFunction) -> tuple[Loop, list[ast.expr]]:
+    """Return the loop before which the step is made, and of what, in the names of that place.
 
-    before: Loop
-    model: ast.expr
-    loss: ast.expr
-    optimizer: ast.expr
-    max_norm: ast.expr | None
-
-    def text(self, source: str) -> str:
-        parts = [_text(source, part) for part in (self.model, self.loss, self.optimizer)]
-        if self.max_norm is not None:
-            parts.append(f"max_grad_norm={_text(source, self.max_norm)}")
-        return f"breakeven.fast_step({', '.join(parts)})"
-
-
-def _making(loop: TrainingLoop, loss: LossFunction) -> _Making:
-    model, optimizer = (ast.parse(name, mode="eval").body for name in (loop.model, loop.optimizer))
-    lasting = [model, optimizer] + ([] if loop.max_norm is None else [loop.max_norm])
-    before = _loop_to_build_before(loop.loops, lasting)
-    function, max_norm = loss.function, loop.max_norm
-    if loop.outer is not None:
-        if before is not loop.loops[-1]:
-            raise NotMatchedError(f"the step changes within `{loop.outer.function.name}`")
-        model, optimizer = loop.outer.outside(model), loop.outer.outside(optimizer)
-        function = loop.outer.outside(function)
-        max_norm = None if max_norm is None else loop.outer.outside(max_norm)
-        lasting = [model, optimizer, function] + ([] if max_norm is None else [max_norm])
-        before = _loop_to_build_before(loop.outer.loops, lasting)
-    return _Making(
-        before=before, model=model, loss=function, optimizer=optimizer, max_norm=max_norm
-    )
+    That is the model, the loss function, the optimizer, and the norm that gradients are clipped
+    to, if any.
+    """
+    parts = loop.parts
+    model, optimizer = (ast.parse(n, mode="eval").body for n in (parts.model, parts.optimizer))
+    max_norm = [] if parts.max_norm is None else [parts.max_norm]
+    before = _loop_to_build_before(parts.loops, [model, optimizer, *max_norm])
+    made_of = [model, loss.function, optimizer, *max_norm]
+    if (outer := parts.outer) is not None:
+        if before is not parts.loops[-1]:
+            raise NoEditError(f"the step changes within `{outer.function.name}`")
+        made_of = [outer.outside(part) for part in made_of]
+        before = _loop_to_build_before(outer.loops, made_of)
+    return before, made_of
 
 
 def _loop_to_build_before(loops: Sequence[Loop], lasting: Sequence[ast.expr]) -> Loop:
     """Return the outermost loop in which what the step is made of stays what it is."""
     found: Loop | None = None
     for candidate in loops:
-        changed = _changed_name(lasting, written_names(candidate))
+        written = written_names(candidate)
+        changed = next(filter(None, (written_part(part, written) for part in lasting)), "")
         if changed and found is None:
-            raise NotMatchedError(f"`{changed}` changes in the loop of line {candidate.lineno}")
+            raise NoEditError(f"`{changed}` changes in the loop of line {candidate.lineno}")
         if changed:
             break
         found = candidate
@@ -147,39 +143,14 @@ def _loop_to_build_before(loops: Sequence[Loop], lasting: Sequence[ast.expr]) ->
     return found
 
 
-def _changed_name(expressions: Sequence[ast.expr], written: set[str]) -> str:
-    for expression in expressions:
-        own = {part.arg for part in ast.walk(expression) if isinstance(part, ast.arg)}
-        for part in ast.walk(expression):
-            name = dotted(part)
-            if name and name.partition(".")[0] not in own and is_written(name, written):
-                return name
-    return ""
-
-
 def _may_be_tuple(loop: TrainingLoop) -> bool:
     """Return whether the model's one argument is taken apart elsewhere, so it may be a tuple."""
-    (argument,) = loop.arguments
-    for part in ast.walk(loop.loops[0]):
-        if isinstance(part, ast.Subscript) and ast.dump(part.value) == ast.dump(argument):
-            return True
-        if (
-            isinstance(part, ast.Assign)
-            and isinstance(part.targets[0], ast.Tuple)
-            and ast.dump(part.value) == ast.dump(argument)
-        ):
-            return True
-    return False
-
-
-def _free_step_name(tree: ast.Module) -> str:
-    taken = all_identifiers(tree)
-    if "breakeven" in taken and not _imports_breakeven(tree):
-        raise NotMatchedError("the name `breakeven` stands for something else in the script")
-    for name in _STEP_NAMES:
-        if name not in taken:
-            return name
-    raise NotMatchedError(f"the names {', '.join(_STEP_NAMES)} are all in use")
+    text = ast.dump(loop.arguments[0])
+    return any(
+        ast.dump(part.value) == text
+        for part in nodes_in(loop.parts.loops[0], ast.Subscript, ast.Assign)
+        if isinstance(part, ast.Subscript) or isinstance(part.targets[0], ast.Tuple)
+    )
 
 
 def _imports_breakeven(tree: ast.Module) -> bool:

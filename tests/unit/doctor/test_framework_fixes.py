@@ -16,7 +16,7 @@ import pytest
 from breakeven.doctor import Finding, all_rules, diagnose
 from breakeven.doctor.framework import Framework
 from breakeven.doctor.framework_fixes import FRAMEWORK_FIXES
-from breakeven.doctor.source import Sources
+from breakeven.source import Sources
 from breakeven.trace import (
     DeviceFault,
     Event,

@@ -6,8 +6,8 @@ import ast
 from typing import Final
 
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import dotted_name
 from breakeven.doctor.source_lines import called_at
+from breakeven.source import dotted_name
 from breakeven.timing import CpuTrial
 from breakeven.trace import Location
 

@@ -39,10 +39,10 @@ import re
 
 from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.source import Source, dotted_name
 from breakeven.doctor.sync_flow import SIMULATORS
 from breakeven.doctor.sync_owner import Wait, waits_of
 from breakeven.simulate import Edit
+from breakeven.source import Source, dotted_name
 from breakeven.trace import HostWork, Location, StepTrace, Sync
 from breakeven.units import format_duration
 

@@ -31,8 +31,8 @@ from __future__ import annotations
 from breakeven.cost import Family
 from breakeven.doctor.device_times import device_times_ns
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.source import is_constant
 from breakeven.doctor.source_lines import assigned_at
+from breakeven.source import is_constant
 from breakeven.trace import LoaderFacts, RunFacts
 
 CAUSE = "CUDNN_BENCH_VARY"

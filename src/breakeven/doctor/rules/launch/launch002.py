@@ -41,8 +41,8 @@ from breakeven.doctor.loop_flow import flow_of
 from breakeven.doctor.repeated_loops import MIN_ITERATIONS, find_loops, is_launch
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.loop.repeated import is_over_time
-from breakeven.doctor.source import dotted_name
 from breakeven.simulate import CAPTURED, Bound
+from breakeven.source import dotted_name
 from breakeven.trace import Location, Op, Phase
 
 CAUSE = "LAUNCH via SOLVER"

@@ -38,7 +38,7 @@ from breakeven.doctor.rule import Case, KnownGain, Occurrence
 from breakeven.doctor.rules.load.loading import (
     settings_location,
 )
-from breakeven.doctor.source import is_constant, keyword
+from breakeven.source import is_constant, keyword
 from breakeven.trace import LoaderFacts
 
 CAUSE = "LOADER_RESPAWN"

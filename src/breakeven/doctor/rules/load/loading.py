@@ -11,8 +11,8 @@ from breakeven.doctor.loader_source import (
     is_plain_indexing,
 )
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import Source
 from breakeven.simulate import Edit
+from breakeven.source import Source
 from breakeven.trace import HostWork, LoaderFacts, Location
 from breakeven.units import format_duration
 

@@ -16,8 +16,8 @@ from breakeven.doctor.repeated_loops import (
     typical_iteration,
 )
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import dotted_name
 from breakeven.doctor.sync_flow import SIMULATORS
+from breakeven.source import dotted_name
 from breakeven.trace import Copy, HostWork, Op, StepTrace, Sync
 
 # A loop that issues less than this part of the step's operators is not worth a change.

@@ -44,9 +44,9 @@ from breakeven.doctor.device_times import (
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.prec.edits import without_autocast
 from breakeven.doctor.rules.prec.products import PRODUCTS
-from breakeven.doctor.source import is_constant, keyword
 from breakeven.doctor.source_lines import calls_in, recorded_calls
 from breakeven.simulate import Bound
+from breakeven.source import is_constant, keyword
 from breakeven.trace import Location
 
 CAUSE = "AMP_USELESS"

@@ -34,9 +34,9 @@ import ast
 import re
 
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.source import Source, dotted_name, is_constant, keyword
 from breakeven.doctor.source_lines import recorded_calls
 from breakeven.simulate import Edit
+from breakeven.source import Source, dotted_name, is_constant, keyword
 from breakeven.trace import Event, Location, Op, Phase, Sync
 
 CAUSE = "ANOMALY"

@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.run.distinct import distinct
-from breakeven.doctor.source import is_constant, keyword
 from breakeven.doctor.source_lines import recorded_calls
+from breakeven.source import is_constant, keyword
 from breakeven.trace import Location
 
 CAUSE = "COMPILE_RECOMPILE"

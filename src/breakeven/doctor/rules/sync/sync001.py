@@ -38,9 +38,9 @@ from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Occurrence, times_per_step
 from breakeven.doctor.rules.sync.waits import occurrences, seen
-from breakeven.doctor.source import is_constant, keyword
 from breakeven.doctor.sync_owner import Wait, waits_of
 from breakeven.simulate import Edit
+from breakeven.source import is_constant, keyword
 from breakeven.trace import Sync
 
 CAUSE = "SYNC_ITEM"

@@ -33,9 +33,9 @@ from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
 from breakeven.doctor.rules.sync.waits import seen
-from breakeven.doctor.source import Source, dotted_name
 from breakeven.doctor.sync_owner import Wait, waits_of
 from breakeven.simulate import Edit
+from breakeven.source import Source, dotted_name
 from breakeven.trace import Location
 
 CAUSE = "SYNC_DIST"

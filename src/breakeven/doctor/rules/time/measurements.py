@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from breakeven.doctor.rule import Case
-from breakeven.doctor.source import LOOP_STATEMENTS, Source, spans
 from breakeven.doctor.timing_names import TimingNames, compares_devices
 from breakeven.doctor.timing_use import is_used, iterations
 from breakeven.doctor.timing_walk import (
@@ -16,6 +15,7 @@ from breakeven.doctor.timing_walk import (
     clock_readers,
     timed_work,
 )
+from breakeven.source import LOOP_STATEMENTS, Source, spans
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
 
 

@@ -41,10 +41,10 @@ from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.time.measurements import measurements, steps_within
-from breakeven.doctor.source import Source
 from breakeven.doctor.timing_walk import (
     Timed,
 )
+from breakeven.source import Source
 
 CAUSE = "TIME_NO_SYNC"
 

@@ -44,11 +44,11 @@ import ast
 
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.time.measurements import measurements, steps_within
-from breakeven.doctor.source import Source, dotted_name
 from breakeven.doctor.timing_use import is_mean, iterations
 from breakeven.doctor.timing_walk import (
     Timed,
 )
+from breakeven.source import Source, dotted_name
 
 CAUSE = "TIME_WARMUP"
 

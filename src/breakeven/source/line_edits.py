@@ -6,8 +6,17 @@ import ast
 import re
 from collections.abc import Sequence
 
-from breakeven.rewrite.outer_call import OuterCall
-from breakeven.rewrite.python_names import NotMatchedError
+
+class NoEditError(Exception):
+    """The text is not laid out in a way that a change is known to be right for.
+
+    Args:
+        reason: Why, in words for the user.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class LineEdits:
@@ -27,17 +36,17 @@ class LineEdits:
         """Put ``text`` where ``place`` is, and take out the other statements.
 
         Blank lines and comments between two of them go too: they were about them.
+
+        Raises:
+            NoEditError: A statement shares its line with another.
         """
         last: int | None = None
         for statement in statements:
             first, end = self._span(statement)
-            if last is not None and all(
-                line.strip() == "" or line.lstrip().startswith("#")
-                for line in self._lines[last:first]
-            ):
+            between = [] if last is None else self._lines[last:first]
+            if last is not None and all(re.match(r"\s*(#|$)", line) for line in between):
                 first = last
-            for number in range(first, end):
-                self._replaced[number] = ""
+            self._replaced |= dict.fromkeys(range(first, end), "")
             last = end
         first, _ = self._span(place)
         self._replaced[first] = self._indent(first) + text
@@ -47,26 +56,24 @@ class LineEdits:
         first, _ = self._span(statement)
         self._before[first] = self._indent(first) + text
 
-    def insert_import(self, tree: ast.Module, text: str) -> None:
-        """Put an import beside that of torch, or else where imports may begin."""
-        number = next(
-            (number for number in map(self._torch_import, tree.body) if number is not None), None
-        )
-        if number is None:
-            number = self._first_free_line(tree)
+    def insert_import(self, tree: ast.Module, text: str, beside: str) -> None:
+        """Put an import beside that of the library ``beside``, or else where imports may begin."""
+        libraries = (s for s in tree.body if beside in _libraries(s) and not s.col_offset)
+        statement = next(libraries, None)
+        number = self._first_free_line(tree) if statement is None else statement.lineno - 1
         self._before[number] = text + self._before.get(number, "")
 
-    def hand_over(self, outer: OuterCall, name: str) -> None:
-        """Give a function one more argument, and its call a value for that, of the same name."""
-        parameters = outer.function.args
-        last = [parameters.args[-1], *parameters.defaults[-1:]]
-        self._insert_after(last, f", *, {name}")
-        given = [*outer.call.args, *(keyword.value for keyword in outer.call.keywords)]
+    def insert_argument(self, call: ast.Call, text: str) -> None:
+        """Give a call one more argument, after all others."""
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if given:
-            self._insert_after(given, f", {name}={name}")
+            self._insert_after(given, f", {text}")
         else:
-            end = outer.call.end_col_offset or 0
-            self._within.append((outer.call.end_lineno or 0, end - 1, f"{name}={name}"))
+            self._within.append((call.end_lineno or 0, (call.end_col_offset or 0) - 1, text))
+
+    def insert_parameter(self, parameters: ast.arguments, name: str) -> None:
+        """Give a function with plain parameters one more, by keyword alone."""
+        self._insert_after([parameters.args[-1], *parameters.defaults[-1:]], f", *, {name}")
 
     def _insert_after(self, nodes: Sequence[ast.expr | ast.arg], text: str) -> None:
         line, column = max((node.end_lineno or 0, node.end_col_offset or 0) for node in nodes)
@@ -83,41 +90,26 @@ class LineEdits:
             for number, line in enumerate(self._lines)
         )
 
-    def _torch_import(self, statement: ast.stmt) -> int | None:
-        match statement:
-            case ast.Import(names=[alias, *_]):
-                module = alias.name
-            case ast.ImportFrom(module=str(module)):
-                pass
-            case _:
-                return None
-        if module.partition(".")[0] != "torch" or statement.col_offset:
-            return None
-        return statement.lineno - 1
-
     def _first_free_line(self, tree: ast.Module) -> int:
         for statement in tree.body:
-            is_docstring = isinstance(statement, ast.Expr) and isinstance(
-                statement.value, ast.Constant
-            )
-            is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-            if not is_docstring and not is_future:
-                return self._span(statement)[0]
-        raise NotMatchedError("the script has no statements")
+            match statement:
+                case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
+                    continue
+                case _:
+                    return self._span(statement)[0]
+        raise NoEditError("the script has no statements")
 
     def _span(self, statement: ast.stmt) -> tuple[int, int]:
         """Return the lines of a statement, first and past the last, counted from 0."""
-        first = min(
-            [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]
-        )
+        decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+        first = min(node.lineno for node in (statement, *decorators))
         end = statement.end_lineno or statement.lineno
         before = self._lines[first - 1].encode()[: statement.col_offset]
         after = b""
         if not isinstance(statement, ast.For | ast.While | ast.FunctionDef | ast.ClassDef):
             after = self._lines[end - 1].encode()[statement.end_col_offset or 0 :]
-        rest = after.strip()
-        if before.strip() or (rest and not rest.startswith(b"#")):
-            raise NotMatchedError(f"line {statement.lineno} holds more than one statement")
+        if before.strip() or not re.match(rb"\s*(#|$)", after):
+            raise NoEditError(f"line {statement.lineno} holds more than one statement")
         return first - 1, end
 
     def _indent(self, number: int) -> str:
@@ -125,14 +117,25 @@ class LineEdits:
         return line[: len(line) - len(line.lstrip())]
 
 
-def split_lines(source: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     r"""Return the lines as Python counts them, with their ends.
 
     ``str.splitlines`` would also split at form feeds and the like.
 
     Raises:
-        NotMatchedError: They end as those of no system of today.
+        NoEditError: They end as those of no system of today.
     """
-    if re.search(r"\r(?!\n)", source):
-        raise NotMatchedError("lines end in carriage returns alone")
-    return re.findall(r"[^\n]*\n|[^\n]+", source)
+    if re.search(r"\r(?!\n)", text):
+        raise NoEditError("lines end in carriage returns alone")
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _libraries(statement: ast.stmt) -> list[str]:
+    """Return the library that an import takes first."""
+    match statement:
+        case ast.Import(names=[alias, *_]):
+            return [alias.name.partition(".")[0]]
+        case ast.ImportFrom(module=str(module)):
+            return [module.partition(".")[0]]
+        case _:
+            return []

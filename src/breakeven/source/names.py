@@ -1,0 +1,130 @@
+"""What a piece of Python source reads and writes, by name."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Mapping
+
+from breakeven.source.nodes import FUNCTIONS, nodes_in, parameters_of, plain_name
+
+
+def mentions(node: ast.AST, *names: str) -> bool:
+    """Return whether ``node`` holds one of these dotted names, or an attribute of it."""
+    return any(plain_name(part) in names for part in ast.walk(node))
+
+
+def read_names(node: ast.AST) -> set[str]:
+    """Return the plain names that are read anywhere in ``node``."""
+    return {part.id for part in nodes_in(node, ast.Name) if isinstance(part.ctx, ast.Load)}
+
+
+def written_names(node: ast.AST) -> set[str]:
+    """Return what is bound anywhere in ``node``: plain names, and dotted ones such as ``self.x``.
+
+    Names of nested functions count as well: too many rather than too few.
+    """
+    written: set[str] = set()
+    for part in ast.walk(node):
+        match part:
+            case ast.Name(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del()):
+                written.add(plain_name(part))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                written.add(name)
+            case ast.alias():
+                written.add((part.asname or part.name).partition(".")[0])
+            case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
+                written.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                written.add(name)
+            case ast.MatchMapping(rest=str(name)):
+                written.add(name)
+            case ast.AugAssign():
+                written.add(plain_name(part.target))
+            case _:
+                pass
+    return written - {""}
+
+
+def is_written(name: str, written: set[str]) -> bool:
+    """Return whether a dotted name, or what it hangs on, or a part of it, is among ``written``."""
+    return any(f"{name}.".startswith(f"{w}.") or w.startswith(f"{name}.") for w in written)
+
+
+def written_part(expression: ast.AST, written: set[str]) -> str:
+    """Return a name in an expression that is among ``written``; empty where none is.
+
+    Names of its own parameters, as a ``lambda`` has them, are not looked at.
+    """
+    own = parameters_of(expression)
+    names = filter(None, map(plain_name, ast.walk(expression)))
+    free = (name for name in names if name.partition(".")[0] not in own)
+    return next((name for name in free if is_written(name, written)), "")
+
+
+def declared_names(node: ast.AST) -> set[str]:
+    """Return the names that ``global`` and ``nonlocal`` declare to be those of another scope."""
+    return {name for part in nodes_in(node, ast.Global, ast.Nonlocal) for name in part.names}
+
+
+def all_identifiers(node: ast.AST) -> set[str]:
+    """Return every plain name that occurs in ``node``, in whatever role."""
+    return written_names(node) | read_names(node) | declared_names(node) | parameters_of(node)
+
+
+def reads_in_scope(scope: ast.AST, name: str) -> Iterator[ast.Name]:
+    """Yield where ``name`` of ``scope`` must have a value: is read, deleted or added to.
+
+    Functions within that have no such name of their own are looked through too.
+    """
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, ast.Name):
+            if child.id == name and not isinstance(child.ctx, ast.Store):
+                yield child
+        elif not (isinstance(child, FUNCTIONS) and _has_own(child, name)):
+            if isinstance(child, ast.AugAssign) and plain_name(child.target) == name:
+                assert isinstance(child.target, ast.Name)
+                yield child.target
+            yield from reads_in_scope(child, name)
+
+
+def _has_own(function: ast.AST, name: str) -> bool:
+    inside = parameters_of(function)
+    for child in ast.iter_child_nodes(function):
+        inside |= written_names(child)
+    return name in inside - declared_names(function)
+
+
+def substituted(
+    expression: ast.expr, replacement: Callable[[ast.expr], ast.expr | None]
+) -> ast.expr:
+    """Return an expression with others in place of its parts.
+
+    Args:
+        expression: Is left as it is.
+        replacement: What takes the place of a part; None where it stays. A part that is replaced
+            is not looked into.
+    """
+    changed = _Substitution(replacement).visit(copy.deepcopy(expression))
+    assert isinstance(changed, ast.expr)
+    return changed
+
+
+def with_values(expression: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
+    """Return an expression with others in place of the names that it reads."""
+
+    def value(part: ast.expr) -> ast.expr | None:
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+            return copy.deepcopy(values.get(part.id))
+        return None
+
+    return substituted(expression, value)
+
+
+class _Substitution(ast.NodeTransformer):
+    def __init__(self, replacement: Callable[[ast.expr], ast.expr | None]) -> None:
+        self._replacement = replacement
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        found = self._replacement(node) if isinstance(node, ast.expr) else None
+        return self.generic_visit(node) if found is None else found

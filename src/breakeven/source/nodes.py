@@ -1,0 +1,155 @@
+"""Nodes of Python source: their kinds, their names, and what they are made of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TypeVar, cast
+
+LoopStatement = ast.For | ast.AsyncFor | ast.While
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+Loop = LoopStatement | Comprehension
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+LOOP_STATEMENTS = (ast.For, ast.AsyncFor, ast.While)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LOOPS = (*LOOP_STATEMENTS, *COMPREHENSIONS)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+# What has names of its own. Names of a class's body are not those of its methods.
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+def nodes_in(node: ast.AST, *kinds: type[_Node]) -> Iterator[_Node]:
+    """Yield all nodes of these kinds in ``node``, itself among them, outermost first."""
+    return (part for part in ast.walk(node) if isinstance(part, kinds))
+
+
+def own_nodes(scope: ast.AST, *kinds: type[_Node]) -> Iterator[_Node]:
+    """Yield what a scope runs itself, not the functions that it defines; in no order."""
+    waiting = [scope]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(child, DEFINITIONS):
+                continue
+            waiting.append(child)
+            if isinstance(child, kinds):
+                yield child
+
+
+def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
+    """Return the blocks of a compound statement, a function or a module, in order."""
+    found: list[list[ast.stmt]] = []
+    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+        held = cast("object", getattr(node, name, None))
+        if not isinstance(held, list):
+            continue
+        block = cast("list[ast.AST]", held)
+        if name in ("handlers", "cases"):
+            found += [inner for part in block for inner in blocks_of(part)]
+        elif block:
+            found.append(cast("list[ast.stmt]", block))
+    return found
+
+
+def headers_of(node: ast.AST) -> list[ast.expr]:
+    """Return what a compound statement evaluates outside of its blocks."""
+    match node:
+        case ast.For() | ast.AsyncFor():
+            return [node.iter]
+        case ast.While() | ast.If():
+            return [node.test]
+        case ast.With() | ast.AsyncWith():
+            return [item.context_expr for item in node.items]
+        case ast.Match():
+            return [node.subject]
+        case _:
+            return []
+
+
+def methods_of(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    """Return the methods of a class, by name."""
+    return {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+
+
+def dotted_name(node: ast.AST) -> str:
+    """Return ``a.b.c`` of names and attributes; calls and indices within are left out."""
+    parts: list[str] = []
+    while True:
+        match node:
+            case ast.Attribute():
+                parts.append(node.attr)
+                node = node.value
+            case ast.Call():
+                node = node.func
+            case ast.Subscript():
+                node = node.value
+            case _:
+                break
+    if isinstance(node, ast.Name):
+        parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def last_name(node: ast.AST) -> str:
+    """Return ``c`` of ``a.b.c``, and of a call or an index of it."""
+    return dotted_name(node).rpartition(".")[2]
+
+
+def plain_name(node: ast.AST) -> str:
+    """Return ``self.model`` for such a chain of names, and nothing for any other expression."""
+    if isinstance(node, ast.Attribute):
+        owner = plain_name(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_named(name: str, *endings: str) -> bool:
+    """Return whether a dotted name ends with one of these: ``torch.no_grad`` with ``no_grad``."""
+    return f".{name}".endswith(tuple(f".{ending}" for ending in endings))
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """Return the value of a keyword argument; None where it is not given."""
+    return next((given.value for given in call.keywords if given.arg == name), None)
+
+
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    """Return all that a call is given, by position and by keyword."""
+    return [*call.args, *(given.value for given in call.keywords)]
+
+
+def parameters_of(node: ast.AST) -> set[str]:
+    """Return the names of the parameters of a node's functions, such as the lambdas in it."""
+    return {part.arg for part in nodes_in(node, ast.arg)}
+
+
+def bound_arguments(call: ast.Call, function: Function) -> dict[str, ast.expr]:
+    """Return what a call gives to the parameters of a function, ``self`` left out."""
+    names = [parameter.arg for parameter in function.args.args]
+    given = zip(names[names[:1] == ["self"] :], call.args, strict=False)
+    return dict(given) | {one.arg: one.value for one in call.keywords if one.arg}
+
+
+def is_constant(node: ast.AST | None, value: object) -> bool:
+    """Return whether ``node`` is the literal ``value``, such as ``True`` or 0."""
+    return (
+        isinstance(node, ast.Constant) and node.value == value and type(node.value) is type(value)
+    )
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """Return the text of a literal; None for anything else."""
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text else None  # pyright: ignore
+
+
+def spans(node: ast.AST, line: int) -> bool:
+    """Return whether ``line`` is one of the lines of ``node``."""
+    return line in lines_of(node)
+
+
+def lines_of(node: ast.AST) -> range:
+    """Return the lines of a node; none of one that has no place, as a module."""
+    first: int = getattr(node, "lineno", 0)
+    return range(first, (getattr(node, "end_lineno", None) or first) + 1) if first else range(0)
