@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from breakeven.capture import Launcher
 
 # Tests run beside each other: scripts with a thread per core would wait for one another's, many
 # times longer than they compute.
@@ -100,3 +104,12 @@ def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert shown == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """Return what runs scripts; torch is imported once for all tests that leave it as it is."""
+    from breakeven.capture import Launcher  # only where a test runs a script
+
+    with Launcher() as started:
+        yield started

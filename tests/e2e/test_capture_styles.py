@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from check_process import SCRIPTS, line_of
 
@@ -13,12 +11,6 @@ from breakeven.trace import StepTrace
 pytestmark = pytest.mark.slow
 
 _LIMIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def _trace(launcher: Launcher, name: str, *arguments: str, is_moved: bool = False) -> StepTrace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "scripts" / "fixes.py"
 # Each function without arguments is a fault, named like its cause.
 CAUSES = [name.upper() for name in re.findall(r"^def (\w+)\(\):", SCRIPT.read_text(), re.MULTILINE)]
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as made:
-        made.ready()
-        yield made
 
 
 def recorded(launcher: Launcher, *arguments: str) -> TracedRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from breakeven.simulate import Finding
 from breakeven.verdict import ExplainReport
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def explained(launcher: Launcher, script: Path) -> ExplainReport:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from check_process import SCRIPTS, line_of
 
@@ -16,12 +14,6 @@ from breakeven.trace import GraphLaunch, Op, Phase, StepTrace
 pytestmark = pytest.mark.slow
 
 _LIMIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def _trace(launcher: Launcher, name: str, *arguments: str) -> StepTrace:

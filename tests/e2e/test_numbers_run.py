@@ -24,12 +24,6 @@ OpenGate = Callable[..., AbstractContextManager[Gate]]
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def open_gate(launcher: Launcher) -> OpenGate:
     """Return a function that opens the gate of a script."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from check_process import SCRIPTS
 
 from breakeven.capture import Launcher, PlainRun, RunRequest, find_target
 from breakeven.trace import Configuration
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as started:
-        yield started
 
 
 def run(launcher: Launcher, script: Path, *, threads: int = 0) -> PlainRun:
