@@ -288,7 +288,7 @@ def profile_step(script: str, output: Path) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    from breakeven.capture.cuda_graphs import CudaGraphs
+    from breakeven.capture.pretend.cuda_graphs import CudaGraphs
     from breakeven.capture.redirect import redirect_cuda_to_cpu
 
     optimizers: list[int] = []

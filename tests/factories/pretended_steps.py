@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from breakeven.capture.device_map import DeviceMap
-from breakeven.capture.pretended_cuda import pretended_cuda
-from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.record.device_map import DeviceMap
+from breakeven.capture.record.recorder import StepRecorder
 from breakeven.trace import Copy, Op, Sync
 
 

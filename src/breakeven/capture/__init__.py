@@ -33,9 +33,9 @@ from breakeven.capture.sessions.turns import alternate as alternate
 from breakeven.capture.target import find_target as find_target
 
 if TYPE_CHECKING:
-    from breakeven.capture.fake_session import FakeSession as FakeSession
-    from breakeven.capture.fake_session import FakeStep as FakeStep
     from breakeven.capture.gpu_stand_ins import pretended_gpus as pretended_gpus
+    from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
+    from breakeven.capture.pretend.fake_session import FakeStep as FakeStep
     from breakeven.capture.sessions.in_process import Recording as Recording
     from breakeven.capture.sessions.in_process import record_steps as record_steps
     from breakeven.capture.sessions.in_process import time_step as time_step
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 # These run in the caller's process and need torch there; the command line does not.
 _MODULES = {
-    "FakeSession": "fake_session",
-    "FakeStep": "fake_session",
+    "FakeSession": "pretend.fake_session",
+    "FakeStep": "pretend.fake_session",
     "pretended_gpus": "gpu_stand_ins",
     "Recording": "sessions.in_process",
     "record_steps": "sessions.in_process",

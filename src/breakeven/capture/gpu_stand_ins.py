@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from breakeven.capture.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.process.as_main import run_as_main
-from breakeven.capture.refusing_recorder import RefusingRecorder
+from breakeven.capture.record.recorder import RefusingRecorder
 from breakeven.errors import UsageError
 
 

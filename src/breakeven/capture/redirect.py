@@ -10,15 +10,18 @@ import torch
 import torch.utils._device
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
-from breakeven.capture.cuda_api import hide_other_gpus, patch_cuda_api
-from breakeven.capture.cuda_graphs import CudaGraphs
-from breakeven.capture.cuda_names import CudaDevices, is_cuda
-from breakeven.capture.data_parallel import bypass_data_parallel
-from breakeven.capture.device_functions import DeviceFunction, device_functions
-from breakeven.capture.legacy_types import patch_legacy_types
+from breakeven.capture.pretend.calls_on_device import patch_torchscript
+from breakeven.capture.pretend.cuda_api import hide_other_gpus, patch_cuda_api
+from breakeven.capture.pretend.cuda_graphs import CudaGraphs
+from breakeven.capture.pretend.data_parallel import bypass_data_parallel
+from breakeven.capture.pretend.device_functions import (
+    DeviceFunction,
+    device_functions,
+    patch_legacy_types,
+)
+from breakeven.capture.pretend.serialization import patch_serialization
 from breakeven.capture.process_group import patch_process_group
-from breakeven.capture.serialization import patch_serialization
-from breakeven.capture.torchscript import patch_torchscript
+from breakeven.capture.record.cuda_devices import CudaDevices, is_cuda
 from breakeven.configure import Patches
 from breakeven.errors import Caveat
 from breakeven.whole_step import FastStep

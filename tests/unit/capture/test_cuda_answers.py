@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from breakeven.capture.cuda_answers import _answering
+from breakeven.capture.pretend.cuda_api import _answering
 from breakeven.capture.redirect import redirect_cuda_to_cpu
 from factories.pretended_steps import pretending
 

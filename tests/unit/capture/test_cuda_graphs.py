@@ -11,10 +11,10 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import nn
 from torch.optim import adamax
 
-from breakeven.capture.cuda_graphs import CudaGraphs
-from breakeven.capture.device_map import DeviceMap
-from breakeven.capture.pretended_cuda import pretended_cuda
-from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.pretend.cuda_graphs import CudaGraphs
+from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.record.device_map import DeviceMap
+from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.trace import Copy, GraphLaunch, Op, Phase, Sync
 from factories.pretended_steps import next_line, pretending

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from breakeven.capture.device_functions import DeviceFunction, device_functions
+from breakeven.capture.pretend.device_functions import DeviceFunction, device_functions
 from breakeven.capture.redirect import redirect_cuda_to_cpu
 from factories.pretended_steps import copies, names, pretending
 

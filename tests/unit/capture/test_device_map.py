@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from breakeven.capture.device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import torch
 
-from breakeven.capture.framework_frames import FrameworkFrame, parts_of_step
-from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.record.framework_frames import FrameworkFrame, parts_of_step
+from breakeven.capture.record.recorder import StepRecorder
 from breakeven.cost import reference_host
 from breakeven.trace import Event, StepTrace
 from breakeven.verdict import Recording, record

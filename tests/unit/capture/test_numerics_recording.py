@@ -15,11 +15,13 @@ import torch
 from torch import nn
 
 from breakeven.capture import RunRequest, find_target
-from breakeven.capture.parameter_names import ParameterNames
-from breakeven.capture.repeatable import random_state_digest, repeatable_random_numbers
+from breakeven.capture.record.repeatable import (
+    WeightNoise,
+    random_state_digest,
+    repeatable_random_numbers,
+)
+from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
 from breakeven.capture.sessions.numbers import NumbersSession
-from breakeven.capture.tensor_numbers import tensor_numbers
-from breakeven.capture.weight_noise import WeightNoise
 from breakeven.trace import Configuration
 from breakeven.verdict import RecordedNumbers
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from breakeven.capture.device_map import DEVICE, HOST
+from breakeven.capture.record.device_map import DEVICE, HOST
 from breakeven.trace import Phase
 from factories.pretended_steps import copies, names, next_line, ops, pretending, syncs
 

@@ -11,9 +11,9 @@ import torch.utils._device
 from torch import nn
 from torch.nn import functional
 
-from breakeven.capture.device_map import DeviceMap
-from breakeven.capture.pretended_cuda import pretended_cuda
-from breakeven.capture.recorder import StepRecorder
+from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.record.device_map import DeviceMap
+from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.configure import configured
 from breakeven.trace import Configuration

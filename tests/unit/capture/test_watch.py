@@ -14,13 +14,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from breakeven.capture import record_steps, trace_step
-from breakeven.capture.device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture.host_arrays import held_arrays
-from breakeven.capture.loader_reach import may_reach_device
-from breakeven.capture.loader_watch import LoaderWatch
-from breakeven.capture.optimizer_hooks import OptimizerHooks
-from breakeven.capture.recorder import StepRecorder
-from breakeven.capture.step_tracer import StepTracer
+from breakeven.capture.load.loader_code import may_reach_device
+from breakeven.capture.load.loader_watch import LoaderWatch
+from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture.record.held_objects import held_arrays
+from breakeven.capture.record.optimizer_hooks import OptimizerHooks
+from breakeven.capture.record.recorder import StepRecorder
+from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.trace import HostArray, Phase, StepTrace
 
 NUM_STEPS = 5
@@ -54,12 +54,12 @@ def evaluations_recorded(*, evaluates_always: bool) -> int:
 
 
 def test_evaluation_after_the_first_updates_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breakeven.capture.event_log._LONG_EVALUATION_NS", 0)
+    monkeypatch.setattr("breakeven.capture.record.event_log._LONG_EVALUATION_NS", 0)
     assert evaluations_recorded(evaluates_always=False) == 0
 
 
 def test_evaluation_of_each_step_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breakeven.capture.event_log._LONG_EVALUATION_NS", 0)
+    monkeypatch.setattr("breakeven.capture.record.event_log._LONG_EVALUATION_NS", 0)
     assert evaluations_recorded(evaluates_always=True) == 400
 
 

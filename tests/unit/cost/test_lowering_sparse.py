@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from breakeven.capture.device_map import HOST, DeviceMap, bytes_of, sparse_values
-from breakeven.capture.eager_tensor import describe
+from breakeven.capture.record.device_map import HOST, DeviceMap, bytes_of, sparse_values
+from breakeven.capture.record.operators import describe
 from breakeven.cost import Kernel, lower
 from breakeven.trace import Op, Settings, TensorSpec
 

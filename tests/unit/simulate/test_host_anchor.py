@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from breakeven.capture import trace_step
-from breakeven.capture.recorder import _is_repeatable
+from breakeven.capture.record.recorder import _is_repeatable
 from breakeven.capture.sessions.phase_watch import PhaseWatch
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec, find_device

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from breakeven.capture import pretended_gpus
-from breakeven.capture.pretended_cuda import pretended_cuda
-from breakeven.capture.refusing_recorder import RefusingRecorder
+from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.record.recorder import RefusingRecorder
 from breakeven.errors import UsageError
 from breakeven.systems import Bench
 from breakeven.systems.device_rules import RuleOutcome, check_rules, copies_claim, rules_claim

@@ -62,8 +62,8 @@ class _RunToEnd:
         with put_back():
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            from breakeven.capture.cuda_api import hide_other_gpus
-            from breakeven.capture.cuda_graphs import CudaGraphs
+            from breakeven.capture.pretend.cuda_api import hide_other_gpus
+            from breakeven.capture.pretend.cuda_graphs import CudaGraphs
             from breakeven.capture.redirect import redirect_cuda_to_cpu
             from breakeven.capture.sessions.gpu_here import gpu_here
             from breakeven.configure import Patches, configured

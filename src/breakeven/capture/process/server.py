@@ -26,8 +26,8 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import msgspec
 
-from breakeven.capture.device_functions import device_functions
 from breakeven.capture.keep import Keep
+from breakeven.capture.pretend.device_functions import device_functions
 from breakeven.capture.process.answer_request import answer, ready, send
 from breakeven.capture.process.descendants import adopt_orphans, end_descendants, end_with_parent
 from breakeven.capture.process.script_terminal import TerminalState

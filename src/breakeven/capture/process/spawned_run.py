@@ -36,8 +36,8 @@ def main() -> None:
     end_all_with_this_process()
     request_fd, answer_fd = _take_streams()
     # What torch prints while it is imported is no answer.
-    from breakeven.capture.device_functions import device_functions
     from breakeven.capture.keep import Keep
+    from breakeven.capture.pretend.device_functions import device_functions
     from breakeven.capture.process.answer_request import answer, ready, send
     from breakeven.capture.protect.scratch import Scratch
     from breakeven.capture.protocol import Request, Started

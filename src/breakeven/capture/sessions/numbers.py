@@ -13,16 +13,17 @@ import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from breakeven.capture.closures import Arguments, around_closure
-from breakeven.capture.cuda_graphs import CudaGraphs
-from breakeven.capture.loader_watch import LoaderWatch
-from breakeven.capture.optimizer_hooks import OptimizerHooks
-from breakeven.capture.parameter_names import ParameterNames
+from breakeven.capture.load.loader_watch import LoaderWatch
+from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.protocol import NumbersRun, RunRequest
+from breakeven.capture.record.optimizer_hooks import Arguments, OptimizerHooks, around_closure
+from breakeven.capture.record.repeatable import (
+    WeightNoise,
+    random_state_digest,
+    repeatable_random_numbers,
+)
+from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
 from breakeven.capture.redirect import redirect_cuda_to_cpu
-from breakeven.capture.repeatable import random_state_digest, repeatable_random_numbers
-from breakeven.capture.tensor_numbers import tensor_numbers
-from breakeven.capture.weight_noise import WeightNoise
 from breakeven.configure import Patches, configured, groups_of
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers

@@ -1,0 +1,1 @@
+"""What DataLoaders give a step, and what that costs."""

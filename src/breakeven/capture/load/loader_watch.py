@@ -1,0 +1,304 @@
+"""What the training loop takes from its DataLoaders, and how long it waits for it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data._utils import worker as working
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+
+from breakeven.capture.load.loader_facts import (
+    LoaderRecord,
+    batch_size_of,
+    describe_loader,
+    join_records,
+    length_of,
+)
+from breakeven.capture.load.loader_workers import WorkTimes, needs_workers
+from breakeven.capture.location import caller_of_constructor, locate
+from breakeven.capture.protocol import LoaderUse
+from breakeven.capture.record.modes import without_modes
+from breakeven.configure import ByIdentity, Patches
+from breakeven.trace import LoaderFacts
+
+# How long a loader is watched alone: usually, and at most.
+_ALONE_NS = 500_000_000
+_ALONE_LIMIT_S = 8.0
+# What tells its pace: rounds of its workers, or batches of an epoch.
+_ROUNDS, _LEAST_BATCHES = 2, 3
+
+
+class LoaderWatch(Patches):
+    """Times every batch that is fetched; can set a batch size and keep loading in this process.
+
+    Args:
+        old_batch_size: DataLoaders of this batch size get the new one; 0 for none.
+        new_batch_size: The new batch size.
+        in_process: Load without worker processes, so that the fetch itself can be seen, where
+            what is loaded does not ask for them.
+        around_fetch: Context manager entered around every fetch; called with the loader.
+        on_batch: Called with the loader, its batch and the time of the fetch in nanoseconds.
+    """
+
+    def __init__(
+        self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
+        around_fetch: Callable[[Any], Any] = nullcontext,
+        on_batch: Callable[[DataLoader[Any], Any, int], None] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._old_batch_size = old_batch_size
+        self._new_batch_size = new_batch_size
+        self._in_process = in_process
+        self._around_fetch = around_fetch
+        self._on_batch = on_batch
+        self._records = ByIdentity[DataLoader[Any], LoaderRecord]()
+        # Of the loaders that a batch was taken from; they may be gone meanwhile.
+        self._used: list[LoaderRecord] = []
+        # Since the last step boundary: (loader, time of the fetch).
+        self._fetches: list[tuple[Any, int]] = []
+        # What the last batch came from that worker processes loaded.
+        self._last_of_workers: _MultiProcessingDataLoaderIter | None = None
+        self._next = _BaseDataLoaderIter.__next__
+
+    def __enter__(self) -> LoaderWatch:
+        super().__enter__()
+        watch = self
+        original_init = DataLoader.__init__
+        original_iterator_init = _BaseDataLoaderIter.__init__
+        original_start = _MultiProcessingDataLoaderIter.__init__
+        original_next = _BaseDataLoaderIter.__next__
+
+        @functools.wraps(original_init)
+        def initialize(loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **kwargs: Any):
+            if watch._old_batch_size and batch_size == watch._old_batch_size:
+                batch_size = watch._new_batch_size
+                args, kwargs = _with_enough_samples(dataset, batch_size, args, kwargs)
+            original_init(loader, dataset, batch_size, *args, **kwargs)
+            if watch._in_process:
+                wrapped = watch._wrapped_by(loader)
+                watch._records[loader] = LoaderRecord(
+                    location=locate(caller_of_constructor(sys._getframe(1), loader)),
+                    num_workers=wrapped.num_workers if wrapped else int(loader.num_workers),
+                    persistent_workers=(
+                        wrapped.persistent_workers if wrapped else bool(loader.persistent_workers)
+                    ),
+                )
+                if loader.num_workers and needs_workers(loader):
+                    watch._records[loader].keeps_workers = True
+                else:
+                    watch._keep_in_process(loader)
+
+        def initialize_iterator(iterator: Any, loader: Any) -> None:
+            original_iterator_init(iterator, loader)
+            iterator._watched_loader = loader
+            if watch._in_process:
+                watch._record_of(loader).num_epochs += 1
+
+        def start_workers(iterator: Any, loader: Any) -> None:
+            if not watch._in_process:
+                return original_start(iterator, loader)
+            record = watch._record_of(loader)
+            record.work = WorkTimes(loader.num_workers, loader.multiprocessing_context)
+            with Patches() as patches:
+                patches.replace(working, "_worker_loop", record.work.loop())
+                return original_start(iterator, loader)
+
+        def fetch(iterator: Any) -> Any:
+            loader = vars(iterator).get("_watched_loader")
+            if loader is None:  # begun before this watch
+                return original_next(iterator)
+            started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
+            with watch._around_fetch(iterator._watched_loader):
+                batch = original_next(iterator)
+            duration_ns = perf_counter_ns() - started_ns
+            cpu_ns = thread_time_ns() - started_cpu_ns
+            watch._fetches.append((loader, duration_ns))
+            if isinstance(iterator, _MultiProcessingDataLoaderIter):
+                watch._last_of_workers = iterator
+            if watch._in_process:
+                work = watch._record_of(loader).work
+                if work is not None:
+                    # Of a batch in a worker; the wait is about as long as a queue takes.
+                    duration_ns, cpu_ns = work.means()
+                watch._note_fetch(loader, batch, duration_ns, cpu_ns)
+            if watch._on_batch is not None:
+                watch._on_batch(loader, batch, duration_ns)
+            return batch
+
+        self.replace(DataLoader, "__init__", initialize)
+        self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
+        self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
+        self.replace(_BaseDataLoaderIter, "__next__", fetch)
+        return self
+
+    def time_alone(self) -> float:
+        """Return nanoseconds per batch of the last loader that has workers, with nothing beside.
+
+        Its epoch is gone on with, or another one begun. 0 where there is no such loader, or it
+        yields too few batches in the time that this may take, or fails.
+        """
+        found: list[float] = []
+
+        def time() -> None:
+            with suppress(Exception):  # of a worker, or of the script's own iterator
+                found.append(self._pace())
+
+        # A loader may wait for what only a step puts there; the process ends without this thread.
+        thread = threading.Thread(target=time, daemon=True)
+        thread.start()
+        thread.join(_ALONE_LIMIT_S)
+        return found[0] if found else 0.0
+
+    def _pace(self) -> float:
+        iterator = self._last_of_workers
+        if iterator is None:
+            return 0.0
+        loader = vars(iterator)["_watched_loader"]
+        num_workers = int(loader.num_workers)
+        try:
+            for _ in range(int(loader.prefetch_factor) * num_workers):  # so many may lie ready
+                self._next(iterator)
+            begun_ns, num_batches = perf_counter_ns(), 0
+            # Workers that began together end together: whole rounds of them count.
+            while num_batches < _ROUNDS * num_workers or _is_soon(begun_ns):
+                for _ in range(num_workers):
+                    self._next(iterator)
+                num_batches += num_workers
+            return (perf_counter_ns() - begun_ns) / num_batches
+        except StopIteration:
+            return self._pace_of_epoch(loader)
+
+    def _pace_of_epoch(self, loader: DataLoader[Any]) -> float:
+        """Return the pace of a short epoch: starting its workers belongs to its batches."""
+        begun_ns, num_batches = perf_counter_ns(), 0
+        iterator = iter(loader)
+        if not isinstance(iterator, _MultiProcessingDataLoaderIter):
+            return 0.0  # the script's own, around one of torch
+        with suppress(StopIteration):
+            while num_batches < _LEAST_BATCHES or _is_soon(begun_ns):
+                self._next(iterator)
+                num_batches += 1
+        return (perf_counter_ns() - begun_ns) / num_batches if num_batches else 0.0
+
+    def num_workers_of_last_fetch(self) -> int:
+        """Return the worker processes that the script gave the loader of the last fetch."""
+        loader = self._fetches[-1][0]
+        return self._num_workers_of(loader)
+
+    def facts(self, *, is_timed: bool) -> tuple[LoaderFacts, ...]:
+        """Return what is known of the loaders that batches were taken from, most used first.
+
+        Args:
+            is_timed: Whether fetches ran at full speed, so that their time says something.
+        """
+        return join_records(list(self._used), is_timed=is_timed)
+
+    def _wrapped_by(self, loader: Any) -> LoaderRecord | None:
+        """Return what the script asked of the loader that this one is a library's copy of.
+
+        A trainer copies a loader's settings, of which the workers are gone by then.
+        """
+        if type(loader) is DataLoader or loader.num_workers:
+            return None
+        alike = (own for other, own in self._records.items() if other.dataset is loader.dataset)
+        return next((own for own in alike if own.num_workers), None)
+
+    def _record_of(self, loader: Any) -> LoaderRecord:
+        """Return the record of a loader; one that was made before has no line."""
+        record = self._records.get(loader)
+        if record is None:
+            record = LoaderRecord(
+                location=None,
+                num_workers=int(loader.num_workers),
+                persistent_workers=bool(loader.persistent_workers),
+            )
+            self._records[loader] = record
+        return record
+
+    def _note_fetch(self, loader: Any, batch: Any, wall_ns: int, cpu_ns: int) -> None:
+        record = self._record_of(loader)
+        record.wall_ns.append(wall_ns)
+        record.cpu_ns.append(cpu_ns)
+        if record.facts is None:
+            self._used.append(record)
+            with without_modes():
+                record.facts = describe_loader(loader, record)
+                record.batch_bytes = sum(
+                    tensor.numel() * tensor.element_size() for tensor in tensors_of(batch)
+                )
+
+    def _num_workers_of(self, loader: Any) -> int:
+        return self._record_of(loader).num_workers if self._in_process else int(loader.num_workers)
+
+    def end_step(self) -> LoaderUse | None:
+        """Return what the step that ends now took from the loader that it used most."""
+        fetches, self._fetches = self._fetches, []
+        if not fetches:
+            return None
+        counts = Counter(id(loader) for loader, _ in fetches)
+        most_used = counts.most_common(1)[0][0]
+        loader = next(loader for loader, _ in fetches if id(loader) == most_used)
+        batch_size = batch_size_of(loader)
+        if not batch_size:
+            return None
+        return LoaderUse(
+            batch_size=batch_size,
+            batches_per_step=counts[most_used],
+            num_samples=length_of(loader.dataset),
+            num_workers=self._num_workers_of(loader),
+            wait_ns=sum(duration for _, duration in fetches),
+            batches_per_epoch=length_of(loader),
+        )
+
+    @staticmethod
+    def _keep_in_process(loader: Any) -> None:
+        """Take the workers away; DataLoader guards its attributes, hence the way around."""
+        for name, value in {
+            "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
+        }.items():  # fmt: skip
+            loader.__dict__[name] = value
+        loader.__dict__["_DataLoader__multiprocessing_context"] = None
+
+
+def _is_soon(begun_ns: int) -> bool:
+    """Return whether watching a loader alone has only begun."""
+    return perf_counter_ns() - begun_ns < _ALONE_NS
+
+
+def _with_enough_samples(
+    dataset: Any, batch_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Draw with replacement where the data set is smaller than a few batches of the new size."""
+    is_own_order = len(args) < 2 and kwargs.get("sampler") is None
+    num_samples = length_of(dataset)
+    if not num_samples or not is_own_order or num_samples >= 4 * batch_size:
+        return args, kwargs
+    kwargs = {**kwargs, "shuffle": False}
+    kwargs["sampler"] = RandomSampler(dataset, replacement=True, num_samples=16 * batch_size)  # type: ignore[arg-type]
+    return (), kwargs
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch, in whatever it is wrapped."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        values: Iterable[Any] = dict.values(batch)
+    elif isinstance(batch, list):
+        values = list.__iter__(batch)
+    elif isinstance(batch, tuple):
+        values = tuple.__iter__(batch)
+    elif isinstance(batch, UserDict):  # such as transformers.BatchEncoding
+        values = vars(batch).get("data", {}).values()
+    else:
+        return []
+    return [tensor for value in values for tensor in tensors_of(value)]

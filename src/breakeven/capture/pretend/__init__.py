@@ -1,0 +1,1 @@
+"""CUDA devices that are not there."""

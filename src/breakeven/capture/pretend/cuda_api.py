@@ -1,0 +1,329 @@
+"""``torch.cuda`` and its kin, answered without a GPU."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import time
+from collections.abc import Callable
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.cuda
+import torch.utils._device
+
+from breakeven.capture.record.cuda_devices import CudaDevices
+from breakeven.configure import Patches
+
+# What the pretended device says of itself: an A100, whose features a script may ask for. None of
+# these figures enters a prediction.
+_PROPERTIES = {
+    "name": "NVIDIA A100-SXM4-80GB",
+    "major": 8,
+    "minor": 0,
+    "total_memory": 80 * 2**30,
+    "multi_processor_count": 108,
+    "max_threads_per_multi_processor": 2048,
+    "warp_size": 32,
+    "is_integrated": 0,
+    "is_multi_gpu_board": 0,
+    "gcnArchName": "",
+    "regs_per_multiprocessor": 65536,
+    "L2_cache_size": 40 * 2**20,
+    "max_threads_per_block": 1024,
+    "shared_memory_per_block": 48 * 2**10,
+    "shared_memory_per_block_optin": 163 * 2**10,
+    "shared_memory_per_multiprocessor": 164 * 2**10,
+    "clock_rate": 1_410_000,
+    "memory_clock_rate": 1_593_000,
+    "memory_bus_width": 5120,
+    "uuid": "00000000-0000-0000-0000-000000000000",
+    "pci_bus_id": 0,
+    "pci_device_id": 0,
+    "pci_domain_id": 0,
+}
+# The versions that torch 2.13 is built with.
+_CUDA_VERSION, _CUDNN_VERSION = "13.0", 91_900
+
+
+class _Stream:
+    """A stream on which everything is done at once."""
+
+    _cuda = CudaDevices()
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.device_index = self._cuda.index_of(device)
+        self.device = torch.device("cuda", self.device_index)
+        self.priority = priority
+        self.cuda_stream = 0
+        self.stream_id = 0
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or _Event()
+        event.record(self)
+        return event
+
+
+class _Event:
+    """An event that the host's clock stamps."""
+
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        self._recorded_ns = time.perf_counter_ns()
+
+    def record(self, stream: Any = None) -> None:
+        self._recorded_ns = time.perf_counter_ns()
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def elapsed_time(self, end_event: _Event) -> float:
+        # torch's own unit here is the millisecond.
+        return (end_event._recorded_ns - self._recorded_ns) / 1e6
+
+
+class _CurrentDevice:
+    """``with torch.cuda.device(index)``: another device is current inside."""
+
+    _cuda = CudaDevices()
+
+    def __init__(self, device: Any = None) -> None:
+        self._index = self._cuda.index_of(device)
+        self._before = self._cuda.current
+
+    def __enter__(self) -> None:
+        self._before, self._cuda.current = self._cuda.current, self._index
+
+    def __exit__(self, *_: object) -> None:
+        self._cuda.current = self._before
+
+
+def patch_cuda_api(
+    patches: Patches, *, is_available: bool, on_wait: Callable[[str], None] | None = None,
+    cuda: CudaDevices | None = None,
+) -> None:  # fmt: skip
+    """Make ``torch.cuda`` answer for pretended devices.
+
+    Args:
+        patches: Restores everything when it is left.
+        is_available: What ``torch.cuda.is_available()`` says.
+        on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
+        cuda: The pretended devices; one by default.
+    """
+    cuda = cuda or CudaDevices()
+    before = dict(vars(torch.cuda))
+    # torch remembers its factories on first use of a device context: not ours, please.
+    torch.utils._device._device_constructors()
+
+    def wait(kind: str) -> Callable[..., None]:
+        def call(*_: Any, **__: Any) -> None:
+            if on_wait is not None:
+                on_wait(kind)
+
+        return call
+
+    def properties(device: Any = None) -> SimpleNamespace:
+        cuda.index_of(device)
+        return SimpleNamespace(**_PROPERTIES)
+
+    def choose(device: Any = None) -> None:
+        cuda.current = cuda.index_of(device)
+
+    # Classes, as scripts may ask whether something is one of them.
+    stream = type("Stream", (_Stream,), {"_cuda": cuda})
+    current_device = type("device", (_CurrentDevice,), {"_cuda": cuda})
+
+    def capability(device: Any = None) -> tuple[int, int]:
+        found = properties(device)
+        return (found.major, found.minor)
+
+    constant = {
+        "_lazy_init": None, "init": None, "is_initialized": is_available,
+        "is_available": is_available, "device_count": is_available * cuda.num_devices,
+        "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0,
+        "memory_reserved": 0, "max_memory_reserved": 0, "reset_peak_memory_stats": None,
+        "reset_max_memory_allocated": None, "memory_stats": {}, "memory_summary": "",
+        "ipc_collect": None, "manual_seed": None, "manual_seed_all": None, "seed": None,
+        "seed_all": None, "initial_seed": 0, "set_per_process_memory_fraction": None,
+        "get_arch_list": ["sm_80"],
+        "utilization": 0, "mem_get_info": (_PROPERTIES["total_memory"],) * 2,
+        "is_current_stream_capturing": False, "can_device_access_peer": False,
+        "set_stream": None, "get_allocator_backend": "native", "_sleep": None,
+        "get_per_process_memory_fraction": 1.0, "memory_snapshot": [], "get_sync_debug_mode": 0,
+        "set_sync_debug_mode": None,
+    }  # fmt: skip
+    for name, value in constant.items():
+        patches.replace(torch.cuda, name, lambda *_, _value=value, **__: _value)
+    patches.replace(torch.cuda, "synchronize", wait("synchronize"))
+    patches.replace(torch.cuda, "empty_cache", wait("empty_cache"))
+    patches.replace(torch.cuda, "set_device", choose)
+    patches.replace(torch.cuda, "current_device", lambda: cuda.current)
+    patches.replace(torch.cuda, "device", current_device)
+    patches.replace(torch.cuda, "device_of", lambda tensor: current_device(tensor.get_device()))
+    patches.replace(torch.cuda, "get_device_properties", properties)
+    patches.replace(torch.cuda, "get_device_name", lambda device=None: properties(device).name)
+    patches.replace(torch.cuda, "get_device_capability", capability)
+    # Trainers that save checkpoints ask the module that defines them.
+    for module in (torch.cuda, torch.cuda.random):
+        patches.replace(module, "get_rng_state", lambda device=0: torch.get_rng_state())
+        patches.replace(module, "get_rng_state_all", lambda: [torch.get_rng_state()])
+        patches.replace(module, "set_rng_state", lambda *_, **__: None)
+        patches.replace(module, "set_rng_state_all", lambda *_, **__: None)
+    patches.replace(torch.cuda, "Stream", stream)
+    patches.replace(torch.cuda, "Event", _Event)
+    patches.replace(torch.cuda, "current_stream", stream)
+    patches.replace(torch.cuda, "default_stream", stream)
+    for name in ("range_push", "range_pop", "mark"):
+        patches.replace(torch.cuda.nvtx, name, lambda *_: None)
+    patches.replace(torch.backends.cudnn, "is_acceptable", lambda _: False)
+    if is_available:
+        patches.replace(torch.version, "cuda", _CUDA_VERSION)
+        patches.replace(torch.backends.cudnn, "version", lambda: _CUDNN_VERSION)
+        patches.replace(torch.backends.cudnn, "is_available", lambda: True)
+        patches.replace(torch.backends.cuda, "is_built", lambda: True)
+    for name in ("_record_memory_history", "_dump_snapshot"):
+        patches.replace(torch.cuda.memory, name, lambda *_, **__: None)
+    hide_other_gpus(patches)
+    _patch_accelerator(patches, is_available, wait, choose, cuda)
+    answer_the_rest(patches, before)
+
+
+def hide_other_gpus(patches: Patches) -> None:
+    """Let torch find no GPU of Apple's or Intel's, which no variable of the environment hides."""
+    patches.replace(torch.backends.mps, "is_available", lambda: False)
+    patches.replace(torch.xpu, "is_available", lambda: False)
+    patches.replace(torch.xpu, "device_count", lambda: 0)
+
+
+def _patch_accelerator(
+    patches: Patches, is_available: bool, wait: Callable[[str], Callable[..., None]],
+    choose: Callable[[Any], None], cuda: CudaDevices,
+) -> None:  # fmt: skip
+    """Make ``torch.accelerator`` agree with ``torch.cuda``."""
+    device = torch.device("cuda") if is_available else None
+    constant = {
+        "is_available": is_available, "device_count": is_available * cuda.num_devices,
+        "current_accelerator": device,
+    }  # fmt: skip
+    for name, value in constant.items():
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, lambda *_, _value=value, **__: _value)
+    patches.replace(torch.accelerator, "synchronize", wait("synchronize"))
+    patches.replace(torch.accelerator, "current_stream", torch.cuda.Stream)
+    for name in ("current_device_index", "current_device_idx"):
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, lambda: cuda.current)
+    if hasattr(torch.accelerator, "device_index"):  # since torch 2.8
+        patches.replace(torch.accelerator, "device_index", torch.cuda.device)
+    for name in ("set_device_index", "set_device_idx"):
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, choose)
+
+
+_PACKAGES = ("torch.cuda", "torch.accelerator", "torch.backends.cuda")
+# Captured graphs are no questions.
+_LEFT_OUT = ("torch.cuda.graphs",)
+
+_LEAST: dict[str, Any] = {
+    "": None, "None": None, "int": 0, "float": 0.0, "bool": False, "str": "", "dict": {},
+    "ordereddict": {}, "list": [], "tuple": (),
+}  # fmt: skip
+
+# How a torch without CUDA, or a machine without its driver, says so.
+_LACK = re.compile(
+    r"no attribute '(_cuda|_nccl|_gds|_record_untuned|_accelerator|cuda)|dummy base class"
+    r"|not compiled with CUDA|requires CUDA|Cannot access accelerator|nvidia-ml-py|NVIDIA driver"
+)
+
+
+def answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
+    """Let every question to ``torch.cuda`` have an answer.
+
+    Args:
+        patches: Has replaced what is answered by name, and restores everything.
+        before: What ``torch.cuda`` held before that.
+    """
+    answered = {
+        id(before[name]): value
+        for name, value in vars(torch.cuda).items()
+        if name in before and before[name] is not value
+    }
+    for module in _modules():
+        for name, value in list(vars(module).items()):
+            if id(value) in answered:
+                patches.replace(module, name, answered[id(value)])
+    for module, name, function, stand_in in _questions():
+        if vars(module)[name] is function:
+            patches.replace(module, name, stand_in)
+
+
+@functools.cache
+def _questions() -> tuple[tuple[ModuleType, str, FunctionType, Callable[..., Any]], ...]:
+    """Return the public functions whose result may be the least, and what stands in for each."""
+    found: list[tuple[ModuleType, str, FunctionType, Callable[..., Any]]] = []
+    for module in _modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or not isinstance(value, FunctionType):
+                continue
+            is_own = value.__module__.startswith(_PACKAGES)
+            if is_own and not value.__module__.startswith(_LEFT_OUT):
+                result = _result_of(value)
+                if result in _LEAST:
+                    found.append((module, name, value, _answering(value, _LEAST[result])))
+    return tuple(found)
+
+
+def _modules() -> list[ModuleType]:
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith(_PACKAGES) and not name.startswith(_LEFT_OUT)
+    ]
+
+
+def _result_of(function: FunctionType) -> str:
+    """Return the name of the type that a function returns, without its parameters."""
+    found = function.__annotations__.get("return", "")
+    name = found if isinstance(found, str) else getattr(found, "__name__", str(found))
+    return name.partition("[")[0].lower() if name != "None" else name
+
+
+def _answering(original: Callable[..., Any], least: Any) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except (AssertionError, AttributeError, ImportError, RuntimeError) as error:
+            if _LACK.search(str(error)) is None:
+                raise
+            return least.copy() if isinstance(least, (dict, list)) else least
+
+    return call

@@ -1,0 +1,330 @@
+"""CUDA graphs of the script, captured and replayed on the CPU.
+
+The recorded run notes what a capture does apart from the step, and adds it to the step of each
+replay. Updates count where they happen: in replays, not in the capture, which computes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+import torch.cuda.graphs
+from msgspec.structs import replace
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from breakeven.capture.record.graph_work import GraphWork
+from breakeven.capture.record.recorder import StepRecorder
+from breakeven.configure import Patches
+from breakeven.errors import Caveat
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Sync
+
+GRAPHS_RUN_EAGERLY = Caveat(
+    code="graph-eager",
+    message="the script's CUDA graphs were replayed on the CPU one operator after the other",
+)
+
+
+# torch asks for three steps on a stream of their own before a capture, for eleven with DDP. Whoever
+# makes more there trains there.
+_MOST_WARMUPS = 16
+# After a capture one step is still told from the next by what the capture itself did.
+_SETTLING_UPDATES = 3
+
+
+class CudaGraphs(Patches):
+    """Inside, ``torch.cuda.CUDAGraph`` works without a GPU.
+
+    Args:
+        on_update: Called with the number of the optimizer after each update that is not captured,
+            and after each that a replay repeats.
+    """
+
+    def __init__(self, on_update: Callable[[int], None] = lambda _: None) -> None:
+        super().__init__()
+        self._on_update = on_update
+        self._recorder: StepRecorder | None = None
+        self._captured: CapturedGraph | None = None
+        self.num_replays = 0
+        self.num_side_streams = self._num_warmups = self._num_settling = 0
+        self._pools = count(1)
+        # What the pool of each graph keeps beyond what is in use after its capture.
+        self._kept_bytes: dict[Any, int] = {}
+
+    def end_update(self, optimizer: int) -> None:
+        """Note an update, which is part of the graph while one is captured."""
+        if self._captured is not None:
+            self._captured.end_update(optimizer)
+            return
+        if self.num_side_streams:
+            self._num_warmups += 1
+        elif self._num_settling:
+            self._num_settling -= 1
+        self._on_update(optimizer)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether steps are as they stay: not made ready for a capture, nor just after."""
+        is_warming_up = self.num_side_streams > 0 and self._num_warmups <= _MOST_WARMUPS
+        return not is_warming_up and not self._num_settling
+
+    def patch(self, recorder: StepRecorder | None = None) -> CudaGraphs:
+        """Replace torch's classes and functions until this is left.
+
+        Args:
+            recorder: Records what is captured; None in a plain run.
+        """
+        self._recorder = recorder
+        graph = type("CUDAGraph", (CapturedGraph,), {"_graphs": self})
+        for module in (torch.cuda, torch.cuda.graphs):
+            self.replace(module, "CUDAGraph", graph)
+            self.replace(module, "graph_pool_handle", self.new_pool)
+            self.replace(module, "is_current_stream_capturing", self._is_capturing)
+        self.replace(torch.cuda.Stream, "is_capturing", lambda _: self._is_capturing())
+        self.replace(torch.cuda, "stream", lambda stream=None: _SideStream(self))
+        # Made on first use, and kept.
+        self.replace(torch.cuda.graph, "default_capture_stream", None)
+        self.replace(torch._C, "_host_emptyCache", lambda: None)
+        if recorder is None:
+            self._allow_capturable_on_cpu()
+        else:
+            self.callback(register_optimizer_step_pre_hook(self._check_capturable).remove)
+        return self
+
+    def new_pool(self) -> tuple[int, int]:
+        """Return a token for the memory that graphs may share."""
+        return (0, next(self._pools))
+
+    def start(self, graph: CapturedGraph) -> None:
+        """Begin to capture ``graph``."""
+        if self._captured is not None:
+            raise RuntimeError("a CUDA graph is captured already; captures cannot be nested")
+        self._captured = graph
+        self._num_settling = _SETTLING_UPDATES
+
+    def end(self) -> None:
+        """End the capture."""
+        self._captured = None
+
+    def keep_memory(self, pool: Any, num_bytes: int) -> int:
+        """Return by how much a pool grows when a capture takes ``num_bytes`` for a while."""
+        grown = max(0, num_bytes - self._kept_bytes.get(pool, 0))
+        self._kept_bytes[pool] = self._kept_bytes.get(pool, 0) + grown
+        return grown
+
+    @property
+    def recorder(self) -> StepRecorder | None:
+        """Return what records the steps; None in a plain run."""
+        return self._recorder
+
+    def _is_capturing(self) -> bool:
+        return self._captured is not None
+
+    def _check_capturable(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Refuse what torch's build for CUDA refuses, and that for the CPU not in each version."""
+        if self._captured is None:
+            return
+        if not all(group.get("capturable", True) for group in optimizer.param_groups):
+            raise RuntimeError(
+                f"{type(optimizer).__name__} is captured in a CUDA graph; it needs capturable=True"
+            )
+
+    def _allow_capturable_on_cpu(self) -> None:
+        for name, module in list(sys.modules.items()):
+            supported = vars(module).get("_get_capturable_supported_devices")
+            if name.startswith("torch.optim.") and supported is not None:
+                self.replace(module, "_get_capturable_supported_devices", _with_cpu(supported))
+
+
+def _with_cpu(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    @functools.wraps(original)  # TorchScript compiles what is wrapped
+    def supported(*args: Any, **kwargs: Any) -> list[str]:
+        return [*original(*args, **kwargs), "cpu"]
+
+    return supported
+
+
+class CapturedGraph:
+    """What stands in for ``torch.cuda.CUDAGraph``."""
+
+    _graphs = CudaGraphs()
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._pool: Any = None
+        self._work: GraphWork | None = None
+        # Of the recorded run: the events up to each update, and those after the last.
+        self._parts: list[list[Event]] = []
+        self._model_inputs: list[int] = []
+        self._outside: _Outside | None = None
+        self._mode: _Capturing | None = None
+
+    def capture_begin(self, pool: Any = None, *_: Any, **__: Any) -> None:
+        """Note what is done from here on, as the work of the graph."""
+        graphs = self._graphs
+        graphs.start(self)
+        self._pool = pool or graphs.new_pool()
+        self._work, self._parts = GraphWork(), []
+        if graphs.recorder is None:
+            self._mode = _Capturing(self._work)
+            self._mode.__enter__()
+        else:
+            self._outside = _Outside(graphs.recorder, self._work)
+
+    def capture_end(self) -> None:
+        """Take the graph as captured, and its memory as reserved."""
+        graphs = self._graphs
+        if self._work is None:
+            raise RuntimeError("the capture of a CUDA graph is ended that was not begun")
+        graphs.end()
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+        if self._outside is not None:
+            assert graphs.recorder is not None
+            self._cut(graphs.recorder)
+            self._model_inputs = graphs.recorder.model_inputs
+            taken = self._outside.return_to()
+            graphs.recorder.devices.reserve(graphs.keep_memory(self._pool, taken))
+            self._outside = None
+        self._work.end()
+
+    def end_update(self, optimizer: int) -> None:
+        """Note an update while this is captured."""
+        assert self._work is not None
+        self._work.note_update(optimizer)
+        if self._graphs.recorder is not None:
+            self._cut(self._graphs.recorder)
+
+    def replay(self) -> None:
+        """Do the captured work again, and record it as one launch."""
+        if self._work is None:
+            raise RuntimeError("a CUDA graph is replayed that was not captured")
+        self._graphs.num_replays += 1
+        recorder = self._graphs.recorder
+        if recorder is None:
+            self._work.replay(self._graphs.end_update)
+            return
+        parts = iter(self._parts)
+
+        def on_update(optimizer: int) -> None:
+            self._graphs.end_update(optimizer)
+            _record(recorder, next(parts))
+
+        with recorder.device_work():
+            origin, phase = recorder.current_origin(), recorder.current_phase()
+            launch = GraphLaunch(phase=phase, location=origin.location, stack=origin.stack)
+            _record(recorder, [launch, *next(parts)])
+            # A model that is captured is called in the capture alone.
+            recorder.model_inputs += [] if recorder.model_inputs else self._model_inputs
+            self._work.replay(on_update)
+
+    def reset(self) -> None:
+        """Forget the captured work."""
+        self._work, self._parts = None, []
+
+    def pool(self) -> Any:
+        """Return the name of the graph's pool of memory."""
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Do nothing: a graph is ready as soon as it is captured."""
+
+    def enable_debug_mode(self) -> None:
+        """Do nothing: there is no graph of CUDA to keep for debugging."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Write nothing: there is no graph of CUDA."""
+
+    def _cut(self, recorder: StepRecorder) -> None:
+        """Keep what was recorded since the last cut; note what CUDA refuses to capture."""
+        for event in recorder.events:
+            if isinstance(event, Sync):
+                recorder.record_fault(
+                    f"the host waits for the device ({event.kind}) while a CUDA graph is captured",
+                    event.location,
+                )
+            elif isinstance(event, Copy) and event.is_blocking:
+                recorder.record_fault(
+                    "a copy that the host waits for is captured in a CUDA graph; it needs pinned "
+                    "memory and non_blocking=True",
+                    event.location,
+                )
+        self._parts.append([_replayed(event) for event in recorder.events if _is_in_graph(event)])
+        recorder.events = []
+
+
+class _SideStream:
+    """What ``torch.cuda.stream`` gives; a script may keep it, and enter it again."""
+
+    def __init__(self, graphs: CudaGraphs) -> None:
+        self._graphs = graphs
+
+    def __enter__(self) -> None:
+        self._graphs.num_side_streams += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._graphs.num_side_streams -= 1
+
+
+class _Outside:
+    """What the recorder has noted of the step outside of a capture, while that lasts."""
+
+    def __init__(self, recorder: StepRecorder, work: GraphWork) -> None:
+        self._recorder = recorder
+        self._was_recording = recorder.is_recording
+        if not recorder.is_recording:
+            recorder.start_recording()
+        self._events, recorder.events = recorder.events, []
+        self._inputs, recorder.model_inputs = recorder.model_inputs, []
+        self._calls, recorder.model_calls = recorder.model_calls, []
+        self._peak_bytes = recorder.devices.peak_device_bytes
+        recorder.devices.start_peak()
+        recorder.graph_work = work
+
+    def return_to(self) -> int:
+        """Record the step again; return the bytes that the capture took and gave back."""
+        recorder = self._recorder
+        recorder.graph_work = None
+        recorder.is_recording = self._was_recording
+        recorder.events, recorder.model_inputs = self._events, self._inputs
+        recorder.model_calls = self._calls
+        devices = recorder.devices
+        taken = devices.peak_device_bytes - devices.device_bytes
+        devices.peak_device_bytes = max(self._peak_bytes, devices.peak_device_bytes)
+        return taken
+
+
+class _Capturing(TorchDispatchMode):
+    """Lets the operators of a plain run be captured."""
+
+    def __init__(self, work: GraphWork) -> None:
+        super().__init__()
+        self._work = work
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return self._work.run(func, args, kwargs, writes=func._schema.is_mutable)
+
+
+def _record(recorder: StepRecorder, events: list[Event]) -> None:
+    if recorder.is_noting:
+        recorder.events += events
+
+
+def _is_in_graph(event: Event) -> bool:
+    """Return whether a replay repeats an event: not what the host did itself."""
+    if isinstance(event, Op):
+        return not event.is_on_host
+    return not isinstance(event, (Sync, HostWork))
+
+
+def _replayed(event: Event) -> Event:
+    if isinstance(event, Copy):
+        return replace(event, is_replayed=True, is_pinned=True, non_blocking=True)
+    return replace(event, is_replayed=True) if isinstance(event, Op) else event

@@ -1,0 +1,190 @@
+"""Which functions of torch make a tensor on a device that the caller names, as torch says itself.
+
+Operators have schemas; what Python wrote has a signature; and what a binding in C++ does by itself
+has its signature in the first line of its documentation.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from typing import Any
+
+import torch
+
+from breakeven.configure import Patches
+
+# Where torch keeps functions that scripts call.
+_MODULES = (
+    "torch", "torch.fft", "torch.functional", "torch.linalg", "torch.nested", "torch.nn.functional",
+    "torch.nn.init", "torch.random", "torch.signal.windows", "torch.sparse", "torch.special",
+)  # fmt: skip
+_DEVICE = "device"
+_IN_C = (BuiltinFunctionType, MethodDescriptorType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFunction:
+    """A function that takes ``device``.
+
+    Args:
+        owner: The module or class that has it.
+        name: Its name there.
+        position: Where ``device`` may stand without its name; -1 for nowhere.
+        is_from_data: It builds the tensor from Python data on the host, and copies it.
+    """
+
+    owner: Any
+    name: str
+    position: int = -1
+    is_from_data: bool = False
+
+    def current(self) -> Any:
+        """Return the function that stands there now."""
+        return getattr(self.owner, self.name)
+
+    def stand_in(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function``, looking like the one that stands there now, also to a pickler."""
+        functools.update_wrapper(function, self.current())
+        is_method = isinstance(self.owner, type)
+        function.__module__ = "torch" if is_method else self.owner.__name__
+        function.__qualname__ = f"{self.owner.__name__}.{self.name}" if is_method else self.name
+        return function
+
+
+@functools.cache
+def device_functions() -> tuple[DeviceFunction, ...]:
+    """Return the functions, and methods of ``torch.Tensor``, that take a device for their result.
+
+    Conversions of a tensor (``to``, ``cuda``, ``pin_memory``) are none of them: those take the
+    device first, without its name.
+    """
+    owners = [*(importlib.import_module(name) for name in _MODULES), torch.Tensor]
+    found: dict[int, DeviceFunction] = {}
+    for owner in owners:
+        for name in dir(owner):
+            value = None if name.startswith("_") else getattr(owner, name, None)
+            if not isinstance(value, (*_IN_C, FunctionType)) or id(value) in found:
+                continue
+            # Where it is replaced at this moment, what it replaces tells.
+            described = _describe(owner, name, inspect.unwrap(value))
+            if described is not None:
+                found[id(value)] = described
+    return tuple(found.values())
+
+
+def _describe(owner: Any, name: str, function: Any) -> DeviceFunction | None:
+    if isinstance(function, FunctionType):
+        return _of_python(owner, name, function)
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{function.__name__}")
+    if not schemas:
+        is_one = _is_documented(function)
+        return DeviceFunction(owner=owner, name=name, is_from_data=True) if is_one else None
+    taking = [schema for schema in schemas if _DEVICE in (item.name for item in schema.arguments)]
+    if not taking or any(not _is_keyword(schema.arguments) for schema in taking):
+        return None
+    # The compiler of TorchScript knows what the dispatcher does not; a sparse tensor is an operator
+    # of indices and values, which may be lists.
+    is_from_data = "array_like" in (function.__doc__ or "") or not any(map(_is_dispatched, taking))
+    return DeviceFunction(owner=owner, name=name, is_from_data=is_from_data)
+
+
+def _is_keyword(arguments: Iterable[Any]) -> bool:
+    return all(item.kwarg_only for item in arguments if item.name == _DEVICE)
+
+
+def _is_dispatched(schema: Any) -> bool:
+    overload = f".{schema.overload_name}" if schema.overload_name else ""
+    return bool(torch._C._dispatch_has_kernel(schema.name + overload))
+
+
+def _is_documented(function: Any) -> bool:
+    """Return whether the signature that opens the documentation has ``device``, as a keyword."""
+    signature = (function.__doc__ or "").strip().split("->", 1)[0].split("\n\n", 1)[0]
+    _, is_keyword, keywords = signature.partition("*,")
+    return bool(is_keyword) and f" {_DEVICE}" in keywords
+
+
+def _of_python(owner: Any, name: str, function: FunctionType) -> DeviceFunction | None:
+    code = function.__code__
+    if _DEVICE not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        return None
+    # Others choose or describe a device, and make nothing there.
+    if "Tensor" not in str(function.__annotations__.get("return", "")):
+        return None
+    names = code.co_varnames[: code.co_argcount]
+    return DeviceFunction(
+        owner=owner, name=name, position=names.index(_DEVICE) if _DEVICE in names else -1
+    )
+
+
+_DTYPES = {
+    "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16, "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64, "BoolTensor": torch.bool, "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8, "ShortTensor": torch.int16, "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+}  # fmt: skip
+_CUDA = "torch.cuda."
+
+
+class _CudaTensorType:
+    """Makes tensors on the CUDA device, and knows them."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self, *values: Any) -> torch.Tensor:
+        if all(isinstance(value, int) for value in values):
+            return torch.empty(values, dtype=self.dtype, device="cuda")
+        if isinstance(values[0], torch.Size):
+            return torch.empty(values[0], dtype=self.dtype, device="cuda")
+        return torch.as_tensor(values[0], dtype=self.dtype, device="cuda")
+
+    def __instancecheck__(self, item: object) -> bool:
+        return isinstance(item, torch.Tensor) and item.is_cuda and item.dtype == self.dtype
+
+
+def patch_legacy_types(patches: Patches) -> None:
+    """Let the tensor types of ``torch.cuda`` work on a torch that was built without CUDA."""
+    types = {name: _CudaTensorType(dtype) for name, dtype in _DTYPES.items()}
+    for name, value in types.items():
+        patches.replace(torch.cuda, name, value)
+    original_type = torch.Tensor.type
+    original_default = torch.set_default_tensor_type
+
+    def find(wanted: Any) -> Any:
+        if isinstance(wanted, str) and wanted.startswith(_CUDA):
+            return types.get(wanted.removeprefix(_CUDA), wanted)
+        return wanted
+
+    def convert(
+        tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **_: Any
+    ) -> Any:
+        if dtype is None:
+            # Under a function mode torch finds this function again, by its name.
+            name = str(original_type(tensor)).removeprefix(_CUDA).removeprefix("torch.")
+            return (_CUDA if tensor.is_cuda else "torch.") + name
+        wanted = find(dtype)
+        if isinstance(wanted, torch.dtype):
+            return tensor.to(wanted, non_blocking=non_blocking)
+        if isinstance(wanted, _CudaTensorType):
+            return tensor.to("cuda", wanted.dtype, non_blocking=non_blocking)
+        # A type of the CPU brings the tensor back.
+        name = wanted if isinstance(wanted, str) else wanted.__name__
+        target = _DTYPES.get(name.rpartition(".")[2])
+        return original_type(tensor, dtype) if target is None else tensor.to("cpu", target)
+
+    def set_default_tensor_type(wanted: Any) -> None:
+        found = find(wanted)
+        if isinstance(found, _CudaTensorType):
+            torch.set_default_dtype(found.dtype)
+            torch.set_default_device("cuda")
+        else:
+            original_default(wanted)
+
+    patches.replace(torch.Tensor, "type", convert)
+    patches.replace(torch, "set_default_tensor_type", set_default_tensor_type)

@@ -1,0 +1,135 @@
+"""Move a tensor between the host and pretended devices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
+
+from breakeven.capture.record.device_map import HOST, DeviceMap
+from breakeven.capture.record.modes import undispatched, without_modes
+from breakeven.capture.record.recorder import StepRecorder
+from breakeven.configure import Patches
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a method of tensors that, as those of torch do, lets a subclass handle its call.
+
+    Of a plain tensor, nothing that happens inside is the script's own call.
+    """
+
+    @functools.wraps(method)
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        kind = type(tensor)
+        if kind in _PLAIN_TYPES:
+            with torch._C.DisableTorchFunction():
+                return method(tensor, *args, **kwargs)
+        handle = kind.__torch_function__
+        is_handled = (
+            torch._C._is_torch_function_enabled()
+            and handle is not torch._C._disabled_torch_function_impl
+            and not is_uninitialized(tensor)
+        )
+        if is_handled:
+            return handle(call, (kind,), (tensor, *args), kwargs)
+        return method(tensor, *args, **kwargs)
+
+    return call
+
+
+def transfer(
+    recorder: StepRecorder, original_to: Callable[..., torch.Tensor], tensor: torch.Tensor,
+    where: str, options: dict[str, Any],
+) -> torch.Tensor:  # fmt: skip
+    """Return a copy of ``tensor`` that lives at ``where``; gradients travel back.
+
+    As CUDA does it, a change of dtype in the same call happens on the side of the source, before
+    the copy, and a change of memory format on the other side, after it: a byte image cast to
+    float32 on its way travels as float32.
+    """
+    non_blocking = bool(options.pop("non_blocking", False))
+    memory_format = options.pop("memory_format", torch.preserve_format)
+    options.pop("copy", None)
+    if options:
+        tensor = original_to(tensor, **options)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        tensor = _Transfer.apply(tensor, recorder, where, non_blocking)
+    else:
+        tensor = _copy(tensor, recorder, where, non_blocking)
+    if memory_format is not torch.preserve_format:
+        tensor = tensor.contiguous(memory_format=memory_format)
+    return tensor
+
+
+class _Transfer(torch.autograd.Function):
+    """A copy through which gradients flow, back to where they came from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
+    ) -> torch.Tensor:
+        ctx.recorder = recorder
+        ctx.back = recorder.devices.device_of(tensor)
+        return _copy(tensor, recorder, where, non_blocking)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _copy(gradients[0], ctx.recorder, ctx.back, False), None, None, None
+
+
+def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def _copy(
+    tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
+) -> torch.Tensor:
+    devices = recorder.devices
+    came_from = devices.device_of(tensor)
+    with torch._C.DisableTorchFunction(), undispatched():
+        copied = recorder.compute(_cloned, tensor)
+    devices.place(copied, where)
+    if came_from == HOST:
+        recorder.record_copy(
+            tensor, HOST, where, is_pinned=devices.is_pinned(tensor), non_blocking=non_blocking
+        )
+    elif where != HOST:  # between devices nothing passes through the host
+        recorder.record_copy(tensor, came_from, where, is_pinned=False, non_blocking=True)
+    elif non_blocking:
+        # torch pins the memory it allocates for an asynchronous copy to the host.
+        recorder.record_copy(tensor, came_from, HOST, is_pinned=True, non_blocking=True)
+    else:
+        recorder.record_read("cpu", tensor)
+    return copied
+
+
+_WANTED = "_wanted_device"
+
+
+def is_uninitialized(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is a parameter without memory as yet."""
+    return isinstance(tensor, UninitializedTensorMixin)
+
+
+def place_later(tensor: torch.Tensor, device: str) -> None:
+    """Note where a parameter belongs once it has memory."""
+    setattr(tensor, _WANTED, device)
+
+
+def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
+    """Place parameters where they belong as soon as they get their memory."""
+    original = UninitializedTensorMixin.materialize
+
+    def materialize(tensor: Any, *args: Any, **kwargs: Any) -> None:
+        device = vars(tensor).pop(_WANTED, None)
+        with without_modes():  # it cannot be described before it exists
+            original(tensor, *args, **kwargs)
+        if device is not None:
+            devices.place(tensor, device)
+
+    patches.replace(UninitializedTensorMixin, "materialize", materialize)

@@ -1,0 +1,1 @@
+"""What a training step does, recorded as it runs."""

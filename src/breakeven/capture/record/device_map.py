@@ -1,0 +1,218 @@
+"""Which tensors live on pretended devices, and how much of their memory they take."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+)
+
+from breakeven.capture.record.modes import without_modes
+
+HOST = "cpu"
+DEVICE = "cuda:0"
+
+# The CUDA caching allocator hands out multiples of this.
+# Source: c10/cuda/CUDACachingAllocator.h, kMinBlockSize.
+_BLOCK_BYTES = 512
+
+
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+_Memory = torch.Tensor | torch.UntypedStorage
+
+
+@dataclass(slots=True)
+class _Block:
+    """One storage: the weak reference keeps the entry alive until the storage dies."""
+
+    reference: weakref.ref[Any]
+    number: int
+    device: str
+    num_bytes: int
+    is_pinned: bool = False
+
+
+class _Here(threading.local):
+    is_loading = False
+
+
+class DeviceMap:
+    """The device of every storage.
+
+    A tensor's device is a matter of its storage, so views, ``detach`` and ``.data`` share it and
+    in-place operators keep it. Storages are known by their Python object, which lives as long as
+    the memory itself; entries vanish with it, which also makes the map a count of live memory.
+
+    Args:
+        default: Where a storage is of which nothing was said: the host; or the device, for a
+            script that never uses a GPU and is recorded as if it had been moved to one.
+    """
+
+    def __init__(self, default: str = HOST) -> None:
+        self._default = default
+        self._here = _Here()
+        self._blocks: dict[int, _Block] = {}
+        self._next_number = 0
+        self.device_bytes = 0
+        self.peak_device_bytes = 0
+
+    @property
+    def default(self) -> str:
+        """Return where a storage is, in this thread, of which nothing was said."""
+        return HOST if self._here.is_loading else self._default
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Let what is made in this thread be on the host inside."""
+        before, self._here.is_loading = self._here.is_loading, True
+        try:
+            yield
+        finally:
+            self._here.is_loading = before
+
+    def device_of(self, tensor: _Memory) -> str:
+        """Return ``cpu`` or ``cuda:0``; ``cuda:1`` and so on where there are more."""
+        block = self._find(tensor)
+        return self.default if block is None else block.device
+
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor is on a pretended device."""
+        return self.device_of(tensor) != HOST
+
+    def any_on_device(self, arguments: Iterable[Any]) -> bool:
+        """Return whether a tensor among ``arguments``, or in a list there, is on a device."""
+        return self.first_device(arguments) is not None
+
+    def first_device(self, arguments: Iterable[Any]) -> str | None:
+        """Return the device of the first tensor of ``arguments``, or of a list there, on one."""
+        return next(
+            (
+                self.device_of(item)
+                for argument in arguments
+                for item in (argument if isinstance(argument, (list, tuple)) else (argument,))
+                if isinstance(item, torch.Tensor) and self.is_on_device(item)
+            ),
+            None,
+        )
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Return whether the storage was seen before."""
+        return self._find(tensor) is not None
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Return whether the storage was pinned."""
+        block = self._find(tensor)
+        return block is not None and block.is_pinned
+
+    def number_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of the tensor's storage, giving it one when it is new."""
+        block = self._find(tensor)
+        if block is None:
+            block = self._add(tensor, self.default)
+        return -1 if block is None else block.number
+
+    def place(self, tensor: _Memory, device: str) -> None:
+        """Put the tensor's storage on ``device``."""
+        block = self._find(tensor)
+        if block is None:
+            self._add(tensor, device)
+        elif block.device != device:
+            self._count(block, -1)
+            block.device = device
+            self._count(block, 1)
+
+    def pin(self, tensor: torch.Tensor) -> None:
+        """Note that the tensor's storage is page-locked host memory."""
+        self.number_of(tensor)
+        block = self._find(tensor)
+        if block is not None:
+            block.is_pinned = True
+
+    def start_peak(self) -> None:
+        """Forget the peak so far."""
+        self.peak_device_bytes = self.device_bytes
+
+    def reserve(self, num_bytes: int) -> None:
+        """Count memory that the device's allocator keeps for the pool of a CUDA graph."""
+        self.device_bytes += num_bytes
+        self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
+
+    def _find(self, tensor: _Memory) -> _Block | None:
+        storage = _storage_of(tensor)
+        return None if storage is None else self._blocks.get(id(storage))
+
+    def _add(self, tensor: _Memory, device: str) -> _Block | None:
+        storage = _storage_of(tensor)
+        if storage is None:
+            return None
+        key = id(storage)
+
+        # The storage must not keep the map alive, nor the map the storage.
+        own_reference = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            owner = own_reference()
+            if owner is not None:
+                block = owner._blocks.pop(key, None)
+                if block is not None:
+                    owner._count(block, -1)
+
+        block = _Block(
+            reference=weakref.ref(storage, forget),
+            number=self._next_number,
+            device=device,
+            num_bytes=-(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES,
+        )
+        self._next_number += 1
+        self._blocks[key] = block
+        self._count(block, 1)
+        return block
+
+    def _count(self, block: _Block, sign: int) -> None:
+        if block.device != HOST:
+            self.device_bytes += sign * block.num_bytes
+            self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
+
+
+def sparse_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the stored values of a sparse tensor; None for a dense one."""
+    if tensor.layout is torch.strided:  # nearly all are, and each is asked several times
+        return None
+    is_compressed = tensor.layout in _COMPRESSED
+    if not is_compressed and tensor.layout is not torch.sparse_coo:
+        return None
+    with without_modes():
+        return tensor.detach().values() if is_compressed else tensor._values()
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor's elements; of a sparse one, of its values and positions."""
+    values = sparse_values(tensor)
+    if values is None:
+        return tensor.numel() * tensor.element_size()
+    num_stored = values.shape[0] if values.dim() else 1
+    return values.numel() * values.element_size() + 8 * tensor.sparse_dim() * num_stored
+
+
+def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
+    """Return the storage of a tensor, that of its values when it is sparse."""
+    if isinstance(tensor, torch.UntypedStorage):
+        return tensor
+    values = sparse_values(tensor)
+    try:
+        return (tensor if values is None else values).untyped_storage()
+    except (NotImplementedError, RuntimeError, ValueError):
+        # Within `torch.func` a tensor stands for a whole batch, or is followed by another level.
+        if is_functorch_wrapped_tensor(tensor):
+            return _storage_of(get_unwrapped(tensor))
+        # Wrapper subclasses have none, nor have parameters of lazy modules yet.
+        return None

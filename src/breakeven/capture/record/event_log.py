@@ -1,0 +1,375 @@
+"""What happens in a step, written down in the order in which the host issues it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import torch
+from msgspec.structs import replace
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from breakeven.capture.record.device_map import DEVICE, DeviceMap, bytes_of
+from breakeven.capture.record.operators import describe
+from breakeven.capture.record.origins import Origin, Origins
+from breakeven.configure import named_parameters_of
+from breakeven.measure import own_time_ns
+from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelCall, Op, Phase, Sync
+
+# Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
+# than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
+_SCRIPT_GAP_NS = 500_000
+
+# Longer than this without gradients, and a model is evaluated: a step acts or samples for less.
+_LONG_EVALUATION_NS = 1_500_000_000
+# Of so many operators, at most one may be followed for its gradient then.
+_FOLLOWED_SHARE = 10
+
+
+class CalledModel(msgspec.Struct, kw_only=True):
+    """A call of a whole model while the step is recorded.
+
+    Args:
+        model: Name of its type.
+        location: The user's line that calls it.
+        stack: Number of that line's stack, as the recorder has it.
+        is_training: Whether it is in training mode.
+        num_samples: Leading dimension of its first tensor.
+        events: The recorder's list, to which the call adds.
+        first_event: Position of the first event within it.
+        end_event: Position after the last.
+        first_node: Autograd's number of the first node that it makes.
+        end_node: The number after the last.
+        has_grad: Whether autograd records.
+    """
+
+    model: str
+    location: Location | None
+    stack: int
+    is_training: bool
+    num_samples: int
+    events: list[Event]
+    first_event: int
+    end_event: int
+    first_node: int
+    end_node: int
+    has_grad: bool
+
+    def end(self, events: list[Event]) -> None:
+        """Note that the call is over."""
+        self.end_node = next_node()
+        # Another list has begun where a whole step ended within the call.
+        self.end_event = len(events) if events is self.events else len(self.events)
+
+    def as_fact(
+        self, positions: Sequence[int], offset: int, numbers: dict[int, int], reached: Set[int]
+    ) -> ModelCall:
+        """Return what the trace keeps.
+
+        Args:
+            positions: Where each event of the recorded step, and its end, are in the trace.
+            offset: Position of the call's list of events in the recorded step.
+            numbers: The trace's numbers of stacks.
+            reached: Autograd's numbers of the nodes that ran backward.
+        """
+        first = positions[offset + self.first_event]
+        return ModelCall(
+            model=self.model,
+            location=self.location,
+            stack=numbers.get(self.stack, -1),
+            is_training=self.is_training,
+            has_grad=self.has_grad and self.end_node > self.first_node,
+            is_used_in_backward=any(self.first_node <= node < self.end_node for node in reached),
+            first_event=first,
+            num_events=positions[offset + self.end_event] - first,
+            num_samples=self.num_samples,
+        )
+
+
+class _Here(threading.local):
+    """What is so in the thread that asks: several may work on one step."""
+
+    phase: Phase | None = None
+    module_path = ""
+    # Whether the call that runs has tensors of the device: what C++ creates then is on it too.
+    # None while no call of the script runs.
+    is_call_on_device: bool | None = None
+    # The device of that call or of the last operator on one: what C++ creates is beside it.
+    last_device = DEVICE
+    is_paused = False
+    # What the call that runs does with the values it reads: ``bool``, ``format``.
+    reading = ""
+
+    def __init__(self) -> None:
+        # Modules that run now, the outermost first, by their paths.
+        self.modules: list[tuple[str, torch.nn.Module]] = []
+
+
+class EventLog(TorchDispatchMode):
+    """The events of the step that runs, each with its phase and the line that it comes from.
+
+    Args:
+        devices: Where tensors live.
+        is_recording: Keep events from the beginning; otherwise from `start_recording` on.
+    """
+
+    def __init__(self, devices: DeviceMap, *, is_recording: bool) -> None:
+        super().__init__()
+        self.devices = devices
+        self.here = _Here()
+        self.is_recording = is_recording
+        # Operators, copies and waits of devices so far, those that are not recorded included.
+        self.num_device_events = 0
+        self.events: list[Event] = []
+        # Samples per call of a whole model, for scripts whose loaders do not tell.
+        self.model_inputs: list[int] = []
+        self.model_calls: list[CalledModel] = []
+        self.faults: dict[tuple[str, int], DeviceFault] = {}
+        self.origins = Origins()
+        self.is_anomaly_checked = False
+        # Since the step began: when that was, and the operators whose gradients are followed.
+        self._started_ns = 0
+        self._num_followed = 0
+        self._last_exit_ns = 0
+
+    @property
+    def phase(self) -> Phase | None:
+        """Return the phase that this thread is known to be in."""
+        return self.here.phase
+
+    @phase.setter
+    def phase(self, phase: Phase | None) -> None:
+        self.here.phase = phase
+
+    @property
+    def is_noting(self) -> bool:
+        """Return whether events of this thread are kept."""
+        return self.is_recording and not self.here.is_paused
+
+    def start_step(self) -> None:
+        """Forget what was recorded, and begin a new step."""
+        self.events = []
+        self.model_inputs = []
+        self.model_calls = []
+        self.origins.start_step()
+        self.is_anomaly_checked = False
+        self._started_ns = self._last_exit_ns = own_time_ns()
+        self._num_followed = 0
+        self.devices.start_peak()
+
+    def is_evaluating(self) -> bool:
+        """Return whether the step so far is a long time without gradients."""
+        is_long = own_time_ns() - self._started_ns > _LONG_EVALUATION_NS
+        return is_long and self._num_followed * _FOLLOWED_SHARE < len(self.events)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing inside; tensors are still placed."""
+        before, self.here.is_paused = self.here.is_paused, True
+        try:
+            yield
+        finally:
+            self.here.is_paused = before
+            self._last_exit_ns = own_time_ns()
+
+    def record(self, event: Event) -> None:
+        """Note an event that is not an operator."""
+        if self.is_noting:
+            self.events.append(event)
+        self._last_exit_ns = own_time_ns()
+
+    def record_sync(
+        self, kind: str, num_bytes: int = 0, tensor: torch.Tensor | None = None
+    ) -> None:
+        """Note that the host waits for the device here, to read ``tensor`` if one is given."""
+        self.num_device_events += 1
+        if not self.is_noting:
+            return
+        origin = self.current_origin()
+        phase = self.current_phase()
+        is_check = kind == "item" and phase is Phase.BACKWARD and torch.is_anomaly_enabled()
+        self.record(
+            Sync(
+                kind=kind,
+                num_bytes=num_bytes,
+                phase=phase,
+                location=origin.location,
+                storage=-1 if tensor is None else self.devices.number_of(tensor),
+                via="torch.autograd.anomaly_mode" if is_check else origin.via,
+                stack=origin.stack,
+            )
+        )
+
+    def record_read(self, kind: str, tensor: torch.Tensor) -> None:
+        """Note that the host waits for all of ``tensor``."""
+        self.record_sync(kind, bytes_of(tensor), tensor)
+
+    def record_copy(
+        self, tensor: torch.Tensor, source: str, destination: str, *, is_pinned: bool,
+        non_blocking: bool,
+    ) -> None:  # fmt: skip
+        """Note a copy of ``tensor`` between host and device."""
+        self.num_device_events += 1
+        if not self.is_noting:
+            return
+        origin = self.current_origin()
+        self.record(
+            Copy(
+                source=source,
+                destination=destination,
+                num_bytes=bytes_of(tensor),
+                is_pinned=is_pinned,
+                non_blocking=non_blocking,
+                phase=self.current_phase(),
+                location=origin.location,
+                storage=self.devices.number_of(tensor),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                via=origin.via,
+                stack=origin.stack,
+            )
+        )
+
+    def record_host_work(
+        self, kind: str, duration_ns: int, num_workers: int = 0, phase: Phase | None = None
+    ) -> None:
+        """Note time that the host spends outside of operators."""
+        if not self.is_noting:
+            return
+        origin = self.current_origin()
+        self.record(
+            HostWork(
+                kind=kind,
+                duration_ns=duration_ns,
+                num_workers=num_workers,
+                phase=phase or self.current_phase(),
+                location=origin.location,
+                stack=origin.stack,
+            )
+        )
+
+    @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Inside, the CPU computes what the device would: the time is none of the host's."""
+        if self.is_noting:
+            self._note_gap(own_time_ns())
+        yield
+        self._last_exit_ns = own_time_ns()
+
+    @contextmanager
+    def host_work(self, kind: str) -> Iterator[None]:
+        """Note the time of the block, in place of the operators in it."""
+        started_ns = own_time_ns()
+        if self.is_noting:
+            self._note_gap(started_ns)
+        with self.paused():
+            yield
+        self.record_host_work(kind, own_time_ns() - started_ns)
+
+    def record_fault(self, message: str, location: Location | None = None) -> None:
+        """Note that a line, by default the one that runs, would raise on a GPU; once for each."""
+        location = location or self.current_origin().location
+        key = (location.file, location.line) if location else ("", 0)
+        # What follows from a mixture that CUDA would have refused is no fault of its own.
+        is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
+        known = self.faults.get(key)
+        if known is None and is_consequence:
+            return
+        if known is None or not known.module:
+            # Up to the first recorded step nobody knows which module runs.
+            module = module_on_host(self.here.modules, self.devices)
+            if known is None or module:
+                self.faults[key] = DeviceFault(message=message, location=location, module=module)
+
+    def record_op(
+        self, name: str, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
+        attributes: dict[str, Any], *, device: str, host_ns: int,
+        origin: Origin | None = None,
+    ) -> None:  # fmt: skip
+        """Note an operator; ``origin`` overrides the line and module that are running."""
+        if not self.is_noting:
+            return
+        self._num_followed += torch.is_grad_enabled()
+        origin = origin or self.current_origin()
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            self.origins.reached.add(node._sequence_nr())
+            self.is_anomaly_checked = self.is_anomaly_checked or torch.is_anomaly_enabled()
+        self.record(
+            Op(
+                name=name,
+                inputs=tuple(describe(tensor, self.devices) for tensor in inputs),
+                outputs=tuple(describe(tensor, self.devices) for tensor in outputs),
+                attributes=attributes,
+                phase=self.current_phase(),
+                device=device,
+                location=origin.location,
+                module=origin.module,
+                host_ns=host_ns,
+                stack=origin.stack,
+            )
+        )
+
+    def current_phase(self) -> Phase:
+        """Return the phase of what runs now."""
+        # A hook of the backward pass may update parameters.
+        is_updating = self.here.phase is Phase.OPTIMIZER
+        if torch._C._current_autograd_node() is not None and not is_updating:
+            return Phase.BACKWARD
+        return self.here.phase or Phase.FORWARD
+
+    def start_update(self) -> None:
+        """Enter the optimizer phase; operators since the last backward one belong to it too.
+
+        What stands between backward and the update prepares the update: clipping, unscaling.
+        """
+        self.here.phase = Phase.OPTIMIZER
+        self.mark_as_update(len(self.events))
+
+    def mark_as_update(self, end: int) -> None:
+        """Let the operators of the forward phase that end at a position be the update."""
+        for position in range(end - 1, -1, -1):
+            event = self.events[position]
+            if event.phase is not Phase.FORWARD:
+                break
+            if isinstance(event, Op):
+                self.events[position] = replace(event, phase=Phase.OPTIMIZER)
+
+    def end_update(self) -> None:
+        """Leave the optimizer phase."""
+        self.here.phase = None
+
+    def current_origin(self) -> Origin:
+        """Return the user's line and the module; in backward those of the forward operator."""
+        return self.origins.current(sys._getframe(1), self.here.module_path)
+
+    def _note_gap(self, entered_ns: int) -> None:
+        gap_ns = entered_ns - self._last_exit_ns
+        if self.here.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
+            return
+        if torch._C._current_autograd_node() is not None:
+            return  # the engine's own time, or a hiccup: the user's Python does not run there
+        self.record_host_work("script", gap_ns)
+
+
+def next_node() -> int:
+    """Return the number that autograd gives to the next node."""
+    return torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
+
+
+def module_on_host(modules: Iterable[tuple[str, nn.Module]], devices: DeviceMap) -> str:
+    """Return the path of the first module that was never moved; empty where each was.
+
+    Args:
+        modules: Those that run, the outermost first, by their paths.
+        devices: Where their parameters are.
+    """
+    for path, module in modules:
+        parameters = [parameter for _, parameter in named_parameters_of(module)]
+        if parameters and not any(map(devices.is_on_device, parameters)):
+            return path
+    return ""

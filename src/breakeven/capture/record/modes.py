@@ -1,0 +1,164 @@
+"""Watch torch only while there is something to see, in every thread that works on it.
+
+A mode of torch makes each operator several times slower. Before anything lives on a device there is
+nothing to see, so the script runs at its own speed until it names one.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch._subclasses.schema_check_mode  # what follows needs it, when a script may hide it
+import torch.overrides
+import torch.utils._python_dispatch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from breakeven.configure import Patches
+
+
+class _Here(threading.local):
+    """Of each thread, whether the modes are on its stacks."""
+
+    is_pushed = False
+
+
+class Watch(Patches):
+    """Puts modes on the stacks of the threads of this process when they are wanted.
+
+    Other threads get them as they start, since nobody can push a mode for them later.
+
+    Args:
+        recorder: Sees the operators.
+        calls: Sees the calls of torch's functions.
+    """
+
+    def __init__(self, recorder: TorchDispatchMode, calls: TorchFunctionMode) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._calls = calls
+        self._here = _Here()
+        # Other threads may have the modes and nothing to do for them: before and after.
+        self.is_on = False
+
+    def __enter__(self) -> Watch:
+        super().__enter__()
+        original = threading.Thread._bootstrap_inner  # pyright: ignore[reportAttributeAccessIssue]
+
+        @functools.wraps(original)
+        def bootstrap(thread: threading.Thread) -> None:
+            if _is_of_loader(thread):
+                original(thread)
+                return
+            self._push()
+            try:
+                original(thread)
+            finally:
+                self._pop()
+
+        self.replace(threading.Thread, "_bootstrap_inner", bootstrap)
+        self.callback(self.stop)
+        return self
+
+    def start(self) -> None:
+        """Watch from now on, in this thread too."""
+        self.is_on = True
+        if not self._here.is_pushed:
+            self._push()
+
+    def follow(self) -> None:
+        """Watch in this thread too, if another one has begun to."""
+        if self.is_on and not self._here.is_pushed:
+            self._push()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self.is_on = False
+        if self._here.is_pushed:
+            self._pop()
+
+    def _push(self) -> None:
+        """Put the modes below those of the script, which it takes off itself."""
+        self._here.is_pushed = True
+        operators = _take_all_dispatch_modes()
+        torch.utils._python_dispatch._push_mode(self._recorder)
+        for mode in reversed(operators):
+            torch.utils._python_dispatch._push_mode(mode)
+        functions = _take_all_function_modes()
+        # A context of a device takes itself off from the very bottom.
+        if functions and isinstance(functions[-1], DeviceContext):
+            torch.overrides._push_mode(functions.pop())
+        for mode in (self._calls, *reversed(functions)):
+            torch.overrides._push_mode(mode)
+
+    def _pop(self) -> None:
+        """Take them off again, wherever they are by now."""
+        operators = _take_all_dispatch_modes()
+        # While it sees an operator, torch itself has taken it off, and puts it back.
+        self._here.is_pushed = self._recorder not in operators
+        for mode in reversed(operators):
+            if mode is not self._recorder:
+                torch.utils._python_dispatch._push_mode(mode)
+        for mode in reversed(_take_all_function_modes()):
+            if mode is not self._calls:
+                torch.overrides._push_mode(mode)
+
+
+def _is_of_loader(thread: threading.Thread) -> bool:
+    """Return whether a DataLoader made a thread, as it does to pin batches beside the training."""
+    target = getattr(thread, "_target", None)
+    return str(getattr(target, "__module__", "")).startswith("torch.utils.data.")
+
+
+def _take_all_dispatch_modes() -> list[TorchDispatchMode]:
+    """Empty this thread's stack; the last of the result was at the bottom."""
+    size = torch._C._len_torch_dispatch_stack()
+    return [torch.utils._python_dispatch._pop_mode() for _ in range(size)]  # type: ignore[misc]
+
+
+def _take_all_function_modes() -> list[TorchFunctionMode]:
+    size = torch._C._len_torch_function_stack()
+    return [torch.overrides._pop_mode() for _ in range(size)]
+
+
+# Those of modes of dispatch.
+_MODE_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+_exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Run at full speed inside: nothing is recorded."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+class undispatched:  # noqa: N801 - a context manager reads as a verb
+    """Inside, operators pass modes by. Quicker than taking them off, and for few operators."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _is_excluded(_MODE_KEYS[0])
+        for key in _MODE_KEYS:
+            _exclude(key, True)
+
+    def __exit__(self, *_: object) -> None:
+        for key in _MODE_KEYS:
+            _exclude(key, self._before)
+
+
+@contextmanager
+def same_numbers() -> Iterator[None]:
+    """Draw random numbers inside that the script draws again afterwards."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -1,0 +1,254 @@
+"""What the names of torch's operators tell: their arguments, and which of them wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from breakeven.capture.record.device_map import HOST, DeviceMap, sparse_values
+from breakeven.trace import TensorSpec
+
+# Operators whose result has a size that only the device knows, or that read a value back.
+# Source: the implementations in aten/src/ATen/native/cuda, which copy to the host and wait.
+_SYNC_KINDS = {
+    "aten._local_scalar_dense": "item",
+    "aten.equal": "equal",
+    "aten.nonzero": "nonzero",
+    "aten.masked_select": "mask",
+    "aten._unique": "unique",
+    "aten._unique2": "unique",
+    "aten.unique_dim": "unique",
+    "aten.unique_consecutive": "unique",
+    "aten.repeat_interleave": "repeat_interleave",
+    "aten._linalg_check_errors": "linalg",
+    "aten.bincount": "bincount",
+    "aten._coalesce": "coalesce",
+    "aten.coalesce": "coalesce",
+}
+_INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
+
+_COPYING = frozenset({"aten.copy_", "aten._foreach_copy_"})
+# Operators on lists of tensors; each place of the lists is on its own.
+_ALL_AT_ONCE = "aten._foreach_"
+_WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
+
+# Operators that take tensors of both host and device: indices may stay on the host.
+_MIXING = frozenset({
+    *_INDEXING, "aten._unsafe_index", "aten._unsafe_index_put", "aten.set_", "aten.resize_as_",
+})  # fmt: skip
+
+# Results that are on the host although their operator works on the device, by position.
+_HOST_RESULTS = {"aten._pack_padded_sequence": 1}
+
+
+def result_device(base_name: str, position: int, device: str) -> str:
+    """Return where a result of an operator on ``device`` lives."""
+    return HOST if _HOST_RESULTS.get(base_name) == position else device
+
+
+def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
+    """Return what makes the host wait in an operator on the device, or None."""
+    base_name = name.rsplit(".", 1)[0]
+    if base_name in _INDEXING:
+        has_mask = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in inputs[1:])
+        return "mask" if has_mask else None
+    if base_name == "aten.repeat_interleave" and not name.endswith(".Tensor"):
+        return None
+    return _SYNC_KINDS.get(base_name)
+
+
+def may_mix(base_name: str) -> bool:
+    """Return whether an operator takes tensors of several devices."""
+    return base_name in _COPYING
+
+
+def runs_beside_first(base_name: str) -> bool:
+    """Return whether an operator runs where its first tensor is, and brings others there."""
+    return base_name in _INDEXING
+
+
+def find_stray(base_name: str, arguments: Sequence[Any], devices: DeviceMap) -> str | None:
+    """Return why CUDA refuses where the inputs of an operator are, or None when it does not.
+
+    Tensors without dimensions may be on the host everywhere: operators on the device take them as
+    numbers. Those few that do not are left out here, since a line that works must not be blamed.
+
+    Args:
+        base_name: Name without overload: ``aten.add``.
+        arguments: As the operator is called.
+        devices: Where tensors are.
+
+    Source: aten/src/ATen/TensorIterator.cpp, compute_types; ``device_check`` in
+    aten/src/ATen/native/native_functions.yaml, and the operators that have it off.
+    """
+    if base_name.startswith(_ALL_AT_ONCE):
+        return _stray_of_lists(arguments, devices)
+    return _stray(base_name, list(tensors_in(arguments)), devices)
+
+
+def _stray_of_lists(arguments: Sequence[Any], devices: DeviceMap) -> str | None:
+    """Return what is refused of operators on lists, which go tensor by tensor if they have to.
+
+    Source: aten/src/ATen/native/ForeachUtils.h, can_use_fast_route.
+    """
+    lists = [given for given in arguments if isinstance(given, (list, tuple))]
+    rows = [
+        [item for item in row if isinstance(item, torch.Tensor)]
+        for row in zip(*lists, strict=False)
+    ]
+    mixed = (row for row in rows if 0 < sum(map(devices.is_on_device, row)) < len(row))
+    return next((stray for row in mixed if (stray := _stray("", row, devices))), None)
+
+
+def _stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> str | None:
+    hosted = [item for item in inputs if not devices.is_on_device(item)]
+    if base_name in _COPYING:
+        return None
+    if base_name == "aten._pack_padded_sequence":
+        if devices.is_on_device(inputs[1]):
+            return "takes the lengths of the sequences on the CPU; they are on cuda:0"
+        return None
+    if base_name.startswith("aten._ctc_loss"):
+        # cuDNN takes the targets on the host, and else they are moved.
+        # Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss_impl.
+        return None
+    if base_name in _MIXING and devices.is_on_device(inputs[0]):
+        # Indices may be on the host; the values that are written may not.
+        written = inputs[-1:] if base_name in _WRITING else []
+        hosted = [item for item in written if not devices.is_on_device(item)]
+        if written and _fills(inputs, devices):
+            return None
+    elif base_name in _WRITING and not inputs[-1].dim():
+        # One value of the device is read back, and written on the host.
+        hosted = hosted if any(map(devices.is_on_device, inputs[:-1])) else []
+    shapes = [tuple(tensor.shape) for tensor in hosted if tensor.dim()]
+    if not shapes:
+        return None
+    return f"combines tensors on cuda:0 with one of shape {shapes[0]} that is still on the CPU"
+
+
+def is_masked_fill(
+    name: str, inputs: list[torch.Tensor], devices: DeviceMap, *, in_backward: bool
+) -> bool:
+    """Return whether ``x[mask] = number`` is what runs: it fills, and reads nothing back.
+
+    Its backward writes a zero that C++ creates where the number was.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill.
+    """
+    if name.rsplit(".", 1)[0] not in _WRITING:
+        return False
+    return _fills(inputs, devices, in_backward=in_backward)
+
+
+def _fills(inputs: list[torch.Tensor], devices: DeviceMap, *, in_backward: bool = False) -> bool:
+    if len(inputs) != 3:
+        return False
+    _, mask, value = inputs
+    is_on_host = not devices.is_on_device(value) or (in_backward and not value.dim())
+    is_number = value.numel() == 1 and is_on_host
+    is_mask = mask.dtype in (torch.bool, torch.uint8) and devices.is_on_device(mask)
+    return is_number and is_mask
+
+
+@cache
+def _argument_names(func: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments)
+
+
+def attributes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the non-tensor arguments of a call by their schema name, as JSON values."""
+    found: dict[str, Any] = {}
+    for name, value in (*zip(_argument_names(func), args, strict=False), *kwargs.items()):
+        plain = _as_json(value)
+        if plain is not None:
+            found[name] = plain
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    """Return ``value`` as JSON knows it, or None for tensors and for what says nothing."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        # JSON has no infinities and no NaN; no cost depends on them.
+        return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        items = [_as_json(item) for item in value]
+        return None if any(item is None for item in items) else items
+    return None
+
+
+# Half precision is emulated on most CPUs, 10-20 times slower than float32, which computes the
+# same operator with the same shapes and only more digits.
+_SLOW_IN_HALF = frozenset({
+    "aten.convolution", "aten.convolution_backward", "aten.mm", "aten.addmm", "aten.bmm",
+    "aten.baddbmm", "aten.addmv", "aten.mv",
+})  # fmt: skip
+
+
+def describe(tensor: torch.Tensor, devices: DeviceMap) -> TensorSpec:
+    """Return what the trace keeps of a tensor."""
+    values = sparse_values(tensor)
+    return TensorSpec(
+        shape=tuple((tensor if values is None else values).shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=devices.device_of(tensor),
+        layout=_layout_of(tensor) if values is None else "sparse",
+        storage=devices.number_of(tensor),
+    )
+
+
+# These have overloads that take `out_dtype`, for GPUs alone.
+_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
+
+
+def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on the CPU, in float32 where half precision would be emulated."""
+    if base_name in _PRODUCTS and func._overloadname.startswith("dtype"):
+        *tensors, dtype = args
+        plain = getattr(func.overloadpacket, "out" if "out" in kwargs else "default")
+        return plain(*(tensor.to(dtype) for tensor in tensors), **kwargs)
+    if base_name not in _SLOW_IN_HALF or not any(
+        tensor.dtype is torch.float16 for tensor in tensors_in(args)
+    ):
+        return func(*args, **kwargs)
+
+    def convert(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(target) if value.dtype is source else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(convert(item, source, target) for item in value)
+        return value
+
+    wide = tuple(convert(value, torch.float16, torch.float32) for value in args)
+    return convert(func(*wide, **kwargs), torch.float32, torch.float16)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among ``values``, those in lists and tuples included."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def _layout_of(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return "strided"
+    if tensor.is_contiguous():
+        return "contiguous"
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return "channels_last"
+    strides = tensor.stride()
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+        return "expanded"
+    if tensor.dim() >= 2 and strides[-2] == 1 and strides[-1] == tensor.shape[-2]:
+        return "transposed"
+    return "strided"

@@ -1,0 +1,201 @@
+"""See every optimizer update, in plain loops, trainers and frameworks alike."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from breakeven.capture.location import caller_of_constructor, locate
+from breakeven.capture.record.device_map import DEVICE, HOST
+from breakeven.capture.record.recorder import StepRecorder
+from breakeven.configure import ByIdentity, Patches, groups_of, updated_by
+from breakeven.trace import Location, OptimizerFacts, Phase
+
+OnUpdate = Callable[[int], None]
+
+
+# An optimizer that has not stepped after so many calls of the others is for later, or for nothing.
+_MAX_CALLS_BEFORE = 32
+
+
+class OptimizerHooks(Patches):
+    """Calls back after each ``optimizer.step()``.
+
+    Args:
+        on_update: Called with the optimizer's number, in order of first use.
+        recorder: Is told when the optimizer phase begins and ends; None in a plain run.
+    """
+
+    def __init__(self, on_update: OnUpdate, recorder: StepRecorder | None = None) -> None:
+        super().__init__()
+        self._on_update = on_update
+        self._recorder = recorder
+        self._numbers: dict[int, int] = {}
+        # Keeps the optimizers alive, so that their ids are not given to others.
+        self._seen: list[torch.optim.Optimizer] = []
+        # The user's line that made each.
+        self._made = ByIdentity[torch.optim.Optimizer, Location | None]()
+        # Those that stepped before what counts.
+        self._forgotten = ByIdentity[torch.optim.Optimizer, bool]()
+        self._num_calls = 0
+        # Threads may train at once; whoever trains may do so again within, by a finalizer.
+        self._ending_step = RLock()
+
+    def __enter__(self) -> OptimizerHooks:
+        super().__enter__()
+        made, original = self._made, torch.optim.Optimizer.__init__
+
+        @functools.wraps(original)
+        def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            made[optimizer] = locate(caller_of_constructor(sys._getframe(1), optimizer))
+            if self._recorder is not None and self._recorder.is_moving:
+                for parameter in updated_by(optimizer):  # as `model.to(device)` before would
+                    self._recorder.devices.place(parameter, DEVICE)
+
+        self.replace(torch.optim.Optimizer, "__init__", initialize)
+        if self._recorder is not None:
+            self.callback(register_optimizer_step_pre_hook(self._before).remove)
+        self.callback(register_optimizer_step_post_hook(self._after).remove)
+        return self
+
+    def has_any(self) -> bool:
+        """Return whether an optimizer has been made."""
+        return any(optimizer not in self._forgotten for optimizer in self._made)
+
+    def is_round_known(self) -> bool:
+        """Return whether all optimizers have stepped, so that a round of them can be told.
+
+        A critic may be updated several times before the generator is for the first time.
+        """
+        if self._num_calls >= _MAX_CALLS_BEFORE:
+            return True
+        return all(
+            id(optimizer) in self._numbers or optimizer in self._forgotten
+            for optimizer in self._made
+        )
+
+    def forget(self) -> None:
+        """Begin anew: the optimizers that have stepped so far do not count."""
+        for optimizer in self._seen:
+            self._forgotten[optimizer] = True
+        self._seen.clear()
+        self._numbers.clear()
+        self._num_calls = 0
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Yield what the optimizers seen so far update, each tensor once."""
+        known: set[int] = set()
+        for optimizer in self._seen:
+            for parameter in updated_by(optimizer):
+                if id(parameter) not in known:
+                    known.add(id(parameter))
+                    yield parameter
+
+    def facts(self) -> tuple[OptimizerFacts, ...]:
+        """Return what is known of the optimizers seen so far, in order of their first update."""
+        return tuple(
+            OptimizerFacts(
+                name=type(optimizer).__name__,
+                location=self._made[optimizer],
+                num_tensors=sum(1 for _ in updated_by(optimizer)),
+                foreach=_switch(optimizer, "foreach"),
+                fused=_switch(optimizer, "fused"),
+                is_from_torch=type(optimizer).__module__.startswith("torch."),
+            )
+            for optimizer in list(self._seen)
+        )
+
+    def _before(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        recorder = self._recorder
+        assert recorder is not None
+        recorder.start_update()
+        if recorder.is_moving:
+            _keep_counters_on_host(optimizer, recorder)
+
+        def evaluate(closure: Callable[[], Any]) -> Any:
+            recorder.phase = None
+            try:
+                return closure()
+            finally:
+                recorder.phase = Phase.OPTIMIZER
+
+        return around_closure(optimizer, args, kwargs, evaluate)
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.end_update()
+        self._num_calls += 1
+        if id(optimizer) not in self._numbers:
+            self._numbers[id(optimizer)] = len(self._numbers)
+            self._seen.append(optimizer)
+            # One that was made before has the line that updates it first.
+            self._made.setdefault(optimizer, locate(sys._getframe(1)))
+        with self._ending_step:
+            self._on_update(self._numbers[id(optimizer)])
+
+
+def _switch(optimizer: torch.optim.Optimizer, name: str) -> bool | None:
+    """Return an option that is on, off or left to torch; an optimizer of one's own has none."""
+    defaults = getattr(optimizer, "defaults", None)
+    value = defaults.get(name) if isinstance(defaults, dict) else None
+    return value if isinstance(value, bool) else None
+
+
+def _keep_counters_on_host(optimizer: torch.optim.Optimizer, recorder: StepRecorder) -> None:
+    """Leave step counters made before the recording where CUDA's optimizers have them."""
+    for group in groups_of(optimizer):
+        if group.get("capturable") or group.get("fused"):
+            continue
+        for parameter in group["params"]:
+            counter = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(counter, torch.Tensor) and not recorder.devices.is_known(counter):
+                recorder.devices.place(counter, HOST)
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def around_closure(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any],
+    around: Callable[[Callable[[], Any]], Any],
+) -> Arguments | None:  # fmt: skip
+    """Return the arguments of ``step`` with another closure; None where it has none.
+
+    Args:
+        optimizer: Whose ``step`` is called.
+        args: As a hook of torch gets them: the first is the optimizer.
+        kwargs: As a hook of torch gets them.
+        around: Called with what evaluates the script's closure, each time that it is to run.
+    """
+    # What is there is a closure where `step` calls it so: an optimizer of one's own may take a
+    # learning rate, or a model.
+    own, rest = args[:1], args[1:]
+    is_first = bool(rest) and _takes_closure(optimizer)
+    closure = rest[0] if is_first else kwargs.get("closure")
+    if not callable(closure):
+        return None
+
+    def evaluate(*given: Any, **named: Any) -> Any:
+        return around(functools.partial(closure, *given, **named))
+
+    if is_first:
+        return (*own, evaluate, *rest[1:]), kwargs
+    return args, {**kwargs, "closure": evaluate}
+
+
+def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
+    code = getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
+    return code is not None and code.co_varnames[1:2] == ("closure",)

@@ -1,0 +1,187 @@
+"""Which of the user's lines led to an event, and which library did what it did there."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import torch
+
+from breakeven.capture.location import is_user_file, location_of, runs_user_code
+from breakeven.capture.record.framework_frames import (
+    CALL_OF_MODULE,
+    FrameworkFrame,
+    framework_frame,
+    parts_of_step,
+)
+from breakeven.trace import Location
+
+# The Python function below which the autograd engine runs.
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+
+# Modules that every call passes through: they read a tensor because the user's line says so.
+_PASSED_THROUGH = frozenset({
+    "torch", "torch._compile", "torch._jit_internal", "torch._ops", "torch._tensor",
+    "torch._tensor_str", "torch._utils", "torch.accelerator", "torch.cuda", "torch.cuda.memory",
+    "torch.autograd", "torch.autograd.function", "torch.autograd.graph",
+    "torch.autograd.profiler", "torch.functional", "torch.nn.functional",
+    "torch.nn.modules.container", "torch.nn.modules.module", "torch.overrides",
+    "torch.utils._contextlib", "torch.utils._device", "torch.utils._python_dispatch",
+    "torch.utils.checkpoint",
+})  # fmt: skip
+# Of these every module: they show or convert what a line hands to them.
+_PASSED_THROUGH_PACKAGES = frozenset({"breakeven", "numpy", "tqdm", *sys.stdlib_module_names})
+
+# A recursive function has as many frames as it likes.
+_MAX_STACK = 64
+
+
+class Origin(NamedTuple):
+    """Where an event comes from.
+
+    Args:
+        location: The innermost line of the user; in the backward pass that of the forward op.
+        module: Dotted path of the ``nn.Module``.
+        stack: Number of the user's lines in `Origins.stacks`, and of what runs below them in
+            `Origins.frames`; -1 where there are none.
+        via: Dotted name of the library module that acts below that line; empty for the line.
+    """
+
+    location: Location | None = None
+    module: str = ""
+    stack: int = -1
+    via: str = ""
+
+
+class Origins:
+    """Finds the origin of what runs now, and keeps that of forward operators for their backward."""
+
+    def __init__(self) -> None:
+        # Each a tuple of the user's lines, outermost first.
+        self.stacks: list[tuple[Location, ...]] = []
+        # For each of them the functions of a training framework below its last line.
+        self.frames: list[tuple[str, ...]] = []
+        # Autograd's numbers of the nodes that the backward passes of this step ran.
+        self.reached: set[int] = set()
+        self._forward: dict[int, Origin] = {}
+        self._numbers: dict[tuple[tuple[Location, ...], tuple[str, ...]], int] = {}
+        # By the code of frames below the user's, then code and instruction of each of his: quicker
+        # than lines.
+        self._numbers_by_frames: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._framework_frames: dict[int, FrameworkFrame | None] = {}
+        # Keeps them alive, so that their ids are not given to others.
+        self._codes: dict[int, CodeType] = {}
+        self._libraries: dict[str, str | None] = {}
+
+    def start_step(self) -> None:
+        """Forget the forward operators of the step before."""
+        # Of an update within a backward pass, the rest of that pass is still to come.
+        if torch._C._current_autograd_node() is None:
+            self._forward.clear()
+        self.reached = set()
+
+    def current(self, frame: FrameType | None, module: str) -> Origin:
+        """Return the origin of what runs in ``frame``; in backward that of the forward operator.
+
+        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
+        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
+        """
+        node = torch._C._current_autograd_node()
+        if node is not None and not runs_user_code(frame, below=_ENGINE):
+            found = self._forward.get(node._sequence_nr())
+            if found is None:
+                return self._origin_of(frame, "")
+            return self._in_backward(found, frame)
+        origin = self._origin_of(frame, module)
+        # The node of a forward operator is made just before the operator is dispatched. Detached
+        # and grad-free operators make none and must not overwrite an earlier entry.
+        next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
+        self._forward.setdefault(next_number - 1, origin)
+        return origin
+
+    def _in_backward(self, forward: Origin, frame: FrameType | None) -> Origin:
+        """Return the origin of a forward operator as that of its backward pass.
+
+        The line stays. Where a framework runs both below it, what it runs now tells them apart.
+        """
+        if forward.stack < 0 or not self.frames[forward.stack]:
+            return forward
+        now = self._origin_of(frame, "")
+        return forward._replace(stack=now.stack) if now.location == forward.location else forward
+
+    def _origin_of(self, frame: FrameType | None, module: str) -> Origin:
+        libraries, parts = self._libraries, self._framework_frames
+        key: list[int] = []
+        below: list[int] = []
+        via = ""
+        innermost = frame
+        while frame is not None and len(key) < 2 * _MAX_STACK:
+            code = frame.f_code
+            file = code.co_filename
+            library = libraries[file] if file in libraries else self._classify(frame)
+            if library is None:
+                key += (id(code), frame.f_lasti)
+            elif not key:
+                via = via or library
+                number = id(code)
+                part = parts[number] if number in parts else self._framework_frame(frame)
+                if part is CALL_OF_MODULE:
+                    below.clear()
+                elif part is not None:
+                    below.append(number)
+            frame = frame.f_back
+        numbered = tuple(below), tuple(key)
+        stack = self._numbers_by_frames.get(numbered)
+        if stack is None:
+            stack = self._number_of(innermost, below)
+            self._numbers_by_frames[numbered] = stack
+        location = self.stacks[stack][-1] if stack >= 0 else None
+        return Origin(location, module, stack, via)
+
+    def _framework_frame(self, frame: FrameType) -> FrameworkFrame | None:
+        code = frame.f_code
+        self._codes[id(code)] = code
+        found = self._framework_frames[id(code)] = framework_frame(frame)
+        return found
+
+    def _classify(self, frame: FrameType) -> str | None:
+        """Return None for a file of the user, else the name to report; empty for none."""
+        file = frame.f_code.co_filename
+        if is_user_file(file):
+            self._libraries[file] = None
+            return None
+        name = str(frame.f_globals.get("__name__", ""))
+        is_passed = (
+            name in _PASSED_THROUGH
+            or name.partition(".")[0] in _PASSED_THROUGH_PACKAGES
+            or name.startswith("torch._dynamo.")
+        )
+        # Generated code (`<string>`) shares its file's name with that of other modules.
+        self._libraries[file] = "" if is_passed or file.startswith("<") else name
+        return self._libraries[file]
+
+    def _number_of(self, frame: FrameType | None, below: list[int]) -> int:
+        """Return the number of the user's lines that lead to ``frame``; -1 where there are none.
+
+        Args:
+            frame: The innermost frame.
+            below: Codes of the framework's frames below the last line, innermost first.
+        """
+        lines: list[Location] = []
+        while frame is not None and len(lines) < _MAX_STACK:
+            code = frame.f_code
+            if self._libraries[code.co_filename] is None:
+                self._codes[id(code)] = code
+                lines.append(location_of(code.co_filename, frame.f_lineno, code.co_name))
+            frame = frame.f_back
+        if not lines:
+            return -1
+        known = (self._framework_frames[code] for code in reversed(below))
+        parts = parts_of_step(frame for frame in known if frame is not None)
+        stack = tuple(reversed(lines))
+        if (stack, parts) not in self._numbers:
+            self._numbers[stack, parts] = len(self.stacks)
+            self.stacks.append(stack)
+            self.frames.append(parts)
+        return self._numbers[stack, parts]

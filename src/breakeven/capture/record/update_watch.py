@@ -1,0 +1,150 @@
+"""Find the steps of a training loop that steps no optimizer of torch.
+
+Its step is what lies between two updates of parameters: writes to leaves that require gradients,
+after a backward pass. A loop that makes new parameters instead of writing to the old ones
+(``torch.func``) has a step from one backward pass to the next.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from breakeven.capture.protocol import Boundary
+from breakeven.capture.record.event_log import EventLog
+from breakeven.trace import Phase
+
+
+class UpdateWatch:
+    """Tells updates that no optimizer of torch makes.
+
+    Args:
+        recorder: Of the operators.
+        on_boundary: Called when a step has ended, with what ended it and the number of what was
+            updated: each of several models that take turns has its own.
+    """
+
+    def __init__(self, recorder: EventLog, on_boundary: Callable[[Boundary, int], None]) -> None:
+        self._recorder = recorder
+        self._on_boundary = on_boundary
+        # Parameters by their identity, with a number and the number of their memory.
+        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
+        self._leaf_of_storage: dict[int, int] = {}
+        self._num_leaves = 0
+        # Since the last backward pass.
+        self._written: set[int] = set()
+        self._write_end = 0
+        # Parameters that the forward pass used since the last backward pass, and the one before.
+        self._used: set[int] = set()
+        self._used_before: set[int] | None = None
+        # Nothing is seen of a step before the first backward pass has ended.
+        self._has_seen_all = False
+        # Elements that the last backward pass was asked for the gradients of, if it was.
+        self._num_asked = 0
+        self._lock = threading.RLock()
+
+    @property
+    def num_parameters(self) -> int:
+        """Return the elements of all parameters that were seen."""
+        return sum(leaf.numel() for leaf in self.leaves()) or self._num_asked
+
+    def leaves(self) -> Iterator[torch.Tensor]:
+        """Yield the parameters that are alive, each once."""
+        for reference, _, _ in list(self._leaves.values()):
+            leaf = reference()
+            if leaf is not None:
+                yield leaf
+
+    def see(
+        self, func: Any, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Look at an operator that is about to run."""
+        if self._recorder.phase is Phase.OPTIMIZER or torch._C._current_autograd_node() is not None:
+            return
+        if torch.is_grad_enabled():
+            leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
+            for leaf in leaves:
+                self._note_use(leaf)
+            if self._written and (leaves or any(tensor.requires_grad for tensor in inputs)):
+                self.begin_forward()
+                return
+        if self._leaf_of_storage:
+            self._note_writes(_written_by(func, args, kwargs))
+
+    def begin_forward(self) -> None:
+        """End the step if parameters have been written to: what follows is the next forward."""
+        with self._lock:
+            written, self._written = self._written, set()
+        if written and torch.is_grad_enabled():
+            self._recorder.mark_as_update(self._write_end)
+            self._on_boundary(Boundary.UPDATE, min(written))
+
+    def end_backward(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Note that a backward pass has ended, and a step with it if nothing is written to.
+
+        Args:
+            inputs: Whose gradients it was asked for; empty for all that is trained.
+        """
+        # An edge of the graph may stand for a tensor.
+        self._num_asked = sum(one.numel() for one in inputs if isinstance(one, torch.Tensor))
+        used, before = self._used, self._used_before
+        self._used, self._used_before = set(), used if self._has_seen_all else None
+        if self._has_seen_all:
+            # A loop through `torch.func` has no parameters that are seen here.
+            is_updated = not used or before not in (None, used)
+            self._on_boundary(Boundary.BACKWARD if is_updated else Boundary.GRADIENT, 0)
+        self._has_seen_all = True
+
+    def _note_use(self, leaf: torch.Tensor) -> None:
+        storage = self._recorder.devices.number_of(leaf)
+        known = self._leaves.get(id(leaf))
+        if known is None or known[0]() is not leaf:
+            self._num_leaves += 1
+            number = self._num_leaves
+        else:
+            number = known[1]
+            if known[2] != storage:  # `p.data = ...` gives it other memory
+                self._leaf_of_storage.pop(known[2], None)
+                self._written.add(number)
+                self._write_end = len(self._recorder.events)
+        self._leaves[id(leaf)] = (weakref.ref(leaf), number, storage)
+        self._leaf_of_storage[storage] = number
+        self._used.add(number)
+
+    def _note_writes(self, tensors: Iterator[torch.Tensor]) -> None:
+        for tensor in tensors:
+            number = self._leaf_of_storage.get(self._recorder.devices.number_of(tensor))
+            if number is not None:
+                self._written.add(number)
+                self._write_end = len(self._recorder.events) + 1
+
+
+@cache
+def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return which arguments an operator writes to: positions, and names of keywords."""
+    arguments = func._schema.arguments
+    written = [
+        (position, argument)
+        for position, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return (
+        tuple(position for position, argument in written if not argument.kwarg_only),
+        tuple(argument.name for _, argument in written),
+    )
+
+
+def _written_by(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    positions, names = _written_positions(func)
+    values = [args[position] for position in positions if position < len(args)]
+    values += [kwargs[name] for name in names if name in kwargs]
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (item for item in value if isinstance(item, torch.Tensor))

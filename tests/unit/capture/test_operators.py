@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from breakeven.capture.record.operators import attributes_of, sync_kind
+
+aten = torch.ops.aten
+X = torch.zeros(2, 3)
+MASK = torch.zeros(2, 3, dtype=torch.bool)
+INDEX = torch.zeros(2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "expected"),
+    [
+        (aten.sum.dim_IntList, (X, [1], True), {}, {"dim": [1], "keepdim": True}),
+        (aten.addmm.default, (X, X, X), {"beta": 2, "alpha": 0.5}, {"beta": 2, "alpha": 0.5}),
+        (aten._to_copy.default, (X,), {"dtype": torch.float16}, {"dtype": "torch.float16"}),
+        (aten.clamp.default, (X, None, 3), {}, {"max": 3}),
+        (aten.clamp.default, (X, -math.inf, math.nan), {}, {"min": "-inf", "max": "nan"}),
+        (aten.cat.default, ([X, X], 1), {}, {"dim": 1}),
+        (aten.index.Tensor, (X, [None, INDEX]), {}, {}),
+        (aten.dropout.default, (X, 0.1, False), {}, {"p": 0.1, "train": False}),
+        (
+            aten.convolution.default,
+            (X, X, None, [1, 2], [0, 0], [1, 1], False, [0, 0], 4),
+            {},
+            {
+                "stride": [1, 2], "padding": [0, 0], "dilation": [1, 1], "transposed": False,
+                "output_padding": [0, 0], "groups": 4,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_attributes_are_named_by_the_schema(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = attributes_of(func, args, kwargs)
+    assert found == expected
+    assert msgspec.json.decode(msgspec.json.encode(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "kind"),
+    [
+        ("aten._local_scalar_dense.default", [X], "item"),
+        ("aten.nonzero.default", [X], "nonzero"),
+        ("aten.masked_select.default", [X, MASK], "mask"),
+        ("aten.index.Tensor", [X, MASK], "mask"),
+        ("aten.index.Tensor", [X, INDEX], None),
+        # The indexed tensor may be of any type; only the indices count.
+        ("aten.index.Tensor", [MASK, INDEX], None),
+        ("aten._unique2.default", [X], "unique"),
+        ("aten.bincount.default", [INDEX], "bincount"),
+        ("aten.repeat_interleave.Tensor", [INDEX], "repeat_interleave"),
+        ("aten.repeat_interleave.self_int", [X], None),
+        ("aten.equal.default", [X, X], "equal"),
+        ("aten.where.self", [MASK, X, X], None),
+        ("aten.masked_fill.Scalar", [X, MASK], None),
+        ("aten.addmm.default", [X, X, X], None),
+        ("aten.item_like_name.default", [X], None),
+    ],
+)
+def test_what_makes_the_host_wait(name: str, inputs: list[torch.Tensor], kind: str | None) -> None:
+    assert sync_kind(name, inputs) == kind
