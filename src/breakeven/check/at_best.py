@@ -7,13 +7,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, TracedRun
-from breakeven.check.comparison import measured_result, threads_text
+from breakeven.check.comparison import measured_result
 from breakeven.check.runs import Runs, is_all_disturbed
 from breakeven.errors import Caveat
 from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE
 from breakeven.trace import HostWork
 from breakeven.units import format_percent, format_ratio
-from breakeven.verdict import DeviceKind, DeviceResult
+from breakeven.verdict import DeviceKind, DeviceResult, threads_text
 
 # So many times as fast as the script runs, and another number of threads is shown.
 _CLEARLY_FASTER = 1.1

@@ -29,8 +29,10 @@ from breakeven.verdict import (
     Recording,
     StepSummary,
     Verdict,
+    cpu_on_threads,
     decide,
     device_result,
+    host_summary,
     program_of,
     record,
 )
@@ -105,10 +107,9 @@ class Comparison:
 
     def host_summary(self, torch_version: str) -> HostSummary:
         """Return the machine that feeds the devices."""
-        return HostSummary(
-            name=self.host.name,
+        return host_summary(
+            self.host,
             num_threads=self.plain.num_threads,
-            source=self.host.source,
             torch_version=torch_version,
             python_version=platform.python_version(),
         )
@@ -224,9 +225,9 @@ def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
 def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
     """Return the result that a report shows for a device of this machine."""
     estimate = plain.measurement.estimate
-    threads = f" ({threads_text(plain.num_threads)})" if kind is DeviceKind.CPU else ""
+    num_threads = plain.num_threads if kind is DeviceKind.CPU else None
     return DeviceResult(
-        device=plain.processor + threads,
+        device=_device_name(plain.processor, num_threads),
         kind=kind,
         source=Source.MEASURED,
         precision=plain.precision,
@@ -239,12 +240,12 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
         caveats=(*plain.caveats, *_waiting(plain)),
         num_samples=len(plain.measurement.steady_ns),
         is_disturbed=plain.measurement.is_disturbed,
+        num_threads=num_threads,
     )
 
 
-def threads_text(number: int) -> str:
-    """Return a number of threads for a person."""
-    return "1 thread" if number == 1 else f"{number} threads"
+def _device_name(processor: str, num_threads: int | None) -> str:
+    return processor if num_threads is None else cpu_on_threads(processor, num_threads)
 
 
 def _waiting(plain: PlainRun) -> tuple[Caveat, ...]:

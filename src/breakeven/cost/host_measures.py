@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from breakeven.device import HostSpec
 
@@ -70,6 +71,7 @@ def host_of(
     source: str,
     log_sigma: float,
     device_ns: float | None = None,
+    assumption: str | UnsetType = UNSET,
 ) -> HostSpec:
     """Return a CPU as the host of a device.
 
@@ -80,6 +82,7 @@ def host_of(
         source: Where the measures are from.
         log_sigma: How far a step's work may be off.
         device_ns: What an operator of the device was measured to take it beyond one of its own.
+        assumption: How that is known.
     """
     more_ns = DEVICE_OPS * measures.op_ns if device_ns is None else device_ns
     return HostSpec(
@@ -100,5 +103,6 @@ def host_of(
         backward_factor=_BACKWARD_FACTOR,
         optimizer_factor=_OPTIMIZER_FACTOR,
         source=source,
+        assumption=assumption,
         log_sigma=log_sigma,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 # Id of the host that was measured on this machine, as opposed to one of a datasheet.
 HERE = "here"
@@ -33,7 +34,10 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
             costs make it.
         backward_factor: The same of the backward pass.
         optimizer_factor: The same of the update.
-        source: The calibration that gave the figures: machine, date, torch version.
+        source: The calibration that gave the figures: machine, date, torch version; then, after a
+            semicolon, the assumption.
+        assumption: How a device's share of an operator is known, where that was not measured
+            with the rest.
         log_sigma: Standard deviation of the logarithm of what the host spends on a step, predicted
             from these.
         load_fraction: Part of its processors that other processes used while it was measured.
@@ -59,6 +63,8 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_factor: float = 1.0
     log_sigma: float = 0.25
     load_fraction: float = 0.0
+    # Unset and not empty: the digest of a recording that was made before has no such field.
+    assumption: str | UnsetType = UNSET
 
     @property
     def is_measured(self) -> bool:

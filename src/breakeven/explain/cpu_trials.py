@@ -6,7 +6,7 @@ from breakeven.capture import PlainRun
 from breakeven.check import LONGEST_STEP_NS, Runs
 from breakeven.device import HostSpec
 from breakeven.measure import has_bf16_hardware
-from breakeven.timing import CpuFacts, CpuTrial
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Estimate
 from breakeven.trace import Configuration, Op, StepTrace
 
 # From this part of subnormal values on it is worth to measure the step without them.
@@ -32,15 +32,17 @@ def try_cpu_settings(
     for num_threads in _thread_counts(plain.num_threads, num_cores):
         run = runs.measure_under(Configuration(num_threads=num_threads))
         if run is not None and run.num_threads == num_threads:
-            trials.append(_trial(f"threads={num_threads}", run, loads))
+            trials.append(CpuTrial.of_threads(num_threads, _estimate(run, loads)))
     if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
         run = runs.measure_under(Configuration(flushes_denormals=True))
         if run is not None:
-            trials.append(_trial("flush-denormal", run, loads))
+            time = _estimate(run, loads)
+            trials.append(CpuTrial(setting=CpuSetting.FLUSH_DENORMAL, estimate=time))
     if any(_is_channels_first(op) for op in trace.ops):
         run = runs.measure_under(Configuration(channels_last=True))
         if run is not None:
-            trials.append(_trial("channels_last", run, loads))
+            time = _estimate(run, loads)
+            trials.append(CpuTrial(setting=CpuSetting.CHANNELS_LAST, estimate=time))
     return CpuFacts(
         name=plain.processor,
         estimate=plain.measurement.estimate,
@@ -53,9 +55,9 @@ def try_cpu_settings(
     )
 
 
-def _trial(setting: str, run: PlainRun, loads: list[float]) -> CpuTrial:
+def _estimate(run: PlainRun, loads: list[float]) -> Estimate:
     loads.append(run.load_fraction)
-    return CpuTrial(setting=setting, estimate=run.measurement.estimate)
+    return run.measurement.estimate
 
 
 def _thread_counts(used: int, num_cores: int) -> list[int]:

@@ -113,6 +113,7 @@ def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostC
             f"measured on {cpu_name()}, {datetime.now(tz=UTC):%Y-%m-%d}, "
             f"torch {torch.__version__}, Python {platform.python_version()}; {how}"
         ),
+        assumption=how,
     )
     figures = tuple(
         _figure(code, title, used_for, rounds[code])

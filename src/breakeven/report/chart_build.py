@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from breakeven.report.chart_model import (
@@ -40,8 +39,6 @@ _STEP_LABEL = "time of one step"
 # Round counts from here on are written with a prefix: 10k, 100k, 1M.
 _LONG_COUNT = 10_000
 _LEAST_NS = 1.0
-# The CPU's name in a sweep ends with its threads; along threads it is one device all the same.
-_THREADS = re.compile(r" \(\d+ threads?\)$")
 
 Held = dict[str, AxisValue]
 
@@ -266,7 +263,8 @@ def _sweep_series(
     for point in points:
         num_threads = None if threads is None else point.settings.get(threads)
         x, row = place(point)
-        device = _THREADS.sub("", point.device) if is_along_threads else point.device
+        # Along threads the CPU is one device all the same.
+        device = point.hardware if is_along_threads else point.device
         curves = by_device.setdefault((device, point.kind), {})
         curves.setdefault(num_threads, {}).setdefault(x, _time_point(point, x, row))
     for (device, kind), curves in by_device.items():

@@ -85,12 +85,12 @@ def _facts(report: SweepReport) -> Iterator[str]:
             printable(host.name, 80),
             _threads(report),
             f"torch {printable(host.torch_version)}",
-            # What was assumed beside stands after a semicolon, and in the JSON report.
-            printable(host.source.partition(";")[0], 120),
+            # What was assumed beside is in the JSON report.
+            printable(host.calibration, 120),
         ]
     )
     # With --host, or on a cluster, the step was measured on another processor.
-    cpus = dict.fromkeys(_without_threads(name) for name in _cpu_names(report))
+    cpus = dict.fromkeys(point.hardware for point in _cpu_points(report))
     if cpus and set(cpus) != {host.name}:
         yield "CPU: " + ", ".join(printable(name, 80) for name in cpus)
     yield from (f"{name}: {text}" for name, text in side_effect_lines(report))
@@ -107,14 +107,8 @@ def _threads(report: SweepReport) -> str:
     return f"{listed} or {counts[-1]:,} threads, whichever suits a point"
 
 
-def _cpu_names(report: SweepReport) -> list[str]:
-    cpus = [point.device for point in report.points if point.kind is DeviceKind.CPU]
-    return list(dict.fromkeys(cpus))
-
-
-def _without_threads(name: str) -> str:
-    """Return ``AMD EPYC 7B13`` for ``AMD EPYC 7B13 (2 threads)``."""
-    return name.partition(" (")[0]
+def _cpu_points(report: SweepReport) -> list[SweepPoint]:
+    return [point for point in report.points if point.kind is DeviceKind.CPU]
 
 
 def _axis_text(axis: SweepAxis) -> str:
@@ -179,11 +173,12 @@ def _render_chart(chart: Chart, console: Console) -> None:
 
 def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
     """Return the chart with "CPU" for the name of the CPU, where there is only one kind of it."""
-    names = _cpu_names(report)
-    kinds = {_without_threads(name) for name in names}
+    names = {point.device for point in _cpu_points(report)}
+    kinds = {point.hardware for point in _cpu_points(report)}
     if len(kinds) != 1:
         return chart
-    long_name = printable(names[0] if len(names) == 1 else next(iter(kinds)), 60)
+    (long_name,) = names if len(names) == 1 else kinds
+    long_name = printable(long_name, 60)
     series = tuple(
         dataclasses.replace(one, name="CPU" + one.name.removeprefix(long_name))
         if one.kind is DeviceKind.CPU and one.name.startswith(long_name)

@@ -105,8 +105,8 @@ def _facts(report: SystemReport) -> list[str]:
     host = report.host
     threads = "1 thread" if host.num_threads == 1 else f"{host.num_threads:,} threads"
     facts = [printable(host.name, 80), threads, f"torch {printable(host.torch_version)}"]
-    # What was assumed beside stands after a semicolon, and in the JSON report.
-    facts.append(printable(host.source.partition(";")[0], 120))
+    # What was assumed beside is in the JSON report.
+    facts.append(printable(host.calibration, 120))
     lines = ["host: " + " · ".join(facts)]
     if report.script:
         lines.append(

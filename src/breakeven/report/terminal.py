@@ -143,8 +143,8 @@ def _facts(report: CheckReport) -> Iterator[str]:
             printable(host.name, 80),
             plural(host.num_threads, "thread"),
             f"torch {printable(host.torch_version)}",
-            # What was assumed beside stands after a semicolon, and in the JSON report.
-            printable(host.source.partition(";")[0], 120),
+            # What was assumed beside is in the JSON report.
+            printable(host.calibration, 120),
         ]
     )
 

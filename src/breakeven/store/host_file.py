@@ -12,7 +12,7 @@ from breakeven.device import HostCalibration
 from breakeven.errors import BreakevenError
 from breakeven.store.report_file import write_document
 
-_VERSION = 4
+_VERSION = 5
 # Ten milliseconds: no host takes so long for one call.
 _LONGEST_NS = 10_000_000.0
 

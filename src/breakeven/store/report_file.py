@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from breakeven.errors import BreakevenError, StoredDataError
+from breakeven.store.earlier_report import Report, with_fields
 from breakeven.timing import Estimate
 from breakeven.verdict import (
     EXPLAIN_SCHEMA_VERSION,
@@ -29,7 +30,6 @@ from breakeven.verdict import (
     Verdict,
 )
 
-Report = CheckReport | ExplainReport | SweepReport | SystemsReport
 _T = TypeVar("_T")
 # A year: no step takes so long.
 _LONGEST_NS = 3.2e16
@@ -152,6 +152,7 @@ def read_document(path: str | os.PathLike[str]) -> Report:
     try:
         report = _decode(document, kind.type)
         _ensure_whole(report)
+        return with_fields(report)
     except msgspec.ValidationError as error:
         raise StoredDataError(
             f"{path} was edited or damaged: it does not fit its schema: {error}",
@@ -160,7 +161,6 @@ def read_document(path: str | os.PathLike[str]) -> Report:
     except msgspec.DecodeError as error:
         # Such as a name that is not UTF-8, which the look at its keys has skipped.
         raise StoredDataError(f"{path} is not JSON: {error}", hint=_rerun(kind.command)) from error
-    return report
 
 
 def report_command(report: Report) -> str:

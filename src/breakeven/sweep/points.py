@@ -9,7 +9,7 @@ from breakeven.check import measured_result
 from breakeven.simulate import StepPrediction
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepTrace
-from breakeven.verdict import AxisValue, DeviceKind, SweepPoint
+from breakeven.verdict import AxisValue, DeviceKind, SweepPoint, cpu_on_threads
 
 
 def step_batch_size(step: StepTrace, settings: Mapping[str, AxisValue]) -> int | None:
@@ -51,7 +51,8 @@ def measured_point(
     step: StepTrace,
     run: PlainRun,
     kind: DeviceKind,
-    name: str = "",
+    *,
+    names_threads: bool,
 ) -> SweepPoint:
     """Return the point of a device that is here.
 
@@ -60,12 +61,13 @@ def measured_point(
         step: The step.
         run: Its time.
         kind: CPU or GPU.
-        name: Of the device; empty for its own.
+        names_threads: Let the name of a CPU say its threads.
     """
     result = measured_result(run, kind)
     return SweepPoint(
         settings=dict(settings),
-        device=name or result.device,
+        device=result.device if names_threads else run.processor,
+        processor=run.processor if names_threads and kind is DeviceKind.CPU else "",
         kind=kind,
         source=Source.MEASURED,
         step_ns=result.step_ns,
@@ -81,19 +83,26 @@ def measured_point(
 
 
 def told_point(
-    settings: Mapping[str, AxisValue], step: StepTrace, name: str, time: Estimate
+    settings: Mapping[str, AxisValue],
+    step: StepTrace,
+    run: PlainRun,
+    time: Estimate,
+    *,
+    names_threads: bool,
 ) -> SweepPoint:
     """Return the point of this CPU at a size between measured ones.
 
     Args:
         settings: Value of every axis.
         step: The step.
-        name: Of the CPU.
+        run: A measured one.
         time: What the curve tells.
+        names_threads: Let the CPU's name say its threads.
     """
     return SweepPoint(
         settings=dict(settings),
-        device=name,
+        device=cpu_on_threads(run.processor, run.num_threads) if names_threads else run.processor,
+        processor=run.processor if names_threads else "",
         kind=DeviceKind.CPU,
         source=Source.PREDICTED,
         step_ns=time.value_ns,

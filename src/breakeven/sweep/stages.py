@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from functools import partial
 
 from breakeven.capture import PlainRun, RunFailure, TracedRun
-from breakeven.check import DevicePath, at_its_best, measured_result
+from breakeven.check import DevicePath, at_its_best
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import Strategy
@@ -24,12 +25,12 @@ from breakeven.verdict import (
     SWEEP_SCHEMA_VERSION,
     AxisRole,
     DeviceKind,
-    HostSummary,
     SweepAxis,
     SweepFailure,
     SweepPoint,
     SweepReport,
     find_sweep_crossovers,
+    host_summary,
 )
 
 
@@ -139,10 +140,9 @@ class SweepStages:
             schema_version=SWEEP_SCHEMA_VERSION,
             target=target,
             arguments=arguments,
-            host=HostSummary(
-                name=self._host.name,
+            host=host_summary(
+                self._host,
                 num_threads=self._plain.num_threads,
-                source=self._host.source,
                 torch_version=torch_version,
                 python_version=platform.python_version(),
             ),
@@ -215,31 +215,29 @@ class SweepStages:
         axis = self._num_devices_axis
         number = int(settings[axis.name]) if axis else 1
         measured = self._measured.key(settings)
+        point_of = partial(measured_point, settings, step, names_threads=self._names_threads)
         points: list[SweepPoint] = []
         time = self._measured.time_at(settings)
         near = self._measured.run_near(settings)
         if measured in self._measured.cpu:
             run = self._measured.cpu[measured]
-            points.append(measured_point(settings, step, run, DeviceKind.CPU, self._cpu_name(run)))
+            points.append(point_of(run, DeviceKind.CPU))
         if measured in self._measured.gpu and number == 1:
             run = self._measured.gpu[measured]
-            points.append(measured_point(settings, step, run, DeviceKind.GPU))
+            points.append(point_of(run, DeviceKind.GPU))
         if measured not in self._measured.cpu and time is not None and near is not None:
-            points.append(told_point(settings, step, self._cpu_name(near), time))
+            told = told_point(settings, step, near, time, names_threads=self._names_threads)
+            points.append(told)
         points += [
             predicted_point(settings, step, prediction, number)
             for prediction in self._predictions[key, number]
         ]
         return tuple(points)
 
-    def _cpu_name(self, run: PlainRun) -> str:
-        """Return the CPU's name, with its threads where they are an axis.
-
-        Where they are not, each point has those that suit it best.
-        """
-        if axis_of(self._axes, AxisRole.THREADS):
-            return measured_result(run, DeviceKind.CPU).device
-        return run.processor
+    @property
+    def _names_threads(self) -> bool:
+        """Return whether threads are an axis; where not, each point has those that suit it best."""
+        return axis_of(self._axes, AxisRole.THREADS) is not None
 
     def _failures(self) -> tuple[SweepFailure, ...]:
         found: list[SweepFailure] = []
@@ -257,7 +255,7 @@ class SweepStages:
             *self._traced.caveats,
             *self._measured.caveats(),
         ]
-        if axis_of(self._axes, AxisRole.THREADS):
+        if self._names_threads:
             caveats.append(
                 Caveat(
                     code="threads-of-the-cpu",

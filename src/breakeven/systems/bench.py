@@ -20,7 +20,14 @@ from breakeven.processor import num_cores
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.trace import StepTrace
-from breakeven.verdict import HostSummary, PublishedPoint, SweepAxis, SweepPoint, SweepReport
+from breakeven.verdict import (
+    HostSummary,
+    PublishedPoint,
+    SweepAxis,
+    SweepPoint,
+    SweepReport,
+    host_summary,
+)
 
 _SCRIPTS = Path(breakeven.workloads.__file__).parent / "scripts"
 # What is left of a line of 80 characters beside the clock and the stage is not much.
@@ -225,10 +232,9 @@ class Bench:
         Its threads are those of the steps measured so far; where none was, the processors that
         this process may use.
         """
-        return HostSummary(
-            name=self.host.name,
+        return host_summary(
+            self.host,
             num_threads=self._num_threads or num_cores(),
-            source=self.host.source,
             torch_version=self.torch_version,
             python_version=platform.python_version(),
         )

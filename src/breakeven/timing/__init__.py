@@ -2,6 +2,7 @@
 
 from breakeven.timing.clock import Clock as Clock
 from breakeven.timing.cpu_facts import CpuFacts as CpuFacts
+from breakeven.timing.cpu_facts import CpuSetting as CpuSetting
 from breakeven.timing.cpu_facts import CpuTrial as CpuTrial
 from breakeven.timing.estimate import Estimate as Estimate
 from breakeven.timing.estimate import Source as Source

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from breakeven.timing.estimate import Estimate
+
+
+class CpuSetting(StrEnum):
+    """What a trial changes."""
+
+    THREADS = "threads"
+    FLUSH_DENORMAL = "flush-denormal"
+    CHANNELS_LAST = "channels_last"
 
 
 class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):
     """The step under another setting of the CPU, measured beside the step as it is.
 
     Args:
-        setting: What was changed: ``threads=1``, ``flush-denormal``.
+        setting: What was changed, as a document writes it: ``threads=1``, ``flush-denormal``.
         estimate: Time of a step under it.
     """
 
     setting: str
     estimate: Estimate
+
+    @classmethod
+    def of_threads(cls, num_threads: int, estimate: Estimate) -> CpuTrial:
+        """Return the trial of a number of threads."""
+        return cls(setting=f"{CpuSetting.THREADS}={num_threads}", estimate=estimate)
+
+    def changes(self, setting: CpuSetting) -> bool:
+        """Return whether it is one of that setting."""
+        return self.setting.partition("=")[0] == setting
+
+    @property
+    def num_threads(self) -> int:
+        """Return the number of threads tried; 0 where something else is."""
+        return int(self.setting.partition("=")[2]) if self.changes(CpuSetting.THREADS) else 0
 
 
 class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,10 @@ from breakeven.verdict.report import ProgramSummary as ProgramSummary
 from breakeven.verdict.report import StepSummary as StepSummary
 from breakeven.verdict.report import TrainingTime as TrainingTime
 from breakeven.verdict.report import Verdict as Verdict
+from breakeven.verdict.report import cpu_on_threads as cpu_on_threads
 from breakeven.verdict.report import curve_point as curve_point
+from breakeven.verdict.report import host_summary as host_summary
+from breakeven.verdict.report import threads_text as threads_text
 from breakeven.verdict.size_curve import SizeCurve as SizeCurve
 from breakeven.verdict.size_curve import SizeSpread as SizeSpread
 from breakeven.verdict.source_removal import without_source as without_source

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from breakeven.device import HostSpec
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
@@ -83,6 +84,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
             bound.
         setting: What sets it apart from other results of its device: ``1 thread``; empty where it
             is the only one.
+        num_threads: torch's threads of a CPU's measured step; null elsewhere, and in older reports.
     """
 
     device: str
@@ -99,6 +101,17 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int = 0
     is_disturbed: bool = False
     setting: str = ""
+    num_threads: int | None = None
+
+
+def threads_text(number: int) -> str:
+    """Return a number of threads for a person."""
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
+def cpu_on_threads(processor: str, num_threads: int) -> str:
+    """Return the name of a CPU whose step was measured on so many threads."""
+    return f"{processor} ({threads_text(num_threads)})"
 
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,9 +254,11 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: Processor.
         num_threads: Threads that torch uses for the CPU's step.
-        source: Where its costs per operator are from.
+        source: Where its costs per operator are from; then, after a semicolon, the assumption.
         torch_version: torch that ran the script.
         python_version: Python that ran the script.
+        assumption: How a device's share of an operator is known, where that was not measured with
+            the rest; empty elsewhere.
     """
 
     name: str
@@ -251,6 +266,33 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     torch_version: str
     python_version: str
+    assumption: str = ""
+
+    @property
+    def calibration(self) -> str:
+        """Return where its costs are from, without what was assumed."""
+        return self.source.removesuffix(f"; {self.assumption}")
+
+
+def host_summary(
+    host: HostSpec, *, num_threads: int, torch_version: str, python_version: str
+) -> HostSummary:
+    """Return a host as reports show it.
+
+    Args:
+        host: What issues the work.
+        num_threads: Threads that torch uses for the CPU's step.
+        torch_version: torch that ran the script.
+        python_version: Python that ran the script.
+    """
+    return HostSummary(
+        name=host.name,
+        num_threads=num_threads,
+        source=host.source,
+        torch_version=torch_version,
+        python_version=python_version,
+        assumption=host.assumption or "",
+    )
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):

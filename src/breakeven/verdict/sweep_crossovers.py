@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
@@ -20,9 +19,6 @@ from breakeven.verdict.sweep_report import (
 
 NUM_PARAMETERS = "num_parameters"
 """What a curve is along where it is along no axis, but along the size of the model."""
-
-# The CPU's name in a report ends with the threads that it used.
-_THREADS = re.compile(r" \(\d+ threads?\)$")
 
 _Held = tuple[tuple[str, AxisValue], ...]
 
@@ -48,6 +44,7 @@ def sweep_curves(
     if along is None:
         return ()
     grouped: dict[tuple[str, DeviceKind, _Held], dict[int, CurvePoint]] = {}
+    processors: dict[str, str] = {}
     for point in points:
         size = point.num_parameters if axis_name == NUM_PARAMETERS else point.settings[along.name]
         assert isinstance(size, int)
@@ -56,9 +53,8 @@ def sweep_curves(
             for axis in axes
             if axis is not along and not _is_alien(axis, point.kind)
         )
-        device = point.device
-        if along.role is AxisRole.THREADS:
-            device = _THREADS.sub("", device)
+        device = point.hardware if along.role is AxisRole.THREADS else point.device
+        processors[device] = point.processor
         curve = grouped.setdefault((device, point.kind, held), {})
         curve.setdefault(size, _curve_point(size, point))
     return tuple(
@@ -68,6 +64,7 @@ def sweep_curves(
             axis=axis_name,
             held=dict(held),
             points=tuple(curve[size] for size in sorted(curve)),
+            processor=processors[device],
         )
         for (device, kind, held), curve in grouped.items()
     )
@@ -186,15 +183,15 @@ def _matches(cpu: SweepCurve, gpu: SweepCurve, axes: Iterable[SweepAxis]) -> boo
 
 def _best(curves: Sequence[SweepCurve]) -> Curve:
     """Return the fastest CPU at each size: whoever trains there may choose the threads."""
-    fastest: dict[int, tuple[CurvePoint, str]] = {}
+    fastest: dict[int, tuple[CurvePoint, SweepCurve]] = {}
     for curve in curves:
         for point in curve.points:
             if point.size not in fastest or point.step_ns < fastest[point.size][0].step_ns:
-                fastest[point.size] = (point, curve.device)
-    names = list(dict.fromkeys(name for _, name in fastest.values()))
-    name = names[0]
-    if len(names) > 1:
-        name = f"{_THREADS.sub('', name)} (best number of threads)"
+                fastest[point.size] = (point, curve)
+    (_, first), *others = fastest.values()
+    name = first.device
+    if any(curve.device != name for _, curve in others):
+        name = f"{first.processor or name} (best number of threads)"
     points = tuple(fastest[size][0] for size in sorted(fastest))
     return Curve(device=name, kind=DeviceKind.CPU, axis=curves[0].axis, points=points)
 

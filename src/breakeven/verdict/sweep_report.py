@@ -74,6 +74,7 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
         caveats: Reasons to trust the figure less.
         num_threads: torch's threads of a CPU's measured step: the best of those tried, where they
             are no axis; null elsewhere.
+        processor: A CPU's name, where ``device`` says its threads as well; empty elsewhere.
     """
 
     settings: dict[str, AxisValue]
@@ -90,6 +91,12 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int = 0
     caveats: tuple[Caveat, ...] = ()
     num_threads: int | None = None
+    processor: str = ""
+
+    @property
+    def hardware(self) -> str:
+        """Return the device's name, without threads."""
+        return self.processor or self.device
 
 
 class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +120,7 @@ class SweepCurve(msgspec.Struct, frozen=True, kw_only=True):
         axis: What is varied: the name of an axis, or ``num_parameters``.
         held: The value of every other axis.
         points: By size.
+        processor: As of a `SweepPoint`.
     """
 
     device: str
@@ -120,6 +128,7 @@ class SweepCurve(msgspec.Struct, frozen=True, kw_only=True):
     axis: str
     held: dict[str, AxisValue]
     points: tuple[CurvePoint, ...]
+    processor: str = ""
 
 
 class SweepCrossover(msgspec.Struct, frozen=True, kw_only=True):

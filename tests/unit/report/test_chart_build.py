@@ -107,6 +107,7 @@ def test_along_threads_the_cpu_is_one_device() -> None:
             point,
             device=f"{point.device} ({point.settings['threads']} "
             f"thread{'s' * (point.settings['threads'] != 1)})",
+            processor=point.device,
         )
         for point in points
     ]

@@ -138,7 +138,11 @@ def test_the_cpu_is_named_by_its_threads_where_its_name_holds_them() -> None:
     report = made_up.grid()
     threads = {1: " (1 thread)", 2: " (2 threads)"}
     points = tuple(
-        msgspec.structs.replace(point, device=point.device + threads[point.settings["threads"]])
+        msgspec.structs.replace(
+            point,
+            device=point.device + threads[point.settings["threads"]],
+            processor=point.device,
+        )
         if point.kind is DeviceKind.CPU
         else point
         for point in report.points

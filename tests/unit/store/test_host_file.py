@@ -74,8 +74,8 @@ def test_later_measurement_replaces_the_earlier() -> None:
         lambda data: b"[]",
         lambda data: data.replace(b'"op_ns":', b'"op":'),
         lambda data: data.replace(b'"op_ns":2000', b'"op_ns":"2000"'),
-        lambda data: data.replace(b'"version":4', b'"version":5'),
-        lambda data: data.replace(b'"version":4', b'"version":3'),
+        lambda data: data.replace(b'"version":5', b'"version":6'),
+        lambda data: data.replace(b'"version":5', b'"version":4'),
     ],
     ids=["empty", "cut off", "not text", "list", "no field", "text", "newer", "older"],
 )

@@ -51,6 +51,7 @@ def points(
                 SweepPoint(
                     settings=settings,
                     device=names[kind],
+                    processor="A CPU" if kind is DeviceKind.CPU else "",
                     kind=kind,
                     source=Source.MEASURED if kind is DeviceKind.CPU else Source.PREDICTED,
                     step_ns=step_ns,

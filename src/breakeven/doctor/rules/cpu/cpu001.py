@@ -34,7 +34,6 @@ from breakeven.doctor.rules.cpu.threads import (
     cores_of_run,
     line_of_threads,
     threads_of_run,
-    threads_of_trial,
 )
 from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain
 from breakeven.simulate import Side
@@ -46,13 +45,13 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     cpu = case.cpu
     if cpu is None or threads_of_run(case) > cores_of_run(case):
         return ()
-    trial = faster_trial(cpu, (t for t in cpu.trials if 0 < threads_of_trial(t) < cpu.num_threads))
+    trial = faster_trial(cpu, (t for t in cpu.trials if 0 < t.num_threads < cpu.num_threads))
     if trial is None:
         return ()
     return (
         Occurrence(
-            title=f"on the CPU {threads_of_trial(trial)} of {cpu.num_threads} threads are faster",
-            fix=f"torch.set_num_threads({threads_of_trial(trial)}) where it trains on the CPU",
+            title=f"on the CPU {trial.num_threads} of {cpu.num_threads} threads are faster",
+            fix=f"torch.set_num_threads({trial.num_threads}) where it trains on the CPU",
             evidence=as_measured(cpu, trial),
             location=line_of_threads(case),
             gain=measured_gain(cpu, trial),

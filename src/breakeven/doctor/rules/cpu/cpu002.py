@@ -34,7 +34,6 @@ from breakeven.doctor.rules.cpu.threads import (
     cores_of_run,
     line_of_threads,
     threads_of_run,
-    threads_of_trial,
 )
 from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain
 from breakeven.simulate import Side
@@ -47,7 +46,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     if num_cores < 1 or num_threads <= num_cores:
         return ()
     cpu = case.cpu
-    fewer = () if cpu is None else (t for t in cpu.trials if 0 < threads_of_trial(t) < num_threads)
+    fewer = () if cpu is None else (t for t in cpu.trials if 0 < t.num_threads < num_threads)
     trial = None if cpu is None else faster_trial(cpu, fewer)
     measured = f"; {as_measured(cpu, trial)}" if cpu is not None and trial is not None else ""
     return (

@@ -33,6 +33,7 @@ from __future__ import annotations
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
 from breakeven.simulate import Side
+from breakeven.timing import CpuSetting
 from breakeven.units import format_percent
 
 CAUSE = "DENORMALS"
@@ -42,7 +43,7 @@ _MIN_SUBNORMAL_FRACTION = 0.01
 
 def detect(case: Case) -> tuple[Occurrence, ...]:
     cpu, fraction = case.cpu, case.facts.subnormal_fraction
-    tried = () if cpu is None else trials_of(cpu, "flush-denormal")
+    tried = () if cpu is None else trials_of(cpu, CpuSetting.FLUSH_DENORMAL)
     trial = None if cpu is None else faster_trial(cpu, tried)
     if trial is None and (tried or fraction < _MIN_SUBNORMAL_FRACTION):
         return ()

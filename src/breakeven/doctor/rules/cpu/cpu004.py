@@ -34,6 +34,7 @@ from breakeven.doctor.operators import is_convolution
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
 from breakeven.simulate import Side
+from breakeven.timing import CpuSetting
 
 CAUSE = "CPU_LAYOUT"
 
@@ -42,7 +43,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     cpu = case.cpu
     if cpu is None or not any(is_convolution(op) for op in case.trace.ops):
         return ()
-    trial = faster_trial(cpu, trials_of(cpu, "channels_last"))
+    trial = faster_trial(cpu, trials_of(cpu, CpuSetting.CHANNELS_LAST))
     if trial is None:
         return ()
     return (

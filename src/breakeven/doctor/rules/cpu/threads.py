@@ -1,4 +1,4 @@
-"""The threads that a run has, and those of trials."""
+"""The threads that a run has."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from typing import Final
 from breakeven.doctor.rule import Case
 from breakeven.doctor.source_lines import called_at
 from breakeven.source import dotted_name
-from breakeven.timing import CpuTrial
 from breakeven.trace import Location
 
-THREADS: Final = "threads="
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def threads_of_trial(trial: CpuTrial) -> int:
-    """Return the threads of a trial; 0 where it changes something else."""
-    number = trial.setting.removeprefix(THREADS)
-    return int(number) if trial.setting.startswith(THREADS) and number.isdigit() else 0
 
 
 def threads_of_run(case: Case) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from breakeven.doctor.rule import KnownGain
-from breakeven.timing import CpuFacts, CpuTrial
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
 from breakeven.units import format_duration
 
 # Two measurements that are closer than this are the same on a machine that others use too.
 _MIN_GAIN = 0.05
 
 
-def trials_of(cpu: CpuFacts, setting: str) -> tuple[CpuTrial, ...]:
+def trials_of(cpu: CpuFacts, setting: CpuSetting) -> tuple[CpuTrial, ...]:
     """Return the trials of one setting."""
-    return tuple(trial for trial in cpu.trials if trial.setting == setting)
+    return tuple(trial for trial in cpu.trials if trial.changes(setting))
 
 
 def faster_trial(cpu: CpuFacts, trials: Iterable[CpuTrial]) -> CpuTrial | None:
