@@ -40,7 +40,8 @@ class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_threads(self) -> int:
         """Return the number of threads tried; 0 where something else is."""
-        return int(self.setting.partition("=")[2]) if self.changes(CpuSetting.THREADS) else 0
+        number = self.setting.partition("=")[2]
+        return int(number) if self.changes(CpuSetting.THREADS) and number.isdigit() else 0
 
 
 class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
