@@ -17,8 +17,9 @@ from statistics import mean, median, quantiles
 
 from breakeven.cost import era_of
 from breakeven.errors import BreakevenError
+from breakeven.progress import SilentProgress
 from breakeven.report import ensure_can_plot, plot_name, scatter_svg, validation_markdown
-from breakeven.validate import RowFilter, SilentProgress, predictor_for, validate_table
+from breakeven.validate import RowFilter, predictor_for, validate_table
 from breakeven.verdict import AccuracyReport, LeaveOut
 
 DOCS = Path(__file__).resolve().parent

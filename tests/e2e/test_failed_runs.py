@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest, find_target
-from breakeven.check import Runs, SilentProgress
+from breakeven.check import Runs
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.progress import SilentProgress
 
 TRAIN = """
 import sys, torch

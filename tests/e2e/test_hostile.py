@@ -23,8 +23,9 @@ from test_writes import can_overlay
 
 import breakeven
 from breakeven.capture import Launcher, find_target
-from breakeven.check import Runs, SilentProgress
+from breakeven.check import Runs
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.progress import SilentProgress
 
 pytestmark = [
     pytest.mark.slow,

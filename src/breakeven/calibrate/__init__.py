@@ -1,8 +1,12 @@
 """Calibration: this host's costs, and efficiencies of devices, fitted to measurements."""
 
-from breakeven.calibrate.efficiency_table import describe_efficiencies as describe_efficiencies
-from breakeven.calibrate.efficiency_table import efficiencies_document as efficiencies_document
-from breakeven.calibrate.efficiency_table import fit_efficiencies as fit_efficiencies
+from breakeven.calibrate.documents import describe_efficiencies as describe_efficiencies
+from breakeven.calibrate.documents import describe_multi_gpu as describe_multi_gpu
+from breakeven.calibrate.documents import describe_step_effects as describe_step_effects
+from breakeven.calibrate.documents import efficiencies_document as efficiencies_document
+from breakeven.calibrate.documents import fit_efficiencies as fit_efficiencies
+from breakeven.calibrate.documents import multi_gpu_document as multi_gpu_document
+from breakeven.calibrate.documents import step_effects_document as step_effects_document
 from breakeven.calibrate.here import HereCalibration as HereCalibration
 from breakeven.calibrate.here import calibrate_here as calibrate_here
 from breakeven.calibrate.here import check_host_name as check_host_name
@@ -15,10 +19,6 @@ from breakeven.calibrate.multi_gpu_fit import fit_multi_gpu_costs as fit_multi_g
 from breakeven.calibrate.multi_gpu_rows import TimedStep as TimedStep
 from breakeven.calibrate.multi_gpu_rows import lone_steps_ns as lone_steps_ns
 from breakeven.calibrate.multi_gpu_rows import multi_gpu_row as multi_gpu_row
-from breakeven.calibrate.step_documents import describe_multi_gpu as describe_multi_gpu
-from breakeven.calibrate.step_documents import describe_step_effects as describe_step_effects
-from breakeven.calibrate.step_documents import multi_gpu_document as multi_gpu_document
-from breakeven.calibrate.step_documents import step_effects_document as step_effects_document
 from breakeven.calibrate.step_fit import fit_step_effects as fit_step_effects
 from breakeven.calibrate.step_sample import MeasuredStep as MeasuredStep
 from breakeven.calibrate.step_sample import StepPart as StepPart

@@ -18,8 +18,6 @@ from breakeven.check.limits import LONGEST_STEP_NS as LONGEST_STEP_NS
 from breakeven.check.limits import why_not_measured as why_not_measured
 from breakeven.check.program import TrainingLength as TrainingLength
 from breakeven.check.program import program_facts as program_facts
-from breakeven.check.progress import Progress as Progress
-from breakeven.check.progress import SilentProgress as SilentProgress
 from breakeven.check.runs import REFUSALS as REFUSALS
 from breakeven.check.runs import Runs as Runs
 from breakeven.check.runs import is_all_disturbed as is_all_disturbed

@@ -16,7 +16,7 @@ from breakeven.capture import (
     TracedRun,
 )
 from breakeven.check.blame import find_cause
-from breakeven.check.progress import Progress
+from breakeven.progress import Progress
 from breakeven.trace import Configuration
 
 # A script that insists on a GPU says so by one of these before it trains.

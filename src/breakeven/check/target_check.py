@@ -17,10 +17,10 @@ from breakeven.check.comparison import (
     select_devices,
 )
 from breakeven.check.program import UNKNOWN_LENGTH, TrainingLength
-from breakeven.check.progress import Progress, SilentProgress
 from breakeven.check.runs import Runs
 from breakeven.device import DeviceSpec
 from breakeven.errors import Caveat
+from breakeven.progress import Progress, SilentProgress
 from breakeven.trace import ScaledTrace
 from breakeven.verdict import CheckReport, Crossover, Curve, DeviceKind, NoCrossover
 

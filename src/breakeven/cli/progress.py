@@ -17,7 +17,7 @@ from breakeven.cli.console import CommandConsole
 from breakeven.report import printable
 
 if TYPE_CHECKING:
-    from breakeven.check import Progress
+    from breakeven.progress import Progress
 
 _REFRESHES_PER_S = 10
 

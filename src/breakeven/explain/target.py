@@ -19,9 +19,7 @@ from breakeven.capture import (
 from breakeven.check import (
     BatchSizes,
     DevicePath,
-    Progress,
     Runs,
-    SilentProgress,
     compare,
     measure_at_best,
     measured_result,
@@ -31,6 +29,7 @@ from breakeven.check import (
 from breakeven.errors import Caveat
 from breakeven.explain.cpu_trials import try_cpu_settings
 from breakeven.explain.explanation import Question, chosen_rules, explain
+from breakeven.progress import Progress, SilentProgress
 from breakeven.trace import ScaledTrace
 from breakeven.verdict import DeviceKind, ExplainReport, NoCrossover
 

@@ -3,6 +3,8 @@
 from breakeven.store.host_file import read_host as read_host
 from breakeven.store.host_file import write_host as write_host
 from breakeven.store.lock import machine_lock as machine_lock
+from breakeven.store.machine import code_digest as code_digest
+from breakeven.store.machine import installed_version as installed_version
 from breakeven.store.machine import this_machine as this_machine
 from breakeven.store.measured_run import MachineKey as MachineKey
 from breakeven.store.measured_run import RunKey as RunKey

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from breakeven.processor import cpu_name, num_cores
 from breakeven.verdict import Machine
@@ -31,3 +34,19 @@ def installed_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # run from a folder that was never installed
         return ""
+
+
+@cache
+def code_digest(*packages: str) -> str:
+    """Return the digest of all code of some of breakeven's packages: ``capture``, ``trace``.
+
+    What such code has measured or recorded, and was kept, is not that of other code.
+    """
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for package in packages:
+        assert (root / package).is_dir(), package
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(file.relative_to(root).as_posix().encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:32]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from breakeven.capture import Launcher, PlainRun, RunFailure, RunRequest
-from breakeven.check import Progress, SilentProgress
+from breakeven.progress import Progress, SilentProgress
 from breakeven.store import MachineKey, machine_key, machine_lock
 
 

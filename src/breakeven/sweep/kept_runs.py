@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -16,11 +15,11 @@ from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, RunFailure, RunRequest
 from breakeven.check import REFUSALS, is_all_disturbed, is_worth_repeating, quieter
-from breakeven.store import MachineKey, RunKey, forget_runs, read_run, write_run
+from breakeven.store import MachineKey, RunKey, code_digest, forget_runs, read_run, write_run
 from breakeven.sweep.engine import Engine, EngineRun
 from breakeven.sweep.settings import MACHINE_SETTINGS, TORCH_SETTINGS
 
-# Folders whose code decides what is measured.
+# Packages whose code decides what is measured.
 _MEASURING = ("capture", "configure", "measure", "timing")
 
 
@@ -182,17 +181,5 @@ def _key(request: RunRequest, machine: MachineKey) -> RunKey:
         request=msgspec.json.encode(replace(request, time_limit_s=0.0), order="sorted").decode(),
         folder=os.fsencode(Path.cwd()).hex(),
         environment=hashlib.sha256(b"\0".join(variables)).hexdigest(),
-        measuring=_measuring(),
+        measuring=code_digest(*_MEASURING),
     )
-
-
-@cache
-def _measuring() -> str:
-    """Return the digest of the code that measures."""
-    package = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for folder in _MEASURING:
-        for file in sorted((package / folder).glob("*.py")):
-            digest.update(file.name.encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:32]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from breakeven.check import Progress, SilentProgress
+from breakeven.progress import Progress, SilentProgress
 from breakeven.verdict import SweepPoint
 
 

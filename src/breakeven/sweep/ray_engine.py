@@ -20,8 +20,8 @@ from breakeven.capture import (
     TargetKind,
     file_digest,
 )
-from breakeven.check import Progress, SilentProgress
 from breakeven.errors import BreakevenError
+from breakeven.progress import Progress, SilentProgress
 from breakeven.store import MachineKey
 from breakeven.sweep.engine import EngineRun
 from breakeven.sweep.ray_connection import RayConnection, RayNode

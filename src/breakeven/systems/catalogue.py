@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from breakeven.check import Progress
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.progress import Progress
 from breakeven.systems.bench import Bench
 from breakeven.systems.findings import Findings
 from breakeven.systems.published import (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from breakeven.capture import RunFailure
-from breakeven.check import Progress, SilentProgress
 from breakeven.errors import Caveat
+from breakeven.progress import Progress, SilentProgress
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from breakeven.check import Progress, SilentProgress
 from breakeven.errors import BreakevenError
+from breakeven.progress import Progress, SilentProgress
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
 from breakeven.tune.candidate import Candidate

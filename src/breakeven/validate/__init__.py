@@ -3,20 +3,18 @@
 from breakeven.validate.budget import Budget as Budget
 from breakeven.validate.budget import exceeded_budgets as exceeded_budgets
 from breakeven.validate.budget import read_budgets as read_budgets
-from breakeven.validate.calibrated_predictor import predictor_for as predictor_for
 from breakeven.validate.predictor import Predictor as Predictor
-from breakeven.validate.predictor import Progress as Progress
-from breakeven.validate.predictor import SilentProgress as SilentProgress
-from breakeven.validate.row_filter import RowFilter as RowFilter
-from breakeven.validate.splits import GROUPINGS as GROUPINGS
+from breakeven.validate.predictor import predictor_for as predictor_for
 from breakeven.validate.step_calibration import (
     calibrate_on_shared_steps as calibrate_on_shared_steps,
 )
 from breakeven.validate.step_calibration import calibrate_on_steps as calibrate_on_steps
+from breakeven.validate.summary import GROUPINGS as GROUPINGS
 from breakeven.validate.summary import summarize as summarize
 from breakeven.validate.summary import summarize_groups as summarize_groups
 from breakeven.validate.table import read_table as read_table
 from breakeven.validate.table_row import HostToDevice as HostToDevice
+from breakeven.validate.table_row import RowFilter as RowFilter
 from breakeven.validate.table_row import TableRow as TableRow
 from breakeven.validate.whole_table import compare as compare
 from breakeven.validate.whole_table import validate_table as validate_table

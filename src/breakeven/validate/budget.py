@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from breakeven.errors import BreakevenError
 from breakeven.units import format_digits
-from breakeven.validate.splits import GROUPINGS
+from breakeven.validate.summary import GROUPINGS
 from breakeven.verdict import AccuracyReport, AccuracySummary, LeaveOut
 
 _Fraction = Annotated[float, Meta(ge=0.0)]

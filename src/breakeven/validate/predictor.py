@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
+from breakeven.calibrate import (
+    MultiGpuRow,
+    StepSample,
+    fit_multi_gpu_costs,
+    fit_step_effects,
+)
+from breakeven.cost import (
+    STEP_EFFECTS_VERSION,
+    EfficiencyTable,
+    Spread,
+    StepEffects,
+    load_efficiencies,
+    load_step_effects,
+)
+from breakeven.device import find_device
+from breakeven.progress import Progress
+from breakeven.simulate import MultiGpuTable, load_multi_gpu_table, setup_of
+from breakeven.validate.folds import fingerprint, folds, gpu_of
 from breakeven.validate.table_row import TableRow
-from breakeven.verdict import RowPrediction, Unpredictable
+from breakeven.validate.traced_rows import Calibration, Outcome, TracedRows
+from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 
 
 class Predictor(Protocol):
@@ -24,30 +45,151 @@ class Predictor(Protocol):
         ...
 
 
-class Progress(Protocol):
-    """Receives the stages of a validation; the command line draws them."""
-
-    def begin(self, stage: str, expected_s: float | None = None) -> None:
-        """Start a stage, such as "predicting 892 rows"."""
-        ...
-
-    def detail(self, text: str) -> None:
-        """Say what happens within the stage, such as "without A100"."""
-        ...
-
-    def end(self) -> None:
-        """End the last stage."""
-        ...
+def predictor_for(protocol: LeaveOut, *, progress: Progress) -> Predictor:
+    """Return what predicts rows with a calibration that keeps to ``protocol``."""
+    if protocol is LeaveOut.NONE:
+        return ShippedPredictor(progress=progress)
+    return HeldOutPredictor(protocol, progress=progress)
 
 
-class SilentProgress:
-    """Tells nothing."""
+def shipped_calibration() -> Calibration:
+    """Return the calibration that ships with the package."""
+    return Calibration(
+        efficiencies=load_efficiencies(),
+        effects=load_step_effects(),
+        multi_gpu=load_multi_gpu_table(),
+    )
 
-    def begin(self, stage: str, expected_s: float | None = None) -> None:
-        """Ignore the stage."""
 
-    def detail(self, text: str) -> None:
-        """Ignore the detail."""
+class ShippedPredictor:
+    """The calibration that ships; rows that it was made from are marked.
 
-    def end(self) -> None:
-        """Ignore the end."""
+    Args:
+        progress: Hears how far it is.
+    """
+
+    def __init__(self, *, progress: Progress) -> None:
+        self._progress = progress
+
+    def predict(
+        self, rows: Sequence[TableRow], *, teaching: Sequence[TableRow] = ()
+    ) -> Sequence[Outcome]:
+        """Return one outcome per row; nothing is learned from ``teaching``."""
+        steps = TracedRows.of(rows, progress=self._progress)
+        calibration = shipped_calibration()
+        seen = {*calibration.effects.calibrated_on, *calibration.multi_gpu.calibrated_on}
+        return tuple(
+            msgspec.structs.replace(outcome, is_calibrated_on=fingerprint(row) in seen)
+            if isinstance(outcome, RowPrediction)
+            else outcome
+            for row, outcome in zip(rows, steps.predict(range(len(rows)), calibration), strict=True)
+        )
+
+
+class HeldOutPredictor:
+    """One calibration per fold, made from the other rows of the table.
+
+    Of a GPU that is left out, the benchmarks of its operators are left out too, also where they
+    would teach the efficiencies of others. How wide intervals are is not learned anew.
+
+    Args:
+        protocol: What is left out together.
+        progress: Hears how far it is.
+        spread: Residual uncertainty; that which ships by default.
+    """
+
+    def __init__(
+        self, protocol: LeaveOut, *, progress: Progress, spread: Spread | None = None
+    ) -> None:
+        self._protocol = protocol
+        self._progress = progress
+        self._spread = spread
+
+    def predict(
+        self, rows: Sequence[TableRow], *, teaching: Sequence[TableRow] = ()
+    ) -> Sequence[Outcome]:
+        """Return one outcome per row, learned from the other rows and from ``teaching``."""
+        everything = (*rows, *teaching)
+        steps = TracedRows.of(everything, progress=self._progress)
+        spread = self._spread or load_step_effects().spread
+        table = load_efficiencies()
+        samples = steps.samples(table)
+        outcomes: dict[int, Outcome] = {}
+        for name, (others, left_out) in folds(everything, self._protocol).items():
+            members = [position for position in left_out if position < len(rows)]
+            if not members:
+                continue
+            self._progress.detail(f"without {name}")
+            known = _without(table, name) if self._protocol is LeaveOut.GPU else table
+            calibration = Calibration(
+                efficiencies=known,
+                effects=_effects(
+                    samples if known == table else steps.samples(known, others),
+                    others,
+                    provenance=f"all rows but those of {name}",
+                    spread=spread,
+                ),
+                multi_gpu=load_multi_gpu_table(),
+            )
+            outcomes |= _predicted(calibration, steps, others, members)
+        return tuple(outcomes[position] for position in range(len(rows)))
+
+
+def _without(table: EfficiencyTable, gpu: str) -> EfficiencyTable:
+    return msgspec.structs.replace(
+        table,
+        devices=tuple(entry for entry in table.devices if gpu_of(find_device(entry.device)) != gpu),
+    )
+
+
+def _effects(
+    samples: Mapping[int, StepSample], others: Sequence[int], *, provenance: str, spread: Spread
+) -> StepEffects:
+    known = [samples[position] for position in others if position in samples]
+    if not known:
+        return StepEffects(
+            version=STEP_EFFECTS_VERSION, provenance=provenance, spread=spread, effects=()
+        )
+    return fit_step_effects(known, provenance=provenance, spread=spread)
+
+
+def _predicted(
+    calibration: Calibration, steps: TracedRows, others: Sequence[int], members: Sequence[int]
+) -> dict[int, Outcome]:
+    """Return the outcomes of ``members``, costs of several GPUs being learned from ``others``."""
+    strategies = {
+        position: setup_of(row.note, row.num_devices)[0].strategy
+        for position in members
+        if (row := steps.rows[position]).num_devices > 1
+    }
+    untaught: dict[int, Outcome] = {}
+    if strategies:
+        shared = list(steps.shared_steps(others, calibration).values())
+        taught = {row.setup.strategy for row in shared}
+        untaught = {
+            position: Unpredictable(
+                code="not-calibrated",
+                reason=f"no row of the others was timed on one and on several GPUs by {strategy}",
+            )
+            for position, strategy in strategies.items()
+            if strategy not in taught
+        }
+        calibration = _with_shared_steps(calibration, shared)
+    predicted = [position for position in members if position not in untaught]
+    return untaught | dict(zip(predicted, steps.predict(predicted, calibration), strict=True))
+
+
+def _with_shared_steps(calibration: Calibration, shared: Sequence[MultiGpuRow]) -> Calibration:
+    learned = fit_multi_gpu_costs(shared)
+    shipped = calibration.multi_gpu
+    return Calibration(
+        efficiencies=calibration.efficiencies,
+        effects=calibration.effects,
+        multi_gpu=MultiGpuTable(
+            version=shipped.version,
+            provenance=calibration.effects.provenance,
+            data_parallel=learned.data_parallel,
+            ddp=learned.ddp,
+            held_out=shipped.held_out,
+        ),
+    )

@@ -11,11 +11,10 @@ from breakeven.calibrate import fit_multi_gpu, fit_step_effects
 from breakeven.cost import Spread, StepEffects, load_efficiencies
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.progress import Progress
 from breakeven.simulate import Bound, MultiGpuTable, Strategy
-from breakeven.validate.calibrated_predictor import HeldOutPredictor, shipped_calibration
-from breakeven.validate.folds import fingerprint
-from breakeven.validate.predictor import Progress
-from breakeven.validate.provenance import provenance_of
+from breakeven.validate.folds import fingerprint, provenance_of
+from breakeven.validate.predictor import HeldOutPredictor, shipped_calibration
 from breakeven.validate.table_row import TableRow
 from breakeven.validate.traced_rows import Outcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction

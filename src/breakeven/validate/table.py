@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from breakeven.errors import BreakevenError
-from breakeven.validate.cells import Cells
-from breakeven.validate.table_row import TableRow
+from breakeven.validate.table_row import Cells, TableRow
 
 REQUIRED_COLUMNS = (
     "case_id",

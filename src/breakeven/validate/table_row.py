@@ -2,13 +2,94 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from enum import StrEnum
+from typing import TypeVar
 
 from breakeven.cost import era_of
+from breakeven.errors import BreakevenError, UsageError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
-from breakeven.validate.cells import Cells
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+# float() and int() also take "nan", "1_000" and digits of other scripts, which are mistakes here.
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,10}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LARGEST_COUNT = 1_000_000_000
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """One record of a table.
+
+    Args:
+        place: File and line, for error messages.
+        by_column: Text of each cell, without spaces around it.
+    """
+
+    place: str
+    by_column: Mapping[str, str]
+
+    def text(self, column: str) -> str:
+        """Return a cell that may be empty, or the empty text where there is no such column."""
+        return self.by_column.get(column, "")
+
+    def name(self, column: str) -> str:
+        """Return a cell that must not be empty."""
+        text = self.text(column)
+        if not text:
+            raise self._refused(column, "a name")
+        return text
+
+    def word(self, column: str, *, default: str | None = None) -> str:
+        """Return a word in lower case; ``default`` where there is no such column."""
+        text = self._or_default(column, default)
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", text):
+            raise self._refused(column, "none, or a name in lower case such as sgd or adamw")
+        return text
+
+    def choice(
+        self, column: str, choices: type[_Choice], *, default: _Choice | None = None
+    ) -> _Choice:
+        """Return the member that a cell names; ``default`` where there is no such column."""
+        text = self._or_default(column, default)
+        if text not in [choice.value for choice in choices]:
+            raise self._refused(column, ", ".join(choice.value for choice in choices))
+        return choices(text)
+
+    def count(self, column: str, *, default: int | None = None) -> int:
+        """Return a whole number of at least 1; ``default`` where there is no such column."""
+        text = self._or_default(column, None if default is None else str(default))
+        if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
+            raise self._refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
+        return int(text)
+
+    def positive(self, column: str, *, most: float, unit: str) -> float:
+        """Return a number above 0 and up to ``most``."""
+        text = self.text(column)
+        value = float(text) if _DECIMAL.fullmatch(text) else math.nan
+        if not 0 < value <= most:
+            raise self._refused(column, f"a number of {unit} above 0 and up to {most:,.0f}")
+        return value
+
+    def _or_default(self, column: str, default: str | None) -> str:
+        if default is not None and column not in self.by_column:
+            return default
+        return self.text(column)
+
+    def _refused(self, column: str, allowed: str) -> BreakevenError:
+        text = self.text(column)
+        if len(text) > _SHOWN_CHARACTERS:
+            text = text[:_SHOWN_CHARACTERS] + "…"
+        shown = f"“{text}”" if text else "an empty cell"
+        return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
+
 
 # A step that takes longer than a day is a mistake of units.
 _LONGEST_STEP_MS = 24 * 60 * 60 * 1000.0
@@ -104,3 +185,57 @@ class TableRow:
             zeroes_gradients=self.phase in _WITH_GRADIENTS
             and era_of(self.framework).is_before_torch_2,
         )
+
+
+# Numbers of a row that were measured are not what rows are chosen by.
+_KEYS = tuple(field.name for field in fields_of(TableRow) if field.name not in {"value_ns", "note"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """Which rows of a table count: those with one of the values in each column.
+
+    Args:
+        values_by_column: Allowed texts of each column, in any case of letters.
+    """
+
+    values_by_column: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def parse(cls, conditions: Sequence[str]) -> RowFilter:
+        """Return the filter of ``KEY=VALUE`` conditions; a key given twice allows both values.
+
+        Raises:
+            UsageError: A condition is not of this form, or its key is no column.
+        """
+        values: dict[str, tuple[str, ...]] = {}
+        for condition in conditions:
+            key, equals, value = condition.partition("=")
+            if not equals or key not in _KEYS:
+                raise UsageError(
+                    f"“{condition}” is no condition KEY=VALUE",
+                    hint=f"KEY is one of {', '.join(_KEYS)}",
+                )
+            values[key] = (*values.get(key, ()), value)
+        return cls(values_by_column=values)
+
+    def select(self, rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+        """Return the rows that meet every condition.
+
+        Raises:
+            BreakevenError: None does.
+        """
+        selected = tuple(rows)
+        for column, values in self.values_by_column.items():
+            wanted = {value.casefold() for value in values}
+            present = dict.fromkeys(str(getattr(row, column)) for row in selected)
+            selected = tuple(
+                row for row in selected if str(getattr(row, column)).casefold() in wanted
+            )
+            if not selected:
+                some = ", ".join(f"“{value}”" for value in list(present)[:12])
+                raise BreakevenError(
+                    f"no row has {column} {' or '.join(f'“{value}”' for value in values)}",
+                    hint=f"values of {column} in these rows: {some}",
+                )
+        return selected

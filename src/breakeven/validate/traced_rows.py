@@ -19,6 +19,7 @@ from breakeven.calibrate import (
 from breakeven.cost import EfficiencyTable, StepCosts, StepEffects, era_of, host_for
 from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
+from breakeven.progress import Progress
 from breakeven.simulate import (
     ModelSize,
     MultiGpuTable,
@@ -33,7 +34,6 @@ from breakeven.simulate import (
     setup_of,
 )
 from breakeven.trace import ScaledTrace, StepTrace
-from breakeven.validate.predictor import Progress
 from breakeven.validate.table_row import TableRow
 from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases

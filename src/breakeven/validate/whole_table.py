@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import BreakevenError, UnknownDeviceError
-from breakeven.validate.predictor import Predictor, Progress, SilentProgress
-from breakeven.validate.row_filter import RowFilter
-from breakeven.validate.splits import split_of
-from breakeven.validate.summary import summarize_groups
+from breakeven.progress import Progress, SilentProgress
+from breakeven.validate.predictor import Predictor
+from breakeven.validate.summary import split_of, summarize_groups
 from breakeven.validate.table import read_table
-from breakeven.validate.table_row import TableRow
+from breakeven.validate.table_row import RowFilter, TableRow
 from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult, Unpredictable
 
 

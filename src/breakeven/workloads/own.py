@@ -13,8 +13,7 @@ from torch import nn
 
 from breakeven.errors import WorkloadError
 from breakeven.workloads.built_step import BuiltStep, StepFactory
-from breakeven.workloads.near_names import suggest
-from breakeven.workloads.spec import WorkloadSpec
+from breakeven.workloads.spec import WorkloadSpec, suggest
 
 
 def prepare_own(spec: WorkloadSpec, dtype: torch.dtype) -> StepFactory:

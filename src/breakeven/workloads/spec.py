@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from enum import StrEnum
 from urllib.parse import parse_qsl
 
@@ -95,3 +97,11 @@ def _read_value(text: str) -> OptionValue:
         except ValueError:
             continue
     return text
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known names closest to ``name``, or with the first few."""
+    names = sorted(known)
+    folded = {other.lower(): other for other in reversed(names)}
+    near = [folded[found] for found in difflib.get_close_matches(name.lower(), folded, n=4)]
+    return f"there are {', '.join(near or names[:8])}" + ("" if near else ", ...")

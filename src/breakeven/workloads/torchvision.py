@@ -14,8 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 
 from breakeven.errors import WorkloadError
 from breakeven.workloads.built_step import BuiltStep, StepFactory
-from breakeven.workloads.near_names import suggest
-from breakeven.workloads.spec import WorkloadSpec
+from breakeven.workloads.spec import WorkloadSpec, suggest
 
 _IMAGE_SIZE = 224
 # Its auxiliary classifier needs more than 224 pixels.

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import wait
 from typing import Any
 
+import msgspec
+
 from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
-from breakeven.store import read_traces, write_traces
+from breakeven.store import code_digest, installed_version, read_traces, write_traces
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
 from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.spec import WorkloadKind, parse_workload
-from breakeven.workloads.trace_key import trace_key
 from breakeven.workloads.trace_worker import TraceWorker
 
 _Traces = tuple[StepTrace, StepTrace]
@@ -98,3 +99,17 @@ def _trace_all(cases: list[StepCase], num_processes: int) -> Iterator[tuple[Step
     finally:
         for worker in workers.values():
             worker.stop()
+
+
+_PACKAGES = ("breakeven", "torch", "torchvision", "transformers")
+# Packages whose code decides what is recorded of a workload.
+_RECORDING = ("capture", "workloads", "trace")
+
+
+def trace_key(case: StepCase) -> dict[str, str]:
+    """Return the case, the versions of the packages that build it, and the code that records it."""
+    return {
+        "case": msgspec.json.encode(case).decode(),
+        **{name: installed_version(name) for name in _PACKAGES},
+        "recorder": code_digest(*_RECORDING),
+    }

@@ -10,8 +10,7 @@ import torch
 from breakeven.errors import WorkloadError
 from breakeven.trace import TimedPhase
 from breakeven.workloads.built_step import BuiltStep, StepFactory
-from breakeven.workloads.near_names import suggest
-from breakeven.workloads.spec import WorkloadSpec
+from breakeven.workloads.spec import WorkloadSpec, suggest
 from breakeven.workloads.torchvision import import_torchvision
 
 # Attention as tables of timings have it, unless the spec says otherwise: one operator at a time.

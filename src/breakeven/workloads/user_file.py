@@ -13,8 +13,7 @@ from torch import nn
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase
 from breakeven.workloads.built_step import Built, BuiltLoop, BuiltStep, StepFactory
-from breakeven.workloads.near_names import suggest
-from breakeven.workloads.spec import WorkloadSpec
+from breakeven.workloads.spec import WorkloadSpec, suggest
 
 _CONTRACT = (
     "the function is called with the batch size and returns (model, inputs), "

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import breakeven.sweep
-from breakeven.check import SilentProgress
 from breakeven.errors import BreakevenError
+from breakeven.progress import SilentProgress
 from breakeven.systems import Bench
 from breakeven.systems.bench import BenchProgress
 from breakeven.trace import Configuration, HostWork

@@ -17,17 +17,17 @@ from breakeven.calibrate import (
 from breakeven.cost import StepEffects, load_efficiencies, load_step_effects
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, WorkloadError
+from breakeven.progress import SilentProgress
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 from breakeven.trace import Op, Phase, ScaledTrace, StepCase, StepTrace
 from breakeven.validate import (
-    SilentProgress,
     TableRow,
     calibrate_on_shared_steps,
     calibrate_on_steps,
     predictor_for,
     read_table,
 )
-from breakeven.validate import calibrated_predictor as predictors
+from breakeven.validate import predictor as predictors
 from breakeven.validate.folds import fingerprint, gpu_of, model_family_of
 from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable

@@ -1,4 +1,4 @@
-"""What a long check tells while it runs."""
+"""What long work tells while it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives the stages of a check; the command line draws them, a library call ignores them."""
+    """Receives stages of long work: the command line draws them, a library call ignores them."""
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
         """Start a stage, such as "measuring the step on this CPU".
