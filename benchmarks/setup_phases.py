@@ -1,4 +1,3 @@
-# ruff: noqa: D103
 """How much longer a script prepares itself when it is recorded: ten phases before a first step.
 
     python benchmarks/setup_phases.py
