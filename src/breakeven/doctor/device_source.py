@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from breakeven.source import (
     DEFINITIONS,
     LOOP_STATEMENTS,
     Source,
     Sources,
+    arguments_of,
     dotted_name,
     is_constant,
     keyword,
+    last_name,
+    nodes_in,
     spans,
+    text_of,
 )
 from breakeven.trace import Location
 
@@ -36,19 +40,23 @@ def discarded_moves(sources: Sources) -> Iterator[Location]:
 
     A module moves in place, so what a class was called for, or is named like one, is left out.
     """
-    for source in sources:
-        modules = _made_by_classes(source)
-        for node in source.nodes(ast.Expr):
-            assert isinstance(node, ast.Expr)
-            call = node.value
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-                continue
-            receiver = call.func.value
-            is_name = isinstance(receiver, (ast.Name, ast.Attribute, ast.Subscript))
-            name = dotted_name(receiver)
-            is_module = name in modules or any(word in name.lower() for word in _MODULE_WORDS)
-            if is_name and not is_module and _moves_to_gpu(source, call):
-                yield source.location(node)
+    for source, node in sources.nodes(ast.Expr):
+        call = node.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        receiver = call.func.value
+        is_name = isinstance(receiver, (ast.Name, ast.Attribute, ast.Subscript))
+        if not is_name or not _moves_to_gpu(source, call):
+            continue
+        name = dotted_name(receiver)
+        is_made_by_class = any(
+            own.name == name
+            and isinstance(own.value, ast.Call)
+            and last_name(own.value)[:1].isupper()
+            for own in source.bindings
+        )
+        if not is_made_by_class and not any(word in name.lower() for word in _MODULE_WORDS):
+            yield source.location(node)
 
 
 def unused_choices(sources: Sources) -> Iterator[Location]:
@@ -65,7 +73,6 @@ def is_expected_to_fail(source: Source, line: int) -> bool:
     One around a whole loop ends that loop, whatever it does then.
     """
     for node in source.nodes(ast.Try):
-        assert isinstance(node, ast.Try)
         inside = next((part for part in node.body if spans(part, line)), None)
         if inside is None or isinstance(inside, (*LOOP_STATEMENTS, *DEFINITIONS)):
             continue
@@ -77,87 +84,108 @@ def is_expected_to_fail(source: Source, line: int) -> bool:
 def _goes_on_after_fault(handler: ast.ExceptHandler) -> bool:
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {"" if kind is None else dotted_name(kind) for kind in caught}
-    return bool(names & _FAULTS) and not any(isinstance(n, ast.Raise) for n in ast.walk(handler))
+    return bool(names & _FAULTS) and not any(nodes_in(handler, ast.Raise))
 
 
-def made_at(sources: Sources, model: str) -> Location | None:
-    """Return the line that makes the model and keeps it; None where no or several lines do."""
-    lines = [
-        source.location(node)
-        for source in sources
-        for node in source.nodes(ast.Assign)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and dotted_name(node.value.func).rpartition(".")[2] == model
-    ]
-    return lines[0] if len(lines) == 1 else None
-
-
-def part_made_at(sources: Sources, module: str) -> Location | None:
+def made_at(sources: Sources, module: str) -> Location | None:
     """Return the line that makes a part of a model: ``self.head = Head()``, or ``model = Net()``.
 
     Args:
         sources: The user's files.
         module: Dotted path: ``Net.encoder.head``, or ``Net`` for the whole.
+
+    Returns:
+        None where no or several lines do.
     """
     parts = [part for part in module.split(".") if not part.isdigit()]
-    if len(parts) < 2:
-        return made_at(sources, module)
-    lines = [
-        source.location(node)
-        for source in sources
-        for node in source.nodes(ast.Assign)
-        if isinstance(node, ast.Assign)
-        and any(dotted_name(target).endswith(f".{parts[-1]}") for target in node.targets)
-        and any(isinstance(inner, ast.Call) for inner in ast.walk(node.value))
-        and not _holds_a_place(node.value)
-    ]
-    return lines[0] if len(lines) == 1 else None
-
-
-def _holds_a_place(value: ast.expr) -> bool:
-    """Return whether a module is made that another one takes the place of."""
-    return isinstance(value, ast.Call) and dotted_name(value.func).endswith("Identity")
+    lines = {
+        source.location(statement)
+        for source, (statement, target, value) in sources.bindings()
+        if (
+            isinstance(value, ast.Call) and last_name(value.func) == module
+            if len(parts) < 2
+            else dotted_name(target).endswith(f".{parts[-1]}")
+            and any(nodes_in(value, ast.Call))
+            # That holds a place, which another module takes.
+            and not dotted_name(value).endswith("Identity")
+        )
+    }
+    return lines.pop() if len(lines) == 1 else None
 
 
 def forced_to_cpu(sources: Sources) -> Iterator[Location]:
     """Yield settings of a trainer that keep it off a GPU: ``accelerator="cpu"``."""
-    for source in sources:
-        for call in source.calls("Trainer", "TrainingArguments", "Accelerator", "Fabric"):
-            for given in call.keywords:
-                is_cpu = given.arg == "accelerator" and is_constant(given.value, "cpu")
-                is_off = given.arg in ("use_cpu", "no_cuda", "cpu")
-                if is_cpu or (is_off and is_constant(given.value, True)):
-                    yield source.location(given.value)
+    for source, call in sources.calls("Trainer", "TrainingArguments", "Accelerator", "Fabric"):
+        for given in call.keywords:
+            is_cpu = given.arg == "accelerator" and is_constant(given.value, "cpu")
+            is_off = given.arg in ("use_cpu", "no_cuda", "cpu")
+            if is_cpu or (is_off and is_constant(given.value, True)):
+                yield source.location(given.value)
 
 
 def chooses_gpu(sources: Sources) -> bool:
     """Return whether the script keeps the choice of a GPU, or lets its user choose."""
     return any(True for source in sources for _ in _choices(source)) or any(
-        _is_option(call) for source in sources for call in source.calls("add_argument", "option")
+        _is_option(call) for _, call in sources.calls("add_argument", "option")
     )
 
 
 def mentions_gpu(sources: Sources) -> bool:
     """Return whether the script asks for a GPU, or moves something to one, anywhere."""
     return any(
-        _moves_to_gpu(source, call) or _asks(call)
-        for source in sources
-        for call in source.nodes(ast.Call)
-        if isinstance(call, ast.Call) and not _is_beside_seeds(source, call)
+        (_moves_to_gpu(source, call) or _asks(call)) and not _is_beside_seeds(source, call)
+        for source, call in sources.nodes(ast.Call)
     )
+
+
+def compares_devices(sources: Sources) -> bool:
+    """Return whether a script does the same on the CPU and on a GPU, one after the other.
+
+    As a loop over both, or a function that is called with each.
+    """
+    for source, loop in sources.nodes(ast.For):
+        given: list[ast.expr] = [loop.iter]
+        if isinstance(loop.iter, ast.Name):
+            name = loop.iter.id
+            given += [own.value for own in source.bindings if own.name == name]
+            given += source.calls(f"{name}.append")
+        if _names_both(_texts_in(*given)):
+            return True
+    for source in sources:
+        functions = {node.name for node in source.nodes(ast.FunctionDef)}
+        called: dict[str, list[str]] = {}
+        for call in source.nodes(ast.Call):
+            texts = _texts_in(*arguments_of(call))
+            # Both in one call are options to choose from.
+            if dotted_name(call.func) in functions and not _names_both(texts):
+                called.setdefault(dotted_name(call.func), []).extend(texts)
+        if any(map(_names_both, called.values())):
+            return True
+    return False
+
+
+def _names_both(texts: Iterable[str]) -> bool:
+    return {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}
+
+
+def _texts_in(*nodes: ast.AST) -> list[str]:
+    """Return the texts in expressions; a choice between two is none."""
+    found: list[str] = []
+    for node in nodes:
+        if (text := text_of(node)) is not None:
+            found.append(text)
+        elif not isinstance(node, ast.IfExp):
+            found += _texts_in(*ast.iter_child_nodes(node))
+    return found
 
 
 def _choices(source: Source) -> Iterator[tuple[ast.AST, str]]:
     """Yield where a GPU is chosen, and the last part of the name that keeps the choice."""
-    for node in source.nodes(ast.Assign, ast.AnnAssign):
-        assert isinstance(node, (ast.Assign, ast.AnnAssign))
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        is_choice = node.value is not None and any(map(_is_gpu, ast.walk(node.value)))
-        for target in targets:
-            name = dotted_name(target).rpartition(".")[2]
-            if is_choice and name and isinstance(target, (ast.Name, ast.Attribute)):
-                yield node, name
+    for statement, target, value in source.bindings:
+        name = last_name(target)
+        is_kept = bool(name) and isinstance(target, (ast.Name, ast.Attribute))
+        if is_kept and any(map(_is_gpu, ast.walk(value))):
+            yield statement, name
     for call in source.calls("add_argument"):
         default = keyword(call, "default")
         if default is not None and _is_gpu(default) and _is_option(call):
@@ -168,24 +196,20 @@ def _choices(source: Source) -> Iterator[tuple[ast.AST, str]]:
 
 def _is_used(source: Source, name: str) -> bool:
     """Return whether a name is read other than to show it."""
-    for node in source.nodes(ast.Name, ast.Attribute):
-        assert isinstance(node, (ast.Name, ast.Attribute))
-        own = node.id if isinstance(node, ast.Name) else node.attr
-        is_read = own == name and isinstance(node.ctx, ast.Load)
-        if is_read and dotted_name(node) != "torch.device" and not _is_shown(source, node):
-            return True
-    return False
-
-
-def _is_shown(source: Source, node: ast.AST) -> bool:
     return any(
-        isinstance(above, ast.Call) and dotted_name(above.func).rpartition(".")[2] in _SHOWING
-        for above in source.parents(node)
+        name == (node.id if isinstance(node, ast.Name) else node.attr)
+        and isinstance(node.ctx, ast.Load)
+        and dotted_name(node) != "torch.device"
+        and not any(
+            isinstance(above, ast.Call) and last_name(above.func) in _SHOWING
+            for above in source.parents(node)
+        )
+        for node in source.nodes(ast.Name, ast.Attribute)
     )
 
 
-def _moves_to_gpu(source: Source, call: ast.AST) -> bool:
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+def _moves_to_gpu(source: Source, call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
         return False
     if call.func.attr == "cuda":
         return dotted_name(call.func) != "torch.cuda"
@@ -193,13 +217,13 @@ def _moves_to_gpu(source: Source, call: ast.AST) -> bool:
         return False
     target = call.args[0]
     chosen = {name for _, name in _choices(source)}
-    return any(map(_is_gpu, ast.walk(target))) or dotted_name(target).rpartition(".")[2] in chosen
+    return any(map(_is_gpu, ast.walk(target))) or last_name(target) in chosen
 
 
 def _is_gpu(node: ast.AST) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and _GPU.fullmatch(node.value) is not None
-    return isinstance(node, ast.Call) and _asks(node)
+    if isinstance(node, ast.Call):
+        return _asks(node)
+    return _GPU.fullmatch(text_of(node) or "") is not None
 
 
 def _asks(call: ast.Call) -> bool:
@@ -208,12 +232,7 @@ def _asks(call: ast.Call) -> bool:
 
 
 def _is_option(call: ast.Call) -> bool:
-    return any(
-        isinstance(given, ast.Constant)
-        and isinstance(given.value, str)
-        and _OPTION.fullmatch(given.value) is not None
-        for given in call.args
-    )
+    return any(_OPTION.fullmatch(text_of(given) or "") for given in call.args)
 
 
 def _is_beside_seeds(source: Source, call: ast.Call) -> bool:
@@ -227,14 +246,3 @@ def _is_beside_seeds(source: Source, call: ast.Call) -> bool:
         and dotted_name(statement.value.func).startswith("torch.cuda.")
         for statement in above.body
     )
-
-
-def _made_by_classes(source: Source) -> frozenset[str]:
-    """Return names of what calling a class gave: ``model`` of ``model = Net()``."""
-    found: set[str] = set()
-    for node in source.nodes(ast.Assign):
-        assert isinstance(node, ast.Assign)
-        made = node.value
-        if isinstance(made, ast.Call) and dotted_name(made.func).rpartition(".")[2][:1].isupper():
-            found.update(dotted_name(target) for target in node.targets)
-    return frozenset(found)

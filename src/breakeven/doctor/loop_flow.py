@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from breakeven.doctor.memory import gradients_of, parameters_of
 from breakeven.doctor.operators import base_name
 from breakeven.doctor.repeated_loops import RepeatedLoop, is_view, ops_at
-from breakeven.trace import Op, Phase, StepTrace, TensorSpec
+from breakeven.trace import Op, StepTrace, TensorSpec
 
 # Operators by which a sum or a list of results grows. What only they read back hands on nothing
 # that the next iteration needs for its own work.
@@ -46,33 +47,6 @@ class LoopFlow:
     def is_chained(self) -> bool:
         """Return whether an iteration needs results of the one before."""
         return self.state is not None
-
-
-def parameters_of(trace: StepTrace) -> frozenset[int]:
-    """Return the memory blocks that the optimizer works on, of those that the forward pass reads.
-
-    Gradients and moments are not among them: the forward pass does not read those.
-    """
-    updated: set[int] = set()
-    read: set[int] = set()
-    for op in trace.ops:
-        if op.phase is Phase.OPTIMIZER:
-            updated.update(tensor.storage for tensor in op.inputs)
-        elif op.phase is Phase.FORWARD:
-            read.update(tensor.storage for tensor in op.inputs)
-    return frozenset(updated & read) - {-1}
-
-
-def gradients_of(trace: StepTrace) -> frozenset[int]:
-    """Return the memory blocks that the backward pass writes and the optimizer reads."""
-    written: set[int] = set()
-    read: set[int] = set()
-    for op in trace.ops:
-        if op.phase is Phase.BACKWARD:
-            written.update(tensor.storage for tensor in op.outputs)
-        elif op.phase is Phase.OPTIMIZER:
-            read.update(tensor.storage for tensor in op.inputs)
-    return frozenset(written & read) - {-1}
 
 
 def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from breakeven.doctor.rule import Case
-from breakeven.source import Source, Sources, dotted_name, keyword
+from breakeven.source import Source, Sources, dotted_name, is_named, keyword, last_name
 from breakeven.trace import Call, Location, Op
 
 # Dimensions of a layer, as written: those that are plain numbers, by position in its call.
-_NUM_SIZES = 2
+_SIZES = (("in_channels", "in_features"), ("out_channels", "out_features"))
+_STARTS = (".fit", ".train")
+_TRAINERS = ("Trainer", "TrainingArguments", "Seq2SeqTrainingArguments", "ModelCheckpoint")
 
 
 def recorded_calls(case: Case, *names: str) -> tuple[Call, ...]:
     """Return the run's noted calls whose dotted name ends with one of ``names``."""
-    return tuple(
-        call
-        for call in case.facts.calls
-        if any(call.name == name or call.name.endswith("." + name) for name in names)
-    )
+    return tuple(call for call in case.facts.calls if is_named(call.name, *names))
 
 
 def called_at(case: Case, *names: str) -> Location | None:
     """Return the user's line that calls one of ``names``: as recorded, else by the source."""
     recorded = (call.location for call in recorded_calls(case, *names) if call.location)
-    return next(recorded, None) or next(
-        (source.location(call) for source, call in calls_in(case.sources, *names)), None
-    )
-
-
-def calls_in(sources: Sources, *names: str) -> Iterator[tuple[Source, ast.Call]]:
-    """Yield the calls of one of ``names``, file by file."""
-    for source in sources:
-        for call in source.calls(*names):
-            yield source, call
+    in_source = (source.location(call) for source, call in case.sources.calls(*names))
+    return next(recorded, None) or next(in_source, None)
 
 
 def assigned_at(
@@ -47,12 +37,31 @@ def assigned_at(
         name: Last parts of the dotted name.
         is_value: Whether the assigned value is the one that is looked for.
     """
-    for source in sources:
-        for node in source.nodes(ast.Assign):
-            assert isinstance(node, ast.Assign)
-            named = [dotted_name(target) for target in node.targets]
-            if any(f".{target}".endswith(f".{name}") for target in named) and is_value(node.value):
-                return source.location(node)
+    for source, binding in sources.bindings():
+        if is_named(binding.name, name) and is_value(binding.value):
+            return source.location(binding.statement)
+    return None
+
+
+def trainer_setting(case: Case, location: Location | None, *names: str) -> Location | None:
+    """Return where a trainer is told what its loop does, for a line that starts that loop.
+
+    Args:
+        case: The step.
+        location: The user's line that something happens in.
+        names: Arguments that are looked for, the most telling first.
+    """
+    source = case.sources.find(location)
+    if source is None or location is None:
+        return None
+    called = [dotted_name(call.func) for call in source.calls_on(location.line)]
+    if not any(name.endswith(_STARTS) and "trainer" in name.lower() for name in called):
+        return None
+    for name in names:
+        for holder in (source, *case.sources):
+            for call in holder.calls(*_TRAINERS):
+                if (value := keyword(call, name)) is not None:
+                    return holder.location(value)
     return None
 
 
@@ -82,42 +91,25 @@ def layer_at(
         kinds: Names of its class: ``Conv2d``.
         sizes: Its first arguments, as far as they are written as numbers: channels in and out.
     """
-    fitting = [
-        (source, call) for source, call in calls_in(sources, *kinds) if _has_sizes(call, sizes)
-    ]
+    fitting = [one for one in sources.calls(*kinds) if _has_sizes(one[1], sizes)]
     attribute = next((part for part in reversed(module.split(".")) if not part.isdigit()), "")
-    is_indexed = module.rpartition(".")[2].isdigit()
-    named = [
-        (source, call)
-        for source, call in fitting
-        if attribute and _is_made_for(source, call, attribute)
-    ]
+    index = module.rpartition(".")[2]
+    named = [one for one in fitting if attribute and _is_made_for(*one, attribute)]
     candidates = named or fitting
-    if len(candidates) == 1 or (named and not is_indexed):
-        return candidates[0]
-    if not is_indexed:
-        return None
-    at_index = [
-        (source, call)
-        for source, call in candidates
-        if _index_of(source, call) == int(module.rpartition(".")[2])
-    ]
-    return at_index[0] if len(at_index) == 1 else None
+    if len(candidates) > 1 and index.isdigit():
+        candidates = [one for one in candidates if _index_of(*one) == int(index)]
+    elif named:
+        candidates = candidates[:1]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
     """Return whether the numbers in the call do not contradict ``sizes``."""
-    for given, size in zip(call.args[:_NUM_SIZES], sizes, strict=False):
-        value = given.value if isinstance(given, ast.Constant) else None
-        if isinstance(value, int) and value != size:
-            return False
-    names = (("in_channels", "in_features"), ("out_channels", "out_features"))
-    for alternatives, size in zip(names, sizes, strict=False):
-        for name in alternatives:
-            value = keyword(call, name)
-            if isinstance(value, ast.Constant) and value.value != size:
-                return False
-    return True
+    return all(
+        not isinstance(given, ast.Constant) or given.value in (size, None)
+        for position, (size, names) in enumerate(zip(sizes, _SIZES, strict=False))
+        for given in (*call.args[position : position + 1], *(keyword(call, n) for n in names))
+    )
 
 
 def _is_made_for(source: Source, call: ast.Call, attribute: str) -> bool:
@@ -126,7 +118,7 @@ def _is_made_for(source: Source, call: ast.Call, attribute: str) -> bool:
     for parent in source.parents(call):
         if isinstance(parent, ast.Assign):
             return any(
-                dotted_name(name).rpartition(".")[2] == attribute
+                last_name(name) == attribute
                 for target in parent.targets
                 for name in _names_of(target, parent.value, inside)
             )
@@ -147,12 +139,8 @@ def _names_of(target: ast.expr, value: ast.expr, inside: ast.AST) -> tuple[ast.e
 
 def _index_of(source: Source, call: ast.Call) -> int | None:
     """Return the position of a layer among the arguments of ``Sequential`` or in a list."""
-    parent = source.parent(call)
-    siblings = (
-        parent.args
-        if isinstance(parent, ast.Call)
-        else parent.elts
-        if isinstance(parent, (ast.List, ast.Tuple))
-        else []
-    )
-    return next((i for i, sibling in enumerate(siblings) if sibling is call), None)
+    match source.parent(call):
+        case ast.Call(args=siblings) | ast.List(elts=siblings) | ast.Tuple(elts=siblings):
+            return next((i for i, sibling in enumerate(siblings) if sibling is call), None)
+        case _:
+            return None

@@ -5,9 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import cast
+from itertools import chain
 
-from breakeven.source import Source, dotted_name, spans
+from breakeven.source import (
+    Source,
+    arguments_of,
+    blocks_of,
+    dotted_name,
+    last_name,
+    nodes_in,
+    reached_by,
+    spans,
+    statements_of,
+    used_names,
+)
 
 _CLOCKS = frozenset({
     "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns",
@@ -29,8 +40,6 @@ _PLOTTING = frozenset({"plt", "pyplot", "matplotlib"})
 # Lines whose answer is kept: each of them is asked about by several rules, for many events.
 _REMEMBERED = 4096
 
-_Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-
 
 @lru_cache(maxsize=_REMEMBERED)
 def reaches(source: Source, line: int, other_line: int) -> bool:
@@ -38,33 +47,22 @@ def reaches(source: Source, line: int, other_line: int) -> bool:
 
     Lines of different functions may always reach each other: no call is followed.
     """
-    scope = _scope(source, line)
-    if scope is not _scope(source, other_line):
+    if source.scope_around(line) is not source.scope_around(other_line):
         return True
-    tainted: set[str] = set()
-    for statement in _statements(scope):
-        if spans(statement, line) or tainted & _uses(statement):
-            if spans(statement, other_line):
-                return True
-            tainted |= _targets(statement)
-    return False
+    return any(spans(statement, other_line) for statement, _ in reached_by(source, line))
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def feeds_simulator(source: Source, line: int) -> bool:
     """Return whether what is read at ``line`` is given to the ``step`` of a simulator."""
-    scope = _scope(source, line)
-    statement = next((s for s in _statements(scope) if spans(s, line)), None)
-    if statement is None:
-        return False
-    if any(True for _ in _simulator_calls(statement)):
-        return True
-    if isinstance(statement, ast.Return) and isinstance(scope, ast.FunctionDef):
-        return any(
-            _is_given_to_simulator(_scope(source, call.lineno), call.lineno)
-            for call in source.calls(scope.name)
-        )
-    return _is_given_to_simulator(scope, line)
+    scope = source.scope_around(line)
+    lines = [line]
+    if isinstance(scope, ast.FunctionDef) and any(
+        isinstance(statement, ast.Return) and spans(statement, line)
+        for statement in statements_of(scope)
+    ):
+        lines += [call.lineno for call in source.calls(scope.name)]
+    return any(True for one in lines for _ in _given(source, one, _simulator_calls))
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -76,7 +74,7 @@ def is_saved(source: Source, line: int) -> bool:
     """
     read_in = _blocks_around(source, line)
     loops = {block for block in read_in if not isinstance(block, ast.If)}
-    for call in _given(_scope(source, line), line, _saving_calls):
+    for call in _given(source, line, _saving_calls):
         saved_in = _blocks_around(source, call.lineno)
         conditions = {block for block in saved_in if isinstance(block, ast.If)}
         if loops <= saved_in and conditions <= read_in:
@@ -87,62 +85,42 @@ def is_saved(source: Source, line: int) -> bool:
 @lru_cache(maxsize=_REMEMBERED)
 def is_beside_clock(source: Source, line: int) -> bool:
     """Return whether a clock is read in the statement before or after that at ``line``."""
-    found = list(_statements(_scope(source, line)))
+    found = list(statements_of(source.scope_around(line)))
     at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
-    if at is None:
-        return False
-    return any(
-        dotted_name(node.func).rpartition(".")[2] in _CLOCKS
+    return at is not None and any(
+        last_name(call.func) in _CLOCKS
         for statement in found[max(0, at - 1) : at + 2]
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call)
+        for call in nodes_in(statement, ast.Call)
     )
 
 
-def _is_given_to_simulator(scope: _Scope, line: int) -> bool:
-    return any(True for _ in _given(scope, line, _simulator_calls))
-
-
 def _given(
-    scope: _Scope, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
+    source: Source, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
 ) -> Iterator[ast.Call]:
     """Yield the calls of a kind that are given what is made at ``line``, or are part of it."""
-    tainted: set[str] = set()
-    for statement in _statements(scope):
-        if spans(statement, line):
-            yield from calls_in(statement)
-            tainted |= _targets(statement)
-        elif tainted & _uses(statement):
-            yield from (call for call in calls_in(statement) if tainted & _used_by(call))
-            tainted |= _targets(statement)
-
-
-def _used_by(call: ast.Call) -> set[str]:
-    """Return the names in the arguments of a call, and those that its object is made of."""
-    own = call.func.value if isinstance(call.func, ast.Attribute) else None
-    parts = (*call.args, *(given.value for given in call.keywords), *([own] if own else []))
-    return {name for part in parts for name in _uses(part)}
+    for statement, made in reached_by(source, line):
+        for call in calls_in(statement):
+            own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if spans(statement, line) or made & used_names(*arguments_of(call), *own):
+                yield call
 
 
 def _simulator_calls(statement: ast.AST) -> Iterator[ast.Call]:
-    for node in ast.walk(statement):
-        if not isinstance(node, ast.Call) or not node.args:
-            continue
-        owner, _, name = dotted_name(node.func).rpartition(".")
+    for call in nodes_in(statement, ast.Call):
+        owner, _, name = dotted_name(call.func).rpartition(".")
         receiver = owner.rpartition(".")[2].lower()
-        if name == "step" and owner and not any(part in receiver for part in _TRAINING):
-            yield node
+        is_training = any(part in receiver for part in _TRAINING)
+        if call.args and name == "step" and owner and not is_training:
+            yield call
 
 
 def _saving_calls(statement: ast.AST) -> Iterator[ast.Call]:
-    for node in ast.walk(statement):
-        if not isinstance(node, ast.Call):
-            continue
-        name = dotted_name(node.func)
+    for call in nodes_in(statement, ast.Call):
+        name = dotted_name(call.func)
         parts = name.split(".")
         is_saving = parts[-1] in _SAVING or f".{name}".endswith(_SAVING_ENDS)
         if is_saving or (len(parts) > 1 and parts[0] in _PLOTTING):
-            yield node
+            yield call
 
 
 def _blocks_around(source: Source, line: int) -> set[ast.AST]:
@@ -150,67 +128,5 @@ def _blocks_around(source: Source, line: int) -> set[ast.AST]:
     return {
         node
         for node in source.nodes(ast.For, ast.AsyncFor, ast.While, ast.If)
-        if any(spans(part, line) for part in _inner(node))
+        if any(spans(part, line) for part in chain.from_iterable(blocks_of(node)))
     }
-
-
-def _scope(source: Source, line: int) -> _Scope:
-    found = source.function_around(line)
-    return source.tree if found is None else found
-
-
-def _statements(scope: _Scope) -> Iterator[ast.AST]:
-    """Yield simple statements and headers of compound ones in order, not those of inner scopes."""
-    if isinstance(scope, ast.Lambda):
-        return
-    pending: list[ast.AST] = list(reversed(scope.body))
-    while pending:
-        node = pending.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            # Its own lines alone, not those of its body.
-            yield ast.copy_location(ast.Assign([node.target], node.iter), node.iter)
-        elif isinstance(node, (ast.While, ast.If)):
-            yield node.test
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            yield from (item.context_expr for item in node.items)
-        elif not isinstance(node, ast.Try):
-            yield node
-        pending.extend(reversed(_inner(node)))
-
-
-def _inner(node: ast.AST) -> list[ast.AST]:
-    """Return the statements of the blocks of a compound statement, in order."""
-    found: list[ast.AST] = []
-    for name in ("body", "handlers", "orelse", "finalbody"):
-        block = cast("object", getattr(node, name, None))
-        if isinstance(block, list):
-            items = cast("list[object]", block)
-            found.extend(item for item in items if isinstance(item, ast.AST))
-    return found
-
-
-def _targets(statement: ast.AST) -> set[str]:
-    """Return the names that a statement writes, those that it appends to included."""
-    if isinstance(statement, ast.Assign):
-        return {name for target in statement.targets for name in _uses(target)}
-    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        return _uses(statement.target)
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        function = statement.value.func
-        if isinstance(function, ast.Attribute):
-            return _uses(function.value)
-    return set()
-
-
-def _uses(node: ast.AST) -> set[str]:
-    """Return the dotted names within a node: ``self.hist``, and ``self`` for nothing but that."""
-    found: set[str] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
-            if inner.value.id == "self":
-                found.add(f"self.{inner.attr}")
-        elif isinstance(inner, ast.Name) and inner.id != "self":
-            found.add(inner.id)
-    return found

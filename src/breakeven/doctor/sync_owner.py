@@ -9,10 +9,10 @@ from enum import Enum, auto
 from functools import lru_cache
 
 from breakeven.doctor.events import line_of, op_at
+from breakeven.doctor.memory import Origins
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
 from breakeven.doctor.sync_flow import feeds_simulator, is_beside_clock, is_saved
-from breakeven.doctor.sync_origin import Origins
 from breakeven.doctor.sync_round_trip import NUMBER_BYTES, TENSOR_READS, is_whole_read, round_trips
 from breakeven.source import COMPREHENSIONS, Source
 from breakeven.trace import Copy, Event, Op, Phase, Sync

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from breakeven.doctor.copy_owner import Upload, uploads
+from breakeven.doctor.memory import Origins, newest_storages
 from breakeven.doctor.operators import is_in_place
 from breakeven.doctor.rule import Case
 from breakeven.doctor.sync_flow import feeds_simulator, reaches
-from breakeven.doctor.sync_origin import Origins, newest_storages
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, Sync
 
 # How a whole tensor is read.

@@ -42,9 +42,9 @@ import msgspec
 
 from breakeven.doctor.copy_owner import Upload, is_by_framework, uploads
 from breakeven.doctor.events import copy_at
-from breakeven.doctor.numpy_batches import converted_on_device, numpy_batch
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case, Occurrence, by_line
+from breakeven.doctor.rules.copy.numpy_batches import converted_on_device, numpy_batch
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, TensorSpec
 from breakeven.units import format_bytes

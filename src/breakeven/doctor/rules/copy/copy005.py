@@ -41,10 +41,10 @@ import msgspec
 from breakeven.doctor.copy_edits import whole
 from breakeven.doctor.copy_owner import Upload, uploads
 from breakeven.doctor.events import copy_at, op_at
-from breakeven.doctor.numpy_batches import converted_on_device, gathered, numpy_batch
+from breakeven.doctor.memory import Origins
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case, Occurrence, by_line
-from breakeven.doctor.sync_origin import Origins
+from breakeven.doctor.rules.copy.numpy_batches import converted_on_device, gathered, numpy_batch
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, TensorSpec
 from breakeven.units import format_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from breakeven.doctor.copy_owner import Made, Upload, made_on_host, uploads
 from breakeven.doctor.events import copy_at
+from breakeven.doctor.memory import Origins
 from breakeven.doctor.rule import Case
-from breakeven.doctor.sync_origin import Origins
 from breakeven.doctor.sync_round_trip import round_trips
 from breakeven.trace import Copy, Op, StepTrace
 from breakeven.units import format_bytes

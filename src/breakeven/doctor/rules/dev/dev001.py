@@ -33,10 +33,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from breakeven.doctor.device_source import (
-    is_expected_to_fail,
-    part_made_at,
-)
+from breakeven.doctor.device_source import is_expected_to_fail, made_at
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.trace import DeviceFault, Location
 
@@ -48,7 +45,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     for fault in case.trace.faults:
         if case.sources.is_at(fault.location, is_expected_to_fail):
             continue
-        made = part_made_at(case.sources, fault.module) if fault.module else None
+        made = made_at(case.sources, fault.module) if fault.module else None
         one = _raising(fault) if made is None else _left_behind(fault, made)
         found.setdefault(one.location, one)
     return tuple(found.values())

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from breakeven.doctor.device_source import (
     chooses_gpu,
+    compares_devices,
     discarded_moves,
     forced_to_cpu,
     made_at,
@@ -46,7 +47,6 @@ from breakeven.doctor.device_source import (
     unused_choices,
 )
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.timing_names import compares_devices
 from breakeven.trace import NEVER_ON_DEVICE, Location
 
 CAUSE = "NOT_ON_GPU"

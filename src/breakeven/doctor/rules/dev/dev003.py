@@ -38,9 +38,9 @@ import msgspec
 
 from breakeven.doctor.copy_edits import on_device
 from breakeven.doctor.copy_owner import Made, Upload, is_layer, made_on_host, uploads
-from breakeven.doctor.device_source import part_made_at
+from breakeven.doctor.device_source import made_at
 from breakeven.doctor.events import host_ns, line_of, op_at
-from breakeven.doctor.loop_flow import parameters_of
+from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.rule import Case, Occurrence, by_line
 from breakeven.doctor.sync_owner import NEAR, Wait, is_average, waits_of
 from breakeven.simulate import Edit
@@ -122,7 +122,7 @@ def _line_of_part(case: Case, dearest: list[int]) -> Location | None:
         if f"{op.module}.".startswith(f"{whole}.")
         for tensor in op.inputs
     )
-    made = part_made_at(case.sources, whole) if has_parameters else None
+    made = made_at(case.sources, whole) if has_parameters else None
     return made or ops[0].location
 
 

@@ -32,7 +32,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loop_flow import parameters_of
+from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import base_name
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.simulate import Edit

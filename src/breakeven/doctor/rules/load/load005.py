@@ -36,8 +36,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loader_source import heaviest_line, line_that_reads
 from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.load.fetching import heaviest_line, line_that_reads
 from breakeven.doctor.rules.load.loading import (
     MOST_WORKERS,
     Loading,

@@ -34,8 +34,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loader_source import line_that_reads
 from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.load.fetching import line_that_reads
 from breakeven.doctor.rules.load.loading import (
     HANDOFF_NS,
     fetch_evidence,

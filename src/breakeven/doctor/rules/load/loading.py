@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from breakeven.doctor.loader_source import (
+from breakeven.doctor.rule import Case
+from breakeven.doctor.rules.load.fetching import (
     fetch_function,
     is_plain_indexing,
 )
-from breakeven.doctor.rule import Case
 from breakeven.simulate import Edit
 from breakeven.source import Source
 from breakeven.trace import HostWork, LoaderFacts, Location

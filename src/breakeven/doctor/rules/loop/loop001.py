@@ -35,7 +35,6 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loop_edit import batched
 from breakeven.doctor.loop_flow import LoopFlow
 from breakeven.doctor.repeated_loops import (
     RepeatedLoop,
@@ -44,6 +43,7 @@ from breakeven.doctor.repeated_loops import (
     typical_iteration,
 )
 from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.loop.edits import batched
 from breakeven.doctor.rules.loop.repeated import evidence_of, num_launches_of, worthwhile
 from breakeven.trace import ModelCall, StepTrace
 

@@ -37,8 +37,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loop_edit import batched, fused
 from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rules.loop.edits import batched, fused
 from breakeven.doctor.rules.loop.repeated import (
     evidence_of,
     is_over_time,

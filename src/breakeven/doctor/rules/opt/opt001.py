@@ -38,7 +38,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from breakeven.doctor.loop_flow import gradients_of, parameters_of
+from breakeven.doctor.memory import gradients_of, parameters_of
 from breakeven.doctor.operators import base_name, is_in_place
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.simulate import Edit

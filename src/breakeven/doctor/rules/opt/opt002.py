@@ -33,7 +33,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from breakeven.doctor.events import op_at
-from breakeven.doctor.loop_flow import parameters_of
+from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import base_name
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.opt.zeroing import ZEROING

@@ -28,7 +28,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loop_flow import gradients_of
+from breakeven.doctor.memory import gradients_of
 from breakeven.doctor.operators import base_name
 from breakeven.doctor.rule import Case, Occurrence, by_line
 from breakeven.doctor.rules.opt.zeroing import ZEROING

@@ -44,7 +44,7 @@ from breakeven.doctor.device_times import (
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.prec.edits import without_autocast
 from breakeven.doctor.rules.prec.products import PRODUCTS
-from breakeven.doctor.source_lines import calls_in, recorded_calls
+from breakeven.doctor.source_lines import recorded_calls
 from breakeven.simulate import Bound
 from breakeven.source import is_constant, keyword
 from breakeven.trace import Location
@@ -108,7 +108,7 @@ def _line_of_autocast(case: Case) -> Location | None:
             continue
         if "autocast" in "".join(source.lines[call.location.line - 1 : call.location.line]):
             return call.location
-    for source, call in calls_in(case.sources, "autocast"):
+    for source, call in case.sources.calls("autocast"):
         if not is_constant(keyword(call, "enabled"), False):
             return source.location(call)
     for source in case.sources:

@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.run_settings import trainer_setting
+from breakeven.doctor.source_lines import trainer_setting
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, ModelCall, Op, Phase, StepTrace, Sync
 

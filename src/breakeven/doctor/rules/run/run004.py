@@ -36,8 +36,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case, KnownGain, Occurrence
-from breakeven.doctor.run_settings import trainer_setting
-from breakeven.doctor.source_lines import recorded_calls
+from breakeven.doctor.source_lines import recorded_calls, trainer_setting
 from breakeven.simulate import Edit
 from breakeven.trace import Call, HostWork
 from breakeven.units import format_duration

@@ -33,9 +33,9 @@ Known limits:
 
 from __future__ import annotations
 
+from breakeven.doctor.memory import Origins
 from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
 from breakeven.doctor.rules.sync.waits import seen
-from breakeven.doctor.sync_origin import Origins
 from breakeven.doctor.sync_round_trip import round_trips
 from breakeven.simulate import Edit
 from breakeven.trace import HostWork, Op

@@ -5,17 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from breakeven.doctor.device_source import compares_devices
 from breakeven.doctor.rule import Case
-from breakeven.doctor.timing_names import TimingNames, compares_devices
-from breakeven.doctor.timing_use import is_used, iterations
-from breakeven.doctor.timing_walk import (
-    Timed,
-    TimedFile,
-    WorkLines,
-    clock_readers,
-    timed_work,
-)
-from breakeven.source import LOOP_STATEMENTS, Source, spans
+from breakeven.doctor.rules.time.timed_file import TimedFile
+from breakeven.doctor.rules.time.use import is_used, iterations
+from breakeven.doctor.rules.time.walk import Timed, clock_readers, timed_work
+from breakeven.source import LOOP_STATEMENTS, Source, lines_of
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
 
 
@@ -24,24 +19,19 @@ def measurements(case: Case) -> Iterator[tuple[Source, Timed]]:
     is_never = NEVER_ON_DEVICE in case.trace.caveats and not compares_devices(case.sources)
     if not case.trace.uses_device or is_never:
         return  # a CPU is done when a call returns
-    files = [
-        TimedFile(source, TimingNames.of(source), _lines_of(case, source))
-        for source in case.sources
-    ]
+    files = [_timed_file(case, source) for source in case.sources]
     readers = clock_readers(files)
     for file in files:
-        if not file.names.has_clocks and not readers:
+        if not file.has_clocks and not readers:
             continue
         try:
             found = tuple(timed_work(file, readers))
         except RecursionError:
             continue  # an expression nested a thousand times over, as programs write it
-        yield from (
-            (file.source, timed) for timed in found if is_used(timed.ended_in, timed.difference)
-        )
+        yield from ((file.source, timed) for timed in found if is_used(timed))
 
 
-def _lines_of(case: Case, source: Source) -> WorkLines:
+def _timed_file(case: Case, source: Source) -> TimedFile:
     issuing: set[int] = set()
     waiting: set[int] = set()
     for event in case.trace.events:
@@ -54,9 +44,10 @@ def _lines_of(case: Case, source: Source) -> WorkLines:
             waiting.update(lines)
         elif isinstance(event, Op) and not event.is_on_host and event.phase is not Phase.DATA:
             issuing.update(lines)
-    return WorkLines(
-        issuing=frozenset(issuing | _calls_of_holders(source, issuing)),
-        waiting=frozenset(waiting | _calls_of_holders(source, waiting)),
+    return TimedFile(
+        source,
+        issuing=issuing | _calls_of_holders(source, issuing),
+        waiting=waiting | _calls_of_holders(source, waiting),
     )
 
 
@@ -66,12 +57,9 @@ def _calls_of_holders(source: Source, lines: set[int]) -> set[int]:
     The recorded steps may be over before the timed ones begin, which call the same.
     """
     found: set[int] = set()
-    functions = [
-        node for node in source.nodes(ast.FunctionDef) if isinstance(node, ast.FunctionDef)
-    ]
     for _ in range(3):  # functions that call functions that work
-        for function in functions:
-            if any(spans(function, line) for line in lines | found):
+        for function in source.nodes(ast.FunctionDef):
+            if not (lines | found).isdisjoint(lines_of(function)):
                 found.update(call.lineno for call in source.calls(function.name))
     return found
 
@@ -96,7 +84,6 @@ def steps_within(case: Case, source: Source, timed: Timed) -> tuple[int, int | N
 
 def _loops_within(case: Case, source: Source, timed: Timed) -> list[tuple[Source, ast.AST]]:
     """Return the loops between the readings that lead to an update, the outermost first."""
-    own = {id(loop) for loop in timed.loops}
     loops: list[tuple[Source, ast.AST]] = []
     is_below = False
     for location in _way_to_update(case):
@@ -104,7 +91,7 @@ def _loops_within(case: Case, source: Source, timed: Timed) -> list[tuple[Source
         if holder is None:
             continue
         for loop in reversed(holder.loops_around(location.line)):
-            if isinstance(loop, LOOP_STATEMENTS) and (is_below or id(loop) in own):
+            if isinstance(loop, LOOP_STATEMENTS) and (is_below or loop in timed.loops):
                 loops.append((holder, loop))
         # All that the timed lines call lies between the readings.
         is_below = is_below or (holder is source and location.line in timed.work)

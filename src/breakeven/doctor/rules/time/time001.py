@@ -41,9 +41,7 @@ from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.time.measurements import measurements, steps_within
-from breakeven.doctor.timing_walk import (
-    Timed,
-)
+from breakeven.doctor.rules.time.walk import Timed
 from breakeven.source import Source
 
 CAUSE = "TIME_NO_SYNC"
@@ -58,14 +56,14 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     for source, timed in measurements(case):
         if timed.is_awaited or _is_long(case, source, timed):
             continue
-        location = timed.ended_in.location(timed.end)
+        location = timed.end.location
         found.setdefault(
             (location.file, location.line),
             Occurrence(
                 title="the clock is read while the GPU is still at work",
                 fix="call torch.cuda.synchronize() before both readings of the clock",
                 evidence=f"{_what(timed)} is timed from line "
-                f"{timed.started_in.location(timed.start).line}, and nothing waits for it",
+                f"{timed.start.location.line}, and nothing waits for it",
                 location=location,
                 is_error=True,
             ),

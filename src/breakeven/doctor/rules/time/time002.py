@@ -44,10 +44,8 @@ import ast
 
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.rules.time.measurements import measurements, steps_within
-from breakeven.doctor.timing_use import is_mean, iterations
-from breakeven.doctor.timing_walk import (
-    Timed,
-)
+from breakeven.doctor.rules.time.use import is_mean, iterations
+from breakeven.doctor.rules.time.walk import Timed
 from breakeven.source import Source, dotted_name
 
 CAUSE = "TIME_WARMUP"
@@ -63,14 +61,14 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
             continue
         if steps_within(case, source, timed)[0] > 1:
             continue  # over several epochs the first steps hardly show
-        location = timed.ended_in.location(timed.end)
+        location = timed.end.location
         found.setdefault(
             (location.file, location.line),
             Occurrence(
                 title="the mean of these times includes the first steps",
                 fix="run three to ten steps before the clock starts, or leave them out",
                 evidence="the clock starts at line "
-                f"{timed.started_in.location(timed.start).line}, "
+                f"{timed.start.location.line}, "
                 "before the GPU has done anything",
                 location=location,
                 is_error=True,

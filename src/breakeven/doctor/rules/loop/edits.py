@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from breakeven.doctor.loop_flow import LoopFlow, parameters_of
+from breakeven.doctor.loop_flow import LoopFlow
+from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import base_name
 from breakeven.doctor.repeated_loops import RepeatedLoop, is_view, ops_at, typical_iteration
 from breakeven.simulate import Edit

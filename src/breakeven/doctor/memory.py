@@ -1,4 +1,4 @@
-"""Where a value comes from: from the memory that is read back to the operators that made it."""
+"""Which operators of a step write and read which memory."""
 
 from __future__ import annotations
 
@@ -87,3 +87,30 @@ def _updated(trace: StepTrace) -> set[int]:
         if op.name.startswith(_UPDATES) or is_in_place(op):
             found.update(tensor.storage for tensor in op.inputs if tensor.numel > 1)
     return found - {-1}
+
+
+def parameters_of(trace: StepTrace) -> frozenset[int]:
+    """Return the memory blocks that the optimizer works on, of those that the forward pass reads.
+
+    Gradients and moments are not among them: the forward pass does not read those.
+    """
+    updated: set[int] = set()
+    read: set[int] = set()
+    for op in trace.ops:
+        if op.phase is Phase.OPTIMIZER:
+            updated.update(tensor.storage for tensor in op.inputs)
+        elif op.phase is Phase.FORWARD:
+            read.update(tensor.storage for tensor in op.inputs)
+    return frozenset(updated & read) - {-1}
+
+
+def gradients_of(trace: StepTrace) -> frozenset[int]:
+    """Return the memory blocks that the backward pass writes and the optimizer reads."""
+    written: set[int] = set()
+    read: set[int] = set()
+    for op in trace.ops:
+        if op.phase is Phase.BACKWARD:
+            written.update(tensor.storage for tensor in op.outputs)
+        elif op.phase is Phase.OPTIMIZER:
+            read.update(tensor.storage for tensor in op.inputs)
+    return frozenset(written & read) - {-1}

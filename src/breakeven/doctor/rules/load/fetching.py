@@ -6,7 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from breakeven.doctor.rule import Case
-from breakeven.source import COMPREHENSIONS, LOOP_STATEMENTS, Source, dotted_name
+from breakeven.source import (
+    COMPREHENSIONS,
+    LOOP_STATEMENTS,
+    Source,
+    dotted_name,
+    last_name,
+    methods_of,
+    nodes_in,
+)
 from breakeven.trace import LoaderFacts, Location
 
 _FETCHES = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -34,39 +42,32 @@ _HEAVY = (
 def fetch_function(case: Case, loader: LoaderFacts) -> tuple[Source, ast.FunctionDef] | None:
     """Return the method of the user's data set that yields a sample; None where there is none."""
     source = case.sources.find(loader.dataset_location)
-    if source is None or loader.dataset_location is None:
-        return None
-    for node in source.nodes(ast.ClassDef):
-        assert isinstance(node, ast.ClassDef)
-        if node.name != loader.dataset:
-            continue
-        methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    for node in source.nodes(ast.ClassDef) if source else ():
+        methods = methods_of(node) if node.name == loader.dataset else {}
         for name in _FETCHES:
-            if name in methods:
+            if source is not None and name in methods:
                 return source, methods[name]
     return None
 
 
 def is_plain_indexing(function: ast.FunctionDef) -> bool:
     """Return whether a method only returns slices of what the data set holds."""
-    body = [part for part in function.body if not _is_docstring(part)]
-    if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
-        return False
-    value = body[0].value
-    if isinstance(value, ast.Dict):
-        parts: list[ast.expr] = value.values
-    else:
-        parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
+    match function.body[ast.get_docstring(function) is not None :]:
+        case [ast.Return(value=ast.Dict(values=parts))]:
+            pass
+        case [ast.Return(value=ast.Tuple(elts=parts) | ast.List(elts=parts))]:
+            pass
+        case [ast.Return(value=ast.expr() as value)]:
+            parts = [value]
+        case _:
+            return False
     return all(isinstance(part, ast.Subscript) for part in parts)
 
 
 def line_that_reads(source: Source, function: ast.FunctionDef) -> Location | None:
     """Return the line that reads a file for each sample; None where none does."""
-    for scope in _with_helpers(source, function):
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and _reads(node):
-                return source.location(node)
-    return None
+    calls = (c for scope in _with_helpers(source, function) for c in nodes_in(scope, ast.Call))
+    return next((source.location(call) for call in calls if _reads(call)), None)
 
 
 def heaviest_line(source: Source, function: ast.FunctionDef) -> Location:
@@ -88,10 +89,10 @@ def heaviest_line(source: Source, function: ast.FunctionDef) -> Location:
 
 def _weight(node: ast.AST) -> int:
     if isinstance(node, (*LOOP_STATEMENTS, *COMPREHENSIONS)):
-        return 3 if any(isinstance(part, ast.Call) for part in ast.walk(node)) else 1
+        return 3 if any(nodes_in(node, ast.Call)) else 1
     if not isinstance(node, ast.Call):
         return 0
-    name = dotted_name(node.func).rpartition(".")[2].lower()
+    name = last_name(node.func).lower()
     return 2 if any(part in name for part in _HEAVY) else 0
 
 
@@ -108,21 +109,8 @@ def _reads(call: ast.Call) -> bool:
 def _with_helpers(source: Source, function: ast.FunctionDef) -> Iterator[ast.FunctionDef]:
     """Yield a method and the functions of its file that it calls, one level deep."""
     yield function
-    defined = {
-        node.name: node
-        for node in source.nodes(ast.FunctionDef)
-        if isinstance(node, ast.FunctionDef)
-    }
-    called = {dotted_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
-    for name in sorted(called):
+    defined = {node.name: node for node in source.nodes(ast.FunctionDef)}
+    for name in sorted({dotted_name(call.func) for call in nodes_in(function, ast.Call)}):
         target = defined.get(name.removeprefix("self."))
         if target is not None and target is not function:
             yield target
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replaced
 
 from breakeven.doctor.events import copy_at
 from breakeven.doctor.rule import Case
-from breakeven.source import Function, Source
+from breakeven.source import Function, Source, arguments_of, bound_arguments, nodes_in, text_of
 from breakeven.trace import Event, HostArray, HostWork, Location, Op, TensorSpec
 
 # Calls that change the place or the type of numbers, and nothing that differs between epochs.
@@ -164,7 +164,7 @@ class _Follow:
         self._case = case
         self._arrays = {array.name: array for array in reversed(case.facts.arrays)}
         # Values on the way to the node, since names are often made from themselves.
-        self._open: set[int] = set()
+        self._open: set[ast.AST] = set()
 
     def chains(self, node: ast.AST, scope: _Scope, depth: int) -> Iterator[_Chain]:
         """Yield the ways from parts of known arrays to a node."""
@@ -172,7 +172,7 @@ class _Follow:
             return
         if isinstance(node, ast.Subscript):
             array = self._arrays.get(_last_name(node.value))
-            if array is not None and not _is_key(node):
+            if array is not None and text_of(node.slice) is None:
                 yield _Chain(array=array)
                 return
             yield from self.chains(node.value, scope, depth + 1)
@@ -193,28 +193,28 @@ class _Follow:
         more = sum(
             isinstance(node.target, ast.Name) and node.target.id == name
             for node in scope.source.nodes(ast.AugAssign)
-            if isinstance(node, ast.AugAssign) and _is_in(node, scope)
+            if scope.source.function_of(node) is scope.function
         )
-        if id(value) in self._open:
+        if value in self._open:
             return
-        self._open.add(id(value))
+        self._open.add(value)
         for chain in self.chains(value, scope, depth + 1):
             yield replace(chain, num_passes=chain.num_passes + more)
-        self._open.discard(id(value))
+        self._open.discard(value)
 
     def _of_call(self, call: ast.Call, scope: _Scope, depth: int) -> Iterator[_Chain]:
         name = _last_name(call.func)
-        parts: list[ast.expr] = [*call.args, *(given.value for given in call.keywords)]
-        if isinstance(call.func, ast.Attribute):
-            parts.insert(0, call.func.value)
-        made = _function_called(self._case, scope, name) if name not in _PLAIN else None
+        own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        made = _function_called(self._case, name) if name not in _PLAIN else None
         if made is not None:
             source, function = made
-            inner = _Scope(source, function, _given(call, function, scope))
-            for value in _results_of(function):
-                yield from self.chains(value, inner, depth + 1)
+            given = bound_arguments(call, function).items()
+            inner = _Scope(source, function, {name: (value, scope) for name, value in given})
+            for result in nodes_in(function, ast.Return, ast.Yield):
+                if result.value is not None:
+                    yield from self.chains(result.value, inner, depth + 1)
             return
-        for part in parts:
+        for part in (*own, *arguments_of(call)):
             for chain in self.chains(part, scope, depth + 1):
                 is_cast = name in _CASTS and ("float" in ast.unparse(call))
                 yield replace(
@@ -226,23 +226,15 @@ class _Follow:
 
 
 def _last_name(node: ast.AST) -> str:
-    if isinstance(node, ast.Subscript):
-        key = node.slice  # `data["images"][index]`
-        return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_key(node: ast.Subscript) -> bool:
-    return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-
-
-def _is_in(node: ast.AST, scope: _Scope) -> bool:
-    around = next(
-        (above for above in scope.source.parents(node) if isinstance(above, Function)), None
-    )
-    return around is scope.function
+    match node:
+        case ast.Subscript():  # `data["images"][index]`
+            return text_of(node.slice) or ""
+        case ast.Attribute():
+            return node.attr
+        case ast.Name():
+            return node.id
+        case _:
+            return ""
 
 
 def _values_of(name: str, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
@@ -251,42 +243,25 @@ def _values_of(name: str, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
         yield scope.given[name]
         return
     for own in (scope, _Scope(scope.source, None)):
-        found = False
-        for node in own.source.nodes(ast.Assign, ast.AnnAssign, ast.For):
-            assert isinstance(node, (ast.Assign, ast.AnnAssign, ast.For))
-            if not _is_in(node, own):
-                continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            value = node.iter if isinstance(node, ast.For) else node.value
-            named = [part.id for t in targets for part in ast.walk(t) if isinstance(part, ast.Name)]
-            if value is not None and name in named:
-                found = True
-                yield value, own
+        found = [
+            value
+            for target, value in _assigned(own.source)
+            if any(part.id == name for part in nodes_in(target, ast.Name))
+            and own.source.function_of(target) is own.function
+        ]
+        yield from ((value, own) for value in found)
         if found:
             return
 
 
-def _function_called(case: Case, scope: _Scope, name: str) -> tuple[Source, Function] | None:
+def _assigned(source: Source) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what is assigned, and what loops run over, by target."""
+    yield from ((own.target, own.value) for own in source.bindings)
+    yield from ((loop.target, loop.iter) for loop in source.nodes(ast.For))
+
+
+def _function_called(case: Case, name: str) -> tuple[Source, Function] | None:
     """Return the script's only function or method of a name."""
-    sources = [scope.source, *(one for one in case.sources if one is not scope.source)]
-    found = [
-        (source, node)
-        for source in sources
-        for node in source.nodes(ast.FunctionDef)
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    ]
+    nodes = case.sources.nodes(ast.FunctionDef)
+    found = [(source, node) for source, node in nodes if node.name == name]
     return found[0] if len(found) == 1 else None
-
-
-def _given(call: ast.Call, function: Function, scope: _Scope) -> dict[str, tuple[ast.expr, _Scope]]:
-    names = [argument.arg for argument in function.args.args]
-    if names[:1] == ["self"]:
-        names = names[1:]
-    given = {name: (value, scope) for name, value in zip(names, call.args, strict=False)}
-    return given | {one.arg: (one.value, scope) for one in call.keywords if one.arg}
-
-
-def _results_of(function: Function) -> Iterator[ast.AST]:
-    for node in ast.walk(function):
-        if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None:
-            yield node.value

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from breakeven.doctor.timing_names import TimingNames
-from breakeven.source import DEFINITIONS, LOOP_STATEMENTS, Source, dotted_name
+from breakeven.doctor.rules.time.timed_file import TimedFile
+from breakeven.source import (
+    DEFINITIONS,
+    LOOP_STATEMENTS,
+    LoopStatement,
+    Source,
+    blocks_of,
+    bound_arguments,
+    dotted_name,
+    headers_of,
+    last_name,
+    lines_of,
+    methods_of,
+)
+from breakeven.trace import Location
 
-_Loop = ast.For | ast.AsyncFor | ast.While
 # Loops within each other that are gone through twice.
 _DEPTH = 3
+# A context manager that enters itself ends here.
+_MAX_MANAGERS = 8
 # What trainers call around each step.
 _AROUND_A_STEP = (
     ("on_train_batch_start", "on_train_batch_end"),
@@ -20,32 +35,18 @@ _AROUND_A_STEP = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkLines:
-    """Lines of one file that the trace shows at work.
+class Reading(NamedTuple):
+    """A clock that was read, and where in the log: there, and before the loops around it."""
 
-    Args:
-        issuing: Lines that issue work of the device.
-        waiting: Lines that wait for it.
-    """
-
-    issuing: frozenset[int] = frozenset()
-    waiting: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class TimedFile:
-    """One file of the script, and what it says of clocks and work.
-
-    Args:
-        source: The file.
-        names: What its names stand for.
-        lines: Where it works.
-    """
-
+    node: ast.expr
     source: Source
-    names: TimingNames
-    lines: WorkLines
+    position: int
+    before: int
+
+    @property
+    def location(self) -> Location:
+        """Return its line."""
+        return self.source.location(self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,7 @@ class Timed:
 
     Args:
         start: The reading that starts it.
-        started_in: Its file.
-        end: The reading that ends it.
-        ended_in: Its file, and that of the difference.
+        end: The reading that ends it, in the file of the difference.
         difference: The expression that takes one from the other, or has a clock of its own.
         shown: The call of the script's own stopwatch that gives the difference in the scope; the
             difference itself where there is none.
@@ -68,15 +67,13 @@ class Timed:
         scope: Function or module that it is in.
     """
 
-    start: ast.AST
-    started_in: Source
-    end: ast.AST
-    ended_in: Source
+    start: Reading
+    end: Reading
     difference: ast.expr
     shown: ast.expr
     work: tuple[int, ...]
     is_awaited: bool
-    loops: tuple[_Loop, ...]
+    loops: tuple[LoopStatement, ...]
     has_work_before: bool
     scope: ast.AST
 
@@ -92,10 +89,8 @@ def clock_readers(files: Iterable[TimedFile]) -> Readers:
     found: dict[str, list[tuple[TimedFile, ast.FunctionDef]]] = {}
     for file in files:
         for function in file.source.nodes(ast.FunctionDef):
-            assert isinstance(function, ast.FunctionDef)
-            lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
-            reads = any(map(file.names.is_clock, ast.walk(function)))
-            if reads and not any(line in file.lines.issuing for line in lines):
+            reads = any(map(file.is_clock, ast.walk(function)))
+            if reads and file.issuing.isdisjoint(lines_of(function)):
                 holder = file.source.parent(function)
                 is_class = isinstance(holder, ast.ClassDef)
                 name = holder.name if is_class and function.name == "__init__" else function.name
@@ -106,14 +101,12 @@ def clock_readers(files: Iterable[TimedFile]) -> Readers:
 def timed_work(file: TimedFile, readers: Readers) -> Iterator[Timed]:
     """Yield what a file times, in each function and at the level of the module."""
     source = file.source
-    for scope in (source.tree, *source.nodes(ast.FunctionDef, ast.AsyncFunctionDef)):
-        assert isinstance(scope, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef))
+    for scope in source.nodes(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef):
         walk = _Walk(file, readers, scope)
         walk.statements(scope.body)
         yield from walk.found
     for node in source.nodes(ast.ClassDef):
-        assert isinstance(node, ast.ClassDef)
-        methods = _methods(node)
+        methods = methods_of(node)
         for before, after in _AROUND_A_STEP:
             if before in methods and after in methods:
                 walk = _Walk(file, readers, node)
@@ -123,17 +116,6 @@ def timed_work(file: TimedFile, readers: Readers) -> Iterator[Timed]:
                 yield from walk.found
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A clock that was read, and where in the log: there, and before the loops around it."""
-
-    node: ast.AST
-    source: Source
-    position: int
-    before: int
-
-
-@dataclass(slots=True)
 class _Walk:
     """One scope, statement by statement; loops are gone through twice, all branches once.
 
@@ -141,34 +123,19 @@ class _Walk:
     A clock reading is a position in it, so the log between two positions is what was timed.
     """
 
-    file: TimedFile
-    readers: Readers
-    scope: ast.AST
-    found: list[Timed] = field(default_factory=list[Timed])
-    _log: list[int | _Loop | None] = field(default_factory=list["int | _Loop | None"])
-    _readings: dict[str, _Reading] = field(default_factory=dict[str, "_Reading"])
-    _loops: list[int] = field(default_factory=list[int])
-    _bodies: list[Sequence[ast.stmt]] = field(default_factory=list[Sequence[ast.stmt]])
-    # Stopwatches of the script that run now, and the readings that they have returned.
-    _inside: list[ast.AST] = field(default_factory=list[ast.AST])
-    _calls: list[ast.Call] = field(default_factory=list[ast.Call])
-    _returned: dict[int, _Reading] = field(default_factory=dict[int, "_Reading"])
-    _last_return: _Reading | None = None
-
-    @property
-    def source(self) -> Source:
-        """Return the file whose statements run."""
-        return self.file.source
-
-    @property
-    def names(self) -> TimingNames:
-        """Return its names."""
-        return self.file.names
-
-    @property
-    def lines(self) -> WorkLines:
-        """Return its lines."""
-        return self.file.lines
+    def __init__(self, file: TimedFile, readers: Readers, scope: ast.AST) -> None:
+        self.found: list[Timed] = []
+        self._file = file
+        self._readers = readers
+        self._scope = scope
+        self._log: list[int | LoopStatement | None] = []
+        self._readings: dict[str, Reading] = {}
+        self._loops: list[int] = []
+        self._bodies: list[Sequence[ast.stmt]] = []
+        # Stopwatches of the script that run now, by their calls, and what they have returned.
+        self._running: list[tuple[ast.Call, ast.FunctionDef]] = []
+        self._returned: dict[ast.Call, Reading] = {}
+        self._last_return: Reading | None = None
 
     def statements(self, body: Sequence[ast.stmt]) -> None:
         """Walk through statements in turn."""
@@ -178,15 +145,19 @@ class _Walk:
     def step(self) -> None:
         """Let a whole step of a trainer go by, which is at no line of the file."""
         self._log.append(0)
-        if self.lines.waiting:
+        if self._file.waiting:
             self._log.append(None)
 
     def _statement(self, node: ast.stmt) -> None:
+        blocks = blocks_of(node)
         if isinstance(node, DEFINITIONS):
             return
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
-            head = node.test if isinstance(node, ast.While) else node.iter
-            self._expression(head)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            self._with(node, 0)
+            return
+        for header in headers_of(node):
+            self._expression(header)
+        if isinstance(node, LOOP_STATEMENTS):
             self._log.append(node)
             self._loops.append(len(self._log))
             # Twice shows what one iteration leaves to the next; deeper down once is enough.
@@ -194,37 +165,24 @@ class _Walk:
                 self.statements(node.body)
             self._loops.pop()
             self.statements(node.orelse)
-        elif isinstance(node, ast.If):
-            self._expression(node.test)
-            self.statements(node.body)
-            self.statements(node.orelse)
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            self._with(node, 0)
-        elif isinstance(node, ast.Try):
-            self.statements(node.body)
-            for handler in node.handlers:
-                self.statements(handler.body)
-            self.statements(node.orelse)
-            self.statements(node.finalbody)
-        elif isinstance(node, ast.Match):
-            self._expression(node.subject)
-            for case in node.cases:
-                self.statements(case.body)
+        elif blocks:
+            for block in blocks:
+                self.statements(block)
         else:
             self._simple(node)
 
     def _simple(self, node: ast.stmt) -> None:
         self._expression(node)
-        if isinstance(node, ast.Return) and node.value is not None and self._inside:
+        if isinstance(node, ast.Return) and node.value is not None and self._running:
             self._last_return = self._reading(node.value)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             held = self._reading(node.value)
-            for target in targets:
+            for target in map(ast.unparse, targets):
                 if held is not None:
-                    self._readings[ast.unparse(target)] = held
+                    self._readings[target] = held
                 else:
-                    self._readings.pop(ast.unparse(target), None)
+                    self._readings.pop(target, None)
 
     def _with(self, node: ast.With | ast.AsyncWith, position: int) -> None:
         """Enter the managers one by one; those of the file run their own code around the body."""
@@ -253,30 +211,25 @@ class _Walk:
         self, node: ast.expr
     ) -> ast.FunctionDef | tuple[ast.FunctionDef, ast.FunctionDef] | None:
         """Return the generator, or the two methods, that a context manager of the file runs."""
-        name = dotted_name(node)
-        if len(self._bodies) > 8:  # a manager that enters itself
+        if len(self._bodies) > _MAX_MANAGERS:
             return None
-        for defined in self.source.nodes(ast.FunctionDef, ast.ClassDef):
-            if isinstance(defined, ast.FunctionDef) and defined.name == name:
-                is_manager = any(
-                    dotted_name(one).endswith("contextmanager") for one in defined.decorator_list
-                )
-                return defined if is_manager else None
-            if isinstance(defined, ast.ClassDef) and defined.name == name:
-                parts = {
-                    part.name: part for part in defined.body if isinstance(part, ast.FunctionDef)
-                }
-                if "__enter__" in parts and "__exit__" in parts:
-                    return parts["__enter__"], parts["__exit__"]
+        for defined in self._file.source.nodes(ast.FunctionDef, ast.ClassDef):
+            if defined.name != dotted_name(node):
+                continue
+            if isinstance(defined, ast.FunctionDef):
+                decorators = map(dotted_name, defined.decorator_list)
+                return defined if any(d.endswith("contextmanager") for d in decorators) else None
+            methods = methods_of(defined)
+            if "__enter__" in methods and "__exit__" in methods:
+                return methods["__enter__"], methods["__exit__"]
         return None
 
     def _expression(self, node: ast.AST) -> None:
         """Log what an expression or a simple statement does, in the order of evaluation."""
-        first = getattr(node, "lineno", 0)
-        spanned = range(first, (getattr(node, "end_lineno", None) or first) + 1)
-        if any(line in self.lines.issuing for line in spanned):
-            self._log.append(first)
-        if any(line in self.lines.waiting for line in spanned):
+        lines = lines_of(node)
+        if not self._file.issuing.isdisjoint(lines):
+            self._log.append(lines[0])
+        if not self._file.waiting.isdisjoint(lines):
             self._log.append(None)
         self._parts(node)
 
@@ -293,67 +246,53 @@ class _Walk:
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
             self._difference(node)
         elif isinstance(node, ast.Call):
+            self._own_clock(node)
             self._stopwatch(node)
-        if self.names.is_work(node):
+        if self._file.is_work(node):
             self._log.append(getattr(node, "lineno", 0))
-        if self.names.is_wait(node):
+        if self._file.is_wait(node):
             self._log.append(None)
 
     def _stopwatch(self, call: ast.Call) -> None:
         """Run a function of the script that reads a clock where it is called."""
-        own_clock = self.names.own_clock_runs(call)
-        if own_clock is not None:
-            self._own_clock(call, own_clock)
-        file, function = self.readers.get(dotted_name(call.func).rpartition(".")[2], (None, None))
-        if file is None or function is None or function is self.scope or function in self._inside:
+        found = self._readers.get(last_name(call.func))
+        if found is None or found[1] in (self._scope, *(function for _, function in self._running)):
             return
-        parameters = [argument.arg for argument in function.args.args]
-        if parameters[:1] == ["self"]:
-            del parameters[0]
-        for name, given in zip(parameters, call.args, strict=False):
+        file, function = found
+        for name, given in bound_arguments(call, function).items():
             if (held := self._reading(given)) is not None:
                 self._readings[name] = held
-        before, self.file = self.file, file
-        self._inside.append(function)
-        self._calls.append(call)
+        before, self._file = self._file, file
+        self._running.append((call, function))
         self._last_return = None
         self.statements(function.body)
         if self._last_return is not None:
-            self._returned[id(call)] = self._last_return
-        self._inside.pop()
-        self._calls.pop()
-        self.file = before
+            self._returned[call] = self._last_return
+        self._running.pop()
+        self._file = before
 
-    def _own_clock(self, call: ast.Call, run: ast.expr) -> None:
+    def _own_clock(self, call: ast.Call) -> None:
         """Note a call such as ``timeit.timeit(step)``, which reads the clock around it."""
-        line = call.lineno
-        body = run.body if isinstance(run, ast.Lambda) else run
-        waits = any(map(self.names.is_wait, ast.walk(body)))
-        waits = waits or dotted_name(body) in self.names.waiting
-        if line not in self.lines.issuing:
+        run = self._file.own_clock_runs(call)
+        if run is None or call.lineno not in self._file.issuing:
             return
-        self.found.append(
-            Timed(
-                start=call,
-                started_in=self.source,
-                end=call,
-                ended_in=self.source,
-                difference=call,
-                shown=call,
-                work=(line,),
-                is_awaited=waits or line in self.lines.waiting,
-                loops=(),
-                has_work_before=any(isinstance(one, int) for one in self._log[:-1]),
-                scope=self.scope,
-            )
+        body = run.body if isinstance(run, ast.Lambda) else run
+        waits = (
+            call.lineno in self._file.waiting
+            or any(map(self._file.is_wait, ast.walk(body)))
+            or self._file.is_waiting_name(dotted_name(body))
         )
+        # The line of the call is in the log already.
+        reading = Reading(call, self._file.source, len(self._log), len(self._log) - 1)
+        self._note(reading, reading, call, [call.lineno, None] if waits else [call.lineno])
 
-    def _reading(self, node: ast.expr) -> _Reading | None:
-        if self.names.is_clock(node):
+    def _reading(self, node: ast.expr) -> Reading | None:
+        if self._file.is_clock(node):
             here = len(self._log)
-            return _Reading(node, self.source, here, self._loops[0] if self._loops else here)
+            before = self._loops[0] if self._loops else here
+            return Reading(node, self._file.source, here, before)
         if isinstance(node, ast.Call):
-            return self._returned.get(id(node))
+            return self._returned.get(node)
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             return self._readings.get(ast.unparse(node))
         return None
@@ -362,28 +301,31 @@ class _Walk:
         end, start = self._reading(node.left), self._reading(node.right)
         if end is None or start is None or end.node is start.node:
             return
-        if end.source is not self.source:
+        if end.source is not self._file.source:
             return  # taken apart elsewhere than where it is shown
-        between = self._log[start.position : end.position]
+        self._note(start, end, node, self._log[start.position : end.position])
+
+    def _note(
+        self,
+        start: Reading,
+        end: Reading,
+        difference: ast.expr,
+        between: Sequence[int | LoopStatement | None],
+    ) -> None:
+        """Keep what lies between two readings, if that is work."""
         work = [at for at, one in enumerate(between) if isinstance(one, int)]
         if not work:
             return
         self.found.append(
             Timed(
-                start=start.node,
-                started_in=start.source,
-                end=end.node,
-                ended_in=end.source,
-                difference=node,
-                shown=self._calls[0] if self._calls else node,
+                start=start,
+                end=end,
+                difference=difference,
+                shown=self._running[0][0] if self._running else difference,
                 work=tuple(one for one in between if isinstance(one, int)),
                 is_awaited=None in between[work[0] :],
                 loops=tuple(one for one in between if isinstance(one, LOOP_STATEMENTS)),
                 has_work_before=any(isinstance(one, int) for one in self._log[: start.before]),
-                scope=self.scope,
+                scope=self._scope,
             )
         )
-
-
-def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    return {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
