@@ -17,14 +17,15 @@ from breakeven.simulate import (
     predict_steps,
     simulate,
 )
+from breakeven.simulate.cost_table import cost_table
 from breakeven.simulate.critical_path import critical_path
+from breakeven.simulate.priced_step import price
 from breakeven.simulate.replay import Replay
-from breakeven.simulate.score import price
-from breakeven.simulate.tape import record
 from breakeven.trace import Event, Op, StepTrace
 from factories.random_steps import COSTS, EVENTS, OPS, SCENARIOS
-from factories.steps import GPU, HOST, MadeUpCosts
+from factories.steps import GPU, HOST, MadeUpCosts, made_up_device
 
+OTHER_GPU = made_up_device("Other GPU")
 _LOSSES = st.sampled_from((0.0, 0.25))
 _SIGMAS = st.lists(st.sampled_from((0.0, 0.1, 0.3)), min_size=12, max_size=12)
 
@@ -39,24 +40,52 @@ def unsure(events: list[Event], sigmas: list[float]) -> tuple[Event, ...]:
     )
 
 
-@given(EVENTS, _SIGMAS, COSTS, SCENARIOS, st.integers(1, 8), st.booleans())
+def with_other_kernels(event: Event, kernels_ns: list[int], launches: int) -> Event:
+    """Return an operator of the device with other kernels; any other event as it is."""
+    if not isinstance(event, Op) or event.is_on_host:
+        return event
+    costs = {**event.attributes, "kernel_ns": kernels_ns, "launches": launches}
+    return msgspec.structs.replace(event, attributes=costs)
+
+
+@given(
+    EVENTS, _SIGMAS, COSTS, st.lists(SCENARIOS, min_size=1, max_size=3), st.integers(1, 8),
+    st.booleans(), st.lists(st.integers(0, 1000), max_size=3), st.integers(1, 3),
+)  # fmt: skip
 def test_one_step_alone_is_as_many_at_once(
     events: list[Event],
     sigmas: list[float],
     costs: MadeUpCosts,
-    scenario: Scenario,
+    scenarios: list[Scenario],
     queue_depth: int,
     is_merged: bool,
+    kernels_ns: list[int],
+    launches: int,
 ) -> None:
     costs = dataclasses.replace(costs, log_sigma=0.2, graph_launch_ns=30.0)
-    program = build_program(StepTrace(events=unsure(events, sigmas)), costs=costs)
-    many = simulate((program,), (GPU,), HOST, scenarios=(scenario,), queue_depth=queue_depth)
+    first = unsure(events, sigmas)
+    second = tuple(
+        with_other_kernels(event, kernels_ns, launches) if index % 2 else event
+        for index, event in enumerate(first)
+    )
+    programs = [build_program(StepTrace(events=step), costs=costs) for step in (first, second)]
+    together = simulate(programs, (GPU, OTHER_GPU), HOST, scenarios=scenarios)
 
-    score = price(record(program, GPU, HOST), scenario, is_merged=is_merged)
-    step_ns = score.step_ns(Replay(score, queue_depth).settle())
-    assert step_ns == pytest.approx(many.step_ns.item(), rel=1e-9, abs=1e-9)
-    assert score.host_ns == pytest.approx(many.host_busy_ns.item(), rel=1e-9, abs=1e-9)
-    assert score.device_ns == pytest.approx(many.device_busy_ns.item(), rel=1e-9, abs=1e-9)
+    for p, program in enumerate(programs):
+        # The queue is counted on the program with the most launches, so each has its own here.
+        alone = simulate((program,), (GPU,), HOST, scenarios=scenarios, queue_depth=queue_depth)
+        for k, scenario in enumerate(scenarios):
+            step = price(cost_table((program,), (GPU,), HOST), scenario, is_merged=is_merged)
+            for many, at, depth in (
+                (alone, (0, 0, k), queue_depth),
+                (together, (p, 0, k), together.queue_depth),
+                (together, (p, 1, k), together.queue_depth),
+            ):
+                step_ns = step.step_ns(Replay(step, depth).settle())
+                assert step_ns == pytest.approx(float(many.step_ns[at]), rel=1e-9, abs=1e-9)
+                host_ns, device_ns = many.host_busy_ns[at], many.device_busy_ns[at]
+                assert step.host_ns == pytest.approx(float(host_ns), rel=1e-9, abs=1e-9)
+                assert step.device_ns == pytest.approx(float(device_ns), rel=1e-9, abs=1e-9)
 
 
 @given(EVENTS, EVENTS, _SIGMAS, COSTS, SCENARIOS, st.data())
@@ -99,8 +128,8 @@ def test_the_critical_path_comes_round_and_takes_its_steps(
     events: list[Event], costs: MadeUpCosts, scenario: Scenario, queue_depth: int
 ) -> None:
     program = build_program(StepTrace(events=tuple(events)), costs=costs)
-    score = price(record(program, GPU, HOST), scenario, is_merged=False)
-    path = critical_path(score, queue_depth=queue_depth)
+    step = price(cost_table((program,), (GPU,), HOST), scenario, is_merged=False)
+    path = critical_path(step, queue_depth=queue_depth)
 
     if path.period_ns > 0:
         assert path.num_steps > 0

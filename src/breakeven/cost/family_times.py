@@ -50,6 +50,19 @@ class KernelTimes:
     shared_log_sigma: NDArray[np.float64]
     is_memory_bound: NDArray[np.bool_]
 
+    def take(self, rows: NDArray[np.intp]) -> KernelTimes:
+        """Return the times of the kernels at these positions."""
+        return KernelTimes(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def then(self, others: KernelTimes) -> KernelTimes:
+        """Return these kernels and the others, on the same devices."""
+        return KernelTimes(
+            **{
+                f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name)))
+                for f in fields(self)
+            }
+        )
+
 
 def kernel_times(
     kernels: Sequence[Kernel],
@@ -95,11 +108,11 @@ def kernel_times(
     position = {kernel: row for row, kernel in enumerate(distinct)}
     order = np.array([position[kernel] for kernel in kernels], dtype=np.intp)
     return KernelTimes(
-        time_ns=time_ns[order],
-        log_sigma=log_sigma[order],
-        shared_log_sigma=shared_log_sigma[order],
-        is_memory_bound=is_memory_bound[order],
-    )
+        time_ns=time_ns,
+        log_sigma=log_sigma,
+        shared_log_sigma=shared_log_sigma,
+        is_memory_bound=is_memory_bound,
+    ).take(order)
 
 
 def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
+
+from breakeven.cost import HostPart
+from breakeven.simulate.cost_table import CostTable, RowKind
+from breakeven.simulate.critical_path import CriticalPath, Piece, Spent
+from breakeven.simulate.priced_step import PricedStep
+from breakeven.simulate.program import Program
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -84,3 +92,145 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         for part in self.parts:
             found[key(part)] = found.get(key(part), 0) + part.time_ns
         return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+_HOST_CAUSES = {
+    HostPart.PYTHON: StepCause.PYTHON,
+    HostPart.VIEW_PYTHON: StepCause.PYTHON,
+    HostPart.AUTOGRAD: StepCause.AUTOGRAD,
+    HostPart.BACKWARD_CALL: StepCause.AUTOGRAD,
+    HostPart.ACCUMULATE_GRAD: StepCause.AUTOGRAD,
+}
+
+_Leaf = tuple[str, str, str, str | None, int | None, tuple[str, ...]]
+"""Cause, phase, module, file, line, frames."""
+
+
+def attribution_of(
+    program: Program, table: CostTable, step: PricedStep[float], path: CriticalPath, step_ns: float
+) -> Attribution:
+    """Return the time of a step by cause and place.
+
+    Args:
+        program: The step.
+        table: It on one device.
+        step: It priced, with a point for each row.
+        path: Its critical path.
+        step_ns: What it takes; more than its period by what is lost where both work.
+    """
+    leaves: dict[_Leaf, float] = {}
+    for piece in path.pieces:
+        for leaf, time_ns in _leaves(program, table, int(step.rows[piece.point]), piece):
+            leaves[leaf] = leaves.get(leaf, 0.0) + time_ns
+    lost_ns = max(0.0, step_ns - path.period_ns)
+    path_ns = sum(leaves.values())
+    scale = (step_ns - lost_ns) / path_ns if path_ns > 0 else 0.0
+    times = {leaf: time_ns * scale for leaf, time_ns in leaves.items()}
+    if lost_ns > 0:
+        times[str(StepCause.OVERLAP), "", "", None, None, ()] = lost_ns
+    total_ns = round(step_ns)
+    parts = [
+        TimePart(
+            cause=cause,
+            phase=phase,
+            module=module,
+            file=file,
+            line=line,
+            time_ns=time_ns,
+            frames=frames,
+        )
+        for (cause, phase, module, file, line, frames), time_ns in zip(
+            times, whole_parts(times.values(), total_ns), strict=True
+        )
+        if time_ns
+    ]
+    parts.sort(key=lambda part: -part.time_ns)
+    return Attribution(step_ns=total_ns, parts=tuple(parts))
+
+
+def whole_parts(values: Iterable[float], total: int) -> tuple[int, ...]:
+    """Return whole numbers near ``values`` that add up to ``total``.
+
+    Each is rounded down, and those with the largest remainders take what is left.
+
+    Args:
+        values: Not negative; their sum is near ``total``.
+        total: Sum of the result.
+    """
+    values = tuple(values)
+    whole = [math.floor(value) for value in values]
+    by_remainder = sorted(range(len(whole)), key=lambda i: whole[i] - values[i])
+    left = total - sum(whole)
+    for position in by_remainder[: max(0, left)]:
+        whole[position] += 1
+    return tuple(whole)
+
+
+def _leaves(
+    program: Program, table: CostTable, row: int, piece: Piece
+) -> Iterable[tuple[_Leaf, float]]:
+    index = int(table.rows.event[row])
+    event = program.trace.events[index]
+    if piece.spent is Spent.LEAD:
+        yield _lead_leaf(program, table), piece.time_ns
+        return
+    for cause, share in _causes(program, table, row, piece.spent):
+        yield _leaf(cause, event, program.trace), share * piece.time_ns
+
+
+def _lead_leaf(program: Program, table: CostTable) -> _Leaf:
+    """Return what comes before the first event: the optimizer's own Python, or a captured step."""
+    updates = (op for op in program.trace.ops if op.phase is Phase.OPTIMIZER)
+    first = next(updates, None) if table.host.step_ns else None
+    if first is None:
+        return str(StepCause.LAUNCH), "", "", None, None, ()
+    return _leaf(StepCause.OPTIMIZER, first, program.trace)
+
+
+def _leaf(cause: str, event: Event, trace: StepTrace) -> _Leaf:
+    location = event.location
+    module = event.module if isinstance(event, Op) else ""
+    file, line = (location.file, location.line) if location else (None, None)
+    return str(cause), str(event.phase), module, file, line, trace.frames_of(event)
+
+
+def _causes(
+    program: Program, table: CostTable, row: int, spent: Spent
+) -> tuple[tuple[str, float], ...]:
+    """Return the causes of a piece of the path, each with its share."""
+    event = program.trace.events[int(table.rows.event[row])]
+    if spent in (Spent.LATENCY, Spent.GAP):
+        return ((StepCause.DEVICE_IDLE, 1.0),)
+    if isinstance(event, Copy):
+        return ((StepCause.COPY_PINNED if event.is_pinned else StepCause.COPY_PAGEABLE, 1.0),)
+    if isinstance(event, HostWork):
+        is_data = event.kind == "data"
+        return ((StepCause.DATA_LOADING if is_data else StepCause.SCRIPT, 1.0),)
+    if isinstance(event, GraphLaunch):
+        return ((StepCause.LAUNCH, 1.0),)
+    if spent is Spent.SYNC:
+        return ((StepCause.SYNC, 1.0),)
+    if spent is Spent.KERNEL:
+        family = table.kernels.kernels[int(table.rows.kernel[row, 0])].family
+        return ((f"device-{family}", 1.0),)
+    assert isinstance(event, Op)
+    if event.is_on_host:
+        return ((StepCause.HOST_OPERATORS, 1.0),)
+    if event.phase is Phase.OPTIMIZER:
+        return ((StepCause.OPTIMIZER, 1.0),)
+    if table.rows.kind[row] == RowKind.KERNEL:
+        return ((StepCause.LAUNCH, 1.0),)
+    return _issue_causes(program, table, int(table.rows.event[row]))
+
+
+def _issue_causes(program: Program, table: CostTable, index: int) -> tuple[tuple[str, float], ...]:
+    op, lowering = program.trace.events[index], program.lowerings[index]
+    assert isinstance(op, Op)
+    assert lowering is not None
+    parts = program.costs.host_op_parts(op, lowering, table.host)
+    total_ns = sum(time_ns for _, time_ns in parts)
+    return tuple(
+        (_HOST_CAUSES.get(part, StepCause.DISPATCHER), time_ns / total_ns)
+        for part, time_ns in parts
+        if time_ns > 0
+    )

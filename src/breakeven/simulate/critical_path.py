@@ -9,8 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, NO_WAIT, UNLOGGED, Passed, Replay
-from breakeven.simulate.score import COPY, LAUNCHED, LOADER, ON_DEVICE, SYNC, Point, Score
+from breakeven.simulate.priced_step import (
+    COPY,
+    LAUNCHED,
+    LOADER,
+    ON_DEVICE,
+    SYNC,
+    Point,
+    PricedStep,
+)
+from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, NO_WAIT, UNLOGGED, LoggedPoint, Replay
 
 # Steps that are replayed to find a round. A path that alternates needs two or three, and its
 # beginning, from the end of the device's work to what it waits for, may take another.
@@ -65,7 +73,7 @@ class Piece:
     """A stretch of the critical path.
 
     Args:
-        point: Position in the score.
+        point: Position in the priced step.
         spent: What on.
         time_ns: How long.
     """
@@ -91,25 +99,27 @@ class CriticalPath:
     period_ns: float
 
 
-def critical_path(score: Score, *, queue_depth: int = LAUNCH_QUEUE_DEPTH) -> CriticalPath:
+def critical_path(
+    step: PricedStep[float], *, queue_depth: int = LAUNCH_QUEUE_DEPTH
+) -> CriticalPath:
     """Return one round of the critical path of a step that is repeated.
 
     Args:
-        score: The step.
+        step: The step.
         queue_depth: Launches that may wait.
     """
-    replay = Replay(score, queue_depth)
+    replay = Replay(step, queue_depth)
     period_ns = replay.settle()
     log = replay.logged(_LOGGED_STEPS)
-    pieces, num_steps = _Walk(score, log).round() if log else ((), 0)
+    pieces, num_steps = _Walk(step, log).round() if log else ((), 0)
     return CriticalPath(pieces=pieces, num_steps=num_steps, period_ns=period_ns)
 
 
 class _Walk:
     """Goes back through what a replay saw, from its end."""
 
-    def __init__(self, score: Score, log: list[Passed]) -> None:
-        self._score = score
+    def __init__(self, step: PricedStep[float], log: list[LoggedPoint]) -> None:
+        self._step = step
         self._log = log
         self._pieces: list[Piece] = []
         end = log[-1]
@@ -126,7 +136,7 @@ class _Walk:
         seen: dict[tuple[int, _Track], tuple[int, int]] = {}
         while at is not None:
             index, track = at
-            step, point = divmod(index, len(self._score.points))
+            step, point = divmod(index, len(self._step.points))
             if (point, track) in seen:
                 first_step, first_piece = seen[point, track]
                 return tuple(self._pieces[first_piece:]), first_step - step
@@ -148,18 +158,18 @@ class _Walk:
                 return self._before(index, _Track.LOADER)
 
     def _back_on_host(self, index: int) -> _Place | None:
-        passed = self._log[index]
+        logged = self._log[index]
         kind, _, own_ns, launches = self._point(index)
         if kind in LAUNCHED:
             if launches is not None:
-                self._spend(index, Spent.MORE_LAUNCHES, passed.host_ns - launches.more_ns)
+                self._spend(index, Spent.MORE_LAUNCHES, logged.host_ns - launches.more_ns)
             return index, _Track.LAUNCHED
         if kind in (SYNC, COPY):
             spent = Spent.SYNC if kind == SYNC else Spent.COPY
-            self._spend(index, spent, passed.host_ns - own_ns)
-            if passed.device_before_ns > passed.issued_ns:
+            self._spend(index, spent, logged.host_ns - own_ns)
+            if logged.device_before_ns > logged.issued_ns:
                 return self._before(index, _Track.DEVICE)
-        if kind == LOADER and passed.loader_ns > passed.issued_ns:
+        if kind == LOADER and logged.loader_ns > logged.issued_ns:
             return index, _Track.LOADER
         return self._back_to_issue(index)
 
@@ -178,27 +188,27 @@ class _Walk:
         return index - 1, _Track.HOST
 
     def _back_on_device(self, index: int) -> _Place | None:
-        passed = self._log[index]
+        logged = self._log[index]
         kind, _, own_ns, launches = self._point(index)
         if kind == COPY:
             return index, _Track.HOST
-        gap_ns = self._score.gap_ns
+        gap_ns = self._step.gap_ns
         if launches is not None:
-            if passed.device_ns > passed.start_ns + own_ns:
+            if logged.device_ns > logged.start_ns + own_ns:
                 # The last launch came late: nothing before it held it back.
-                self._spend(index, Spent.KERNEL, passed.device_ns - launches.last_ns)
-                self._spend(index, Spent.LATENCY, passed.host_ns)
+                self._spend(index, Spent.KERNEL, logged.device_ns - launches.last_ns)
+                self._spend(index, Spent.LATENCY, logged.host_ns)
                 return index, _Track.HOST
             gap_ns = launches.gap_ns
             gaps_fraction = (launches.count - 1) * gap_ns / own_ns if own_ns > 0 else 0.0
-            within_ns = max(0.0, self._now_ns - passed.start_ns)
+            within_ns = max(0.0, self._now_ns - logged.start_ns)
             self._spend(index, Spent.GAP, self._now_ns - gaps_fraction * within_ns)
-        self._spend(index, Spent.KERNEL, passed.start_ns)
-        if passed.start_ns > passed.device_before_ns + gap_ns:
-            issued_ns = passed.host_ns if launches is None else passed.host_ns - launches.more_ns
+        self._spend(index, Spent.KERNEL, logged.start_ns)
+        if logged.start_ns > logged.device_before_ns + gap_ns:
+            issued_ns = logged.host_ns if launches is None else logged.host_ns - launches.more_ns
             self._spend(index, Spent.LATENCY, issued_ns)
             return index, _Track.LAUNCHED
-        self._spend(index, Spent.GAP, passed.device_before_ns)
+        self._spend(index, Spent.GAP, logged.device_before_ns)
         return self._before(index, _Track.DEVICE)
 
     def _before(self, index: int, track: _Track) -> _Place | None:
@@ -210,12 +220,12 @@ class _Walk:
                 return index, track
         return None
 
-    def _point(self, index: int) -> Point:
-        return self._score.points[index % len(self._score.points)]
+    def _point(self, index: int) -> Point[float]:
+        return self._step.points[index % len(self._step.points)]
 
     def _spend(self, index: int, spent: Spent, since_ns: float) -> None:
         """Go back to ``since_ns``."""
         if self._now_ns > since_ns:
-            point = index % len(self._score.points)
+            point = index % len(self._step.points)
             self._pieces.append(Piece(point, spent, self._now_ns - since_ns))
             self._now_ns = since_ns

@@ -20,13 +20,11 @@ from breakeven.cost import (
 )
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
-from breakeven.simulate.bound import Bound
-from breakeven.simulate.cost_model import CostModel
 from breakeven.simulate.multi_gpu_table import MultiGpuTable, Strategy, load_multi_gpu_table
 from breakeven.simulate.phases import PhaseTimes, phase_times
 from breakeven.simulate.predict import StepPrediction, predict_steps
-from breakeven.simulate.program import build_program
-from breakeven.simulate.scenario import Z_90
+from breakeven.simulate.program import CostModel, build_program
+from breakeven.simulate.scenario import Z_90, Bound
 from breakeven.simulate.sizes import ModelSize, model_size
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepTrace

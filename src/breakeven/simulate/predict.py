@@ -10,12 +10,9 @@ import msgspec
 from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
-from breakeven.simulate.bound import Bound
-from breakeven.simulate.cost_model import CostModel
-from breakeven.simulate.plan import Array
-from breakeven.simulate.prices import per_batch_ns
-from breakeven.simulate.program import build_program
-from breakeven.simulate.scenario import FAST, SLOW, TYPICAL, WITHOUT_EACH
+from breakeven.simulate.cost_table import Array, per_batch_ns
+from breakeven.simulate.program import CostModel, build_program
+from breakeven.simulate.scenario import FAST, SLOW, TYPICAL, WITHOUT_EACH, Bound
 from breakeven.simulate.timelines import simulate
 from breakeven.timing import Estimate, Source
 from breakeven.trace import HostWork, StepTrace

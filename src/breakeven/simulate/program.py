@@ -1,30 +1,111 @@
-"""A step whose operators were lowered to kernels, ready to be simulated on any device."""
+"""A step whose operators were lowered to kernels, ready for any device, and changes of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Protocol
 
-from breakeven.cost import Kernel, Lowering, shipped_costs
+import msgspec
+
+from breakeven.cost import HostPart, Kernel, KernelTimes, LaunchCosts, Lowering, shipped_costs
+from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
-from breakeven.simulate.cost_model import CostModel
-from breakeven.simulate.edit import Edit
-from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Settings, StepTrace, Sync
+from breakeven.trace import Event, Op, RunFacts, Settings, StepTrace
 
 
-class EventKind(IntEnum):
-    """How an event acts on the two timelines."""
+class CostModel(Protocol):
+    """Costs of operators, kernels, launches and copies. ``breakeven.cost.StepCosts`` is one."""
 
-    DEVICE_OP = 0
-    HOST_OP = 1
-    BLOCKING_COPY = 2
-    QUEUED_COPY = 3
-    SYNC = 4
-    HOST_WORK = 5
-    LOADER_WAIT = 6
-    GRAPH_LAUNCH = 7
-    REPLAYED_OP = 8
-    REPLAYED_COPY = 9
+    @property
+    def overlap_loss_fraction(self) -> float:
+        """Return the share of the time in which host and device both work that is lost."""
+        ...
+
+    def lower(self, op: Op, settings: Settings) -> Lowering:
+        """Return the kernels of an operator."""
+        ...
+
+    def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
+        """Return the times of all kernels on all devices, as (kernel, device) arrays."""
+        ...
+
+    def launch_costs(self, device: DeviceSpec) -> LaunchCosts:
+        """Return what launches and syncs cost."""
+        ...
+
+    def copy_ns(self, num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
+        """Return the time of a copy between host and device."""
+        ...
+
+    def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
+        """Return the host's time to issue an operator, without its launches."""
+        ...
+
+    def host_op_parts(
+        self, op: Op, lowering: Lowering, host: HostSpec
+    ) -> tuple[tuple[HostPart, float], ...]:
+        """Return the same time by kind of work."""
+        ...
+
+    def dispatch_ns(self, host: HostSpec) -> float:
+        """Return the host's time per dispatch, outside of operators."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """A change of a step, by the positions of its events.
+
+    Args:
+        replaced: New events by the position of the one they take the place of; none to remove it.
+        settings: torch's switches after the change; None to leave them.
+    """
+
+    replaced: Mapping[int, tuple[Event, ...]] = field(default_factory=dict[int, tuple[Event, ...]])
+    settings: Settings | None = None
+
+    def event(self, index: int, event: Event) -> tuple[Event, ...]:
+        """Return what stands in the place of the event at ``index``."""
+        return self.replaced.get(index, (event,))
+
+    def apply(self, trace: StepTrace) -> StepTrace:
+        """Return the changed step."""
+        events = tuple(
+            kept for index, event in enumerate(trace.events) for kept in self.event(index, event)
+        )
+        settings = trace.settings if self.settings is None else self.settings
+        return msgspec.structs.replace(
+            trace, events=events, settings=settings, facts=self._moved_facts(trace)
+        )
+
+    def _moved_facts(self, trace: StepTrace) -> RunFacts:
+        """Return what is known of the run, with calls of models where their events are now."""
+        if not trace.facts.model_calls:
+            return trace.facts
+        lengths = (len(self.event(index, event)) for index, event in enumerate(trace.events))
+        starts = (0, *accumulate(lengths))
+        calls = tuple(
+            msgspec.structs.replace(
+                call,
+                first_event=starts[call.first_event],
+                num_events=starts[call.first_event + call.num_events] - starts[call.first_event],
+            )
+            for call in trace.facts.model_calls
+        )
+        return msgspec.structs.replace(trace.facts, model_calls=calls)
+
+    def then(self, other: Edit) -> Edit:
+        """Return both changes of the same step as one; where both replace an event, this one wins.
+
+        Args:
+            other: A change by positions of the same, unchanged step.
+        """
+        return Edit(
+            replaced={**other.replaced, **self.replaced},
+            settings=other.settings if self.settings is None else self.settings,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +121,6 @@ class Program:
     trace: StepTrace
     lowerings: tuple[Lowering | None, ...]
     costs: CostModel
-
-    @property
-    def kinds(self) -> tuple[EventKind, ...]:
-        """Return how each event acts; programs of equal kinds are simulated together."""
-        return tuple(map(_kind, self.trace.events))
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -116,21 +192,3 @@ def lowered(event: Event, settings: Settings, costs: CostModel) -> Lowering | No
     if isinstance(event, Op) and not event.is_on_host:
         return costs.lower(event, settings)
     return None
-
-
-def _kind(event: Event) -> EventKind:
-    match event:
-        case Op():
-            if event.is_replayed:
-                return EventKind.REPLAYED_OP
-            return EventKind.HOST_OP if event.is_on_host else EventKind.DEVICE_OP
-        case Copy():
-            if event.is_replayed:
-                return EventKind.REPLAYED_COPY
-            return EventKind.BLOCKING_COPY if event.is_blocking else EventKind.QUEUED_COPY
-        case Sync():
-            return EventKind.SYNC
-        case HostWork():
-            return EventKind.LOADER_WAIT if event.num_workers else EventKind.HOST_WORK
-        case GraphLaunch():
-            return EventKind.GRAPH_LAUNCH

@@ -7,32 +7,58 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from breakeven.simulate.score import (
+import numpy as np
+
+from breakeven.simulate.cost_table import CostTable
+from breakeven.simulate.priced_step import (
     COPY,
     KERNEL,
     LAUNCHED,
     LOADER,
+    ON_DEVICE,
     RUN_IN_ORDER,
     SYNC,
+    Number,
     Point,
-    Score,
+    PricedStep,
+    price,
 )
+from breakeven.simulate.scenario import Scenario
 
 # Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
 # what is commonly observed. It matters only where more than that are issued without a wait.
 LAUNCH_QUEUE_DEPTH = 1024
 
-MIN_STEPS = 3
-MAX_STEPS = 40
-SETTLED_FRACTION = 1e-6
+_MIN_STEPS = 3
+_MAX_STEPS = 40
+_SETTLED_FRACTION = 1e-6
 
 NO_WAIT, UNLOGGED = -1, -2
 
 
-class Passed(NamedTuple):
+def settled_period(advance: Callable[[], Number]) -> Number:
+    """Repeat a step until its period no longer changes, and return the period.
+
+    Args:
+        advance: Lets one step go by, and returns when host and device were through with it.
+    """
+    end_ns = advance()
+    period_ns = end_ns
+    for num_steps in range(2, _MAX_STEPS + 1):
+        before_ns, before_period_ns = end_ns, period_ns
+        end_ns = advance()
+        period_ns = end_ns - before_ns
+        change_ns = abs(period_ns - before_period_ns)
+        if num_steps >= _MIN_STEPS and np.all(change_ns <= _SETTLED_FRACTION * period_ns):
+            break
+    return period_ns
+
+
+class LoggedPoint(NamedTuple):
     """What a replay saw at one point; times since the start of the replay.
 
     Args:
@@ -63,49 +89,35 @@ class Replay:
     """Repeats a step.
 
     Args:
-        score: The step.
+        step: The step.
         queue_depth: Launches that may wait.
     """
 
-    def __init__(self, score: Score, queue_depth: int = LAUNCH_QUEUE_DEPTH) -> None:
-        self._score = score
+    def __init__(self, step: PricedStep[float], queue_depth: int = LAUNCH_QUEUE_DEPTH) -> None:
+        self._step = step
         # A queue that holds a whole step never starves the device while the host waits for room,
         # and what was launched before a wait has left it.
         self._may_fill = (
-            score.num_launches > queue_depth and _most_unawaited(score.points) > queue_depth
+            step.num_launches > queue_depth and _most_unawaited(step.points) > queue_depth
         )
         self._room = queue_depth
         self._queue: deque[tuple[int, float, int]] = deque()
         self.host_ns = 0.0
         self.device_ns = 0.0
         self.loader_ns = 0.0
-        self._log: list[Passed] | None = None
-
-    @property
-    def end_ns(self) -> float:
-        """Return when host and device were through with what went by so far."""
-        return max(self.host_ns, self.device_ns)
+        self._log: list[LoggedPoint] | None = None
 
     def settle(self) -> float:
         """Repeat the step until its period no longer changes, and return the period."""
-        end = period = 0.0
-        for num_steps in range(1, MAX_STEPS + 1):
-            self.advance()
-            before, before_period = end, period
-            end = self.end_ns
-            period = end - before
-            change = abs(period - before_period)
-            if num_steps >= MIN_STEPS and change <= SETTLED_FRACTION * period:
-                break
-        return period
+        return settled_period(self.advance)
 
-    def advance(self) -> None:
-        """Let one step go by."""
-        host, device, loader = self.host_ns + self._score.lead_ns, self.device_ns, self.loader_ns
-        latency_ns, gap_ns = self._score.latency_ns, self._score.gap_ns
+    def advance(self) -> float:
+        """Let one step go by; return when host and device were through with it."""
+        host, device, loader = self.host_ns + self._step.lead_ns, self.device_ns, self.loader_ns
+        latency_ns, gap_ns = self._step.latency_ns, self._step.gap_ns
         may_fill, queue, log = self._may_fill, self._queue, self._log
         room, blocker, start = self._room, NO_WAIT, 0.0
-        for kind, before_ns, own_ns, launches in self._score.points:
+        for kind, before_ns, own_ns, launches in self._step.points:
             host_before, device_before, loader_before = host, device, loader
             host += before_ns
             issued = host
@@ -149,15 +161,16 @@ class Replay:
                     queue.append((launches.count, device - launches.last_ns, entry))
             if log is not None:
                 log.append(
-                    Passed(
+                    LoggedPoint(
                         host_before, issued, host, device_before, start, device,
                         loader_before, loader, blocker,
                     )
                 )  # fmt: skip
                 blocker = NO_WAIT
         self.host_ns, self.device_ns, self.loader_ns, self._room = host, device, loader, room
+        return host if host > device else device
 
-    def logged(self, num_steps: int) -> list[Passed]:
+    def logged(self, num_steps: int) -> list[LoggedPoint]:
         """Let steps go by, and return what happened at each of their points."""
         self._log = []
         for _ in range(num_steps):
@@ -166,7 +179,7 @@ class Replay:
         return log
 
 
-def _most_unawaited(points: Sequence[Point]) -> float:
+def _most_unawaited(points: Sequence[Point[float]]) -> float:
     """Return the most launches that the host may issue from one wait for the device to the next.
 
     Steps follow each other, so those after the last wait of one add to those before the first of
@@ -179,3 +192,75 @@ def _most_unawaited(points: Sequence[Point]) -> float:
         elif kind in LAUNCHED:
             runs[-1] += 1 if launches is None else launches.count
     return max(*runs, runs[0] + runs[-1]) if len(runs) > 1 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What one event does on one of the timelines.
+
+    Args:
+        event: Position of the event in the trace.
+        is_on_device: On which of the two.
+        start_ns: Since the start of the step on the host.
+        end_ns: End; on the host it includes waiting for the device.
+    """
+
+    event: int
+    is_on_device: bool
+    start_ns: float
+    end_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One step in steady state.
+
+    Args:
+        step_ns: From one step to the next.
+        host_busy_ns: The host's own work within it.
+        device_busy_ns: Kernels and copies within it.
+        spans: What happens when, in the order of the events.
+    """
+
+    step_ns: float
+    host_busy_ns: float
+    device_busy_ns: float
+    spans: tuple[Span, ...]
+
+
+def timeline_of(
+    table: CostTable, scenario: Scenario, *, queue_depth: int = LAUNCH_QUEUE_DEPTH
+) -> Timeline:
+    """Return one step of a cost table in detail."""
+    step = price(table, scenario, is_merged=False)
+    replay = Replay(step, queue_depth)
+    period_ns = replay.settle()
+    start_ns = replay.host_ns
+    log = replay.logged(1)
+    spans: list[Span] = []
+    for row, point, logged in zip(step.rows.tolist(), step.points, log, strict=True):
+        event = int(table.rows.event[row])
+        if logged.host_ns > logged.host_before_ns:
+            spans.append(
+                Span(
+                    event=event,
+                    is_on_device=False,
+                    start_ns=logged.host_before_ns - start_ns,
+                    end_ns=logged.host_ns - start_ns,
+                )
+            )
+        if point[0] in ON_DEVICE:
+            spans.append(
+                Span(
+                    event=event,
+                    is_on_device=True,
+                    start_ns=logged.start_ns - start_ns,
+                    end_ns=logged.device_ns - start_ns,
+                )
+            )
+    return Timeline(
+        step_ns=step.step_ns(period_ns),
+        host_busy_ns=step.host_ns,
+        device_busy_ns=step.device_ns,
+        spans=tuple(spans),
+    )

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-from breakeven.simulate.bound import Bound
+from enum import StrEnum
 
 # Two-sided 90 % of a normal distribution.
 Z_90 = 1.6449
+
+
+class Bound(StrEnum):
+    """What a step's time goes down with: the resource whose removal shortens it the most.
+
+    ``launch`` is the host's issuing of device operators, ``compute`` and ``memory`` are kernels by
+    what limits them, ``transfer`` the copies between host and device, ``sync`` the host's waiting
+    for values and explicit syncs. ``host-optimizer`` is what the CPU computes in the optimizer
+    phase, ``host-data`` all else that the CPU does for the step: loading, the script's own Python
+    and operators that stay on the host.
+    """
+
+    LAUNCH = "launch"
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    TRANSFER = "transfer"
+    SYNC = "sync"
+    HOST_DATA = "host-data"
+    HOST_OPTIMIZER = "host-optimizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.simulate.plan import Array, Plan, Point, PointKind
-from breakeven.simulate.planner import build_plan
-from breakeven.simulate.program import EventKind, Program
-from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, MAX_STEPS, MIN_STEPS, SETTLED_FRACTION
+from breakeven.simulate.cost_table import Array, RowKind, cost_table, row_kind
+from breakeven.simulate.priced_step import (
+    COPY,
+    HOST,
+    KERNEL,
+    LOADER,
+    RUN_IN_ORDER,
+    SYNC,
+    Launches,
+    PricedStep,
+    price_all,
+)
+from breakeven.simulate.program import Program
+from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Timeline, settled_period, timeline_of
 from breakeven.simulate.scenario import TYPICAL, Scenario
-from breakeven.simulate.spans import Timeline, timeline_of
-from breakeven.simulate.tape import record
 
 # Arrays of one chunk of devices stay within some 100 MB.
 _MAX_ELEMENTS = 4_000_000
@@ -47,8 +55,8 @@ class Timelines:
 
     def timeline(self, program: int = 0, device: int = 0, scenario: int = 0) -> Timeline:
         """Return one configuration in detail; it is simulated again for that."""
-        tape = record(self.programs[program], self.devices[device], self.host)
-        return timeline_of(tape, self.scenarios[scenario], queue_depth=self.queue_depth)
+        table = cost_table((self.programs[program],), (self.devices[device],), self.host)
+        return timeline_of(table, self.scenarios[scenario], queue_depth=self.queue_depth)
 
 
 def simulate(
@@ -82,9 +90,9 @@ def simulate(
         raise ValueError("simulate needs at least one program, device and scenario")
     shape = (len(programs), len(devices), len(scenarios))
     step, host_busy, device_busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    groups: dict[tuple[EventKind, ...], list[int]] = {}
+    groups: dict[tuple[RowKind, ...], list[int]] = {}
     for index, program in enumerate(programs):
-        groups.setdefault(program.kinds, []).append(index)
+        groups.setdefault(tuple(map(row_kind, program.trace.events)), []).append(index)
     for members in groups.values():
         group = [programs[index] for index in members]
         num_slots = max(len(p.kernels) + len(p.trace.events) for p in group)
@@ -92,11 +100,11 @@ def simulate(
         chunk = max(1, _MAX_ELEMENTS // max(1, per_device))
         for first in range(0, len(devices), chunk):
             some = slice(first, first + chunk)
-            plan = build_plan(group, devices[some], host, scenarios)
-            period = _Run(plan, queue_depth).settle()
-            step[members, some] = _with_overlap_loss(period, plan, group[0])
-            host_busy[members, some] = plan.host_ns
-            device_busy[members, some] = plan.device_ns
+            priced = price_all(cost_table(group, devices[some], host), scenarios)
+            period = settled_period(_Run(priced, queue_depth).advance)
+            step[members, some] = priced.step_ns(period)
+            host_busy[members, some] = priced.host_ns
+            device_busy[members, some] = priced.device_ns
     return Timelines(
         step_ns=step,
         host_busy_ns=host_busy,
@@ -109,94 +117,67 @@ def simulate(
     )
 
 
-def _with_overlap_loss(period: Array, plan: Plan, program: Program) -> Array:
-    """Return the time of a step, given its period if neither timeline slowed the other down."""
-    both_ns = np.maximum(plan.host_ns + plan.device_ns - period, 0.0)
-    return period + program.costs.overlap_loss_fraction * both_ns
-
-
-@dataclass(slots=True)
 class _Run:
     """The state of the timelines while steps go by."""
 
-    plan: Plan
-    queue_depth: int
-    host: Array = field(init=False)
-    device: Array = field(init=False)
-    loader: Array = field(init=False)
-    _queue: deque[tuple[int, Array]] = field(init=False)
-    _num_queued: int = field(init=False, default=0)
-    _may_fill: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.host = np.zeros_like(self.plan.host_ns)
-        self.device = np.zeros_like(self.host)
-        self.loader = np.zeros_like(self.host)
-        self._queue = deque()
+    def __init__(self, step: PricedStep[Array], queue_depth: int) -> None:
+        self._step = step
+        self._queue_depth = queue_depth
+        self._host, self._device, self._loader = (np.zeros_like(step.host_ns) for _ in range(3))
         # A queue that holds a whole step never starves the device while the host waits for room.
-        launches = sum(point.launches for point in self.plan.points)
-        self._may_fill = launches > self.queue_depth
+        self._may_fill = step.num_launches > queue_depth
+        self._queue: deque[tuple[int, Array]] = deque()
+        self._num_queued = 0
 
-    def settle(self) -> Array:
-        """Repeat the step until its period no longer changes, and return the period."""
-        end = np.zeros_like(self.host)
-        period = end
-        for num_steps in range(1, MAX_STEPS + 1):
-            self.advance()
-            before, before_period = end, period
-            end = np.maximum(self.host, self.device)
-            period = end - before
-            if num_steps >= MIN_STEPS:
-                change = np.abs(period - before_period)
-                if (change <= SETTLED_FRACTION * period).all():
-                    break
-        return period
+    def advance(self) -> Array:
+        """Let one step go by; return when host and device were through with it."""
+        step, host, device, loader = self._step, self._host, self._device, self._loader
+        host += step.lead_ns
+        for kind, before_ns, own_ns, launches in step.points:
+            host += before_ns
+            if kind in RUN_IN_ORDER:
+                is_queued = self._may_fill and kind == KERNEL
+                if is_queued:
+                    self._wait_for_room(1)
+                device += step.gap_ns
+                np.maximum(device, host + step.latency_ns, out=device)
+                if is_queued:
+                    self._queue.append((1, device.copy()))
+                device += own_ns
+            elif launches is not None:
+                self._launch(launches, own_ns)
+            elif kind == SYNC:
+                np.maximum(host, device + step.sync_wait_ns, out=host)
+                host += own_ns
+            elif kind == COPY:
+                np.maximum(host, device + step.copy_wait_ns, out=host)
+                host += own_ns
+                np.maximum(device, host + step.copy_wait_ns, out=device)
+            elif kind == LOADER:
+                loader += own_ns
+                np.maximum(host, loader, out=host)
+            else:
+                assert kind == HOST
+        return np.maximum(host, device)
 
-    def advance(self) -> None:
-        """Let one step go by."""
-        for point in self.plan.points:
-            self._pass(point)
-
-    def _pass(self, point: Point) -> None:
-        """Let one point go by."""
-        self.host += point.host_ns
-        match point.kind:
-            case PointKind.KERNEL | PointKind.QUEUED_COPY:
-                self._launch(point)
-            case PointKind.BLOCKING_COPY:
-                np.maximum(self.host, self.device + point.wait_ns, out=self.host)
-                self.host += point.device_ns
-                np.maximum(self.device, self.host + point.wait_ns, out=self.device)
-            case PointKind.SYNC:
-                np.maximum(self.host, self.device + point.wait_ns, out=self.host)
-            case PointKind.LOADER:
-                self.loader += point.device_ns
-                np.maximum(self.host, self.loader, out=self.host)
-            case PointKind.HOST:
-                pass
-
-    def _launch(self, point: Point) -> None:
+    def _launch(self, launches: Launches[Array], own_ns: Array) -> None:
         # What a graph replays takes no place in the queue.
-        if self._may_fill and point.launches:
-            self._wait_for_room(point.launches)
-        self.device += point.gap_ns
-        np.maximum(self.device, self.host + point.latency_ns, out=self.device)
-        if self._may_fill and point.launches == 1:
-            self._queue.append((1, self.device.copy()))
-        self.device += point.device_ns
-        if point.more_launches_ns is not None:
-            assert point.tail_ns is not None
-            assert point.last_ns is not None
-            self.host += point.more_launches_ns
-            # Launches of equal kernels end with the first or the last of them as the bottleneck.
-            np.maximum(self.device, self.host + point.tail_ns, out=self.device)
-            if self._may_fill:
-                self._queue.append((point.launches, self.device - point.last_ns))
+        is_queued = self._may_fill and launches.count > 0
+        if is_queued:
+            self._wait_for_room(launches.count)
+        self._device += launches.gap_ns
+        np.maximum(self._device, self._host + launches.latency_ns, out=self._device)
+        self._device += own_ns
+        self._host += launches.more_ns
+        # Launches of equal kernels end with the first or the last of them as the bottleneck.
+        np.maximum(self._device, self._host + launches.tail_ns, out=self._device)
+        if is_queued:
+            self._queue.append((launches.count, self._device - launches.last_ns))
 
-    def _wait_for_room(self, launches: int) -> None:
+    def _wait_for_room(self, count: int) -> None:
         """Make the host wait until the queue has room; an entry leaves it when it starts."""
-        self._num_queued += launches
-        while self._num_queued > self.queue_depth and self._queue:
+        self._num_queued += count
+        while self._num_queued > self._queue_depth and self._queue:
             count, start = self._queue.popleft()
             self._num_queued -= count
-            np.maximum(self.host, start, out=self.host)
+            np.maximum(self._host, start, out=self._host)

@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.simulate.attribute import attribution_of
-from breakeven.simulate.attribution import Attribution
+from breakeven.simulate.attribution import Attribution, attribution_of
+from breakeven.simulate.cost_table import CostTable, Lowered, Mask, cost_table
 from breakeven.simulate.critical_path import CriticalPath, critical_path
-from breakeven.simulate.edit import Edit
-from breakeven.simulate.program import Program, lowered
-from breakeven.simulate.replay import Replay
+from breakeven.simulate.priced_step import Perturbation, PricedStep, price
+from breakeven.simulate.program import Edit, Program, lowered
+from breakeven.simulate.replay import Replay, Timeline, timeline_of
 from breakeven.simulate.scenario import FAST, MIXED, SLOW, TYPICAL, Z_90, Scenario
-from breakeven.simulate.score import Score, Touched, price
-from breakeven.simulate.spans import Timeline, timeline_of
-from breakeven.simulate.tape import Lowered, Mask, Tape, record
 from breakeven.timing import Estimate, Source
 
 _CORNERS = (TYPICAL, FAST, SLOW, *MIXED)
@@ -56,13 +53,13 @@ class WhatIf:
 
     def __init__(self, program: Program, device: DeviceSpec, host: HostSpec) -> None:
         self._program = program
-        self._tape = record(program, device, host)
+        self._table = cost_table((program,), (device,), host)
         self._base_ns: dict[Scenario, float] = {}
 
     @cached_property
     def timeline(self) -> Timeline:
         """Return the typical step in detail."""
-        return timeline_of(self._tape, self.scenario)
+        return timeline_of(self._table, self.scenario)
 
     @cached_property
     def step(self) -> Estimate:
@@ -71,21 +68,21 @@ class WhatIf:
 
     def attribution(self) -> Attribution:
         """Return what the typical step is spent on."""
-        score, path = self._path
-        return attribution_of(self._program, self._tape, score, path, self.step.value_ns)
+        step, path = self._path
+        return attribution_of(self._program, self._table, step, path, self.step.value_ns)
 
     def critical_events(self) -> frozenset[tuple[int, bool]]:
         """Return the events on the critical path, each with whether it is so on the device."""
-        score, path = self._path
-        rows, events = score.rows, self._tape.rows.event
+        step, path = self._path
+        rows, events = step.rows, self._table.rows.event
         return frozenset(
             (int(events[rows[piece.point]]), piece.spent.is_on_device) for piece in path.pieces
         )
 
     @cached_property
-    def _path(self) -> tuple[Score, CriticalPath]:
-        score = price(self._tape, self.scenario, is_merged=False)
-        return score, critical_path(score)
+    def _path(self) -> tuple[PricedStep[float], CriticalPath]:
+        step = price(self._table, self.scenario, is_merged=False)
+        return step, critical_path(step)
 
     def fixed(self, edit: Edit | None, scenario: Scenario = TYPICAL) -> WhatIfResult:
         """Return the step after a change.
@@ -98,18 +95,18 @@ class WhatIf:
             edit: What changes of the step's events; None where nothing does.
             scenario: Circumstances after it; its deviations are not used.
         """
-        tape, is_gone, is_new = self._tape, None, None
+        table, is_gone, is_new = self._table, None, None
         if edit is not None:
-            tape, is_gone, is_new = self._tape.edited(self._replaced(edit))
-        fixed_ns = [_step_ns(tape, _moved(scenario, corner)) for corner in _CORNERS]
+            table, is_gone, is_new = self._table.edited(self._replaced(edit))
+        fixed_ns = [_step_ns(table, _moved(scenario, corner)) for corner in _CORNERS]
         base_ns = [self._unchanged_ns(corner) for corner in _CORNERS]
         gains = [_gain(base, fixed) for base, fixed in zip(base_ns, fixed_ns, strict=True)]
         if is_gone is not None and is_new is not None:
             for sign in (-1.0, 1.0):
                 apart = Scenario(deviation=sign * _APART)
-                base = _step_ns(self._tape, TYPICAL, _touched(is_gone, apart))
+                base = _step_ns(self._table, TYPICAL, _perturbation(is_gone, apart))
                 against = _moved(scenario, Scenario(deviation=-sign * _APART))
-                fixed = _step_ns(tape, _moved(scenario, TYPICAL), _touched(is_new, against))
+                fixed = _step_ns(table, _moved(scenario, TYPICAL), _perturbation(is_new, against))
                 gains.append(_gain(base, fixed))
         return WhatIfResult(
             fixed=_estimate(*fixed_ns[:3]),
@@ -120,7 +117,7 @@ class WhatIf:
 
     def _unchanged_ns(self, scenario: Scenario) -> float:
         if scenario not in self._base_ns:
-            self._base_ns[scenario] = _step_ns(self._tape, scenario)
+            self._base_ns[scenario] = _step_ns(self._table, scenario)
         return self._base_ns[scenario]
 
     def _replaced(self, edit: Edit) -> Mapping[int, tuple[Lowered, ...]]:
@@ -140,13 +137,15 @@ class WhatIf:
         return replaced
 
 
-def _step_ns(tape: Tape, scenario: Scenario, touched: Touched | None = None) -> float:
-    score = price(tape, scenario, touched=touched)
-    return score.step_ns(Replay(score).settle())
+def _step_ns(
+    table: CostTable, scenario: Scenario, perturbation: Perturbation | None = None
+) -> float:
+    step = price(table, scenario, perturbation=perturbation)
+    return step.step_ns(Replay(step).settle())
 
 
-def _touched(rows: Mask, scenario: Scenario) -> Touched | None:
-    return Touched(rows=rows, scenario=scenario) if rows.any() else None
+def _perturbation(rows: Mask, scenario: Scenario) -> Perturbation | None:
+    return Perturbation(rows=rows, scenario=scenario) if rows.any() else None
 
 
 def _moved(scenario: Scenario, corner: Scenario) -> Scenario:

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host, shipped_costs
 from breakeven.device import find_device
 from breakeven.simulate import Attribution, StepCause, TimePart, WhatIf, build_program
-from breakeven.simulate.attribute import whole_parts
+from breakeven.simulate.attribution import whole_parts
+from breakeven.simulate.cost_table import cost_table
 from breakeven.simulate.critical_path import Spent, critical_path
-from breakeven.simulate.score import price
-from breakeven.simulate.tape import record
+from breakeven.simulate.priced_step import price
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync, TensorSpec
 from factories.steps import GPU, HOST, MadeUpCosts, at, op
 
@@ -150,8 +150,8 @@ def test_a_full_queue_leads_to_the_launch_that_makes_room() -> None:
     # As in the timelines worked out by hand: 350 of the script, and a kernel of 100 before it.
     events = (op(100), op(100), op(100), op(100), HostWork(kind="script", duration_ns=350))
     program = build_program(StepTrace(events=events), costs=MadeUpCosts())
-    score = price(record(program, GPU, HOST), WhatIf.scenario, is_merged=False)
-    path = critical_path(score, queue_depth=2)
+    step = price(cost_table((program,), (GPU,), HOST), WhatIf.scenario, is_merged=False)
+    path = critical_path(step, queue_depth=2)
 
     spent = {
         kind: sum(piece.time_ns for piece in path.pieces if piece.spent is kind)

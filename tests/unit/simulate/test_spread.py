@@ -5,7 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from breakeven.simulate.spread import spread_in_step
+from breakeven.cost import KernelTimes
+from breakeven.simulate.priced_step import spread_in_step
+
+
+def spread_of(
+    time_ns: np.ndarray, log_sigma: np.ndarray, shared: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Return the spread of kernels on one device."""
+    times = KernelTimes(
+        time_ns=time_ns[:, None],
+        log_sigma=log_sigma[:, None],
+        shared_log_sigma=shared[:, None],
+        is_memory_bound=np.zeros((len(time_ns), 1), dtype=np.bool_),
+    )
+    return spread_in_step(times, counts)[:, 0]
 
 
 def drawn_sigma(
@@ -28,9 +42,7 @@ def test_spread_of_the_sum_is_that_of_drawn_errors(num_kernels: int) -> None:
     log_sigma = rng.uniform(0.15, 0.3, num_kernels)
     shared = log_sigma * 0.6
 
-    spread = spread_in_step(
-        time_ns[:, None], log_sigma[:, None], shared[:, None], [int(count) for count in counts]
-    )[:, 0]
+    spread = spread_of(time_ns, log_sigma, shared, counts)
 
     predicted = float((time_ns * counts * spread).sum() / (time_ns * counts).sum())
     assert predicted == pytest.approx(drawn_sigma(time_ns, log_sigma, shared, counts), rel=0.05)
@@ -40,12 +52,12 @@ def test_spread_of_the_sum_is_that_of_drawn_errors(num_kernels: int) -> None:
 
 def test_equal_kernels_do_not_average_out() -> None:
     one, two = (
-        spread_in_step(np.array([[5.0]]), np.array([[0.3]]), np.array([[0.1]]), [count])
+        spread_of(*(np.array([value]) for value in (5.0, 0.3, 0.1)), np.array([count])).item()
         for count in (1, 1000)
     )
     assert one == two == pytest.approx(0.3)
 
 
 def test_certain_kernels_stay_certain() -> None:
-    zeros = np.zeros((2, 1))
-    assert (spread_in_step(np.ones((2, 1)), zeros, zeros, [1, 1]) == 0.0).all()
+    zeros = np.zeros(2)
+    assert (spread_of(np.ones(2), zeros, zeros, np.array([1, 1])) == 0.0).all()

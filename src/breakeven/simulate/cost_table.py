@@ -1,0 +1,309 @@
+"""What the events of a step cost on devices and a host, before any scenario.
+
+A row stands for each point at which host and device meet, and for each event that keeps the host
+alone busy. What an edit does not touch keeps its rows. Arrays have one axis each for rows R,
+programs P of equal structure, and devices D, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from breakeven.cost import Kernel, KernelTimes, Lowering
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.simulate.program import CostModel, Program
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, Sync
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+Lowered = tuple[Event, Lowering | None]
+
+# What a sync reads back within its fixed cost: one number of the widest dtype but complex128.
+_VALUE_BYTES = 8
+
+
+class RowKind(IntEnum):
+    """What a row is; the first four keep the host alone busy."""
+
+    ISSUE = 0
+    HOST_DATA = 1
+    HOST_OPTIMIZER = 2
+    GRAPH_LAUNCH = 3
+    KERNEL = 4
+    QUEUED_COPY = 5
+    BLOCKING_COPY = 6
+    SYNC = 7
+    LOADER = 8
+    REPLAYED_KERNEL = 9
+    REPLAYED_COPY = 10
+
+
+_KERNELS = frozenset({RowKind.KERNEL, RowKind.REPLAYED_KERNEL})
+_COPIES = frozenset({RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY, RowKind.REPLAYED_COPY})
+_ON_DEVICES = _COPIES | {RowKind.SYNC, RowKind.LOADER}
+_LAUNCHED_ONCE = _COPIES | {RowKind.GRAPH_LAUNCH}
+
+
+def row_kind(event: Event) -> RowKind:
+    """Return the kind of an event's rows; of an operator of the device, that of its kernels."""
+    match event:
+        case Op() if event.is_on_host:
+            is_update = event.phase is Phase.OPTIMIZER
+            return RowKind.HOST_OPTIMIZER if is_update else RowKind.HOST_DATA
+        case Op():
+            return RowKind.REPLAYED_KERNEL if event.is_replayed else RowKind.KERNEL
+        case Copy() if event.is_replayed:
+            return RowKind.REPLAYED_COPY
+        case Copy():
+            return RowKind.BLOCKING_COPY if event.is_blocking else RowKind.QUEUED_COPY
+        case Sync():
+            return RowKind.SYNC
+        case HostWork():
+            return RowKind.LOADER if event.num_workers else RowKind.HOST_DATA
+        case GraphLaunch():
+            return RowKind.GRAPH_LAUNCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Columns of a cost table.
+
+    Args:
+        event: Position of the event in the trace: (R).
+        kind: A `RowKind`: (R).
+        host_ns: The host's own time, launches apart: (R, P).
+        device_ns: The time of a copy, of what a sync reads, or of a batch of a loader: (R, P, D).
+        kernel: Row of the kernel in `KernelTable`; -1 where there is none: (R, P).
+        launches: Launches of the row: (R, P).
+    """
+
+    event: Indices
+    kind: Indices
+    host_ns: Array
+    device_ns: Array
+    kernel: Indices
+    launches: Indices
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def take(self, order: Indices) -> Rows:
+        """Return the rows at these positions."""
+        return Rows(**{f.name: getattr(self, f.name)[order] for f in fields(self)})
+
+    def then(self, others: Rows) -> Rows:
+        """Return these rows and the others."""
+        return Rows(
+            **{
+                f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name)))
+                for f in fields(self)
+            }
+        )
+
+
+class KernelTable:
+    """The different kernels of a cost table and of its edits, each timed once."""
+
+    def __init__(self, costs: CostModel, devices: Sequence[DeviceSpec]) -> None:
+        self.costs = costs
+        self.devices = tuple(devices)
+        self._rows: dict[Kernel, int] = {}
+        self._timed: KernelTimes | None = None
+        self._num_timed = 0
+
+    def row(self, kernel: Kernel) -> int:
+        """Return the row of a kernel."""
+        return self._rows.setdefault(kernel, len(self._rows))
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Return the kernels by row."""
+        return tuple(self._rows)
+
+    def times(self, rows: Indices) -> KernelTimes:
+        """Return the times of the kernels in these rows."""
+        new = self.kernels[self._num_timed :]
+        if new or self._timed is None:
+            times = self.costs.kernel_times(new, self.devices)
+            self._timed = times if self._timed is None else self._timed.then(times)
+            self._num_timed += len(new)
+        return self._timed.take(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostTable:
+    """Programs of equal structure on devices.
+
+    Args:
+        rows: The step, in the order in which the host goes through it.
+        num_events: Events of the step.
+        host: What issues the work.
+        kernels: Kernels, with the devices and the cost model.
+    """
+
+    rows: Rows
+    num_events: int
+    host: HostSpec
+    kernels: KernelTable
+
+    def edited(self, replaced: Mapping[int, Sequence[Lowered]]) -> tuple[CostTable, Mask, Mask]:
+        """Return the table of a changed step, with what it changes.
+
+        Args:
+            replaced: What stands in the place of events of the only program, by position.
+
+        Returns:
+            The table, which of the rows of this one are gone, and which of its rows are new.
+        """
+        growth = np.zeros(self.num_events, dtype=np.intp)
+        is_replaced = np.zeros(self.num_events, dtype=np.bool_)
+        for index, lowered in replaced.items():
+            growth[index] = len(lowered) - 1
+            is_replaced[index] = True
+        position = np.arange(self.num_events) + np.cumsum(growth) - growth
+        is_gone = is_replaced[self.rows.event]
+        kept = self.rows.take(np.flatnonzero(~is_gone))
+        kept = replace(kept, event=position[kept.event])
+        numbered = [
+            (int(position[index]) + offset, (lowered,))
+            for index, some in replaced.items()
+            for offset, lowered in enumerate(some)
+        ]
+        new = _rows(numbered, 1, self.host, self.kernels)
+        order = np.argsort(np.concatenate((kept.event, new.event)), kind="stable")
+        table = replace(
+            self,
+            rows=kept.then(new).take(order),
+            num_events=self.num_events + int(growth.sum()),
+        )
+        return table, is_gone, order >= len(kept)
+
+
+def cost_table(
+    programs: Sequence[Program], devices: Sequence[DeviceSpec], host: HostSpec
+) -> CostTable:
+    """Return the costs of programs whose events are of the same kinds, one by one.
+
+    Args:
+        programs: Steps.
+        devices: What runs them.
+        host: What issues the work.
+    """
+    kernels = KernelTable(programs[0].costs, devices)
+    lowered = (zip(p.trace.events, p.lowerings, strict=True) for p in programs)
+    numbered = list(enumerate(zip(*lowered, strict=True)))
+    rows = _rows(numbered, len(programs), host, kernels)
+    return CostTable(rows=rows, num_events=len(numbered), host=host, kernels=kernels)
+
+
+def _rows(
+    numbered: Sequence[tuple[int, tuple[Lowered, ...]]],
+    num_programs: int,
+    host: HostSpec,
+    kernels: KernelTable,
+) -> Rows:
+    """Return the rows of numbered events, of each of which every program has its own."""
+    costs, devices = kernels.costs, kernels.devices
+    none, once, absent = ((value,) * num_programs for value in (0, 1, -1))
+    # Event, kind, host, kernel, launches.
+    found: list[tuple[int, int, Sequence[float], Sequence[int], Sequence[int]]] = []
+    on_devices: dict[int, list[list[float]]] = {}
+    # Programs at several batch sizes share most of their operators.
+    issue_ns: dict[int, float] = {}
+    for index, lowered in numbered:
+        kind = row_kind(lowered[0][0])
+        if kind is RowKind.KERNEL:
+            for event, lowering in lowered:
+                assert isinstance(event, Op)
+                assert lowering is not None
+                if id(event) not in issue_ns:
+                    issue_ns[id(event)] = costs.host_op_ns(event, lowering, host)
+            host_ns = [issue_ns[id(event)] for event, _ in lowered]
+            found.append((index, RowKind.ISSUE, host_ns, absent, none))
+        if kind in _KERNELS:
+            runs = [() if lowering is None else lowering.kernels for _, lowering in lowered]
+            for slot in range(max(map(len, runs))):
+                own = [run[slot] if slot < len(run) else None for run in runs]
+                rows = [-1 if kernel is None else kernels.row(kernel) for kernel in own]
+                launches = [0 if kernel is None else kernel.launches for kernel in own]
+                found.append((index, kind, none, rows, launches))
+            continue
+        if kind in _ON_DEVICES:
+            on_devices[len(found)] = [
+                [_device_ns(event, device, costs) for device in devices] for event, _ in lowered
+            ]
+        host_ns = [_host_ns(event, host) for event, _ in lowered]
+        found.append((index, kind, host_ns, absent, once if kind in _LAUNCHED_ONCE else none))
+    columns = zip(*found, strict=True) if found else [()] * 5
+    event, kinds, host_column, kernel, launch_column = columns
+    shape = (len(found), num_programs)
+    device_ns = np.zeros((*shape, len(devices)))
+    if on_devices:
+        device_ns[list(on_devices)] = list(on_devices.values())
+    return Rows(
+        event=np.array(event, dtype=np.intp),
+        kind=np.array(kinds, dtype=np.intp),
+        host_ns=np.array(host_column, dtype=np.float64).reshape(shape),
+        device_ns=device_ns,
+        kernel=np.array(kernel, dtype=np.intp).reshape(shape),
+        launches=np.array(launch_column, dtype=np.intp).reshape(shape),
+    )
+
+
+def _host_ns(event: Event, host: HostSpec) -> float:
+    """Return the host's own time; of what the CPU computes itself, as it was recorded."""
+    match event:
+        case Op():
+            return event.host_ns
+        case HostWork():
+            return 0.0 if event.num_workers else event.duration_ns
+        case Copy():
+            return 0.0 if event.is_replayed else host.op_ns
+        case Sync() | GraphLaunch():
+            return 0.0
+
+
+def _device_ns(event: Event, device: DeviceSpec, costs: CostModel) -> float:
+    match event:
+        case Copy():
+            return _moved_ns(event, device, costs)
+        case Sync():
+            return _read_ns(event, device, costs)
+        case HostWork():
+            return per_batch_ns(event)
+        case Op() | GraphLaunch():
+            raise AssertionError(event)
+
+
+def _moved_ns(copy: Copy, device: DeviceSpec, costs: CostModel) -> float:
+    """Return the time of a copy on the device.
+
+    The fixed part of a copy's cost is the call and the host's wait for it. A queued copy has
+    neither: it is launched like a kernel and keeps the device busy while its bytes move.
+    """
+    time_ns = costs.copy_ns(copy.num_bytes, device=device, is_pinned=copy.is_pinned)
+    if not copy.is_blocking:
+        time_ns -= costs.copy_ns(1, device=device, is_pinned=copy.is_pinned)
+    return max(0.0, time_ns)
+
+
+def _read_ns(sync: Sync, device: DeviceSpec, costs: CostModel) -> float:
+    """Return the time of what a sync reads beyond one value, which its fixed cost covers."""
+    if sync.num_bytes <= _VALUE_BYTES:
+        return 0.0
+    one_ns, all_ns = (
+        costs.copy_ns(size, device=device, is_pinned=False)
+        for size in (_VALUE_BYTES, sync.num_bytes)
+    )
+    return max(0.0, all_ns - one_ns)
+
+
+def per_batch_ns(work: HostWork) -> float:
+    """Return the time in which the workers of a loader finish one batch."""
+    return work.duration_ns / work.num_workers
