@@ -23,7 +23,8 @@ from breakeven.capture import (
     alternate,
     find_target,
 )
-from breakeven.capture.process.spawning_launcher import SpawningLauncher
+from breakeven.capture.process.fork_server import ForkServer
+from breakeven.capture.process.spawned_processes import SpawnedProcesses
 from breakeven.timing import TurnKind
 
 LOOP = """
@@ -55,7 +56,8 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
         if request.param:
             patch.setenv("BREAKEVEN_SPAWN", "1")
         with Launcher() as started:
-            assert type(started) is (SpawningLauncher if request.param else Launcher)
+            kind = SpawnedProcesses if request.param else ForkServer
+            assert type(started._processes) is kind
             yield started
 
 
@@ -229,7 +231,7 @@ def test_server_is_gone_when_the_launcher_is_left(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("BREAKEVEN_SPAWN", raising=False)
     with Launcher() as launcher:
         version = launcher.ready().torch_version
-        process = launcher._server.pid
+        process = launcher._processes.process.pid
     assert version.startswith("2.")
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)

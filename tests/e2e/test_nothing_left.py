@@ -78,7 +78,7 @@ def test_where_the_server_is_killed_its_run_ends(tag: str) -> None:
         request = replace(request_for(HELPERS), budget_s=20.0)
 
         def kill_server(told: str) -> None:
-            launcher._server.kill()
+            launcher._processes.process.kill()
 
         # Its forked workers keep open what the server has answered on.
         with pytest.raises(BreakevenError, match="has died"):

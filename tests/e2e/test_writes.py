@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from check_process import SCRIPTS, CheckRun
 
-from breakeven.capture.keep import Keep
 from breakeven.capture.protect.scratch import Scratch
+from breakeven.capture.requests import Keep
 from breakeven.trace import WriteProtection
 
 WANTED = "BREAKEVEN_WRITE_PROTECTION"

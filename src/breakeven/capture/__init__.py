@@ -5,31 +5,31 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.capture.keep import KEEP_NOTHING as KEEP_NOTHING
-from breakeven.capture.keep import Keep as Keep
-from breakeven.capture.process.end_request import EndRequest as EndRequest
-from breakeven.capture.process.end_request import become_script as become_script
-from breakeven.capture.process.end_request import settings_text as settings_text
+from breakeven.capture.answers import Answer as Answer
+from breakeven.capture.answers import FailureKind as FailureKind
+from breakeven.capture.answers import HostRun as HostRun
+from breakeven.capture.answers import LoaderUse as LoaderUse
+from breakeven.capture.answers import NumbersRun as NumbersRun
+from breakeven.capture.answers import OwnProcesses as OwnProcesses
+from breakeven.capture.answers import PlainRun as PlainRun
+from breakeven.capture.answers import ProbeRun as ProbeRun
+from breakeven.capture.answers import RunFailure as RunFailure
+from breakeven.capture.answers import SourceFile as SourceFile
+from breakeven.capture.answers import ThreadTrial as ThreadTrial
+from breakeven.capture.answers import TracedRun as TracedRun
 from breakeven.capture.process.launcher import Launcher as Launcher
+from breakeven.capture.process.script_process import become_script as become_script
 from breakeven.capture.process.script_process import run_on_pretended_gpus as run_on_pretended_gpus
 from breakeven.capture.process.script_process import run_script as run_script
-from breakeven.capture.protocol import Answer as Answer
-from breakeven.capture.protocol import FailureKind as FailureKind
-from breakeven.capture.protocol import HostRun as HostRun
-from breakeven.capture.protocol import LoaderUse as LoaderUse
-from breakeven.capture.protocol import NumbersRun as NumbersRun
-from breakeven.capture.protocol import OwnProcesses as OwnProcesses
-from breakeven.capture.protocol import PlainRun as PlainRun
-from breakeven.capture.protocol import ProbeRun as ProbeRun
-from breakeven.capture.protocol import RunFailure as RunFailure
-from breakeven.capture.protocol import RunRequest as RunRequest
-from breakeven.capture.protocol import SourceFile as SourceFile
-from breakeven.capture.protocol import Target as Target
-from breakeven.capture.protocol import TargetKind as TargetKind
-from breakeven.capture.protocol import ThreadTrial as ThreadTrial
-from breakeven.capture.protocol import TracedRun as TracedRun
+from breakeven.capture.process.script_process import settings_text as settings_text
+from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
+from breakeven.capture.requests import EndRequest as EndRequest
+from breakeven.capture.requests import Keep as Keep
+from breakeven.capture.requests import RunRequest as RunRequest
 from breakeven.capture.sessions.source_files import file_digest as file_digest
 from breakeven.capture.sessions.turns import alternate as alternate
+from breakeven.capture.target import Target as Target
+from breakeven.capture.target import TargetKind as TargetKind
 from breakeven.capture.target import find_target as find_target
 
 if TYPE_CHECKING:

@@ -5,11 +5,58 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from breakeven.capture.location import as_text
-from breakeven.capture.protocol import Target, TargetKind
 from breakeven.errors import ScriptError
+
+
+class TargetKind(StrEnum):
+    """How a target is started."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    FUNCTION = "function"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants checked.
+
+    Args:
+        kind: Script, module (``python -m``) or function.
+        raw_path: Absolute path of the file; for a module, its dotted name. File names and
+            arguments are bytes, which need not be UTF-8.
+        label: The target as the user wrote it, fit to be shown.
+        raw_name: ``sys.argv[0]`` of the script, which is its path as the user wrote it; empty for
+            the absolute one.
+        function: Name of the function; empty for scripts and modules.
+        raw_arguments: ``sys.argv[1:]`` of the script.
+    """
+
+    kind: TargetKind
+    raw_path: bytes
+    label: str
+    raw_name: bytes = b""
+    function: str = ""
+    raw_arguments: tuple[bytes, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Return the path as Python's own functions take it."""
+        return os.fsdecode(self.raw_path)
+
+    @property
+    def name(self) -> str:
+        """Return how the user wrote the path or the module."""
+        return os.fsdecode(self.raw_name or self.raw_path)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Return the arguments as ``sys.argv`` has them."""
+        return tuple(map(os.fsdecode, self.raw_arguments))
 
 
 def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = False) -> Target:

@@ -144,7 +144,7 @@ class Ground:
         return found
 
     def _left_now(self, shared: set[str]) -> list[str]:
-        server = 0 if self._launcher is None else self._launcher._server.pid
+        server = 0 if self._launcher is None else self._launcher._processes.process.pid
         processes = {p: text for p, text in processes_with(self.tag).items() if p != server}
         found = [f"process {process}: {text}" for process, text in processes.items()]
         # Also those that have cleared their environment.

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from breakeven.capture.answers import CUT_OFF_STATUS, Message, StepCount
 from breakeven.capture.process import answer_pipe
 from breakeven.capture.process.answer_pipe import AnswerPipe
-from breakeven.capture.protocol import CUT_OFF_STATUS, Message, StepCount
 
 
 class Ended(BaseException):

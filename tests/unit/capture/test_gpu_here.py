@@ -144,7 +144,7 @@ def test_a_run_for_the_cpu_finds_no_gpu(device: str, found: str) -> None:
     text = f"""
 import torch
 torch.backends.mps.is_available = lambda: True
-from breakeven.capture.process.end_request import EndRequest
+from breakeven.capture.requests import EndRequest
 from breakeven.capture.sessions.gpu_here import gpu_here
 from breakeven.capture.process.run_to_end import _RunToEnd
 from breakeven.trace import Configuration

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import Launcher
-from breakeven.capture.process import launcher as launching
+from breakeven.capture.process import run_processes
 from breakeven.errors import BreakevenError
 
 
 def test_server_that_was_killed_is_no_fault_of_torch() -> None:
     with Launcher() as launcher:
-        launcher._server.send_signal(signal.SIGKILL)
+        launcher._processes.process.send_signal(signal.SIGKILL)
         with pytest.raises(BreakevenError) as caught:
             launcher.ready()
     assert caught.value.message == "the process that imports torch was ended by signal SIGKILL"
@@ -22,11 +22,11 @@ def test_server_that_was_killed_is_no_fault_of_torch() -> None:
 
 
 def test_torch_that_takes_too_long_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(run_processes, "START_LIMIT_S", 0.0)
     with Launcher() as launcher:
         with pytest.raises(BreakevenError, match=r"was not imported by .* within 0 s"):
             launcher.ready()
-        launcher._server.kill()
+        launcher._processes.process.kill()
 
 
 def test_torch_that_cannot_be_imported_is_told_by_its_last_words(

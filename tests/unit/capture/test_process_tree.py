@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from breakeven.capture.process import end_request
-from breakeven.capture.process.end_request import EndRequest, become_script
-from breakeven.capture.process.process_tree import OF_ITS_OWN, end_all_with_this_process, end_tree
+from breakeven.capture.process import script_process
+from breakeven.capture.process.ending import OF_ITS_OWN, end_all_with_this_process, end_tree
+from breakeven.capture.process.script_process import become_script
+from breakeven.capture.requests import EndRequest
 from breakeven.trace import Configuration
 
 # It prints the id of a process that it starts, and waits for it.
@@ -96,7 +97,7 @@ def test_where_a_process_cannot_be_replaced_it_waits_for_the_script(
     refuse: Callable[..., None] = pytest.fail
     monkeypatch.delattr(os, "fork", raising=False)
     monkeypatch.setattr(os, "execv", refuse)
-    monkeypatch.setattr(end_request.subprocess, "call", call)
+    monkeypatch.setattr(script_process.subprocess, "call", call)
     request = EndRequest(
         is_module=False, device="cpu", has_cuda=False, configuration=Configuration(),
         num_steps=0, is_quiet=True,

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data._utils import worker as working
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from breakeven.capture.answers import LoaderUse
 from breakeven.capture.load.loader_facts import (
     LoaderRecord,
     batch_size_of,
@@ -25,7 +26,6 @@ from breakeven.capture.load.loader_facts import (
 )
 from breakeven.capture.load.loader_workers import WorkTimes, needs_workers
 from breakeven.capture.location import caller_of_constructor, locate
-from breakeven.capture.protocol import LoaderUse
 from breakeven.capture.record.modes import without_modes
 from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts

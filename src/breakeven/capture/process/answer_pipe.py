@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 
 import msgspec
 
-from breakeven.capture.protocol import CUT_OFF_STATUS, Message
+from breakeven.capture.answers import CUT_OFF_STATUS, Message
 
 # As they are before a script puts others in their place.
 _exit, _fstat, _write = os._exit, os.fstat, os.write
@@ -40,6 +41,17 @@ class AnswerPipe:
                     line = line[_write(self._fd, line) :]
             except OSError:
                 _exit(CUT_OFF_STATUS)
+
+
+def send(fd: int, message: Message) -> None:
+    """Send a message to the parent.
+
+    Args:
+        fd: File descriptor for it.
+        message: What there is to say.
+    """
+    with suppress(BrokenPipeError):  # the parent is gone: the end of its requests says so too
+        os.write(fd, msgspec.json.encode(message) + b"\n")
 
 
 def _open_file(fd: int) -> tuple[int, int]:

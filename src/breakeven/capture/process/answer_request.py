@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
 import numpy.ma  # noqa: F401 - what takes a median needs it, when a script may hide it
 import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 
-from breakeven.capture.keep import Keep
+from breakeven.capture.answers import HostRun, Ready
+from breakeven.capture.process.answer_pipe import send
 from breakeven.capture.process.child_run import ChildRun
 from breakeven.capture.process.failure_facts import internal_failure
 from breakeven.capture.protect.quiet_trackers import QuietTrackers
 from breakeven.capture.protect.scratch import Layer
-from breakeven.capture.protocol import (
-    Ended,
-    HostRequest,
-    HostRun,
-    Ready,
-    Request,
-    RunFailure,
-    Started,
-)
+from breakeven.capture.requests import HostRequest, Keep, Request
 from breakeven.capture.sessions.gpu_here import gpu_here
 from breakeven.capture.sessions.turns import can_take_long_turns
 from breakeven.errors import Caveat
@@ -80,14 +71,3 @@ def answer(
     folder = Path(os.environ["TMPDIR"], f"trackers-{os.getpid()}")
     trackers = None if keep.trackers else QuietTrackers(folder)
     ChildRun(request, answer_fd, turn_fd, trackers).run()
-
-
-def send(fd: int, message: Ready | Started | HostRun | RunFailure | Ended) -> None:
-    """Send a message to the parent.
-
-    Args:
-        fd: File descriptor for it.
-        message: What there is to say.
-    """
-    with suppress(BrokenPipeError):  # the parent is gone: the end of its requests says so too
-        os.write(fd, msgspec.json.encode(message) + b"\n")

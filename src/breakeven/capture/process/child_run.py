@@ -19,26 +19,20 @@ from typing import Any, NoReturn
 import torch
 from msgspec.structs import replace
 
+from breakeven.capture.answers import FailureKind, RunFailure, StepCount, Trackers
 from breakeven.capture.location import locate
 from breakeven.capture.process.answer_pipe import AnswerPipe
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture.process.failure_facts import failure_in_frame, failure_of, internal_failure
 from breakeven.capture.process.process_watch import ProcessWatch
 from breakeven.capture.protect.quiet_trackers import QuietTrackers
-from breakeven.capture.protocol import (
-    FailureKind,
-    RunFailure,
-    RunRequest,
-    StepCount,
-    Target,
-    TargetKind,
-    Trackers,
-)
+from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.probe import ProbeSession
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.sessions.turns import Turns
+from breakeven.capture.target import Target, TargetKind
 from breakeven.configure import Patches, keep_freed_memory
 from breakeven.timing import TurnKind
 from breakeven.units import NS_PER_S

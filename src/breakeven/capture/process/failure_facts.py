@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from breakeven.capture.answers import FailureKind, RunFailure
 from breakeven.capture.location import (
     as_text,
     is_our_file,
@@ -16,7 +17,6 @@ from breakeven.capture.location import (
     location_of,
     user_frame,
 )
-from breakeven.capture.protocol import FailureKind, RunFailure
 from breakeven.trace import Location
 
 _FOLDER = Path(__file__).resolve().parents[3]

@@ -2,118 +2,60 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import select
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
-import msgspec
-
-from breakeven.capture.keep import KEEP_NOTHING, Keep
-from breakeven.capture.process.descendants import RUN_VARIABLE, end_run
-from breakeven.capture.process.script_output import ScriptOutput
-from breakeven.capture.process.script_terminal import ScriptTerminal, user_terminal_size
-from breakeven.capture.protocol import (
+from breakeven.capture.answers import (
     CUT_OFF_STATUS,
     Answer,
     Ended,
     FailureKind,
-    HostRequest,
     HostRun,
-    Message,
     NumbersRun,
     Paused,
     PlainRun,
     ProbeRun,
     Ready,
-    Request,
     RunFailure,
-    RunRequest,
-    Started,
     StepCount,
     TracedRun,
     Trackers,
 )
+from breakeven.capture.process.fork_server import ForkServer
+from breakeven.capture.process.run_processes import RunProcesses
+from breakeven.capture.process.spawned_processes import SpawnedProcesses
+from breakeven.capture.requests import KEEP_NOTHING, HostRequest, Keep, Request, RunRequest
 from breakeven.errors import BreakevenError
 from breakeven.timing import TurnKind
 from breakeven.trace import FileWrites
 
-START_LIMIT_S = 120.0
 # The child ends itself at the time limit; it gets this much longer to say so.
-GRACE_S = 5.0
-_HOST_LIMIT_S = 30.0
+_GRACE_S = 5.0
 # The server ends whatever the script has started; this is more than it takes at most.
 _END_LIMIT_S = 6.0
-# How often it is looked after whether the server lives.
-_POLL_S = 0.2
-MESSAGES = msgspec.json.Decoder(Message)
+_HOST_LIMIT_S = 30.0
 
 
 class Launcher:
-    """Runs targets in processes forked from a server that has torch imported.
+    """Runs targets in processes of their own, and leaves none behind.
 
     Use as a context manager: leaving it ends every process, also on Ctrl-C, and those too that the
-    script has put in a session of their own (on Linux). Where processes cannot be forked, it is a
-    `SpawningLauncher`.
+    script has put in a session of their own (on Linux).
 
     Args:
         keep: What of the targets' side effects is to be real.
     """
 
-    def __new__(cls, *_: Keep, **__: Keep) -> Launcher:
-        """Choose as `pathlib.Path` does: by what the system can do."""
-        if _can_fork():
-            return super().__new__(cls)
-        from breakeven.capture.process.spawning_launcher import (
-            SpawningLauncher,  # is a launcher itself
-        )
-
-        return object.__new__(SpawningLauncher)
-
     def __init__(self, keep: Keep = KEEP_NOTHING) -> None:
-        request_read, self._request_fd = os.pipe()
-        self._answer_fd, answer_write = os.pipe()
-        turn_read, self._turn_fd = os.pipe()
-        size = user_terminal_size()
-        terminal = ScriptTerminal(size) if size is not None else None
-        output_fd, script_fd = (
-            (terminal.our_end, terminal.scripts_end) if terminal is not None else os.pipe()
-        )
         # A script that is stopped in mid-step leaves its temporary files behind.
         self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
-        self._server = subprocess.Popen(
-            [
-                sys.executable,
-                # No file in the current folder takes the place of a module of Python's or torch's.
-                "-P",
-                "-m",
-                "breakeven.capture.process.server",
-                str(request_read),
-                str(answer_write),
-                str(turn_read),
-                msgspec.json.encode(keep).decode(),
-            ],
-            stdin=script_fd if terminal is not None else subprocess.DEVNULL,
-            stdout=script_fd,
-            stderr=script_fd,
-            pass_fds=(request_read, answer_write, turn_read),
-            env=run_environment(self._scratch.name),
-            start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
-        )
-        for fd in (request_read, answer_write, turn_read, script_fd):
-            os.close(fd)
-        self._buffer = bytearray()
-        self._child = 0
-        self._output = ScriptOutput(output_fd, terminal)
-        self._ready: Ready | None = None
+        kind = ForkServer if _can_fork() else SpawnedProcesses
+        self._processes: RunProcesses = kind(keep, self.folder)
         self._writes: FileWrites | None = None
         self._quiet_trackers: dict[str, None] = {}
 
@@ -131,7 +73,7 @@ class Launcher:
     @property
     def output(self) -> str:
         """Return the end of what the script printed in the last run."""
-        return self._output.text()
+        return self._processes.output.text()
 
     @property
     def writes(self) -> FileWrites | None:
@@ -144,29 +86,8 @@ class Launcher:
         return tuple(self._quiet_trackers)
 
     def ready(self) -> Ready:
-        """Wait until torch is imported, and return what the server says of it."""
-        if self._ready is None:
-            message = self._receive(monotonic() + START_LIMIT_S)
-            if not isinstance(message, Ready):
-                raise self._not_ready()
-            self._ready = message
-        return self._ready
-
-    def _not_ready(self) -> BreakevenError:
-        """Return why torch is not imported: the server was ended, is late, or failed."""
-        status = self._server.poll()
-        if status is None:
-            message = f"torch was not imported by {sys.executable} within {START_LIMIT_S:g} s"
-            hint = "try again when the machine, or the disk that torch lies on, is less busy"
-        elif status < 0:
-            name = signal.Signals(-status).name
-            message = f"the process that imports torch was ended by signal {name}"
-            hint = "the machine may be out of memory; or somebody has ended it: try again"
-        else:
-            told = "".join(f": {line}" for line in self._output.text().strip().splitlines()[-1:])
-            message = f"torch could not be imported by {sys.executable}{told}"
-            hint = "run `python -c 'import torch'` with the same Python"
-        return BreakevenError(message, hint=hint)
+        """Wait until torch is imported, and return what is known of it and of this machine."""
+        return self._processes.ready()
 
     def run(
         self, request: RunRequest, tell: Callable[[str], None] = lambda _: None
@@ -242,101 +163,44 @@ class Launcher:
     def _turns(
         self, request: Request, limit_s: float, tell: Callable[[str], None]
     ) -> Generator[None, None, Answer]:
-        self.ready()
-        self._output.clear()
-        os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
-        deadline_s = monotonic() + limit_s + GRACE_S
+        processes = self._processes
+        processes.ready()
+        processes.begin(request)
+        deadline_s = monotonic() + limit_s + _GRACE_S
         answer: Answer | None = None
         is_late = False
         while True:
-            message = self._receive(deadline_s)
-            if isinstance(message, Started):
-                self._child = message.process
-            elif isinstance(message, StepCount):
+            message = processes.receive(deadline_s)
+            if isinstance(message, StepCount):
                 tell(message.text)
             elif isinstance(message, Paused):
                 paused_s = monotonic()
                 yield
                 deadline_s += monotonic() - paused_s
-                os.write(self._turn_fd, b".")
+                processes.give_turn()
             elif isinstance(message, Trackers):
                 self._quiet_trackers.update(dict.fromkeys(message.quiet))
             elif isinstance(message, Answer):
                 answer = message
             elif isinstance(message, Ended):
-                self._child = 0
                 self._writes = _more(self._writes, message.writes)
                 return answer or _killed(message.exit_code)
             elif message is None:  # it does not answer: stuck in C, or stopped
                 if is_late:
-                    self._server.kill()
+                    processes.process.kill()
                     raise BreakevenError(
                         "the process that runs the script does not answer any more",
                         hint="the script may have stopped the process that has started it",
                     )
                 is_late = True
-                self._end_child()
+                processes.end_run()
                 deadline_s = monotonic() + _END_LIMIT_S
                 answer = answer or RunFailure(kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s")
 
     def close(self) -> None:
-        """End the server and whatever runs."""
-        if self._request_fd >= 0:
-            for fd in (self._request_fd, self._turn_fd, self._answer_fd):
-                os.close(fd)
-            self._request_fd = -1
-        if self._ready is None:  # there was no run yet
-            self._server.kill()
-        # Without its requests the server ends, and what runs before it.
-        try:
-            self._server.wait(timeout=_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-            self._server.wait()
-        if self._server.returncode:
-            self._end_child()
-            end_run(self._scratch.name)
-        self._output.close()
+        """End whatever runs."""
+        self._processes.close()
         self._scratch.cleanup()
-
-    def _end_child(self) -> None:
-        """End the script's own process; the server ends those that it has started."""
-        if self._child:
-            with suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
-
-    def _receive(self, deadline_s: float) -> Any:
-        """Return the next message, or None when the deadline passes first."""
-        while (line := self._receive_line(deadline_s)) is not None:
-            with suppress(ValueError):  # empty, or a script has written it
-                return MESSAGES.decode(line)
-        return None
-
-    def _receive_line(self, deadline_s: float) -> bytearray | None:
-        num_searched = 0
-        while self._buffer.find(b"\n", num_searched) < 0:
-            num_searched = len(self._buffer)
-            wait_s = max(0.0, min(_POLL_S, deadline_s - monotonic()))
-            readable, _, _ = select.select([self._answer_fd], [], [], wait_s)
-            # Processes that a script leaves may keep open what a dead server answered on.
-            has_died = not readable and self._server.poll() is not None
-            if not readable and not has_died:
-                if monotonic() < deadline_s:
-                    continue
-                return None
-            data = b"" if has_died else os.read(self._answer_fd, 1 << 16)
-            if not data:
-                if self._ready is None:
-                    self._server.wait()
-                    self._output.close()
-                    return None
-                raise BreakevenError(
-                    "the process that runs the script has died",
-                    hint="the machine may be out of memory; try a smaller batch",
-                )
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
 
 
 def _can_fork() -> bool:
@@ -348,24 +212,6 @@ def _can_fork() -> bool:
     """
     is_asked = bool(os.environ.get("BREAKEVEN_SPAWN"))
     return hasattr(os, "fork") and sys.platform != "darwin" and not is_asked
-
-
-def run_environment(scratch: str) -> dict[str, str]:
-    """Return the variables of the processes in which targets run.
-
-    Args:
-        scratch: Folder of their temporary files, which marks them too.
-    """
-    return {
-        **os.environ,
-        "PYTHONUNBUFFERED": "1",
-        "TQDM_DISABLE": "1",
-        "TMPDIR": scratch,
-        RUN_VARIABLE: scratch,
-        # What is compiled once is there for every later run, as it is under plain Python.
-        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-        or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
-    }
 
 
 def _more(known: FileWrites | None, new: FileWrites | None) -> FileWrites | None:

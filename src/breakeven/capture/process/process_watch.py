@@ -15,8 +15,8 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from breakeven.capture.answers import OwnProcesses
 from breakeven.capture.location import is_user_file, locate
-from breakeven.capture.protocol import OwnProcesses
 from breakeven.configure import Patches
 from breakeven.trace import Location
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from breakeven.capture.process.after_import import call_after_import
-from breakeven.capture.process.as_main import run_as_main
-from breakeven.capture.process.end_request import EndRequest, settings_text
+from breakeven.capture.process.as_main import put_back, run_as_main
 from breakeven.capture.process.live_line import LiveLine, StepCounter
-from breakeven.capture.process.script_modules import put_back
+from breakeven.capture.process.script_process import settings_text
+from breakeven.capture.requests import EndRequest
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
 

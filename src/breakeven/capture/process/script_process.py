@@ -1,4 +1,4 @@
-"""Run a script to its end in a process of its own, and return what it printed."""
+"""Run a script to its end: in a process of its own, or in the place of this one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from breakeven.capture.process.descendants import RUN_VARIABLE, end_run
-from breakeven.capture.process.process_tree import OF_ITS_OWN, end_tree
+import msgspec
+
+from breakeven.capture.process.ending import OF_ITS_OWN, RUN_VARIABLE, end_run, end_tree
+from breakeven.capture.process.run_processes import python_command
+from breakeven.capture.requests import EndRequest
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.trace import Configuration
 
 _KEPT_CHARACTERS = 4_000
 
@@ -37,9 +42,8 @@ def run_on_pretended_gpus(
         ScriptError: It failed.
         BreakevenError: It did not end in time.
     """
-    # -P: no file in the current folder takes the place of a module of Python's or torch's.
-    command = ["-P", "-m", "breakeven.capture.gpu_stand_ins", str(num_devices)]
-    return _run([*command, str(script), *arguments], script, time_limit_s)
+    command = python_command("gpu_stand_ins", str(num_devices), str(script), *arguments)
+    return _run(command, script, time_limit_s)
 
 
 def run_script(
@@ -59,13 +63,13 @@ def run_script(
         ScriptError: It failed.
         BreakevenError: It did not end in time.
     """
-    return _run([str(script), *arguments], script, time_limit_s)
+    return _run([sys.executable, str(script), *arguments], script, time_limit_s)
 
 
 def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
     mark = secrets.token_hex(8)
     process = subprocess.Popen(
-        [sys.executable, *command],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -93,3 +97,31 @@ def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
             output=(output + complaints)[-_KEPT_CHARACTERS:],
         )
     return output
+
+
+def become_script(request: EndRequest, target: str, arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by one that runs the script to its end.
+
+    On Windows, where a process that is replaced ends for whoever waits for it, it stays and waits.
+
+    Args:
+        request: How.
+        target: Path of the script, or name of the module.
+        arguments: ``sys.argv[1:]`` of the script.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    request_text = msgspec.json.encode(request).decode()
+    command = python_command("process.run_to_end", request_text, target, *arguments)
+    if not hasattr(os, "fork"):
+        sys.exit(subprocess.call(command))
+    os.execv(sys.executable, command)
+
+
+def settings_text(configuration: Configuration) -> str:
+    """Return a configuration in one line: ``num_threads=1, optimizer=fused``."""
+    changes = (
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in configuration.changes.items()
+    )
+    return ", ".join(changes) or "as the script is"

@@ -13,26 +13,64 @@ import os
 import select
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
-from breakeven.capture.process.parent_watch import ParentWatch, end_at_once
+from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
+
+_WATCH_POLL_S = 0.1
+
+
+class _ParentWatch:
+    """Looks in a thread for the end of a pipe, on which nothing comes meanwhile.
+
+    Args:
+        fd: Where requests will come.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more: a process with a second thread must not be forked."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(_WATCH_POLL_S):
+            if select.select([self._fd], [], [], 0.0)[0]:
+                _end_at_once()
+
+
+def _end_at_once() -> NoReturn:
+    """End this process: an orderly end of torch takes most of a second.
+
+    The folder of temporary files is the parent's to remove, which may have been killed, though.
+    """
+    remove_tree(Path(os.environ["TMPDIR"]))
+    os._exit(0)
+
 
 # What follows takes seconds, and many more where the disk is slow.
-_watch = ParentWatch(int(sys.argv[1]))
+_watch = _ParentWatch(int(sys.argv[1]))
 # Ask the driver's management library: asking CUDA itself would initialise it, and a process that
 # has done so cannot be forked.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import msgspec
 
-from breakeven.capture.keep import Keep
+from breakeven.capture.answers import Ended, Started
 from breakeven.capture.pretend.device_functions import device_functions
-from breakeven.capture.process.answer_request import answer, ready, send
-from breakeven.capture.process.descendants import adopt_orphans, end_descendants, end_with_parent
-from breakeven.capture.process.script_terminal import TerminalState
-from breakeven.capture.protect.scratch import Layer, Scratch
-from breakeven.capture.protocol import Ended, Request, Started
+from breakeven.capture.process.answer_pipe import send
+from breakeven.capture.process.answer_request import answer, ready
+from breakeven.capture.process.ending import adopt_orphans, end_descendants, end_with_parent
+from breakeven.capture.process.script_output import TerminalState
+from breakeven.capture.requests import Keep, Request
 
 _POLL_S = 0.02
 
@@ -68,7 +106,7 @@ def main() -> None:
             if layer is not None:
                 layer.remove()
             send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status), writes=writes))
-    end_at_once()
+    _end_at_once()
 
 
 def _tell_what_is_here(answer_fd: int) -> None:
@@ -108,7 +146,7 @@ def _wait(child: int, parent_fd: int, *, adopts: bool) -> int:
         readable, _, _ = select.select([parent_fd], [], [], _POLL_S)
         if readable:  # nothing is asked while a run is on, so this is the end of the file
             _end_run(child, adopts=adopts)
-            end_at_once()
+            _end_at_once()
 
 
 def _end_run(leader: int, *, adopts: bool) -> None:

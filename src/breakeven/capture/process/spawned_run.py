@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from breakeven.capture.process.process_tree import end_all_with_this_process
+from breakeven.capture.process.ending import end_all_with_this_process
 from breakeven.errors import Caveat
 
 _SPAWNED = Caveat(
@@ -36,11 +36,12 @@ def main() -> None:
     end_all_with_this_process()
     request_fd, answer_fd = _take_streams()
     # What torch prints while it is imported is no answer.
-    from breakeven.capture.keep import Keep
+    from breakeven.capture.answers import Started
     from breakeven.capture.pretend.device_functions import device_functions
-    from breakeven.capture.process.answer_request import answer, ready, send
+    from breakeven.capture.process.answer_pipe import send
+    from breakeven.capture.process.answer_request import answer, ready
     from breakeven.capture.protect.scratch import Scratch
-    from breakeven.capture.protocol import Request, Started
+    from breakeven.capture.requests import Keep, Request
 
     if sys.argv[1] == "ready":
         send(answer_fd, ready((_SPAWNED,)))

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from breakeven.capture.keep import Keep
-from breakeven.capture.protect.overlay import Overlay
-from breakeven.capture.protect.overlay_writes import overlay_writes
+from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
-from breakeven.capture.protocol import HostRequest, Request, Target
+from breakeven.capture.requests import HostRequest, Keep, Request
+from breakeven.capture.target import Target
 from breakeven.trace import FileWrites, WriteProtection
 
 # Of the files that a run writes, so many are told by name.

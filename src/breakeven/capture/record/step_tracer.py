@@ -12,10 +12,11 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
+from breakeven.capture.answers import TracedRun
 from breakeven.capture.load.loader_watch import LoaderWatch
-from breakeven.capture.protocol import Boundary, TracedRun
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.typical_step import Segment, compare_shapes, join, shapes_of
+from breakeven.capture.record.update_watch import Boundary
 from breakeven.capture.redirect import COMPILE_IGNORED
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from breakeven.capture.protocol import LoaderUse
+from breakeven.capture.answers import LoaderUse
 from breakeven.capture.record.event_log import CalledModel
 from breakeven.trace import Event, Location, Op, Phase, RunFacts
 

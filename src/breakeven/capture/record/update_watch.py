@@ -10,14 +10,27 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from functools import cache
 from typing import Any
 
 import torch
 
-from breakeven.capture.protocol import Boundary
 from breakeven.capture.record.event_log import EventLog
 from breakeven.trace import Phase
+
+
+class Boundary(IntEnum):
+    """What ends a step; of several that are seen in one run the highest counts."""
+
+    # A backward pass, after which nothing was updated.
+    GRADIENT = 0
+    # A backward pass, before which the parameters were made anew.
+    BACKWARD = 1
+    # Writes to parameters after a backward pass.
+    UPDATE = 2
+    # A call of an optimizer of torch, or of the function that is a step.
+    OPTIMIZER = 3
 
 
 class UpdateWatch:

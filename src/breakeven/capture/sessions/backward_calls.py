@@ -1,9 +1,11 @@
-"""See every backward pass that a script asks for."""
+"""See every backward pass that a script asks for, and time the parts of a step by them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch._C._functorch import get_interpreter_stack
 
 from breakeven.configure import Patches
 from breakeven.measure import own_time_ns
+from breakeven.timing import StepPhases
 
 
 class _Here(threading.local):
@@ -83,3 +86,50 @@ def _is_outermost_transform() -> bool:
     """Return whether ``torch.func`` asks: it always makes a graph, in case it is nested."""
     levels = get_interpreter_stack()
     return levels is not None and len(levels) == 1
+
+
+class _Update(NamedTuple):
+    """What there was from one update to the next: backward passes, and the time since the last."""
+
+    backward_ns: int
+    optimizer_ns: int
+
+
+class PhaseWatch(BackwardCalls):
+    """Takes the time of backward passes, and from the last of them to the end of the update."""
+
+    def __init__(self) -> None:
+        super().__init__(self._end_backward)
+        self._updates: list[_Update] = []
+        self._backward_ns = 0
+        # Since when the update lasts: the end of the last backward pass, or of another update.
+        self._last_end_ns = 0
+
+    def mark(self) -> None:
+        """Note the end of an update."""
+        now_ns = own_time_ns()
+        is_after = (
+            self._last_end_ns > 0 and not self.is_within
+        )  # and not by a hook, within the pass
+        since_ns = now_ns - self._last_end_ns if is_after else 0
+        self._updates.append(_Update(self._backward_ns, since_ns))
+        self._backward_ns = 0
+        self._last_end_ns = now_ns
+
+    def phases(self, ends: Sequence[int]) -> StepPhases | None:
+        """Return what is typical of steps; None where there are none.
+
+        Args:
+            ends: Numbers of the updates, from 0, that end the steps; the first is that before them.
+        """
+        steps = [self._updates[before + 1 : end + 1] for before, end in pairwise(ends)]
+        if not steps:
+            return None
+        return StepPhases(
+            backward_ns=median(sum(update.backward_ns for update in step) for step in steps),
+            optimizer_ns=median(sum(update.optimizer_ns for update in step) for step in steps),
+        )
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        self._last_end_ns = own_time_ns()
+        self._backward_ns += call.duration_ns

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from breakeven.capture.protocol import PlainRun, RunRequest, Target, TargetKind, TracedRun
+from breakeven.capture.answers import PlainRun, TracedRun
+from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.traced import TracedSession
+from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError
 from breakeven.trace import StepTrace
 

@@ -13,9 +13,9 @@ import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from breakeven.capture.answers import NumbersRun
 from breakeven.capture.load.loader_watch import LoaderWatch
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-from breakeven.capture.protocol import NumbersRun, RunRequest
 from breakeven.capture.record.optimizer_hooks import Arguments, OptimizerHooks, around_closure
 from breakeven.capture.record.repeatable import (
     WeightNoise,
@@ -24,6 +24,7 @@ from breakeven.capture.record.repeatable import (
 )
 from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
 from breakeven.capture.redirect import redirect_cuda_to_cpu
+from breakeven.capture.requests import RunRequest
 from breakeven.configure import Patches, configured, groups_of
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers

@@ -10,14 +10,14 @@ from statistics import median
 import torch
 from msgspec.structs import replace
 
+from breakeven.capture.answers import LoaderUse, PlainRun
 from breakeven.capture.load.loader_watch import LoaderWatch
 from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
-from breakeven.capture.protocol import LoaderUse, PlainRun, RunRequest
 from breakeven.capture.record.optimizer_hooks import OptimizerHooks
 from breakeven.capture.redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
-from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.requests import RunRequest
+from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls, PhaseWatch
 from breakeven.capture.sessions.gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
-from breakeven.capture.sessions.phase_watch import PhaseWatch
 from breakeven.capture.sessions.source_files import user_sources
 from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
 from breakeven.capture.sessions.thread_trials import ThreadTrials

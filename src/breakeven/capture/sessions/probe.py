@@ -8,8 +8,9 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from breakeven.capture.protocol import ProbeRun, RunRequest
+from breakeven.capture.answers import ProbeRun
 from breakeven.capture.redirect import redirect_cuda_to_cpu
+from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
 
 # Backward passes whose gradients a script may add up before its first update.

@@ -10,8 +10,9 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from breakeven.capture.answers import SourceFile
 from breakeven.capture.location import as_text, is_user_file
-from breakeven.capture.protocol import SourceFile, Target, TargetKind
+from breakeven.capture.target import Target, TargetKind
 from breakeven.trace import Location, SourceText, StepTrace
 
 # No file that a person writes is larger; generated ones and their trees cost seconds.

@@ -14,8 +14,8 @@ from typing import NamedTuple, Self
 
 import torch
 
+from breakeven.capture.answers import OtherWork
 from breakeven.capture.location import is_our_file, is_user_file, location_of
-from breakeven.capture.protocol import OtherWork
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Location
 from breakeven.units import NS_PER_S

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from breakeven.capture.protocol import ThreadTrial
-from breakeven.capture.sessions.phase_watch import PhaseWatch
+from breakeven.capture.answers import ThreadTrial
+from breakeven.capture.sessions.backward_calls import PhaseWatch
 from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
 from breakeven.configure import Patches
 from breakeven.measure import StepTimer

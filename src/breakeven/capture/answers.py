@@ -1,4 +1,4 @@
-"""What the parent asks of a run in a child process, and what the child answers.
+"""What the process of a run answers.
 
 Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
 says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, ``Trackers``, and
@@ -8,145 +8,15 @@ says ``Ended``.
 
 from __future__ import annotations
 
-import os
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
-from breakeven.timing import Estimate, Measurement, StepPhases, TurnKind
-from breakeven.trace import Configuration, FileWrites, Location, SourceText, StepTrace
-
-
-class TargetKind(StrEnum):
-    """How a target is started."""
-
-    SCRIPT = "script"
-    MODULE = "module"
-    FUNCTION = "function"
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants checked.
-
-    Args:
-        kind: Script, module (``python -m``) or function.
-        raw_path: Absolute path of the file; for a module, its dotted name. File names and
-            arguments are bytes, which need not be UTF-8.
-        label: The target as the user wrote it, fit to be shown.
-        raw_name: ``sys.argv[0]`` of the script, which is its path as the user wrote it; empty for
-            the absolute one.
-        function: Name of the function; empty for scripts and modules.
-        raw_arguments: ``sys.argv[1:]`` of the script.
-    """
-
-    kind: TargetKind
-    raw_path: bytes
-    label: str
-    raw_name: bytes = b""
-    function: str = ""
-    raw_arguments: tuple[bytes, ...] = ()
-
-    @property
-    def path(self) -> str:
-        """Return the path as Python's own functions take it."""
-        return os.fsdecode(self.raw_path)
-
-    @property
-    def name(self) -> str:
-        """Return how the user wrote the path or the module."""
-        return os.fsdecode(self.raw_name or self.raw_path)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Return the arguments as ``sys.argv`` has them."""
-        return tuple(map(os.fsdecode, self.raw_arguments))
-
-
-class Boundary(IntEnum):
-    """What ends a step; of several that are seen in one run the highest counts."""
-
-    # A backward pass, after which nothing was updated.
-    GRADIENT = 0
-    # A backward pass, before which the parameters were made anew.
-    BACKWARD = 1
-    # Writes to parameters after a backward pass.
-    UPDATE = 2
-    # A call of an optimizer of torch, or of the function that is a step.
-    OPTIMIZER = 3
-
-
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """One run of the target.
-
-    Args:
-        target: What to run.
-        is_traced: Record a step with a pretended CUDA device; otherwise time plain steps.
-        is_moved: Record a script that never uses a GPU as if model and batches were moved to one.
-        time_limit_s: When to give up.
-        budget_s: How long to take samples once steps run; a few slow steps may exceed it.
-        has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
-            refuse to run without a GPU.
-        on_gpu: Leave the GPU of this machine to the script; otherwise it is hidden.
-        loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
-        new_batch_size: Their batch size in this run.
-        configuration: Settings in effect around the script; a traced run ignores all but the
-            threads.
-        keeps_compile: Let the script's own ``torch.compile`` do its work in a plain run, in which
-            its CUDA calls are not run by the CPU then. Otherwise it is ignored, and so it is with
-            ``has_cuda``.
-        turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
-        raw_changed_text: Run this text in place of the script's own, under the script's name; empty
-            for its own.
-        num_recorded_steps: Record the losses and gradients of so many steps of a plain run, with
-            all that is unseeded seeded alike, instead of timing it; 0 to time it. Of steps that
-            take longer than ``budget_s`` in all, at least two.
-        raw_numbers_path: The file that they are written to.
-        num_probe_steps: Run the script until it has taken so many steps, to see whether it fails by
-            itself: with nothing replaced but, with ``has_cuda``, CUDA by the CPU; 0 for no probe.
-        weight_noise_roundoffs: Move the weights by so many roundoffs in such a run, before the
-            first step and after each.
-        weight_noise_seed: Which of them up, and which down.
-        backwards_per_step: End a step of a plain run after so many backward passes; 0 where
-            optimizers of torch end it.
-        num_skipped_steps: Steps of a plain run that are left out before the first one counts.
-        times_loader: Time worker processes of a DataLoader by themselves after a plain run.
-        tries_threads: Go on with one thread, and with as many as there are cores, for a while after
-            a plain run with more, unless the script sets their number.
-        watches_program: Wait in a plain run for what is done between some of the steps, until it is
-            known how often that comes, and tell what it is.
-    """
-
-    target: Target
-    is_traced: bool
-    time_limit_s: float
-    is_moved: bool = False
-    budget_s: float = 1.0
-    has_cuda: bool = False
-    on_gpu: bool = False
-    loader_batch_size: int = 0
-    new_batch_size: int = 0
-    configuration: Configuration = Configuration()
-    keeps_compile: bool = False
-    turns: TurnKind = TurnKind.NONE
-    raw_changed_text: bytes = b""
-    num_recorded_steps: int = 0
-    raw_numbers_path: bytes = b""
-    num_probe_steps: int = 0
-    weight_noise_roundoffs: float = 0.0
-    weight_noise_seed: int = 0
-    backwards_per_step: int = 0
-    num_skipped_steps: int = 0
-    times_loader: bool = False
-    tries_threads: bool = False
-    watches_program: bool = False
-
-    @property
-    def compiles(self) -> bool:
-        """Return whether the run may compile what the script or the configuration asks for."""
-        return self.keeps_compile or bool(self.configuration.compile_mode)
+from breakeven.timing import Estimate, Measurement, StepPhases
+from breakeven.trace import FileWrites, Location, SourceText, StepTrace
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -404,19 +274,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     our_line: Location | None = None
     traceback: str = ""
     processes: OwnProcesses | None = None
-
-
-class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
-    """Measure what this host spends to issue an operator, instead of running a target.
-
-    Args:
-        num_rounds: Each measures everything once.
-    """
-
-    num_rounds: int
-
-
-Request = RunRequest | HostRequest
 
 
 class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):

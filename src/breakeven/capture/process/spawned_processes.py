@@ -1,13 +1,11 @@
-"""Start each run as a new process, where processes cannot be forked."""
+"""A new process for each run, where processes cannot be forked."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -16,26 +14,25 @@ from typing import Any
 
 import msgspec
 
-from breakeven.capture.keep import KEEP_NOTHING, Keep
-from breakeven.capture.process.descendants import end_run
-from breakeven.capture.process.launcher import (
-    GRACE_S,
-    MESSAGES,
-    START_LIMIT_S,
-    Launcher,
+from breakeven.capture.answers import Ended, Message, Ready, Started
+from breakeven.capture.process.ending import OF_ITS_OWN, end_run, end_tree
+from breakeven.capture.process.run_processes import (
+    POLL_S,
+    RunProcesses,
+    parse,
+    python_command,
     run_environment,
 )
-from breakeven.capture.process.process_tree import OF_ITS_OWN, end_tree
 from breakeven.capture.process.script_output import ScriptOutput
 from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
-from breakeven.capture.protocol import Answer, Ended, Ready, Request, Started
-from breakeven.trace import FileWrites
+from breakeven.capture.requests import Keep, Request
 
 _OUTPUT_LIMIT_S = 0.5
-_POLL_S = 0.2
+# Whoever has left the group of a run may have its pipe open, and is waited for so long.
+_READ_LIMIT_S = 5.0
 
 
-class SpawningLauncher(Launcher):
+class SpawnedProcesses(RunProcesses):
     """Runs each target in a new process that imports torch itself.
 
     It takes seconds longer per run than to fork, and needs nothing but pipes, threads and
@@ -43,17 +40,15 @@ class SpawningLauncher(Launcher):
 
     Args:
         keep: What of the targets' side effects is to be real.
+        folder: Of temporary files.
     """
 
-    def __init__(self, keep: Keep = KEEP_NOTHING) -> None:
+    def __init__(self, keep: Keep, folder: Path) -> None:
         self._keep = keep
-        self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
-        self._writes: FileWrites | None = None
-        self._quiet_trackers: dict[str, None] = {}
+        self._folder = folder
         output_fd, self._script_fd = os.pipe()
-        self._output = _PipeOutput(output_fd)
-        self._ready: Ready | None = None
         self._run: _SpawnedRun | None = None
+        super().__init__(_PipeOutput(output_fd))
 
     def ready(self) -> Ready:
         """Ask a process of its own: whoever asks a GPU of some kinds has begun to use it."""
@@ -61,40 +56,43 @@ class SpawningLauncher(Launcher):
             self._start(None)
         return super().ready()
 
-    def close(self) -> None:
-        """End whatever runs."""
-        self._end_child()
-        if self._script_fd >= 0:
-            os.close(self._script_fd)
-            self._script_fd = -1
-        self._output.close()
-        self._scratch.cleanup()
-
-    def _turns(
-        self, request: Request, limit_s: float, tell: Callable[[str], None]
-    ) -> Generator[None, None, Answer]:
-        self.ready()
+    def begin(self, request: Request) -> None:
+        """Start the process, and ask it once it has imported torch."""
         run = self._start(request)
-        if not isinstance(self._receive(monotonic() + START_LIMIT_S), Started):
-            raise self._not_ready()
-        self._request_fd = self._turn_fd = run.request_fd
-        return (yield from super()._turns(request, limit_s, tell))
+        self._first_message(Started)
+        self.output.clear()
+        os.write(run.request_fd, msgspec.json.encode(request) + b"\n")
 
-    def _start(self, request: Request | None) -> _SpawnedRun:
-        """Start the process of a request, or of none, which tells what is here."""
-        self._end_child()
-        folder = Path(tempfile.mkdtemp(dir=self._scratch.name))
-        self._run = _SpawnedRun(request, self._keep, folder, self._script_fd)
-        self._server = self._run.process
-        return self._run
+    def give_turn(self) -> None:
+        """Let the run that waits for its turn go on."""
+        assert self._run is not None
+        os.write(self._run.request_fd, b".")
 
-    def _end_child(self) -> None:
+    def end_run(self) -> None:
+        """End the process of the run, and all that it has started."""
         if self._run is not None:
             self._run.end()
 
-    def _receive(self, deadline_s: float) -> Any:
+    def close(self) -> None:
+        """End whatever runs."""
+        self.end_run()
+        if self._script_fd >= 0:
+            os.close(self._script_fd)
+            self._script_fd = -1
+        self.output.close()
+
+    def receive(self, deadline_s: float) -> Message | None:
+        """Return the next message, or None when the deadline passes first."""
         assert self._run is not None, "a process was started"
         return self._run.receive(deadline_s)
+
+    def _start(self, request: Request | None) -> _SpawnedRun:
+        """Start the process of a request, or of none, which tells what is here."""
+        self.end_run()
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        self._run = _SpawnedRun(request, self._keep, folder, self._script_fd)
+        self.process = self._run.process
+        return self._run
 
 
 class _SpawnedRun:
@@ -113,22 +111,18 @@ class _SpawnedRun:
         if request is not None:  # the process finds the same by the same
             self._layer = Scratch(folder, keep, may_fork=False).layer_for(request)
         kind = "ready" if request is None else "run"
-        self.process = subprocess.Popen(
-            # -P: no file in the current folder takes the place of a module of Python's or torch's.
-            [
-                *(sys.executable, "-P", "-m", "breakeven.capture.process.spawned_run", kind),
-                msgspec.json.encode(keep).decode(),
-            ],
+        self.process: subprocess.Popen[Any] = subprocess.Popen(
+            python_command("process.spawned_run", kind, msgspec.json.encode(keep).decode()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=script_fd,
-            env=run_environment(str(folder)),
+            env=run_environment(folder),
             **OF_ITS_OWN,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._requests, self._answers = self.process.stdin, self.process.stdout
-        self._messages: SimpleQueue[Any] = SimpleQueue()
+        self._messages: SimpleQueue[Message] = SimpleQueue()
         self._waiter = threading.Thread(target=self._wait, daemon=True)
         self._waiter.start()
 
@@ -137,16 +131,12 @@ class _SpawnedRun:
         """Return where it reads its request, and its turns."""
         return self._requests.fileno()
 
-    def receive(self, deadline_s: float) -> Any:
-        """Return the next message, or None when the deadline passes first.
-
-        Args:
-            deadline_s: By `monotonic`.
-        """
+    def receive(self, deadline_s: float) -> Message | None:
+        """Return the next message, or None when the deadline passes first."""
         # On Windows, Ctrl-C is seen between two waits, and not within one.
         while (left_s := deadline_s - monotonic()) > 0:
             with suppress(Empty):
-                return self._messages.get(timeout=min(left_s, _POLL_S))
+                return self._messages.get(timeout=min(left_s, POLL_S))
         return None
 
     def end(self) -> None:
@@ -163,7 +153,7 @@ class _SpawnedRun:
         exit_code = self.process.wait()
         end_tree(self.process)  # data loader workers, for instance
         end_run(str(self._folder))
-        reader.join(GRACE_S)  # whoever has left the group may have the pipe open
+        reader.join(_READ_LIMIT_S)
         writes = self._layer.writes() if self._layer is not None else None
         remove_tree(self._folder)
         self._messages.put(Ended(exit_code=exit_code, writes=writes))
@@ -171,8 +161,9 @@ class _SpawnedRun:
     def _read(self) -> None:
         with self._answers:
             for line in self._answers:
-                with suppress(ValueError):  # empty, or a script has written it
-                    self._messages.put(MESSAGES.decode(line))
+                message = parse(line)
+                if message is not None:
+                    self._messages.put(message)
 
 
 class _PipeOutput(ScriptOutput):
