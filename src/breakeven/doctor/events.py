@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakeven.trace import Copy, Event, Op, StepTrace
+from breakeven.trace import Copy, Event, Location, Op, StepTrace
 
 
 def op_at(trace: StepTrace, index: int) -> Op:
@@ -19,9 +19,10 @@ def copy_at(trace: StepTrace, index: int) -> Copy:
     return event
 
 
-def line_of(event: Event) -> tuple[str, int] | None:
-    """Return file and line of an event, for comparing."""
-    return (event.location.file, event.location.line) if event.location else None
+def line_of(place: Event | Location | None) -> tuple[str, int] | None:
+    """Return file and line of an event or a location, for comparing."""
+    location = place if isinstance(place, Location | None) else place.location
+    return (location.file, location.line) if location else None
 
 
 def host_ns(event: Event) -> int:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.trace import Location, StepTrace
+from breakeven.trace import StepTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def _runs(framework: Framework, entry: str) -> bool:
 def frames_below(case: Case, occurrence: Occurrence) -> tuple[str, ...]:
     """Return the functions of a framework that all of a finding lies in, below its line."""
     trace = case.trace
-    line = _line(occurrence.location)
+    line = line_of(occurrence.location)
     members = [trace.events[index] for index in occurrence.events]
     return _common(trace.frames_of(event) for event in members if line_of(event) == line)
 
@@ -105,7 +105,7 @@ def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence)
         case.trace.frames_of(case.trace.events[index]) for index in occurrence.events
     ):
         return True
-    if _line(location) in case.once(_lines_of_frameworks):
+    if line_of(location) in case.once(_lines_of_frameworks):
         return True
     source = case.sources.find(location)
     return source is not None and (
@@ -116,10 +116,6 @@ def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence)
 def _lines_of_frameworks(case: Case) -> frozenset[tuple[str, int] | None]:
     trace: StepTrace = case.trace
     return frozenset(line_of(event) for event in trace.events if trace.frames_of(event))
-
-
-def _line(location: Location | None) -> tuple[str, int] | None:
-    return None if location is None else (location.file, location.line)
 
 
 def _common(stacks: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from breakeven.device import DeviceSpec, HostSpec
+from breakeven.doctor.events import line_of
 from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPrediction
 from breakeven.source import Sources
 from breakeven.timing import CpuFacts
-from breakeven.trace import Location, RunFacts, ScaledTrace, StepTrace
+from breakeven.trace import (
+    Copy,
+    Event,
+    HostWork,
+    Location,
+    Op,
+    RunFacts,
+    ScaledTrace,
+    StepTrace,
+    Sync,
+)
 
 _Result = TypeVar("_Result")
+_Kind = TypeVar("_Kind", Copy, HostWork, Op, Sync)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +62,25 @@ class Case:
     def facts(self) -> RunFacts:
         """Return what is known of the run besides the step."""
         return self.trace.facts
+
+    @property
+    def step_ns(self) -> float:
+        """Return what the step takes, in nanoseconds."""
+        return self.prediction.estimate.value_ns
+
+    def each(self, kind: type[_Kind]) -> Iterator[tuple[int, _Kind]]:
+        """Yield the events of a kind, each with its position."""
+        for index, event in enumerate(self.trace.events):
+            if isinstance(event, kind):
+                yield index, event
+
+    def each_on_device(self) -> Iterator[tuple[int, Op]]:
+        """Yield the operators that the device runs, each with its position."""
+        return ((index, op) for index, op in self.each(Op) if not op.is_on_host)
+
+    def works(self, kind: str) -> list[int]:
+        """Return the positions of what the host does besides operators: ``data``, ``script``."""
+        return [index for index, work in self.each(HostWork) if work.kind == kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +129,10 @@ class Occurrence:
     is_error: bool = False
 
 
+Found = Iterable[Occurrence]
+"""The places at which a rule applies; none in a healthy step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rule:
     """One reason why a step is slower than it could be: a module of ``doctor.rules``.
@@ -106,25 +141,46 @@ class Rule:
         code: Stable code, the name of the module: ``SYNC001``.
         cause: Root cause that the rule detects: ``SYNC_ITEM``.
         page: What there is to know about it: the docstring of the module.
-        detect: Returns the places at which the rule applies; none in a healthy step.
+        find: Its ``detect``.
     """
 
     code: str
     cause: str
     page: str
-    detect: Callable[[Case], tuple[Occurrence, ...]]
+    find: Callable[[Case], Found]
+
+    def detect(self, case: Case) -> tuple[Occurrence, ...]:
+        """Return the places at which the rule applies."""
+        return tuple(self.find(case))
 
 
-def by_line(trace: StepTrace, events: list[int]) -> list[tuple[Location | None, tuple[int, ...]]]:
+def by_line(
+    trace: StepTrace, events: Iterable[int]
+) -> list[tuple[Location | None, tuple[int, ...]]]:
     """Return positions of events grouped by the user's line, in the order of the first of each."""
     groups: dict[tuple[str, int] | None, list[int]] = {}
     for index in events:
-        location = trace.events[index].location
-        key = (location.file, location.line) if location else None
-        groups.setdefault(key, []).append(index)
+        groups.setdefault(line_of(trace.events[index]), []).append(index)
     return [(trace.events[group[0]].location, tuple(group)) for group in groups.values()]
+
+
+def without(events: Iterable[int]) -> Edit:
+    """Return the step without events, by their positions."""
+    return Edit(replaced=dict.fromkeys(events, ()))
+
+
+def changed(events: Mapping[int, Event], gone: Iterable[int] = ()) -> Edit:
+    """Return the step with events in the place of others, and without those that are gone."""
+    return Edit(
+        replaced={**dict.fromkeys(gone, ()), **{index: (new,) for index, new in events.items()}}
+    )
 
 
 def times_per_step(count: int) -> str:
     """Return how often something happens, as text."""
     return "in every step" if count == 1 else f"{count} times in every step"
+
+
+def num_copies(count: int) -> str:
+    """Return how many copies there are, as text."""
+    return "1 copy" if count == 1 else f"{count} copies"

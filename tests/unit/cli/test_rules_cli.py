@@ -17,7 +17,7 @@ from breakeven.report.rule_pages import SECTIONS
 MADE_UP_RULE = Rule(
     code="MADE001",
     cause="MADE_UP",
-    detect=lambda case: (),
+    find=lambda case: (),
     page="""MADE001: a ``flag`` is set.
 
 What it does:

@@ -33,4 +33,4 @@ def _place(name: re.Match[str]) -> tuple[int, str]:
 
 def _rule(module_name: str, code: str) -> Rule:
     module = import_module(module_name)
-    return Rule(code=code, cause=module.CAUSE, page=module.__doc__ or "", detect=module.detect)
+    return Rule(code=code, cause=module.CAUSE, page=module.__doc__ or "", find=module.detect)

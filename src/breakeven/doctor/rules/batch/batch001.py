@@ -40,7 +40,7 @@ import math
 
 import msgspec
 
-from breakeven.doctor.rule import Case, KnownGain, Occurrence
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.trace import HostWork, StepTrace
 from breakeven.units import format_duration
@@ -58,7 +58,7 @@ _MAX_GROWTH = 1.6
 _SUFFICIENT_FRACTION = 0.8
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     base = case.trace.batch_size
     if base is None or not 1 <= base <= _LARGEST_SMALL_BATCH or not case.prediction.fits:
         return ()
@@ -101,7 +101,7 @@ def _paced_by_device(trace: StepTrace) -> StepTrace:
     return msgspec.structs.replace(trace, events=tuple(kept))
 
 
-def _limited(case: Case, base: int, pace_ns: float) -> tuple[Occurrence, ...]:
+def _limited(case: Case, base: int, pace_ns: float) -> Found:
     """Return the occurrence of a step that was recorded at one batch size only.
 
     Whatever a larger batch does, it takes no longer than the step and, for each further batch,
@@ -109,30 +109,28 @@ def _limited(case: Case, base: int, pace_ns: float) -> tuple[Occurrence, ...]:
     """
     step_ns, busy_ns = _step_ns(case), case.prediction.device_busy_ns
     if pace_ns + 3 * busy_ns > _MAX_GROWTH * pace_ns:
-        return ()
+        return
     growing_ns = busy_ns + sum(
         event.duration_ns for event in case.trace.events if isinstance(event, HostWork)
     )
     factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(pace_ns / max(busy_ns, 1.0))))
     longest_ns = min(factor * step_ns, step_ns + (factor - 1) * growing_ns)
-    return (
-        Occurrence(
-            title=f"a step of {base} samples takes {format_duration(step_ns)}, of which only "
-            f"{format_duration(growing_ns)} grow with the samples",
-            fix=f"a batch of {factor * base} samples or more",
-            evidence=f"{factor * base} samples would take {format_duration(longest_ns)} at most",
-            gain=KnownGain(
-                fraction=1 - longest_ns / factor / step_ns,
-                low_fraction=0.0,
-                high_fraction=1 - 1 / factor,
-            ),
-            share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / step_ns),
+    yield Occurrence(
+        title=f"a step of {base} samples takes {format_duration(step_ns)}, of which only "
+        f"{format_duration(growing_ns)} grow with the samples",
+        fix=f"a batch of {factor * base} samples or more",
+        evidence=f"{factor * base} samples would take {format_duration(longest_ns)} at most",
+        gain=KnownGain(
+            fraction=1 - longest_ns / factor / step_ns,
+            low_fraction=0.0,
+            high_fraction=1 - 1 / factor,
         ),
+        share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / step_ns),
     )
 
 
 def _step_ns(case: Case) -> float:
-    return case.prediction.estimate.value_ns
+    return case.step_ns
 
 
 def _size(prediction: StepPrediction) -> int:

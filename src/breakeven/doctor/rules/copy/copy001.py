@@ -39,11 +39,9 @@ from __future__ import annotations
 
 from breakeven.doctor.copy_edits import queued
 from breakeven.doctor.copy_owner import Upload, is_by_framework
-from breakeven.doctor.events import copy_at
-from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
-from breakeven.doctor.rules.copy.owned_copies import owned, seen_copies
-from breakeven.simulate import Edit
-from breakeven.trace import Location
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, changed, times_per_step
+from breakeven.doctor.rules.copy.uploaded import seen_copies, uploaded
+from breakeven.trace import Copy
 
 CAUSE = "H2D_PAGEABLE"
 
@@ -51,39 +49,30 @@ CAUSE = "H2D_PAGEABLE"
 _MIN_BATCH_BYTES = 64
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    batches = [
-        index for index in owned(case, Upload.BATCH) if copy_at(case.trace, index).is_blocking
-    ]
-    if all(copy_at(case.trace, index).num_bytes < _MIN_BATCH_BYTES for index in batches):
-        return ()
-    own = [index for index in batches if not is_by_framework(copy_at(case.trace, index))]
-    theirs = [index for index in batches if index not in own]
-    found = [_blocking(case, location, events) for location, events in by_line(case.trace, own)]
+def detect(case: Case) -> Found:
+    copies = dict(case.each(Copy))
+    batches = [index for index in uploaded(case, Upload.BATCH) if copies[index].is_blocking]
+    if all(copies[index].num_bytes < _MIN_BATCH_BYTES for index in batches):
+        return
+    theirs = tuple(index for index in batches if is_by_framework(copies[index]))
+    found = by_line(case.trace, (index for index in batches if index not in theirs))
     loader = next((loader for loader in case.facts.loaders if not loader.pin_memory), None)
     if theirs and loader is not None:
-        found.append(_blocking(case, loader.location, tuple(theirs)))
-    return tuple(found)
-
-
-def _blocking(case: Case, location: Location | None, events: tuple[int, ...]) -> Occurrence:
-    is_pinned = all(copy_at(case.trace, index).is_pinned for index in events)
-    often = times_per_step(len(events))
-    if is_pinned:
-        title = f"a batch in pinned memory is copied to the GPU {often} by a copy that blocks"
-        fix = ".to(device, non_blocking=True)"
-    else:
-        title = (
-            f"a batch is copied to the GPU from pageable memory {often}, and the host waits for it"
+        found.append((loader.location, theirs))
+    for location, events in found:
+        often = times_per_step(len(events))
+        if all(copies[index].is_pinned for index in events):
+            title = f"a batch in pinned memory is copied to the GPU {often} by a copy that blocks"
+            source = ""
+        else:
+            title = f"a batch is copied to the GPU from pageable memory {often}, and the host "
+            title += "waits for it"
+            source = "pinned memory, as from DataLoader(pin_memory=True), and "
+        yield Occurrence(
+            title=title,
+            fix=f"{source}.to(device, non_blocking=True)",
+            evidence=seen_copies(case, events),
+            location=location,
+            events=events,
+            edit=changed({index: queued(copies[index]) for index in events}),
         )
-        fix = (
-            "pinned memory, as from DataLoader(pin_memory=True), and .to(device, non_blocking=True)"
-        )
-    return Occurrence(
-        title=title,
-        fix=fix,
-        evidence=seen_copies(case, events),
-        location=location,
-        events=events,
-        edit=Edit(replaced={index: (queued(copy_at(case.trace, index)),) for index in events}),
-    )

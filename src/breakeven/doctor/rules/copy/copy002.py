@@ -30,49 +30,33 @@ from __future__ import annotations
 
 from breakeven.doctor.copy_edits import on_device
 from breakeven.doctor.copy_owner import Upload
-from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
-from breakeven.doctor.rules.copy.owned_copies import makers_of, owned, seen_copies
-from breakeven.simulate import Edit
-from breakeven.trace import Event
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, changed, times_per_step
+from breakeven.doctor.rules.copy.uploaded import makers_of, seen_copies, uploaded
 
 CAUSE = "H2D_CREATE"
 
-
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    return (
-        *_made_on_device(
-            case,
-            owned(case, Upload.CREATED),
-            title="a tensor is made on the host and copied to the GPU {often}",
-            fix="make it on the GPU (device=...), or keep it in a buffer",
-        ),
-        *_made_on_device(
-            case,
-            owned(case, Upload.INDEX),
-            title="an index on the host chooses from a tensor of the GPU and is copied {often}",
-            fix="make the index on the GPU: torch.randperm(n, device=...)",
-        ),
-    )
+_MADE = {
+    Upload.CREATED: (
+        "a tensor is made on the host and copied to the GPU",
+        "make it on the GPU (device=...), or keep it in a buffer",
+    ),
+    Upload.INDEX: (
+        "an index on the host chooses from a tensor of the GPU and is copied",
+        "make the index on the GPU: torch.randperm(n, device=...)",
+    ),
+}
 
 
-def _made_on_device(
-    case: Case, copies: list[int], *, title: str, fix: str
-) -> tuple[Occurrence, ...]:
-    """Return occurrences whose fix makes the copied tensors on the device from the start."""
-    found: list[Occurrence] = []
-    for location, events in by_line(case.trace, copies):
-        makers = makers_of(case.trace, events)
-        moved: dict[int, tuple[Event, ...]] = {
-            index: (on_device(case.trace.events[index]),) for index in makers
-        }
-        found.append(
-            Occurrence(
-                title=title.format(often=times_per_step(len(events))),
+def detect(case: Case) -> Found:
+    for kind, (title, fix) in _MADE.items():
+        for location, events in by_line(case.trace, uploaded(case, kind)):
+            makers = makers_of(case.trace, events)
+            moved = {index: on_device(case.trace.events[index]) for index in makers}
+            yield Occurrence(
+                title=f"{title} {times_per_step(len(events))}",
                 fix=fix,
                 evidence=seen_copies(case, events),
                 location=location,
                 events=tuple(sorted((*makers, *events))),
-                edit=Edit(replaced={**dict.fromkeys(events, ()), **moved}),
+                edit=changed(moved, gone=events),
             )
-        )
-    return tuple(found)

@@ -31,25 +31,20 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.copy_owner import Upload
-from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
-from breakeven.doctor.rules.copy.owned_copies import makers_of, owned, seen_copies
-from breakeven.simulate import Edit
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
+from breakeven.doctor.rules.copy.uploaded import makers_of, seen_copies, uploaded
 
 CAUSE = "H2D_SCALAR"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    found = owned(case, Upload.SCALARS)
-    return tuple(
-        Occurrence(
-            title=f"numbers of Python become a tensor of the GPU {times_per_step(len(events))}",
+def detect(case: Case) -> Found:
+    for location, copies in by_line(case.trace, uploaded(case, Upload.SCALARS)):
+        events = (*makers_of(case.trace, copies), *copies)
+        yield Occurrence(
+            title=f"numbers of Python become a tensor of the GPU {times_per_step(len(copies))}",
             fix="use the Python number itself, a buffer, or torch.full((), x, device=...)",
-            evidence=seen_copies(case, events),
+            evidence=seen_copies(case, copies),
             location=location,
-            events=(*makers_of(case.trace, events), *events),
-            edit=Edit(
-                replaced=dict.fromkeys((*makers_of(case.trace, events), *events), ()),
-            ),
+            events=events,
+            edit=without(events),
         )
-        for location, events in by_line(case.trace, found)
-    )

@@ -36,23 +36,24 @@ Known limits:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from breakeven.doctor.copy_owner import Upload, is_by_framework, uploads
-from breakeven.doctor.events import copy_at
 from breakeven.doctor.operators import bare_name
-from breakeven.doctor.rule import Case, Occurrence, by_line
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.doctor.rules.copy.numpy_batches import converted_on_device, numpy_batch
 from breakeven.simulate import Edit
-from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, TensorSpec
+from breakeven.trace import Copy, Event, Location, Op, Phase, TensorSpec
 from breakeven.units import format_bytes
 
 CAUSE = "DATA_NOT_RESIDENT"
 
 # The rest of the memory is for the model, its activations and what the allocator cannot use.
 _MEMORY_FRACTION = 0.25
+
 # Taking some samples of a tensor.
 _CHOOSING = frozenset({
     "slice", "index", "index_select", "select", "narrow", "split", "split_with_sizes", "chunk",
@@ -60,79 +61,106 @@ _CHOOSING = frozenset({
 })  # fmt: skip
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DataSet:
+    """Data in memory that batches are taken from.
+
+    Args:
+        num_bytes: All of it.
+        copies: The batches that are copied.
+        loading: Positions of what takes a batch from it.
+        location: Where a batch is taken, or copied.
+        then: What the device does with a batch, by the position of its copy.
+    """
+
+    num_bytes: int
+    copies: Sequence[int]
+    loading: Sequence[int]
+    location: Location | None
+    then: Mapping[int, tuple[Op, ...]] = field(default_factory=dict[int, tuple[Op, ...]])
+
+
+def detect(case: Case) -> Found:
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-    loaded = _loaded(case, batches)
-    if loaded is not None:
-        return (loaded,)
-    computed = _computed(case, batches)
-    if computed is not None:
-        return (computed,)
-    held = {index: own for index in batches if (own := _held(case, index)) is not None}
-    total = sum(size for _, size in held.values())
-    if not held or total > _MEMORY_FRACTION * case.device.memory_bytes:
-        return ()
-    choosing = tuple(position for position, _ in held.values())
-    return (_resident(case, _largest(case, list(held)), tuple(held), total, choosing),)
-
-
-def _loaded(case: Case, batches: list[int]) -> Occurrence | None:
-    """Return the occurrence of loaders over tensors in memory, if all of those fit."""
-    loaders = [loader for loader in case.facts.loaders if loader.data_bytes and loader.is_indexed]
-    total = sum(loader.data_bytes for loader in loaders)
-    if not batches or not loaders or len(loaders) < len(case.facts.loaders):
-        return None
-    if total > _MEMORY_FRACTION * case.device.memory_bytes:
-        return None
-    location = _largest(case, batches)
-    if any(is_by_framework(copy_at(case.trace, index)) for index in batches):
-        location = loaders[0].location
-    loading = tuple(
-        index
-        for index, event in enumerate(case.trace.events)
-        if (isinstance(event, HostWork) and event.kind == "data")
-        or (isinstance(event, Op) and event.is_on_host and event.phase is Phase.DATA)
-    )
-    return _resident(case, location, tuple(batches), total, loading)
-
-
-def _computed(case: Case, batches: list[int]) -> Occurrence | None:
-    """Return the occurrence of batches that NumPy takes from arrays in memory, if those fit."""
-    made = {index: own for index in batches if (own := numpy_batch(case, index)) is not None}
-    total = sum({id(own.array): own.array.num_bytes for own in made.values()}.values())
-    if not made or total > _MEMORY_FRACTION * case.device.memory_bytes:
-        return None
-    work = tuple(position for own in made.values() for position in own.prepared)
-    then = {index: converted_on_device(case, index, own) for index, own in made.items()}
-    return _resident(case, _largest(case, list(made)), tuple(made), total, work, then)
-
-
-def _resident(
-    case: Case,
-    location: Location | None,
-    copies: tuple[int, ...],
-    total_bytes: int,
-    loading: tuple[int, ...],
-    then: Mapping[int, tuple[Op, ...]] | None = None,
-) -> Occurrence:
-    batch_bytes = sum(copy_at(case.trace, index).num_bytes for index in copies)
-    gathered: dict[int, tuple[Event, ...]] = {
-        index: (
-            _gather(case, copy_at(case.trace, index), total_bytes),
-            *((then or {}).get(index, ())),
+    copies = dict(case.each(Copy))
+    for find in (_loaded, _computed, _chosen):
+        data = find(case, batches)
+        if data is None or data.num_bytes > _MEMORY_FRACTION * case.device.memory_bytes:
+            continue
+        batch_bytes = sum(copies[index].num_bytes for index in data.copies)
+        gathered: dict[int, tuple[Event, ...]] = {
+            index: (_gather(case, copies[index], data.num_bytes), *data.then.get(index, ()))
+            for index in data.copies
+        }
+        yield Occurrence(
+            title=f"{format_bytes(batch_bytes)} of a data set that would fit on the GPU are copied "
+            "in every step",
+            fix="copy the data set to the GPU once, and index it there",
+            evidence=f"the data set takes {format_bytes(data.num_bytes)}, less than a quarter of "
+            f"the {format_bytes(case.device.memory_bytes)} of the {case.device.name}",
+            location=data.location,
+            events=tuple(sorted((*data.loading, *data.copies))),
+            edit=Edit(replaced={**dict.fromkeys(data.loading, ()), **gathered}),
         )
-        for index in copies
-    }
-    return Occurrence(
-        title=f"{format_bytes(batch_bytes)} of a data set that would fit on the GPU are copied "
-        "in every step",
-        fix="copy the data set to the GPU once, and index it there",
-        evidence=f"the data set takes {format_bytes(total_bytes)}, less than a quarter of the "
-        f"{format_bytes(case.device.memory_bytes)} of the {case.device.name}",
-        location=location,
-        events=tuple(sorted((*loading, *copies))),
-        edit=Edit(replaced={**dict.fromkeys(loading, ()), **gathered}),
+        return
+
+
+def _loaded(case: Case, batches: Sequence[int]) -> _DataSet | None:
+    """Return what loaders take from tensors in memory, if all of them do."""
+    loaders = case.facts.loaders
+    is_in_memory = all(loader.data_bytes and loader.is_indexed for loader in loaders)
+    if not batches or not loaders or not is_in_memory:
+        return None
+    copies = dict(case.each(Copy))
+    is_by_library = any(is_by_framework(copies[index]) for index in batches)
+    fetching = (i for i, op in case.each(Op) if op.is_on_host and op.phase is Phase.DATA)
+    return _DataSet(
+        num_bytes=sum(loader.data_bytes for loader in loaders),
+        copies=batches,
+        loading=(*case.works("data"), *fetching),
+        location=loaders[0].location if is_by_library else _largest(case, batches),
     )
+
+
+def _computed(case: Case, batches: Sequence[int]) -> _DataSet | None:
+    """Return the arrays in memory that NumPy makes batches of."""
+    made = {index: own for index in batches if (own := numpy_batch(case, index)) is not None}
+    if not made:
+        return None
+    return _DataSet(
+        num_bytes=sum({id(own.array): own.array.num_bytes for own in made.values()}.values()),
+        copies=tuple(made),
+        loading=[position for own in made.values() for position in own.prepared],
+        location=_largest(case, tuple(made)),
+        then={index: converted_on_device(case, index, own) for index, own in made.items()},
+    )
+
+
+def _chosen(case: Case, batches: Sequence[int]) -> _DataSet | None:
+    """Return the host tensors that batches are chosen from."""
+    held = {index: own for index in batches if (own := _held(case, index)) is not None}
+    if not held:
+        return None
+    return _DataSet(
+        num_bytes=sum(size for _, size in held.values()),
+        copies=tuple(held),
+        loading=[position for position, _ in held.values()],
+        location=_largest(case, tuple(held)),
+    )
+
+
+def _held(case: Case, index: int) -> tuple[int, int] | None:
+    """Return what chose a copied batch from a host tensor, and its size; None for another batch."""
+    copy = dict(case.each(Copy))[index]
+    for position in reversed(range(index)):
+        op = case.trace.events[position]
+        if not isinstance(op, Op) or not op.is_on_host or op.phase is not Phase.FORWARD:
+            continue
+        if copy.storage == -1 or not any(own.storage == copy.storage for own in op.outputs):
+            continue
+        size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
+        return (position, size) if size >= 2 * copy.num_bytes else None
+    return None
 
 
 def _gather(case: Case, copy: Copy, total_bytes: int) -> Op:
@@ -152,22 +180,8 @@ def _gather(case: Case, copy: Copy, total_bytes: int) -> Op:
     )
 
 
-def _held(case: Case, index: int) -> tuple[int, int] | None:
-    """Return what chose a copied batch from a host tensor, and its size; None for another batch."""
-    copy = copy_at(case.trace, index)
-    for position in reversed(range(index)):
-        op = case.trace.events[position]
-        if not isinstance(op, Op) or not op.is_on_host or op.phase is not Phase.FORWARD:
-            continue
-        if copy.storage == -1 or not any(own.storage == copy.storage for own in op.outputs):
-            continue
-        size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
-        return (position, size) if size >= 2 * copy.num_bytes else None
-    return None
-
-
-def _largest(case: Case, copies: list[int]) -> Location | None:
+def _largest(case: Case, copied: Sequence[int]) -> Location | None:
     """Return the line that copies the most bytes."""
-    lines = by_line(case.trace, copies)
-    total = [sum(copy_at(case.trace, index).num_bytes for index in own) for _, own in lines]
-    return lines[total.index(max(total))][0]
+    copies = dict(case.each(Copy))
+    lines = by_line(case.trace, copied)
+    return max(lines, key=lambda line: sum(copies[index].num_bytes for index in line[1]))[0]

@@ -34,6 +34,7 @@ Known limits:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -43,7 +44,7 @@ from breakeven.doctor.copy_owner import Upload, uploads
 from breakeven.doctor.events import copy_at, op_at
 from breakeven.doctor.memory import Origins
 from breakeven.doctor.operators import bare_name
-from breakeven.doctor.rule import Case, Occurrence, by_line
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.doctor.rules.copy.numpy_batches import converted_on_device, gathered, numpy_batch
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, TensorSpec
@@ -53,52 +54,79 @@ CAUSE = "H2D_WIDE"
 
 # Fewer bytes than these are copied within the fixed cost of a copy, some 10 µs at 10 GB/s.
 _MIN_SAVED_BYTES = 1 << 16
+
 # Operators that only change numbers one by one, or put samples side by side.
 _PREPARING = frozenset({
     "_to_copy", "div", "mul", "sub", "add", "rsub", "stack", "cat", "permute", "contiguous",
     "clone", "unsqueeze", "view", "_unsafe_view", "reshape", "transpose", "expand", "detach",
     "alias", "copy", "select", "slice", "squeeze",
 })  # fmt: skip
+
 # Those of them that a batch needs on the host whatever its type.
 _COLLATING = frozenset({"stack", "cat", "unsqueeze", "view", "select", "slice", "detach", "alias"})
+
 # A cast that follows a copy stands this close.
 _NEAR = 12
 
+_Replaced = dict[int, tuple[Event, ...]]
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wide:
+    """Lines that make a batch wide, and the step without that."""
+
+    location: Location | None
+    title: str
+    fix: str
+    replaced: _Replaced
+
+
+def detect(case: Case) -> Found:
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-    return (
-        *_cast_before(case, batches),
-        *_cast_by_numpy(case, batches),
-        *_cast_after(case, batches),
-    )
+    for find in (_cast_before, _cast_by_numpy, _cast_after):
+        for wide in find(case, batches):
+            copied = _num_bytes(case.trace.events[index] for index in wide.replaced)
+            narrow = _num_bytes(event for own in wide.replaced.values() for event in own)
+            yield Occurrence(
+                title=wide.title,
+                fix=wide.fix,
+                evidence=f"{format_bytes(copied)} copied in the recorded step, "
+                f"{format_bytes(narrow)} without the cast",
+                location=wide.location,
+                events=tuple(sorted(wide.replaced)),
+                edit=Edit(replaced=wide.replaced),
+            )
 
 
-def _cast_before(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
-    """Return what the host casts before it is copied, by the line that casts."""
+def _num_bytes(events: Iterable[Event]) -> int:
+    return sum(event.num_bytes for event in events if isinstance(event, Copy))
+
+
+def _cast_before(case: Case, batches: list[int]) -> Iterator[_Wide]:
+    """Yield what the host casts before it is copied, by the line that casts."""
     origins = Origins(case.trace)
     found: dict[int, list[_Cast]] = {}
     for index in batches:
         cast = _find_cast(case, origins, index)
         if cast is not None and cast.saved_bytes >= _MIN_SAVED_BYTES:
             found.setdefault(cast.chain[0], []).append(cast)
-    result: list[Occurrence] = []
-    for location, firsts in by_line(case.trace, list(found)):
+    for location, firsts in by_line(case.trace, found):
         casts = [cast for first in firsts for cast in found[first]]
-        replaced: dict[int, tuple[Event, ...]] = {}
+        replaced: _Replaced = {}
         for cast in casts:
             replaced.update(dict.fromkeys(cast.chain, ()))
             replaced[cast.copy] = _cast_on_device(case, cast)
         narrow = casts[0].narrow
-        title = f"a batch of {narrow} is made wider on the host, and then copied to the GPU"
-        fix = f"copy the batch as {narrow}, and cast and normalise it on the GPU"
-        result.append(_wide(case, location, replaced, title, fix))
-    return tuple(result)
+        yield _Wide(
+            location=location,
+            title=f"a batch of {narrow} is made wider on the host, and then copied to the GPU",
+            fix=f"copy the batch as {narrow}, and cast and normalise it on the GPU",
+            replaced=replaced,
+        )
 
 
-def _cast_by_numpy(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
-    """Return what NumPy makes of narrower arrays before it is copied, by the line that casts."""
-    result: list[Occurrence] = []
+def _cast_by_numpy(case: Case, batches: list[int]) -> Iterator[_Wide]:
+    """Yield what NumPy makes of narrower arrays before it is copied, by the line that casts."""
     for index in batches:
         copy, batch = copy_at(case.trace, index), numpy_batch(case, index)
         if batch is None or not copy.dtype:
@@ -108,43 +136,38 @@ def _cast_by_numpy(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
         if copy.num_bytes - narrow_bytes < _MIN_SAVED_BYTES:
             continue
         narrow = batch.array.dtype
-        replaced = gathered(case, index, batch) | {
-            index: (
-                _resized(copy, narrow_bytes, narrow),
-                *converted_on_device(case, index, batch),
-            )
-        }
-        title = f"a batch of {narrow} is made wider by NumPy, and then copied to the GPU"
-        fix = f"copy the batch as {narrow}, and cast and normalise it on the GPU"
-        result.append(_wide(case, batch.cast or copy.location, replaced, title, fix))
-    return tuple(result)
+        on_device = converted_on_device(case, index, batch)
+        yield _Wide(
+            location=batch.cast or copy.location,
+            title=f"a batch of {narrow} is made wider by NumPy, and then copied to the GPU",
+            fix=f"copy the batch as {narrow}, and cast and normalise it on the GPU",
+            replaced=gathered(case, index, batch)
+            | {index: (_resized(copy, narrow_bytes, narrow), *on_device)},
+        )
 
 
-def _cast_after(case: Case, batches: list[int]) -> tuple[Occurrence, ...]:
-    """Return copies of float64 that the device makes narrower at once, by the line that copies."""
-    found: dict[int, int] = {}
+def _cast_after(case: Case, batches: list[int]) -> Iterator[_Wide]:
+    """Yield copies of float64 that the device makes narrower at once, by the line that copies."""
+    found: dict[int, tuple[int, TensorSpec]] = {}
     for index in batches:
-        copy = copy_at(case.trace, index)
-        cast = _narrowing(case, index, copy)
-        if cast is None:
-            continue
-        narrow = op_at(case.trace, cast).outputs[0]
-        if copy.num_bytes - narrow.num_bytes >= _MIN_SAVED_BYTES:
-            found[index] = cast
-    result: list[Occurrence] = []
-    for location, copies in by_line(case.trace, list(found)):
-        replaced: dict[int, tuple[Event, ...]] = {}
-        narrow = op_at(case.trace, found[copies[0]]).outputs[0]
+        cast = _narrowing(case, index)
+        if cast is not None:
+            narrow = op_at(case.trace, cast).outputs[0]
+            if copy_at(case.trace, index).num_bytes - narrow.num_bytes >= _MIN_SAVED_BYTES:
+                found[index] = cast, narrow
+    for location, copies in by_line(case.trace, found):
+        replaced: _Replaced = {}
         for index in copies:
-            target = op_at(case.trace, found[index]).outputs[0]
-            replaced[index] = (
-                _resized(copy_at(case.trace, index), target.num_bytes, target.dtype),
-            )
-            replaced[found[index]] = ()
-        title = f"a batch is copied to the GPU as float64 and cast to {narrow.dtype} there"
-        fix = f"cast the data to {narrow.dtype} on the host, once"
-        result.append(_wide(case, location, replaced, title, fix))
-    return tuple(result)
+            cast, narrow = found[index]
+            copy = _resized(copy_at(case.trace, index), narrow.num_bytes, narrow.dtype)
+            replaced |= {index: (copy,), cast: ()}
+        dtype = found[copies[0]][1].dtype
+        yield _Wide(
+            location=location,
+            title=f"a batch is copied to the GPU as float64 and cast to {dtype} there",
+            fix=f"cast the data to {dtype} on the host, once",
+            replaced=replaced,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +193,11 @@ class _Cast:
 
 def _find_cast(case: Case, origins: Origins, index: int) -> _Cast | None:
     """Follow a copied batch back to the casts that made it wider."""
+    copy = copy_at(case.trace, index)
     chain: set[int] = set()
     casts: list[Op] = []
     wide_bytes = 0
-    pending = [(copy_at(case.trace, index).storage, index)]
+    pending = [(copy.storage, index)]
     while pending:
         position = origins.writer(*pending.pop())
         if position is None or position in chain:
@@ -196,7 +220,7 @@ def _find_cast(case: Case, origins: Origins, index: int) -> _Cast | None:
         narrow=narrow.dtype,
         narrow_bytes=narrow.element_bytes,
         wide_bytes=wide_bytes,
-        saved_bytes=copy_at(case.trace, index).num_bytes * (1 - narrow.element_bytes / wide_bytes),
+        saved_bytes=copy.num_bytes * (1 - narrow.element_bytes / wide_bytes),
     )
 
 
@@ -204,15 +228,14 @@ def _cast_on_device(case: Case, cast: _Cast) -> tuple[Event, ...]:
     """Return the copy of the narrow type, and what the host did before for the whole batch."""
     copy = copy_at(case.trace, cast.copy)
     num_elements = copy.num_bytes // cast.wide_bytes
-    kinds = {
-        op_at(case.trace, index).name: op_at(case.trace, index) for index in reversed(cast.chain)
-    }
+    kinds = {op.name: op for index in reversed(cast.chain) if (op := op_at(case.trace, index))}
     moved = [whole(op, num_elements) for op in reversed(kinds.values())]
     return (_resized(copy, num_elements * cast.narrow_bytes, cast.narrow), *moved)
 
 
-def _narrowing(case: Case, index: int, copy: Copy) -> int | None:
+def _narrowing(case: Case, index: int) -> int | None:
     """Return the operator of the device that casts a copied batch of float64 to something less."""
+    copy = copy_at(case.trace, index)
     for position in range(index + 1, min(index + _NEAR, len(case.trace.events))):
         op = case.trace.events[position]
         if not isinstance(op, Op) or op.is_on_host or bare_name(op) != "_to_copy":
@@ -228,28 +251,6 @@ def _is_widening(op: Op) -> bool:
         bare_name(op) == "_to_copy"
         and op.inputs[0].element_bytes < op.outputs[0].element_bytes
         and op.inputs[0].numel == op.outputs[0].numel
-    )
-
-
-def _wide(
-    case: Case,
-    location: Location | None,
-    replaced: dict[int, tuple[Event, ...]],
-    title: str,
-    fix: str,
-) -> Occurrence:
-    copies = [index for index in replaced if isinstance(case.trace.events[index], Copy)]
-    kept = [event for events in replaced.values() for event in events if isinstance(event, Copy)]
-    total = sum(copy_at(case.trace, index).num_bytes for index in copies)
-    narrow = sum(copy.num_bytes for copy in kept)
-    return Occurrence(
-        title=title,
-        fix=fix,
-        evidence=f"{format_bytes(total)} copied in the recorded step, {format_bytes(narrow)} "
-        "without the cast",
-        location=location,
-        events=tuple(sorted(replaced)),
-        edit=Edit(replaced=replaced),
     )
 
 

@@ -29,7 +29,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.cpu.threads import (
     cores_of_run,
     line_of_threads,
@@ -41,20 +41,18 @@ from breakeven.simulate import Side
 CAUSE = "THREADS_SMALL"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     cpu = case.cpu
     if cpu is None or threads_of_run(case) > cores_of_run(case):
-        return ()
+        return
     trial = faster_trial(cpu, (t for t in cpu.trials if 0 < t.num_threads < cpu.num_threads))
     if trial is None:
-        return ()
-    return (
-        Occurrence(
-            title=f"on the CPU {trial.num_threads} of {cpu.num_threads} threads are faster",
-            fix=f"torch.set_num_threads({trial.num_threads}) where it trains on the CPU",
-            evidence=as_measured(cpu, trial),
-            location=line_of_threads(case),
-            gain=measured_gain(cpu, trial),
-            side=Side.CPU,
-        ),
+        return
+    yield Occurrence(
+        title=f"on the CPU {trial.num_threads} of {cpu.num_threads} threads are faster",
+        fix=f"torch.set_num_threads({trial.num_threads}) where it trains on the CPU",
+        evidence=as_measured(cpu, trial),
+        location=line_of_threads(case),
+        gain=measured_gain(cpu, trial),
+        side=Side.CPU,
     )

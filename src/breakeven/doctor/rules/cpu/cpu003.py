@@ -30,7 +30,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
 from breakeven.simulate import Side
 from breakeven.timing import CpuSetting
@@ -41,21 +41,19 @@ CAUSE = "DENORMALS"
 _MIN_SUBNORMAL_FRACTION = 0.01
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     cpu, fraction = case.cpu, case.facts.subnormal_fraction
     tried = () if cpu is None else trials_of(cpu, CpuSetting.FLUSH_DENORMAL)
     trial = None if cpu is None else faster_trial(cpu, tried)
     if trial is None and (tried or fraction < _MIN_SUBNORMAL_FRACTION):
-        return ()
+        return
     counted = f"{format_percent(fraction)} of parameters and gradients are subnormal"
     measured = as_measured(cpu, trial) if cpu is not None and trial is not None else ""
     known = (counted if fraction > 0 else "", measured)
-    return (
-        Occurrence(
-            title="the CPU computes with subnormal numbers",
-            fix="torch.set_flush_denormal(True) before the first step",
-            evidence="; ".join(filter(None, known)),
-            gain=measured_gain(cpu, trial) if cpu is not None and trial is not None else None,
-            side=Side.CPU,
-        ),
+    yield Occurrence(
+        title="the CPU computes with subnormal numbers",
+        fix="torch.set_flush_denormal(True) before the first step",
+        evidence="; ".join(filter(None, known)),
+        gain=measured_gain(cpu, trial) if cpu is not None and trial is not None else None,
+        side=Side.CPU,
     )

@@ -31,7 +31,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.operators import is_convolution
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
 from breakeven.simulate import Side
 from breakeven.timing import CpuSetting
@@ -39,19 +39,17 @@ from breakeven.timing import CpuSetting
 CAUSE = "CPU_LAYOUT"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     cpu = case.cpu
     if cpu is None or not any(is_convolution(op) for op in case.trace.ops):
-        return ()
+        return
     trial = faster_trial(cpu, trials_of(cpu, CpuSetting.CHANNELS_LAST))
     if trial is None:
-        return ()
-    return (
-        Occurrence(
-            title="convolutions on the CPU are faster with channels last",
-            fix="model.to(memory_format=torch.channels_last), and the same for each batch",
-            evidence=as_measured(cpu, trial),
-            gain=measured_gain(cpu, trial),
-            side=Side.CPU,
-        ),
+        return
+    yield Occurrence(
+        title="convolutions on the CPU are faster with channels last",
+        fix="model.to(memory_format=torch.channels_last), and the same for each batch",
+        evidence=as_measured(cpu, trial),
+        gain=measured_gain(cpu, trial),
+        side=Side.CPU,
     )

@@ -32,7 +32,7 @@ from typing import Final
 
 from breakeven.cost import Family
 from breakeven.doctor.events import host_ns
-from breakeven.doctor.rule import Case, KnownGain, Occurrence
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.simulate import Side
 from breakeven.trace import Op
 from breakeven.units import format_percent
@@ -44,27 +44,25 @@ _MIN_PRODUCT_FRACTION = 0.5
 _PRODUCTS: Final = (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION)
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     cpu = case.cpu
     if cpu is None or not cpu.has_bf16 or case.trace.settings.autocast_dtype:
-        return ()
+        return
     total_ns = sum(op.host_ns for op in case.trace.ops)
     events = _float32_products(case)
     products_ns = sum(host_ns(case.trace.events[index]) for index in events)
     if total_ns <= 0 or products_ns < _MIN_PRODUCT_FRACTION * total_ns:
-        return ()
+        return
     share = min(1.0, products_ns / total_ns)
-    return (
-        Occurrence(
-            title=f"{cpu.name} multiplies bfloat16 in hardware, the step is in float32",
-            fix='torch.autocast("cpu", dtype=torch.bfloat16) where it trains on the CPU',
-            evidence=f"{len(events)} products in float32 take {format_percent(share)} of the "
-            "operators' time on this CPU",
-            events=tuple(events),
-            gain=KnownGain(fraction=0.0, low_fraction=0.0, high_fraction=share),
-            share_fraction=share,
-            side=Side.CPU,
-        ),
+    yield Occurrence(
+        title=f"{cpu.name} multiplies bfloat16 in hardware, the step is in float32",
+        fix='torch.autocast("cpu", dtype=torch.bfloat16) where it trains on the CPU',
+        evidence=f"{len(events)} products in float32 take {format_percent(share)} of the "
+        "operators' time on this CPU",
+        events=tuple(events),
+        gain=KnownGain(fraction=0.0, low_fraction=0.0, high_fraction=share),
+        share_fraction=share,
+        side=Side.CPU,
     )
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import Final
 
 from breakeven.cost import Family
-from breakeven.doctor.rule import Case, KnownGain, Occurrence
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.simulate import Side
 from breakeven.units import format_duration, format_percent
 
@@ -46,27 +46,24 @@ _MIN_EAGER_FRACTION = 0.5
 _FUSABLE: Final = (Family.ELEMENTWISE, Family.REDUCTION, Family.NORMALIZATION, Family.SOFTMAX)
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     cpu, ops = case.cpu, case.trace.ops
     if cpu is None or cpu.dispatch_ns <= 0 or cpu.estimate.value_ns <= 0:
-        return ()
+        return
     calls_ns = len(ops) * cpu.dispatch_ns
     share = calls_ns / cpu.estimate.value_ns
     if share < _MIN_EAGER_FRACTION or case.trace.settings.is_compiled:
-        return ()
+        return
     share = min(1.0, share)
     mergeable = _mergeable_fraction(case)
-    return (
-        Occurrence(
-            title=f"on the CPU calling {len(ops)} operators takes "
-            f"{format_percent(share)} of the step",
-            fix="torch.compile, fused=True in the optimizer, a larger batch",
-            evidence=f"{len(ops)} operators at {format_duration(cpu.dispatch_ns)} each, in a "
-            f"step of {format_duration(cpu.estimate.value_ns)}",
-            gain=KnownGain(fraction=share * mergeable, low_fraction=0.0, high_fraction=share),
-            share_fraction=share,
-            side=Side.CPU,
-        ),
+    yield Occurrence(
+        title=f"on the CPU calling {len(ops)} operators takes {format_percent(share)} of the step",
+        fix="torch.compile, fused=True in the optimizer, a larger batch",
+        evidence=f"{len(ops)} operators at {format_duration(cpu.dispatch_ns)} each, in a "
+        f"step of {format_duration(cpu.estimate.value_ns)}",
+        gain=KnownGain(fraction=share * mergeable, low_fraction=0.0, high_fraction=share),
+        share_fraction=share,
+        side=Side.CPU,
     )
 
 

@@ -34,13 +34,13 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from breakeven.doctor.device_source import is_expected_to_fail, made_at
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.trace import DeviceFault, Location
 
 CAUSE = "PART_ON_CPU"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: dict[object, Occurrence] = {}
     for fault in case.trace.faults:
         if case.sources.is_at(fault.location, is_expected_to_fail):

@@ -46,7 +46,7 @@ from breakeven.doctor.device_source import (
     mentions_gpu,
     unused_choices,
 )
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.trace import NEVER_ON_DEVICE, Location
 
 CAUSE = "NOT_ON_GPU"
@@ -54,7 +54,7 @@ CAUSE = "NOT_ON_GPU"
 _MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     is_never = any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats)
     if not is_never and not case.trace.faults:
         return ()

@@ -41,7 +41,7 @@ from breakeven.doctor.copy_owner import Made, Upload, is_layer, made_on_host, up
 from breakeven.doctor.device_source import made_at
 from breakeven.doctor.events import host_ns, line_of, op_at
 from breakeven.doctor.memory import parameters_of
-from breakeven.doctor.rule import Case, Occurrence, by_line
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.doctor.sync_owner import NEAR, Wait, is_average, waits_of
 from breakeven.simulate import Edit
 from breakeven.trace import Event, Location, Op, Phase
@@ -55,14 +55,14 @@ _MIN_SHARE_FRACTION = 0.05
 _MIN_ELEMENTS = 16
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     return (*_host_part(case), *_averages(case))
 
 
-def _host_part(case: Case) -> tuple[Occurrence, ...]:
+def _host_part(case: Case) -> Found:
     events = case.trace.events
     if not case.trace.uses_device:
-        return ()
+        return
     faults = {(at.file, at.line) for fault in case.trace.faults if (at := fault.location)}
     made = made_on_host(case.trace)
     # The hooks of the script run in the backward pass as well, and compute for operators of the
@@ -80,26 +80,24 @@ def _host_part(case: Case) -> tuple[Occurrence, ...]:
     copies = [i for i, kind in uploads(case).items() if kind is Upload.OF_HOST_PART]
     part_ns = sum(host_ns(events[index]) for index in part)
     has_gradients = any(events[index].phase is Phase.BACKWARD for index in part)
-    is_large = part_ns >= _MIN_SHARE_FRACTION * case.prediction.estimate.value_ns
+    is_large = part_ns >= _MIN_SHARE_FRACTION * case.step_ns
     if not part or not (has_gradients or is_large):
-        return ()
+        return
     lines = Counter[tuple[str, int] | None]()
     for index in part:
         lines[line_of(events[index])] += host_ns(events[index]) + 1
     dearest = lines.most_common(1)[0][0]
     moved: dict[int, tuple[Event, ...]] = {index: (on_device(events[index]),) for index in part}
     gone: dict[int, tuple[Event, ...]] = dict.fromkeys((*waits, *copies), ())
-    return (
-        Occurrence(
-            title=f"the host computes a part of the step for {format_duration(part_ns, 2)}, "
-            "between operators of the GPU",
-            fix="move the module or the loss to the GPU, with its inputs",
-            evidence=f"{len(part)} operators on the host"
-            + (", gradients flow through them" if has_gradients else ""),
-            location=_line_of_part(case, [i for i in part if line_of(events[i]) == dearest]),
-            events=tuple(sorted((*part, *gone))),
-            edit=Edit(replaced={**moved, **gone}),
-        ),
+    yield Occurrence(
+        title=f"the host computes a part of the step for {format_duration(part_ns, 2)}, "
+        "between operators of the GPU",
+        fix="move the module or the loss to the GPU, with its inputs",
+        evidence=f"{len(part)} operators on the host"
+        + (", gradients flow through them" if has_gradients else ""),
+        location=_line_of_part(case, [i for i in part if line_of(events[i]) == dearest]),
+        events=tuple(sorted((*part, *gone))),
+        edit=Edit(replaced={**moved, **gone}),
     )
 
 

@@ -38,10 +38,9 @@ import ast
 import re
 
 from breakeven.doctor.events import line_of
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.sync_flow import SIMULATORS
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.simulate import Edit
 from breakeven.source import Source, dotted_name
 from breakeven.trace import HostWork, Location, StepTrace, Sync
 from breakeven.units import format_duration
@@ -64,7 +63,7 @@ _UPDATING = re.compile(r"(opt|sched|scaler|loss|criterion|model|net)", re.IGNORE
 _NEAR = 3
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     trace = case.trace
     found = [
         index
@@ -83,7 +82,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
         if location is not None and (location.file, location.line) in logging:
             continue
         duration_ns = sum(_duration_ns(trace, index) for index in own)
-        if duration_ns < _MIN_SHARE_FRACTION * case.prediction.estimate.value_ns:
+        if duration_ns < _MIN_SHARE_FRACTION * case.step_ns:
             continue
         occurrences.append(
             Occurrence(
@@ -94,7 +93,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
                 f"{len(own)} pauses",
                 location=location,
                 events=tuple(own),
-                edit=Edit(replaced=dict.fromkeys(own, ())),
+                edit=without(own),
             )
         )
     return tuple(occurrences)

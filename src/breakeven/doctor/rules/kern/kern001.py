@@ -39,13 +39,9 @@ import msgspec
 
 from breakeven.cost import Family, Kernel
 from breakeven.device import Precision
-from breakeven.doctor.device_times import (
-    DevicePace,
-    device_times_ns,
-    has_tensor_cores,
-)
+from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.doctor.operators import CONVOLUTIONS, bare_name
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import Edit
 from breakeven.trace import Event, Op, TensorSpec
 from breakeven.units import format_percent
@@ -59,28 +55,26 @@ _MAX_GROUPED_FRACTION = 0.2
 _IMAGE_DIMENSIONS = 4
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     if not has_tensor_cores(case.device):
-        return ()
+        return
     times = device_times_ns(case, lambda k: k.family is Family.CONVOLUTION)
     converted = device_times_ns(case, _is_converted)
     grouped = device_times_ns(case, _is_grouped)
     if not converted or sum(grouped.values()) > _MAX_GROUPED_FRACTION * sum(times.values()):
-        return ()
+        return
     edit = _channels_last(case)
     pace = DevicePace(case)
     if pace.gain(edit) < _MIN_LAYOUT_GAIN:
-        return ()
+        return
     fraction = pace.fraction(sum(converted.values()))
-    return (
-        Occurrence(
-            title="half-precision convolutions have their channels first in memory",
-            fix="model.to(memory_format=torch.channels_last), and the same for each batch",
-            evidence=f"{len(converted)} half-precision convolutions of contiguous tensors, "
-            f"{format_percent(fraction)} of what GPU and launches take",
-            events=tuple(converted),
-            edit=edit,
-        ),
+    yield Occurrence(
+        title="half-precision convolutions have their channels first in memory",
+        fix="model.to(memory_format=torch.channels_last), and the same for each batch",
+        evidence=f"{len(converted)} half-precision convolutions of contiguous tensors, "
+        f"{format_percent(fraction)} of what GPU and launches take",
+        events=tuple(converted),
+        edit=edit,
     )
 
 

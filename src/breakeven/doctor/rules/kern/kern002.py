@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from breakeven.cost import Family
 from breakeven.doctor.device_times import DevicePace, device_times_ns
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.units import format_percent
 
 CAUSE = "CUDNN_BENCH_OFF"
@@ -45,26 +45,24 @@ _MIN_CONVOLUTION_FRACTION = 0.3
 _MIN_STEPS = 2
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     facts = case.facts
     are_fixed = facts.num_convolution_shapes == 1 and facts.num_steps >= _MIN_STEPS
     is_of_cudnn = case.device.vendor == "nvidia"
     if case.trace.settings.cudnn_benchmark or not are_fixed or not is_of_cudnn:
-        return ()
+        return
     times = device_times_ns(case, lambda kernel: kernel.family is Family.CONVOLUTION)
     if not times:
-        return ()
+        return
     pace = DevicePace(case)
     fraction = pace.fraction(sum(times.values()))
     if not pace.is_device_bound() or fraction < _MIN_CONVOLUTION_FRACTION:
-        return ()
-    return (
-        Occurrence(
-            title="convolution shapes are fixed, and cuDNN does not search for the fastest",
-            fix="torch.backends.cudnn.benchmark = True before the first step",
-            evidence=f"convolutions take {format_percent(fraction)} of what GPU and launches "
-            f"take, in the same shapes in all {facts.num_steps} recorded steps; "
-            "cudnn.benchmark is off",
-            events=tuple(times),
-        ),
+        return
+    yield Occurrence(
+        title="convolution shapes are fixed, and cuDNN does not search for the fastest",
+        fix="torch.backends.cudnn.benchmark = True before the first step",
+        evidence=f"convolutions take {format_percent(fraction)} of what GPU and launches "
+        f"take, in the same shapes in all {facts.num_steps} recorded steps; "
+        "cudnn.benchmark is off",
+        events=tuple(times),
     )

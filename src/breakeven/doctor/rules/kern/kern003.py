@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from breakeven.cost import Family
 from breakeven.doctor.device_times import device_times_ns
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import assigned_at
 from breakeven.source import is_constant
 from breakeven.trace import LoaderFacts, RunFacts
@@ -43,25 +43,23 @@ _MIN_VARYING_SHAPES = 2
 _FEW_STEPS = 3
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     facts = case.facts
     varies = facts.num_convolution_shapes >= _num_varying_shapes(facts)
     is_of_cudnn = case.device.vendor == "nvidia"
     if not case.trace.settings.cudnn_benchmark or not varies or not is_of_cudnn:
-        return ()
+        return
     switched = assigned_at(
         case.sources, "cudnn.benchmark", lambda value: not is_constant(value, False)
     )
     times = device_times_ns(case, lambda kernel: kernel.family is Family.CONVOLUTION)
-    return (
-        Occurrence(
-            title="cuDNN searches for the fastest convolution again at each new shape",
-            fix="torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes",
-            evidence=f"convolutions of {facts.num_convolution_shapes} different shapes in "
-            f"{facts.num_steps} recorded steps; cudnn.benchmark is on",
-            location=switched or facts.shapes_vary_at,
-            events=tuple(times),
-        ),
+    yield Occurrence(
+        title="cuDNN searches for the fastest convolution again at each new shape",
+        fix="torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes",
+        evidence=f"convolutions of {facts.num_convolution_shapes} different shapes in "
+        f"{facts.num_steps} recorded steps; cudnn.benchmark is on",
+        location=switched or facts.shapes_vary_at,
+        events=tuple(times),
     )
 
 

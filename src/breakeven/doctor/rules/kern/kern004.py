@@ -35,7 +35,7 @@ import msgspec
 
 from breakeven.doctor.events import op_at
 from breakeven.doctor.operators import BATCH_NORMS, CONVOLUTION_BACKWARD, CONVOLUTIONS, bare_name
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import line_of_layer
 from breakeven.simulate import Edit
 from breakeven.trace import Event, Location, Op, Phase, StepTrace
@@ -50,7 +50,7 @@ _LAYERS = tuple(
 _NUM_INPUTS_WITH_BIAS = 3
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     by_line: dict[Location | None, list[int]] = {}
     for index in _useless_biases(case.trace):
         by_line.setdefault(_line(case, index), []).append(index)

@@ -37,7 +37,7 @@ from typing import Final
 
 from breakeven.doctor.events import op_at
 from breakeven.doctor.operators import bare_name
-from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step
 from breakeven.trace import Op
 
 CAUSE = "LINALG_SMALL"
@@ -52,7 +52,7 @@ _FACTORIZATIONS: Final = frozenset(
 )  # fmt: skip
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found = [
         index
         for index, event in enumerate(case.trace.events)

@@ -35,7 +35,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import CAPTURED, Bound
 from breakeven.trace import GraphLaunch, Op
 from breakeven.units import format_duration, format_percent
@@ -46,30 +46,28 @@ CAUSE = "LAUNCH_FLOOR"
 _MIN_IDLE_FRACTION = 0.1
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     prediction = case.prediction
     step_ns = prediction.estimate.value_ns
     if prediction.bound is not Bound.LAUNCH or step_ns <= 0:
-        return ()
+        return
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
     if idle_fraction < _MIN_IDLE_FRACTION:
-        return ()
+        return
     has_graph = any(isinstance(event, GraphLaunch) for event in case.trace.events)
     what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
-    return (
-        Occurrence(
-            title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
-            f"{format_duration(prediction.launch_ns)}, running them "
-            f"{format_duration(prediction.device_busy_ns)}",
-            # Whether the CPU is the better choice is the verdict's to say.
-            fix="a larger batch, or more of the step in the graph"
-            if has_graph
-            else 'a larger batch, or torch.compile(mode="reduce-overhead")',
-            evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
-            "step, and with launches free of charge it is shortest",
-            scenario=CAPTURED,
-            share_fraction=idle_fraction,
-        ),
+    yield Occurrence(
+        title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
+        f"{format_duration(prediction.launch_ns)}, running them "
+        f"{format_duration(prediction.device_busy_ns)}",
+        # Whether the CPU is the better choice is the verdict's to say.
+        fix="a larger batch, or more of the step in the graph"
+        if has_graph
+        else 'a larger batch, or torch.compile(mode="reduce-overhead")',
+        evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
+        "step, and with launches free of charge it is shortest",
+        scenario=CAPTURED,
+        share_fraction=idle_fraction,
     )
 
 

@@ -39,7 +39,7 @@ from collections import Counter
 
 from breakeven.doctor.loop_flow import flow_of
 from breakeven.doctor.repeated_loops import MIN_ITERATIONS, find_loops, is_launch
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.loop.repeated import is_over_time
 from breakeven.simulate import CAPTURED, Bound
 from breakeven.source import dotted_name
@@ -62,30 +62,28 @@ _SOLVER = re.compile(
 )
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     prediction = case.prediction
     num_kernels = prediction.num_kernels
     if prediction.bound is not Bound.LAUNCH or num_kernels < _MIN_LAUNCHES:
-        return ()
+        return
     if sum(kernel.flop for kernel in case.program.kernels) > num_kernels * _MAX_FLOP_PER_LAUNCH:
-        return ()
+        return
     found = _loop(case) or _library_call(case)
     if found is None:
-        return ()
+        return
     location, events, num_evaluations = found
     launches = sum(is_launch(case.trace.events[index]) for index in events)
     if launches < max(_MIN_LAUNCHES, _MIN_PART * sum(map(is_launch, case.trace.events))):
-        return ()
-    return (
-        Occurrence(
-            title=f"a solver issues {launches} small operators one after the other in every step",
-            fix="more trajectories at once, fewer evaluations, or a CUDA graph",
-            evidence=f"the same operators are issued {num_evaluations} times from here, each "
-            "time with results of the time before",
-            location=location,
-            events=events,
-            scenario=CAPTURED,
-        ),
+        return
+    yield Occurrence(
+        title=f"a solver issues {launches} small operators one after the other in every step",
+        fix="more trajectories at once, fewer evaluations, or a CUDA graph",
+        evidence=f"the same operators are issued {num_evaluations} times from here, each "
+        "time with results of the time before",
+        location=location,
+        events=events,
+        scenario=CAPTURED,
     )
 
 

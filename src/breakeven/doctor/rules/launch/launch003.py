@@ -34,8 +34,7 @@ from __future__ import annotations
 
 from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.rule import Case, Occurrence
-from breakeven.simulate import Edit
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.trace import Event, Location, Op, Phase, StepTrace
 from breakeven.units import format_percent
 
@@ -45,11 +44,11 @@ CAUSE = "RECOMPUTE_FROZEN"
 _MIN_FLOP_FRACTION = 0.5
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     trace = case.trace
     trained = {op.module for op in trace.ops if op.phase is Phase.BACKWARD}
     if not trained:
-        return ()
+        return
     owned = parameters_of(trace)
     flop: dict[str, float] = {}
     for event, lowering in zip(trace.events, case.program.lowerings, strict=True):
@@ -63,24 +62,22 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     total = sum(flop.values())
     part = sum(flop[module] for module in frozen) / total if total else 0.0
     if part < _MIN_FLOP_FRACTION:
-        return ()
+        return
     events = [
         index
         for index, event in enumerate(trace.events)
         if isinstance(event, Op) and event.phase is Phase.FORWARD and event.module in frozen
     ]
     if not any(_is_product(trace.events[index]) for index in events):
-        return ()
-    return (
-        Occurrence(
-            title=f"{format_percent(part)} of the forward pass's arithmetic is in frozen modules",
-            fix="run the frozen part once over the data set, and train the rest on its results",
-            evidence=f"no backward pass goes through {len(frozen)} of {len(flop)} modules, and "
-            "no optimizer updates them",
-            location=_call(trace, events),
-            events=tuple(events),
-            edit=Edit(replaced=dict.fromkeys(events, ())),
-        ),
+        return
+    yield Occurrence(
+        title=f"{format_percent(part)} of the forward pass's arithmetic is in frozen modules",
+        fix="run the frozen part once over the data set, and train the rest on its results",
+        evidence=f"no backward pass goes through {len(frozen)} of {len(flop)} modules, and "
+        "no optimizer updates them",
+        location=_call(trace, events),
+        events=tuple(events),
+        edit=without(events),
     )
 
 

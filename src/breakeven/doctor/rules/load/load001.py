@@ -37,7 +37,7 @@ import math
 
 import msgspec
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.load.loading import (
     HANDOFF_NS,
     MOST_WORKERS,
@@ -56,7 +56,7 @@ from breakeven.units import format_duration
 CAUSE = "LOADER_WORKERS0"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     return tuple(
         Occurrence(
             title=f"loading the batch takes {format_duration(one.duration_ns, 2)} of the "

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import msgspec
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.rules.load.loading import (
     Loading,
     fetch_evidence,
@@ -53,7 +53,7 @@ CAUSE = "LOADER_PER_ITEM"
 _INDEX_CALL_NS, _GATHER_NS_PER_BYTE = 20_000, 0.2
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     on_host = [
         Occurrence(
             title=f"tensors in memory are fetched item by item, "
@@ -82,7 +82,7 @@ def _with_one_indexing(case: Case, one: Loading) -> Edit:
     return Edit(replaced=replaced)
 
 
-def _items_of_device_tensors(case: Case) -> tuple[Occurrence, ...]:
+def _items_of_device_tensors(case: Case) -> Found:
     """Return the loader that takes tensors of the device item by item, an operator for each."""
     fetched = tuple(
         index
@@ -91,16 +91,14 @@ def _items_of_device_tensors(case: Case) -> tuple[Occurrence, ...]:
     )
     loader = next((one for one in case.facts.loaders if not one.has_batched_fetch), None)
     if loader is None or not 1 < loader.batch_size <= len(fetched):
-        return ()
+        return
     # One operator for each tensor of the batch remains; a pair of tensors is usual.
-    return (
-        Occurrence(
-            title=f"tensors on the GPU are fetched item by item, {len(fetched)} operators in "
-            "every step",
-            fix="index whole batches: for rows in torch.randperm(len(x)).split(batch_size)",
-            evidence=f"{len(fetched)} operators fetch a batch of {loader.batch_size}",
-            location=settings_location(case, loader),
-            events=fetched,
-            edit=Edit(replaced=dict.fromkeys(fetched[2:], ())),
-        ),
+    yield Occurrence(
+        title=f"tensors on the GPU are fetched item by item, {len(fetched)} operators in "
+        "every step",
+        fix="index whole batches: for rows in torch.randperm(len(x)).split(batch_size)",
+        evidence=f"{len(fetched)} operators fetch a batch of {loader.batch_size}",
+        location=settings_location(case, loader),
+        events=fetched,
+        edit=without(fetched[2:]),
     )

@@ -34,7 +34,7 @@ from __future__ import annotations
 import ast
 import math
 
-from breakeven.doctor.rule import Case, KnownGain, Occurrence
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.doctor.rules.load.loading import (
     settings_location,
 )
@@ -51,7 +51,7 @@ _RESTART_NS, _RESTART_LOW_NS, _RESTART_HIGH_NS = 20e6, 10e6, 100e6
 _MIN_RESTART_FRACTION = 0.05
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: list[Occurrence] = []
     for loader in case.facts.loaders:
         if not loader.num_workers or loader.persistent_workers or not loader.batch_size:
@@ -59,7 +59,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
         num_steps = math.ceil(loader.num_samples / loader.batch_size)
         if not num_steps or not _has_several_epochs(case, loader):
             continue
-        epoch_ns = num_steps * case.prediction.estimate.value_ns
+        epoch_ns = num_steps * case.step_ns
         shares = [
             loader.num_workers * each_ns / (loader.num_workers * each_ns + epoch_ns)
             for each_ns in (_RESTART_NS, _RESTART_LOW_NS, _RESTART_HIGH_NS)

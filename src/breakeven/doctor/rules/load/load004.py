@@ -30,10 +30,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.rules.load.loading import (
-    settings_location,
-)
+from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.rules.load.loading import settings_location
 
 CAUSE = "LOADER_TOO_MANY"
 
@@ -41,7 +39,7 @@ CAUSE = "LOADER_TOO_MANY"
 _FEWEST_CORES = 4
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     cores = case.facts.num_cores
     return tuple(
         Occurrence(

@@ -36,7 +36,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.load.fetching import heaviest_line, line_that_reads
 from breakeven.doctor.rules.load.loading import (
     MOST_WORKERS,
@@ -54,7 +54,7 @@ CAUSE = "TRANSFORM_CPU"
 _HEAVY_SAMPLE_NS = 200_000
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     return tuple(
         Occurrence(
             title=f"preparing a sample takes {format_duration(_sample_cpu_ns(one), 2)} of a "

@@ -34,7 +34,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.load.fetching import line_that_reads
 from breakeven.doctor.rules.load.loading import (
     HANDOFF_NS,
@@ -51,7 +51,7 @@ CAUSE = "IO_SLOW"
 _WAITING_FRACTION = 0.25
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: list[Occurrence] = []
     for one in loadings(case):
         if one.duration_ns < 2 * HANDOFF_NS * len(one.events) or not is_in_the_way(case, one):

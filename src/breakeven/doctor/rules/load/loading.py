@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from breakeven.doctor.rule import Case
+from breakeven.doctor.rule import Case, without
 from breakeven.doctor.rules.load.fetching import (
     fetch_function,
     is_plain_indexing,
@@ -67,7 +67,7 @@ class Loading:
 
     def without(self) -> Edit:
         """Return the step without the loading."""
-        return Edit(replaced=dict.fromkeys(self.events, ()))
+        return without(self.events)
 
 
 def loadings(case: Case) -> Iterator[Loading]:
@@ -94,7 +94,7 @@ def loadings(case: Case) -> Iterator[Loading]:
 
 def is_in_the_way(case: Case, one: Loading) -> bool:
     """Return whether the step would be a tenth shorter or more without the loading."""
-    step_ns = case.prediction.estimate.value_ns
+    step_ns = case.step_ns
     if not one.num_workers:
         return one.duration_ns >= _MIN_SHARE_FRACTION * step_ns
     # The step that the loader sets is as long as its share of a batch.
@@ -105,7 +105,7 @@ def hidden_ns(case: Case, one: Loading) -> float:
     """Return the part of the step that does not load."""
     if one.num_workers:
         return max(case.prediction.host_ns, case.prediction.device_busy_ns)
-    return max(0.0, case.prediction.estimate.value_ns - one.duration_ns)
+    return max(0.0, case.step_ns - one.duration_ns)
 
 
 def fetch_evidence(one: Loading) -> str:

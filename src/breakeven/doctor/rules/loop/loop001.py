@@ -42,7 +42,7 @@ from breakeven.doctor.repeated_loops import (
     ops_at,
     typical_iteration,
 )
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.loop.edits import batched
 from breakeven.doctor.rules.loop.repeated import evidence_of, num_launches_of, worthwhile
 from breakeven.trace import ModelCall, StepTrace
@@ -54,7 +54,7 @@ CAUSE = "PER_SAMPLE_LOOP"
 _MIN_RAGGED = 8
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: list[Occurrence] = []
     covered: set[int] = set()
     for loop, flow in worthwhile(case):

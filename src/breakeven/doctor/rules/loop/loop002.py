@@ -37,7 +37,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.loop.edits import batched, fused
 from breakeven.doctor.rules.loop.repeated import (
     evidence_of,
@@ -49,7 +49,7 @@ from breakeven.doctor.rules.loop.repeated import (
 CAUSE = "TIME_LOOP"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     trace = case.trace
     return tuple(
         Occurrence(

@@ -37,15 +37,15 @@ from __future__ import annotations
 
 import math
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.units import format_bytes
 
 CAUSE = "MEMORY_FULL"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     if case.prediction.fits:
-        return ()
+        return
     needs = format_bytes(case.prediction.peak_memory_bytes)
     has = format_bytes(case.device.memory_bytes)
     largest = _largest_batch(case)
@@ -56,14 +56,12 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     else:
         fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "
         fix += "with more memory"
-    return (
-        Occurrence(
-            title=f"the step needs {needs} of memory, {case.device.name} has {has}",
-            fix=fix,
-            evidence="the largest sum of tensors that are alive at once, and CUDA's own memory",
-            share_fraction=0.0,
-            is_error=True,
-        ),
+    yield Occurrence(
+        title=f"the step needs {needs} of memory, {case.device.name} has {has}",
+        fix=fix,
+        evidence="the largest sum of tensors that are alive at once, and CUDA's own memory",
+        share_fraction=0.0,
+        is_error=True,
     )
 
 

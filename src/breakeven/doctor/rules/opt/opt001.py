@@ -40,7 +40,7 @@ import msgspec
 
 from breakeven.doctor.memory import gradients_of, parameters_of
 from breakeven.doctor.operators import base_name, is_in_place
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import Edit
 from breakeven.trace import Event, Location, Op, Phase, StepTrace
 
@@ -57,7 +57,7 @@ _BATCHED = ("aten._foreach_", "aten._fused_", "aten._amp_foreach_")
 _LIST_NAMES = {"linalg_vector_norm": "norm", "sum": "norm", "square": "pow"}
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     parameters = parameters_of(case.trace)
     trained = parameters | gradients_of(case.trace)
     places: dict[Location | None, tuple[object, ...]] = {}

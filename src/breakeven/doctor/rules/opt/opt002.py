@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from breakeven.doctor.events import op_at
 from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.opt.zeroing import ZEROING
 from breakeven.simulate import Edit, phase_times
 from breakeven.trace import Event, Op, OptimizerFacts, Phase, TensorSpec
@@ -53,29 +53,27 @@ _FUSED = {
 }
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     optimizers = case.facts.optimizers
     if not optimizers or not all(map(_could_be_fused, optimizers)):
-        return ()
+        return
     events = _batched_updates(case)
     if not events:
-        return ()
+        return
     times = phase_times(case.program, case.device, case.host)
-    step_ns = case.prediction.estimate.value_ns
+    step_ns = case.step_ns
     share = max(times.other_host_ns, times.other_device_ns) / step_ns if step_ns else 0.0
     if share < _MIN_OPTIMIZER_FRACTION:
-        return ()
+        return
     name = optimizers[0].name
-    return (
-        Occurrence(
-            title=f"{name} updates the parameters by {len(events)} operators on lists; fused "
-            "it is one kernel",
-            fix=f"{name}(..., fused=True)",
-            evidence=f"{name} was made without fused=True",
-            location=optimizers[0].location,
-            events=events,
-            edit=_fused(case, events, name),
-        ),
+    yield Occurrence(
+        title=f"{name} updates the parameters by {len(events)} operators on lists; fused "
+        "it is one kernel",
+        fix=f"{name}(..., fused=True)",
+        evidence=f"{name} was made without fused=True",
+        location=optimizers[0].location,
+        events=events,
+        edit=_fused(case, events, name),
     )
 
 

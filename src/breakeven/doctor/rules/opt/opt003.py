@@ -30,9 +30,8 @@ from __future__ import annotations
 
 from breakeven.doctor.memory import gradients_of
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.rule import Case, Occurrence, by_line
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, without
 from breakeven.doctor.rules.opt.zeroing import ZEROING
-from breakeven.simulate import Edit
 from breakeven.trace import Location, Op, Phase
 
 CAUSE = "ZERO_GRAD"
@@ -41,7 +40,7 @@ CAUSE = "ZERO_GRAD"
 _MIN_GRADIENTS = 4
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     gradients = gradients_of(case.trace)
     zeroing = [
         index
@@ -80,5 +79,5 @@ def _zeroing(case: Case, location: Location | None, events: tuple[int, ...]) -> 
         evidence=f"{len(events)} operators write zeros to gradients, {len(added)} add to them",
         location=location,
         events=(*events, *added),
-        edit=Edit(replaced=dict.fromkeys((*events, *added), ())),
+        edit=without((*events, *added)),
     )

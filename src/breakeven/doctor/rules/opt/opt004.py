@@ -35,7 +35,7 @@ import math
 from msgspec.structs import replace
 
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import layer_at
 from breakeven.simulate import Edit
 from breakeven.trace import Event, Location, Op, Phase, TensorSpec
@@ -52,7 +52,7 @@ _MIN_TABLE_BYTES = 4_000_000
 _LAYERS = ("Embedding", "EmbeddingBag")
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     tables: dict[tuple[Location | None, tuple[int, ...]], list[int]] = {}
     for index, event in enumerate(case.trace.events):
         if isinstance(event, Op) and _is_wasteful(event):

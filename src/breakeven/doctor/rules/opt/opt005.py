@@ -35,7 +35,7 @@ from collections import Counter
 
 from breakeven.doctor.copy_edits import on_device
 from breakeven.doctor.events import op_at
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Op, Phase
 
@@ -45,7 +45,7 @@ CAUSE = "PART_ON_CPU"
 _MIN_HOST_PARAMETERS = 0.1
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     events: list[int] = []
     updated: dict[int, int] = {}
     for index, event in enumerate(case.trace.events):
@@ -65,17 +65,15 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
     }
     updated = {storage: size for storage, size in updated.items() if storage not in used}
     if not is_on_device or sum(updated.values()) < _MIN_HOST_PARAMETERS * num_parameters:
-        return ()
+        return
     lines = Counter(case.trace.events[index].location for index in events)
-    return (
-        Occurrence(
-            title="the CPU updates the parameters of a model that is on the GPU",
-            fix="make the optimizer from the parameters on the GPU, and keep its state there",
-            evidence=f"{len(events)} operators of the update work on tensors of the host",
-            location=lines.most_common(1)[0][0],
-            events=tuple(events),
-            edit=_on_device(case, events),
-        ),
+    yield Occurrence(
+        title="the CPU updates the parameters of a model that is on the GPU",
+        fix="make the optimizer from the parameters on the GPU, and keep its state there",
+        evidence=f"{len(events)} operators of the update work on tensors of the host",
+        location=lines.most_common(1)[0][0],
+        events=tuple(events),
+        edit=_on_device(case, events),
     )
 
 

@@ -40,7 +40,7 @@ from typing import Final
 from breakeven.cost import Family
 from breakeven.device import Precision
 from breakeven.doctor.device_times import device_times_ns
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import doubles_as_floats
 from breakeven.doctor.rules.prec.products import PRODUCTS
 from breakeven.doctor.source_lines import recorded_calls
@@ -66,33 +66,30 @@ _NARROW_NAMES: Final = frozenset(
 )  # fmt: skip
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     events = tuple(
         index
         for index, event in enumerate(case.trace.events)
         if isinstance(event, Op) and not event.is_on_host and _has_doubles(event)
     )
     if not events:
-        return ()
+        return
     share = _double_share(case)
     times = device_times_ns(case, lambda kernel: kernel.family is not Family.LINALG)
     time_ns = sum(times.get(index, 0.0) for index in events)
-    is_slow = time_ns >= _MIN_DOUBLE_TIME_FRACTION * case.prediction.estimate.value_ns
+    is_slow = time_ns >= _MIN_DOUBLE_TIME_FRACTION * case.step_ns
     if share < _MIN_DOUBLE_FRACTION and not is_slow:
-        return ()
+        return
     first = (case.trace.events[events[0]].location, "has the first of them")
     location, how = next(_origins(case), first)
-    return (
-        Occurrence(
-            title="the step computes in float64",
-            fix="convert data and model to float32: .float() where the data is loaded, "
-            "no .double()",
-            evidence=f"{len(events)} operators work on float64, {format_percent(share)} of "
-            f"the arithmetic of products and convolutions; this line {how}",
-            location=location,
-            events=events,
-            edit=doubles_as_floats(case.trace),
-        ),
+    yield Occurrence(
+        title="the step computes in float64",
+        fix="convert data and model to float32: .float() where the data is loaded, no .double()",
+        evidence=f"{len(events)} operators work on float64, {format_percent(share)} of "
+        f"the arithmetic of products and convolutions; this line {how}",
+        location=location,
+        events=events,
+        edit=doubles_as_floats(case.trace),
     )
 
 

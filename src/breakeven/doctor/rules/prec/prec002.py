@@ -42,12 +42,8 @@ import msgspec
 
 from breakeven.cost import Kernel
 from breakeven.device import Precision
-from breakeven.doctor.device_times import (
-    DevicePace,
-    device_times_ns,
-    has_tensor_cores,
-)
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import with_autocast
 from breakeven.doctor.rules.prec.products import PRODUCTS
 from breakeven.simulate import Edit
@@ -64,34 +60,33 @@ _MANY_PRODUCTS_FRACTION = 0.2
 _MIN_GAIN_BESIDE_LAUNCHES = 0.01
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     settings, device = case.trace.settings, case.device
     if settings.autocast_dtype or not has_tensor_cores(device):
-        return ()
+        return
     has_tf32 = device.has_precision(Precision.TF32)
     times = device_times_ns(case, lambda kernel: _is_full_product(kernel, has_tf32=has_tf32))
     if not times:
-        return ()
+        return
     pace = DevicePace(case)
     product_fraction = pace.fraction(sum(times.values()))
     if product_fraction < _MIN_PRODUCT_FRACTION:
-        return ()
+        return
     has_many = product_fraction >= _MANY_PRODUCTS_FRACTION
     least = _MIN_GAIN_BESIDE_LAUNCHES if has_many else _MIN_TENSOR_CORE_GAIN
     for fix, edit in _tensor_core_edits(case):
         if pace.gain(edit) >= least:
-            return (
-                Occurrence(
-                    title="products run in full float32, tensor cores idle",
-                    fix=fix,
-                    evidence=f"{len(times)} operators multiply in float32, "
-                    f"{format_percent(product_fraction)} of what GPU and launches "
-                    "take; there is no autocast, and TF32 is not permitted for them",
-                    events=tuple(times),
-                    edit=edit,
-                ),
+            yield Occurrence(
+                title="products run in full float32, tensor cores idle",
+                fix=fix,
+                evidence=f"{len(times)} operators multiply in float32, "
+                f"{format_percent(product_fraction)} of what GPU and launches "
+                "take; there is no autocast, and TF32 is not permitted for them",
+                events=tuple(times),
+                edit=edit,
             )
-    return ()
+            return
+    return
 
 
 def _is_full_product(kernel: Kernel, *, has_tf32: bool) -> bool:

@@ -37,11 +37,8 @@ from __future__ import annotations
 import ast
 
 from breakeven.device import Precision
-from breakeven.doctor.device_times import (
-    DevicePace,
-    has_tensor_cores,
-)
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.device_times import DevicePace, has_tensor_cores
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import without_autocast
 from breakeven.doctor.rules.prec.products import PRODUCTS
 from breakeven.doctor.source_lines import recorded_calls
@@ -57,30 +54,28 @@ _MIN_LOSS = 0.01
 _MAX_HIDDEN_GAIN = 0.05
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     dtype = case.trace.settings.autocast_dtype
     # In float32 activations take up to twice the memory.
     fits = 2 * case.prediction.peak_memory_bytes <= case.device.memory_bytes
     if not dtype or not fits or not _computes_in_half(case):
-        return ()
+        return
     edit = without_autocast(case.trace)
     pace = DevicePace(case)
     gain = pace.gain_as_it_is(edit)
     reason = _why_useless(case, pace, Precision.BF16 if dtype == "bfloat16" else Precision.FP16)
     # Where loading hides it, autocast is not to blame for what it saves on the device.
     if gain < (0.0 if reason else _MIN_LOSS) or pace.gain(edit) < -_MAX_HIDDEN_GAIN:
-        return ()
+        return
     casts = tuple(index for index in edit.replaced if not edit.replaced[index])
-    return (
-        Occurrence(
-            title=f"autocast in {dtype} makes the step no faster",
-            fix="switch autocast off, or raise the batch size",
-            evidence=f"{len(casts)} casts and checks of the loss scale in every step, and "
-            + (reason or "float32 takes less than they do"),
-            location=_line_of_autocast(case),
-            events=casts,
-            edit=edit,
-        ),
+    yield Occurrence(
+        title=f"autocast in {dtype} makes the step no faster",
+        fix="switch autocast off, or raise the batch size",
+        evidence=f"{len(casts)} casts and checks of the loss scale in every step, and "
+        + (reason or "float32 takes less than they do"),
+        location=_line_of_autocast(case),
+        events=casts,
+        edit=edit,
     )
 
 

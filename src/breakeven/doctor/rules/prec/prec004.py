@@ -40,14 +40,10 @@ import msgspec
 
 from breakeven.cost import Family
 from breakeven.device import Precision
-from breakeven.doctor.device_times import (
-    DevicePace,
-    device_times_ns,
-    has_tensor_cores,
-)
+from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.doctor.events import op_at
 from breakeven.doctor.operators import bare_name, is_convolution
-from breakeven.doctor.rule import Case, KnownGain, Occurrence
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.doctor.source_lines import line_of_layer
 from breakeven.simulate import Bound, Edit
 from breakeven.trace import Event, Location, Op, Phase, TensorSpec
@@ -68,7 +64,7 @@ _WORST_LOSS = 1.0 - 1.0 / _WORST_RATIO
 _TYPICAL_LOSS = _WORST_LOSS / 2
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     if not has_tensor_cores(case.device):
         return ()
     return (*_products(case), *_convolutions(case))
@@ -141,7 +137,7 @@ def _convolutions(case: Case) -> Iterator[Occurrence]:
 
 def _known_gain(case: Case, time_ns: float) -> KnownGain:
     """Return what aligned products save of the step, by the public reports above."""
-    step_ns = case.prediction.estimate.value_ns
+    step_ns = case.step_ns
     fraction = time_ns / step_ns if step_ns > 0 else 0.0
     # Next to nothing is saved where loading or the script outlast the device.
     is_paced_by_device = case.prediction.bound in (Bound.COMPUTE, Bound.MEMORY, Bound.SYNC)

@@ -33,9 +33,8 @@ from __future__ import annotations
 import ast
 import re
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.source_lines import recorded_calls
-from breakeven.simulate import Edit
 from breakeven.source import Source, dotted_name, is_constant, keyword
 from breakeven.trace import Event, Location, Op, Phase, Sync
 
@@ -46,7 +45,7 @@ _ANOMALY_CALLS = ("set_detect_anomaly", "detect_anomaly")
 _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: list[Occurrence] = []
     if case.facts.is_anomaly_checked:
         checks = _anomaly_events(case)
@@ -58,7 +57,7 @@ def detect(case: Case) -> tuple[Occurrence, ...]:
                 "step are its own",
                 location=_anomaly_location(case),
                 events=checks,
-                edit=Edit(replaced=dict.fromkeys(checks, ())) if checks else None,
+                edit=without(checks) if checks else None,
             )
         )
     found += [

@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import ast
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.run.distinct import distinct
 from breakeven.doctor.source_lines import recorded_calls
 
 CAUSE = "DATAPARALLEL"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     called = [call.location for call in recorded_calls(case, "DataParallel")]
     written = [
         source.location(call)

@@ -41,9 +41,8 @@ from __future__ import annotations
 
 import re
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.source_lines import trainer_setting
-from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, ModelCall, Op, Phase, StepTrace, Sync
 
 CAUSE = "EVAL_OFTEN"
@@ -63,7 +62,7 @@ _ACTS = re.compile(
 _SETTINGS = ("val_check_interval", "eval_steps", "eval_strategy", "evaluation_strategy")
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     trained = [call for call in case.facts.model_calls if call.is_used_in_backward]
     if not trained:
         return ()
@@ -99,7 +98,7 @@ def _occurrence(
         "that no gradient reaches, and what follows from them",
         location=_setting(case, calls[0]) or place,
         events=events,
-        edit=Edit(replaced=dict.fromkeys(events, ())),
+        edit=without(events),
     )
 
 

@@ -35,9 +35,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, KnownGain, Occurrence
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence, without
 from breakeven.doctor.source_lines import recorded_calls, trainer_setting
-from breakeven.simulate import Edit
 from breakeven.trace import Call, HostWork
 from breakeven.units import format_duration
 
@@ -49,7 +48,7 @@ _MIN_SAVE_FRACTION = 0.05
 _MIN_SAVES = 2
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found = (
         _saving(case, call)
         for call in recorded_calls(case, "save")
@@ -65,7 +64,7 @@ def _saving(case: Case, call: Call) -> Occurrence | None:
         for index, event in enumerate(case.trace.events)
         if isinstance(event, HostWork) and event.kind == "save" and event.location == call.location
     }
-    step_ns = case.prediction.estimate.value_ns
+    step_ns = case.step_ns
     if own:
         saving_ns = float(sum(own.values()))
         share = saving_ns / step_ns
@@ -84,6 +83,6 @@ def _saving(case: Case, call: Call) -> Occurrence | None:
         or call.location,
         events=events,
         share_fraction=share,
-        edit=Edit(replaced=dict.fromkeys(events, ())) if events else None,
+        edit=without(events) if events else None,
         gain=KnownGain(fraction=share, low_fraction=share / 2, high_fraction=share),
     )

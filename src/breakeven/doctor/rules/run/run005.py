@@ -34,7 +34,7 @@ import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.source import (
     LOOP_STATEMENTS,
     LoopStatement,
@@ -61,7 +61,7 @@ _RUNNERS = frozenset({"accelerator", "self.accelerator", "fabric", "self.fabric"
 _Kept = tuple[ast.stmt, str, str]
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     return tuple(
         Occurrence(
             title=f"{target} keeps the graph of {value} alive in every step",

@@ -29,7 +29,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.run.distinct import distinct
 from breakeven.doctor.source_lines import recorded_calls
 from breakeven.source import is_constant, keyword
@@ -42,7 +42,7 @@ CAUSE = "COMPILE_RECOMPILE"
 _MIN_SHAPES = 3
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     num_shapes = case.facts.num_shapes
     if num_shapes < _MIN_SHAPES or _marks_dynamic(case):
         return ()

@@ -28,19 +28,17 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 
 CAUSE = "HW_ENV"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     if not case.facts.has_nvidia_device or case.facts.has_cuda_build:
-        return ()
+        return
     version = f"torch {case.trace.torch_version}" if case.trace.torch_version else "torch"
-    return (
-        Occurrence(
-            title="this machine has an NVIDIA GPU, and its torch was built without CUDA",
-            fix="install a build of torch with CUDA",
-            evidence=f"{version} has no CUDA; an NVIDIA device is there",
-        ),
+    yield Occurrence(
+        title="this machine has an NVIDIA GPU, and its torch was built without CUDA",
+        fix="install a build of torch with CUDA",
+        evidence=f"{version} has no CUDA; an NVIDIA device is there",
     )

@@ -36,39 +36,35 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence, times_per_step
-from breakeven.doctor.rules.sync.waits import occurrences, seen
+from breakeven.doctor.rule import Case, Found, Occurrence, times_per_step, without
+from breakeven.doctor.rules.sync.waits import by_waiting_line, seen
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.simulate import Edit
 from breakeven.source import is_constant, keyword
 from breakeven.trace import Sync
 
 CAUSE = "SYNC_ITEM"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
+    yield from _shown_by_lightning(case)
     found = waits_of(case, Wait.VALUE)
-    checks = [index for index in found if _kind(case, index) == "linalg"]
-    reads = [index for index in found if index not in checks]
-    return (
-        *_shown_by_lightning(case),
-        *occurrences(
-            case,
-            reads,
-            title="the host reads a value from the GPU {often}",
-            fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
-        ),
-        *occurrences(
-            case,
-            checks,
-            title="torch.linalg reads back {often} whether there was an error",
-            fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
-        ),
+    checks = [index for index, sync in case.each(Sync) if index in found and sync.kind == "linalg"]
+    yield from by_waiting_line(
+        case,
+        [index for index in found if index not in checks],
+        title="the host reads a value from the GPU {often}",
+        fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
+    )
+    yield from by_waiting_line(
+        case,
+        checks,
+        title="torch.linalg reads back {often} whether there was an error",
+        fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
     )
 
 
-def _shown_by_lightning(case: Case) -> tuple[Occurrence, ...]:
-    """Return one occurrence for each line that has Lightning's progress bar show a value.
+def _shown_by_lightning(case: Case) -> Found:
+    """Yield one occurrence for each line that has Lightning's progress bar show a value.
 
     Lightning reads the values in the order in which they are logged, from its own loop.
     """
@@ -79,24 +75,14 @@ def _shown_by_lightning(case: Case) -> tuple[Occurrence, ...]:
         for call in source.calls("self.log", "self.log_dict")
         if is_constant(keyword(call, "prog_bar"), True)
     ]
-    found: list[Occurrence] = []
     for position, location in enumerate(lines):
-        events = tuple(reads[position :: len(lines)])
-        if events:
-            found.append(
-                Occurrence(
-                    title="the progress bar of Lightning reads a value from the GPU "
-                    f"{times_per_step(len(events))}",
-                    fix="prog_bar=False, or TQDMProgressBar(refresh_rate=50)",
-                    evidence=seen(case, events),
-                    location=location,
-                    events=events,
-                    edit=Edit(replaced=dict.fromkeys(events, ())),
-                )
+        if events := tuple(reads[position :: len(lines)]):
+            yield Occurrence(
+                title="the progress bar of Lightning reads a value from the GPU "
+                f"{times_per_step(len(events))}",
+                fix="prog_bar=False, or TQDMProgressBar(refresh_rate=50)",
+                evidence=seen(case, events),
+                location=location,
+                events=events,
+                edit=without(events),
             )
-    return tuple(found)
-
-
-def _kind(case: Case, index: int) -> str:
-    event = case.trace.events[index]
-    return event.kind if isinstance(event, Sync) else ""

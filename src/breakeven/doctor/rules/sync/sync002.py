@@ -37,31 +37,23 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.rules.sync.waits import occurrences
+from breakeven.doctor.rule import Case, Found
+from breakeven.doctor.rules.sync.waits import by_waiting_line
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.trace import HostWork
 
 CAUSE = "SYNC_EXPLICIT"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    collections = [
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, HostWork) and event.kind == "gc"
-    ]
-    return (
-        *occurrences(
-            case,
-            waits_of(case, Wait.EXPLICIT),
-            title="the script waits for the GPU explicitly {often}",
-            fix="remove torch.cuda.synchronize() and empty_cache() from the loop",
-        ),
-        *occurrences(
-            case,
-            collections,
-            title="the script collects garbage {often}",
-            fix="remove gc.collect() from the loop, or call it once per epoch",
-        ),
+def detect(case: Case) -> Found:
+    yield from by_waiting_line(
+        case,
+        waits_of(case, Wait.EXPLICIT),
+        title="the script waits for the GPU explicitly {often}",
+        fix="remove torch.cuda.synchronize() and empty_cache() from the loop",
+    )
+    yield from by_waiting_line(
+        case,
+        case.works("gc"),
+        title="the script collects garbage {often}",
+        fix="remove gc.collect() from the loop, or call it once per epoch",
     )

@@ -28,15 +28,15 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.rules.sync.waits import occurrences
+from breakeven.doctor.rule import Case, Found
+from breakeven.doctor.rules.sync.waits import by_waiting_line
 from breakeven.doctor.sync_owner import Wait, waits_of
 
 CAUSE = "SYNC_METRICS"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    return occurrences(
+def detect(case: Case) -> Found:
+    return by_waiting_line(
         case,
         waits_of(case, Wait.TENSOR),
         title="the host reads a tensor from the GPU {often}",

@@ -31,15 +31,15 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.rules.sync.waits import occurrences
+from breakeven.doctor.rule import Case, Found
+from breakeven.doctor.rules.sync.waits import by_waiting_line
 from breakeven.doctor.sync_owner import Wait, waits_of
 
 CAUSE = "SYNC_BRANCH"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    return occurrences(
+def detect(case: Case) -> Found:
+    return by_waiting_line(
         case,
         waits_of(case, Wait.TRUTH),
         title="Python branches on a value of the GPU {often}",

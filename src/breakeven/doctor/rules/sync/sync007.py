@@ -31,54 +31,46 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
+from breakeven.doctor.events import line_of
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.doctor.rules.sync.waits import seen
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.simulate import Edit
 from breakeven.source import Source, dotted_name
 from breakeven.trace import Location
 
 CAUSE = "SYNC_DIST"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found = by_line(case.trace, waits_of(case, Wait.DISTRIBUTION))
-    makers = [location for location, _ in found if _makes_distribution(case, location)]
+    makers = [
+        location for location, _ in found if case.sources.is_at(location, _makes_distribution)
+    ]
     grouped: dict[tuple[str, int] | None, tuple[Location | None, list[int]]] = {}
     for location, events in found:
         if makers and location not in makers:
             location = _last_before(case, makers, events[0])
-        key = (location.file, location.line) if location else None
-        grouped.setdefault(key, (location, []))[1].extend(events)
-    return tuple(
-        Occurrence(
+        grouped.setdefault(line_of(location), (location, []))[1].extend(events)
+    for location, events in grouped.values():
+        yield Occurrence(
             title="torch.distributions checks its arguments on the GPU, and the host waits "
             f"{times_per_step(len(events))}",
             fix="validate_args=False, or Distribution.set_default_validate_args(False) once",
-            evidence=seen(case, tuple(events)),
+            evidence=seen(case, events),
             location=location,
             events=tuple(sorted(events)),
-            edit=Edit(replaced=dict.fromkeys(events, ())),
+            edit=without(events),
         )
-        for location, events in grouped.values()
-    )
 
 
-def _makes_distribution(case: Case, location: Location | None) -> bool:
+def _makes_distribution(source: Source, line: int) -> bool:
     """Return whether the line calls a class, by its name: ``Normal(...)``."""
-    return case.sources.is_at(location, _calls_class)
-
-
-def _calls_class(source: Source, line: int) -> bool:
     names = (dotted_name(call.func).rpartition(".")[2] for call in source.calls_on(line))
     return any(name[:1].isupper() for name in names)
 
 
 def _last_before(case: Case, makers: list[Location | None], event: int) -> Location | None:
     """Return the line that last made a distribution before a position in the step."""
-    lines = {(maker.file, maker.line): maker for maker in makers if maker is not None}
-    for earlier in reversed(case.trace.events[: event + 1]):
-        location = earlier.location
-        if location is not None and (location.file, location.line) in lines:
-            return lines[location.file, location.line]
-    return makers[0]
+    lines = {line_of(maker): maker for maker in makers}
+    earlier = (line_of(one.location) for one in reversed(case.trace.events[: event + 1]))
+    return next((lines[line] for line in earlier if line and line in lines), makers[0])

@@ -31,23 +31,17 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.rules.sync.waits import occurrences
+from breakeven.doctor.rule import Case, Found
+from breakeven.doctor.rules.sync.waits import by_waiting_line
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.trace import HostWork
 
 CAUSE = "LOG_HEAVY"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
-    logged = [
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, HostWork) and event.kind == "log"
-    ]
-    return occurrences(
+def detect(case: Case) -> Found:
+    return by_waiting_line(
         case,
-        sorted((*waits_of(case, Wait.LOG, Wait.SAVED), *logged)),
+        sorted((*waits_of(case, Wait.LOG, Wait.SAVED), *case.works("log"))),
         title="weights, gradients or images are logged {often}",
         fix="log them every n-th step",
     )

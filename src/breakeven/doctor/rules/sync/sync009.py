@@ -34,40 +34,36 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.memory import Origins
-from breakeven.doctor.rule import Case, Occurrence, by_line, times_per_step
+from breakeven.doctor.rule import (
+    Case,
+    Found,
+    Occurrence,
+    by_line,
+    num_copies,
+    times_per_step,
+    without,
+)
 from breakeven.doctor.rules.sync.waits import seen
 from breakeven.doctor.sync_round_trip import round_trips
-from breakeven.simulate import Edit
-from breakeven.trace import HostWork, Op
+from breakeven.trace import Op
 
 CAUSE = "CPU_ROUNDTRIP"
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found = round_trips(case, Origins(case.trace))
-    result: list[Occurrence] = []
+    on_host = {*case.works("script"), *(index for index, op in case.each(Op) if op.is_on_host)}
     for location, reads in by_line(case.trace, list(found)):
-        copies = sorted({copy for read in reads for copy in found[read]})
-        between = [index for index in range(min(reads), copies[-1]) if _is_host_work(case, index)]
+        copies = {copy for read in reads for copy in found[read]}
+        between = on_host.intersection(range(min(reads), max(copies)))
         events = tuple(sorted({*reads, *copies, *between}))
-        result.append(
-            Occurrence(
-                title="a tensor goes to the host and what comes of it back to the GPU "
-                f"{times_per_step(len(reads))}",
-                fix="do it in torch on the GPU, or for the whole batch with one copy each way",
-                evidence=f"{seen(case, reads)}, then {len(copies)} "
-                f"cop{'y' if len(copies) == 1 else 'ies'} of younger memory to the GPU before "
-                "the backward pass",
-                location=location,
-                events=events,
-                edit=Edit(replaced=dict.fromkeys(events, ())),
-            )
+        yield Occurrence(
+            title="a tensor goes to the host and what comes of it back to the GPU "
+            f"{times_per_step(len(reads))}",
+            fix="do it in torch on the GPU, or for the whole batch with one copy each way",
+            evidence=f"{seen(case, reads)}, then {num_copies(len(copies))} of younger memory to "
+            "the GPU before the backward pass",
+            location=location,
+            events=events,
+            edit=without(events),
         )
-    return tuple(result)
-
-
-def _is_host_work(case: Case, index: int) -> bool:
-    event = case.trace.events[index]
-    if isinstance(event, HostWork):
-        return event.kind == "script"
-    return isinstance(event, Op) and event.is_on_host

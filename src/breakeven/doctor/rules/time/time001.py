@@ -39,7 +39,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.time.measurements import measurements, steps_within
 from breakeven.doctor.rules.time.walk import Timed
 from breakeven.source import Source
@@ -51,7 +51,7 @@ CAUSE = "TIME_NO_SYNC"
 _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: dict[tuple[str, int], Occurrence] = {}
     for source, timed in measurements(case):
         if timed.is_awaited or _is_long(case, source, timed):

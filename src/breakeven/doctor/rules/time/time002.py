@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import ast
 
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.time.measurements import measurements, steps_within
 from breakeven.doctor.rules.time.use import is_mean, iterations
 from breakeven.doctor.rules.time.walk import Timed
@@ -54,7 +54,7 @@ CAUSE = "TIME_WARMUP"
 _MANY_STEPS = 1000
 
 
-def detect(case: Case) -> tuple[Occurrence, ...]:
+def detect(case: Case) -> Found:
     found: dict[tuple[str, int], Occurrence] = {}
     for source, timed in measurements(case):
         if _is_warm(source, timed) or not is_mean(source, timed):

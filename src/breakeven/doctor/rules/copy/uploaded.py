@@ -1,17 +1,17 @@
-"""Copies to the device that the user's lines are to blame for."""
+"""Copies to the device, by what they are of, and what made them on the host."""
 
 from __future__ import annotations
 
 from breakeven.doctor.copy_owner import Made, Upload, made_on_host, uploads
 from breakeven.doctor.events import copy_at
 from breakeven.doctor.memory import Origins
-from breakeven.doctor.rule import Case
+from breakeven.doctor.rule import Case, num_copies
 from breakeven.doctor.sync_round_trip import round_trips
-from breakeven.trace import Copy, Op, StepTrace
+from breakeven.trace import Op, StepTrace
 from breakeven.units import format_bytes
 
 
-def owned(case: Case, kind: Upload) -> list[int]:
+def uploaded(case: Case, kind: Upload) -> list[int]:
     """Return the copies of a kind, without those that bring back what was read."""
     trips = round_trips(case, Origins(case.trace))
     back = {copy for copies in trips.values() for copy in copies}
@@ -21,18 +21,15 @@ def owned(case: Case, kind: Upload) -> list[int]:
 def makers_of(trace: StepTrace, copies: tuple[int, ...]) -> tuple[int, ...]:
     """Return the operators of the host that made what is copied, out of nothing else."""
     made = {storage for storage, origin in made_on_host(trace).items() if origin is not Made.DATA}
-    wanted = {
-        event.storage for event in (trace.events[i] for i in copies) if isinstance(event, Copy)
-    }
-    wanted &= made
+    wanted = made & {copy_at(trace, index).storage for index in copies}
     makers: list[int] = []
     for index in reversed(range(len(trace.events))):
-        event = trace.events[index]
-        if not isinstance(event, Op) or not event.is_on_host:
+        op = trace.events[index]
+        if not isinstance(op, Op) or not op.is_on_host:
             continue
-        if any(tensor.storage in wanted for tensor in event.outputs):
+        if any(tensor.storage in wanted for tensor in op.outputs):
             makers.append(index)
-            wanted.update({tensor.storage for tensor in event.inputs} & made)
+            wanted |= made & {tensor.storage for tensor in op.inputs}
     return tuple(reversed(makers))
 
 
@@ -41,5 +38,5 @@ def seen_copies(case: Case, events: tuple[int, ...]) -> str:
     copies = [copy_at(case.trace, index) for index in events]
     total = sum(copy.num_bytes for copy in copies)
     memory = "pinned" if all(copy.is_pinned for copy in copies) else "pageable"
-    number = f"{len(copies)} cop{'y' if len(copies) == 1 else 'ies'}"
+    number = num_copies(len(copies))
     return f"{number} of {format_bytes(total)} from {memory} memory in the recorded step"
