@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from breakeven.measure import measure_step as measure_step
     from breakeven.placement import auto as auto
     from breakeven.placement import on_fastest as on_fastest
+    from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
-    from breakeven.store import read_report as read_report
     from breakeven.trace import StepTrace as StepTrace
     from breakeven.verdict import CheckReport as CheckReport
     from breakeven.whole_step import fast_step as fast_step
@@ -46,7 +46,7 @@ _HOMES = {
     "measure_step": "measure",
     "on_fastest": "placement",
     "predict_steps": "simulate",
-    "read_report": "store",
+    "read_report": "report",
     "record_steps": "capture",
     "training_arguments": "adapters",
 }

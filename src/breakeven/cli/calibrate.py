@@ -114,7 +114,7 @@ def _measure(args: argparse.Namespace) -> int:
     from breakeven.cli.output import write_stdout
     from breakeven.cli.progress import show_progress
     from breakeven.cost import measured_speed
-    from breakeven.report import busy_note, calibration_to_json, render_calibration
+    from breakeven.report import busy_note, calibration_document, render_calibration, to_json
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress, Launcher() as launcher:
         progress.begin("starting torch")
@@ -124,14 +124,13 @@ def _measure(args: argparse.Namespace) -> int:
         progress.end()
     speed = measured_speed(here.calibration)
     if args.json:
-        write_stdout(
-            calibration_to_json(
-                here.calibration,
-                single_thread_speed=speed,
-                is_remembered=here.is_remembered,
-                other_load_fraction=here.other_load_fraction,
-            )
+        document = calibration_document(
+            here.calibration,
+            single_thread_speed=speed,
+            is_remembered=here.is_remembered,
+            other_load_fraction=here.other_load_fraction,
         )
+        write_stdout(to_json(document))
         return 0
     notes: list[str] = []
     if here.is_remembered:

@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for rich.
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
-    from breakeven.report import comparison_to_json, render_comparison
-    from breakeven.store import read_document, report_command
+    from breakeven.report import read_document, render_comparison, report_command, to_json
     from breakeven.verdict import ExplainReport, compare_reports
 
     before, after = read_document(args.before), read_document(args.after)
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         )
     comparison = compare_reports(before, after)
     if args.json:
-        write_stdout(comparison_to_json(comparison))
+        write_stdout(to_json(comparison))
     else:
         names = (str(args.before), str(args.after))
         render_comparison(comparison, CommandConsole(), names=names)

@@ -41,11 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
     from breakeven.device import find_device, load_catalogue
-    from breakeven.report import devices_to_json, render_device, render_devices
+    from breakeven.report import devices_document, render_device, render_devices, to_json
 
     one = None if args.name is None else find_device(args.name)
     if args.json:
-        write_stdout(devices_to_json(load_catalogue() if one is None else (one,)))
+        devices = load_catalogue() if one is None else (one,)
+        write_stdout(to_json(devices_document(devices)))
     elif one is None:
         render_devices(load_catalogue(), CommandConsole())
     else:
@@ -57,11 +58,11 @@ def _show_hosts(args: argparse.Namespace) -> int:
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
     from breakeven.device import find_host_cpu, load_host_cpus
-    from breakeven.report import hosts_to_json, render_hosts
+    from breakeven.report import hosts_document, render_hosts, to_json
 
     cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
     if args.json:
-        write_stdout(hosts_to_json(cpus))
+        write_stdout(to_json(hosts_document(cpus)))
     else:
         render_hosts(cpus, CommandConsole())
     return 0

@@ -87,21 +87,21 @@ def run(args: argparse.Namespace) -> int:
         ensure_writable(file, force=args.force)
 
     from breakeven.cli.output import write_stdout
-    from breakeven.report import explanation_json
+    from breakeven.report import to_json
     from breakeven.verdict import without_source
 
     report = _explain(args)
     try:
         if args.output is not None:
             stored = report if args.has_source else without_source(report)
-            document = explanation_json(stored, with_recording=True)
+            document = to_json(stored, with_recording=True)
             write_document(args.output, document, force=args.force)
         if args.trace is not None:
             write_document(args.trace, _trace(report), force=args.force)
     finally:
         # The answer took the user's time: a full disk must not lose it.
         if args.json:
-            write_stdout(explanation_json(report))
+            write_stdout(to_json(report))
         else:
             _render(report, args)
     return 0

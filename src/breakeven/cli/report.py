@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--force is about -o FILE, which was not given")
 
     # Imported here, since --help must not wait for rich.
-    from breakeven.store import read_document
+    from breakeven.report import read_document
 
     if args.output is None:
         _render(read_document(args.run_file))
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> None:
-    from breakeven.report import chart_document, ensure_can_chart
-    from breakeven.store import ensure_writable, read_document, write_document
+    from breakeven.report import chart_document, ensure_can_chart, read_document
+    from breakeven.store import ensure_writable, write_document
 
     suffix = args.output.suffix.lower()
     ensure_can_chart(suffix)

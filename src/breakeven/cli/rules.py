@@ -40,12 +40,13 @@ def run(args: argparse.Namespace) -> int:
         find_rule_pages,
         render_rule_page,
         render_rules,
-        rules_to_json,
+        rules_document,
+        to_json,
     )
 
     pages = all_rule_pages() if args.name is None else find_rule_pages(args.name)
     if args.json:
-        write_stdout(rules_to_json(pages))
+        write_stdout(to_json(rules_document(pages)))
     elif args.name is None:
         render_rules(pages, CommandConsole())
     else:

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.sweep_progress import show_sweep_progress
-    from breakeven.report import sweep_to_json
+    from breakeven.report import to_json
 
     try:
         with show_sweep_progress(sys.stderr, is_quiet=args.quiet) as progress:
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say_what_is_kept(args)
         raise
-    document = sweep_to_json(report)
+    document = to_json(report)
     try:
         _write_files(report, document, args)
     finally:

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     """Tune the target, write what was found, and show it."""
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.output import write_stdout
-    from breakeven.report import tune_to_json
+    from breakeven.report import to_json
     from breakeven.store import ensure_writable, write_tuned
 
     if args.patch is not None and args.patch.resolve() == args.output.resolve():
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         # The answer took the user's time: a full disk must not lose it.
         if args.json:
-            write_stdout(tune_to_json(report))
+            write_stdout(to_json(report))
         else:
             _render(report, args)
     if args.json:

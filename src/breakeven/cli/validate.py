@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
     from breakeven.cli.progress import show_progress
     from breakeven.cost import era_of
-    from breakeven.report import validation_to_json
+    from breakeven.report import to_json
     from breakeven.validate import RowFilter, predictor_for, read_budgets, validate_table
 
     only = RowFilter.parse(args.only) if args.only else None
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             only=only,
             progress=progress,
         )
-    document = validation_to_json(report)
+    document = to_json(report)
     try:
         _write_files(report, document, args)
     finally:

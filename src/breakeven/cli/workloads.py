@@ -151,7 +151,7 @@ def _write_scripts(chosen: Sequence[SystemEntry], args: argparse.Namespace) -> i
 def _run_systems(chosen: Sequence[SystemEntry], args: argparse.Namespace) -> int:
     from breakeven.calibrate import check_host_name
     from breakeven.cli.output import write_stdout
-    from breakeven.report import systems_to_json
+    from breakeven.report import to_json
     from breakeven.store import ensure_writable, write_document
     from breakeven.verdict import SYSTEMS_SCHEMA_VERSION, SystemsReport
 
@@ -171,7 +171,7 @@ def _run_systems(chosen: Sequence[SystemEntry], args: argparse.Namespace) -> int
     report = SystemsReport(
         schema_version=SYSTEMS_SCHEMA_VERSION, systems=tuple(systems), failures=failures
     )
-    document = systems_to_json(report)
+    document = to_json(report)
     try:
         if args.output is not None:
             write_document(args.output, document, force=args.force)

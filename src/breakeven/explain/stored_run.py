@@ -9,8 +9,8 @@ from breakeven.check import select_devices
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import Caveat, StoredDataError
 from breakeven.explain.explanation import Question, chosen_rules, explain
+from breakeven.report import read_document, report_command
 from breakeven.simulate import build_program
-from breakeven.store import read_document, report_command
 from breakeven.timing import Source
 from breakeven.verdict import (
     RECORDING_VERSION,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -11,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from breakeven.device import DeviceSpec, Precision
-from breakeven.report.json import described_schema, encode_document
 from breakeven.report.text import shorten
 from breakeven.units import BYTES_PER_GIB, format_bytes, format_count, format_digits
 
@@ -34,22 +32,9 @@ class DevicesDocument(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceSpec, ...]
 
 
-def devices_to_json(devices: Sequence[DeviceSpec]) -> bytes:
-    """Return ``{schema_version, devices[]}`` as one JSON document; rates are per second."""
-    return encode_document(
-        DevicesDocument(schema_version=DEVICES_SCHEMA_VERSION, devices=tuple(devices))
-    )
-
-
-def devices_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``devices_to_json`` gives."""
-    return described_schema(
-        DevicesDocument,
-        schema_id=f"urn:breakeven:schema:devices:{DEVICES_SCHEMA_VERSION}",
-        version=DEVICES_SCHEMA_VERSION,
-        title="Devices of breakeven devices",
-        description="What `breakeven devices --json` prints. Sizes are in bytes, rates per second.",
-    )
+def devices_document(devices: Sequence[DeviceSpec]) -> DevicesDocument:
+    """Return devices as a document; rates are per second."""
+    return DevicesDocument(schema_version=DEVICES_SCHEMA_VERSION, devices=tuple(devices))
 
 
 def render_devices(devices: Sequence[DeviceSpec], console: Console) -> None:

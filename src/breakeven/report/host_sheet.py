@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -12,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from breakeven.device import HostCalibration, HostCpu, HostFigure, HostSpec
-from breakeven.report.json import described_schema, encode_document
 from breakeven.report.text import duration_with_interval, printable, shorten
 from breakeven.units import format_digits, format_duration, format_percent
 
@@ -100,36 +98,23 @@ class HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[Cpu, ...]
 
 
-def calibration_to_json(
+def calibration_document(
     calibration: HostCalibration,
     *,
     single_thread_speed: float,
     is_remembered: bool,
     other_load_fraction: float,
-) -> bytes:
-    """Return a measured host as one JSON document; times are in nanoseconds per call."""
-    return encode_document(
-        CalibrationDocument(
-            schema_version=CALIBRATION_SCHEMA_VERSION,
-            host=calibration.host,
-            single_thread_speed=single_thread_speed,
-            figures=calibration.figures,
-            num_rounds=calibration.num_rounds,
-            device_name=calibration.device_name,
-            is_remembered=is_remembered,
-            other_load_fraction=other_load_fraction,
-        )
-    )
-
-
-def calibration_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``calibration_to_json`` gives."""
-    return described_schema(
-        CalibrationDocument,
-        schema_id=f"urn:breakeven:schema:calibrate:{CALIBRATION_SCHEMA_VERSION}",
-        version=CALIBRATION_SCHEMA_VERSION,
-        title="Host of breakeven calibrate",
-        description="What `breakeven calibrate --json` prints. Times are in nanoseconds per call.",
+) -> CalibrationDocument:
+    """Return a measured host as a document; times are in nanoseconds per call."""
+    return CalibrationDocument(
+        schema_version=CALIBRATION_SCHEMA_VERSION,
+        host=calibration.host,
+        single_thread_speed=single_thread_speed,
+        figures=calibration.figures,
+        num_rounds=calibration.num_rounds,
+        device_name=calibration.device_name,
+        is_remembered=is_remembered,
+        other_load_fraction=other_load_fraction,
     )
 
 
@@ -177,40 +162,10 @@ def busy_note(other_load_fraction: float) -> str:
     )
 
 
-def hosts_to_json(cpus: Sequence[HostCpu]) -> bytes:
-    """Return ``{schema_version, hosts[]}`` as one JSON document."""
-    return encode_document(
-        HostsDocument(
-            schema_version=HOSTS_SCHEMA_VERSION,
-            hosts=tuple(
-                Cpu(
-                    id=cpu.id,
-                    name=cpu.name,
-                    vendor=cpu.vendor,
-                    core=cpu.core,
-                    num_cores=cpu.num_cores,
-                    boost_hz=cpu.boost_hz,
-                    release_year=cpu.release_year,
-                    single_thread_speed=cpu.single_thread_speed,
-                    is_virtual=cpu.is_virtual,
-                    aliases=cpu.aliases,
-                    source=cpu.source,
-                )
-                for cpu in cpus
-            ),
-        )
-    )
-
-
-def hosts_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``hosts_to_json`` gives."""
-    return described_schema(
-        HostsDocument,
-        schema_id=f"urn:breakeven:schema:hosts:{HOSTS_SCHEMA_VERSION}",
-        version=HOSTS_SCHEMA_VERSION,
-        title="Hosts of breakeven devices",
-        description="What `breakeven devices --hosts --json` prints. Clocks are in hertz.",
-    )
+def hosts_document(cpus: Sequence[HostCpu]) -> HostsDocument:
+    """Return CPUs as a document."""
+    hosts = (Cpu(**{field: getattr(cpu, field) for field in Cpu.__struct_fields__}) for cpu in cpus)
+    return HostsDocument(schema_version=HOSTS_SCHEMA_VERSION, hosts=tuple(hosts))
 
 
 def render_hosts(cpus: Sequence[HostCpu], console: Console) -> None:

@@ -8,78 +8,51 @@ from typing import Any
 
 import msgspec
 
-from breakeven.verdict import SCHEMA_VERSION, CheckReport
+from breakeven.report.kinds import kind_of, kinds_by_schema
 
-SCHEMA_ID = f"urn:breakeven:schema:check:{SCHEMA_VERSION}"
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 
 
-def to_json(report: CheckReport, *, with_recording: bool = False) -> bytes:
-    """Return ``report`` as one indented JSON document in UTF-8, ending in a newline.
+def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
+    """Return a report as one indented JSON document in UTF-8, ending in a newline.
 
     Args:
-        report: The report.
+        report: Of any kind.
         with_recording: Keep the recorded step, which is large: for files that are explained later.
 
     Raises:
         msgspec.ValidationError: The report breaks its own schema (a share above 1, a time that
             is not a number), so the document could never be read back.
     """
-    if not with_recording:
+    kind = kind_of(report)
+    if not with_recording and hasattr(report, "recording"):
         report = msgspec.structs.replace(report, recording=None)
-    return encode_readable(report)
+    document = encode_document(kind.write(report))
+    msgspec.json.decode(document, type=kind.document)
+    return document
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``to_json`` gives."""
-    return described_schema(
-        CheckReport,
-        schema_id=SCHEMA_ID,
-        version=SCHEMA_VERSION,
-        title="Report of breakeven check",
-        description=(
-            "What `breakeven check --json` prints. Times are in nanoseconds, sizes in bytes, "
-            "shares between 0 and 1; low and high bound a 90 % interval."
-        ),
-    )
-
-
-def described_schema(
-    document: type[msgspec.Struct], *, schema_id: str, version: int, title: str, description: str
-) -> dict[str, Any]:
-    """Return the JSON Schema of a type of document, with what its docstrings say.
+def json_schema(name: str = "check") -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a document, with what docstrings say of its keys.
 
     Args:
-        document: The type; it has a ``schema_version``.
-        schema_id: What the schema is called.
-        version: Value of ``schema_version``.
-        title: What the document is.
-        description: How it is to be read.
+        name: Of its kind, as `kinds_by_schema` has it.
     """
-    described = msgspec.json.schema(document)
+    kind = kinds_by_schema()[name]
+    described = msgspec.json.schema(kind.document)
     definitions: dict[str, Any] = described["$defs"]
-    _hide_recording(definitions, document.__name__)
+    root = kind.document.__name__
+    _hide_recording(definitions, root)
     for definition in definitions.values():
         _describe_fields(definition)
-    definitions[document.__name__]["properties"]["schema_version"] = {"const": version}
+    definitions[root]["properties"]["schema_version"] = {"const": kind.version}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": schema_id,
-        "title": title,
-        "description": description,
+        "$id": f"urn:breakeven:schema:{name}:{kind.version}",
+        "title": kind.title,
+        "description": kind.description,
         **described,
     }
-
-
-def encode_readable(report: msgspec.Struct) -> bytes:
-    """Return a report as `encode_document` does, once it was read back.
-
-    Raises:
-        msgspec.ValidationError: It breaks its own schema.
-    """
-    document = encode_document(report)
-    msgspec.json.decode(document, type=type(report))
-    return document
 
 
 def encode_document(value: object) -> bytes:

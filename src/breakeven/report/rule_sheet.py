@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -11,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from breakeven.report.json import described_schema, encode_document
 from breakeven.report.rule_pages import RulePage
 
 RULES_SCHEMA_VERSION = 1
@@ -51,24 +49,13 @@ class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[RuleEntry, ...]
 
 
-def rules_to_json(pages: Sequence[RulePage]) -> bytes:
-    """Return ``{schema_version, rules[{code, cause, title, page}]}``, texts in Markdown."""
+def rules_document(pages: Sequence[RulePage]) -> RulesDocument:
+    """Return rules as a document, texts in Markdown."""
     entries = (
         RuleEntry(code=page.code, cause=page.cause, title=page.title, page=page.markdown)
         for page in pages
     )
-    return encode_document(RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries)))
-
-
-def rules_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``rules_to_json`` gives."""
-    return described_schema(
-        RulesDocument,
-        schema_id=f"urn:breakeven:schema:rules:{RULES_SCHEMA_VERSION}",
-        version=RULES_SCHEMA_VERSION,
-        title="Rules of breakeven rules",
-        description="What `breakeven rules --json` prints; texts are in Markdown.",
-    )
+    return RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries))
 
 
 def render_rules(pages: Sequence[RulePage], console: Console) -> None:

@@ -13,9 +13,6 @@ from breakeven.store.measured_run import machine_key as machine_key
 from breakeven.store.measured_run import read_run as read_run
 from breakeven.store.measured_run import write_run as write_run
 from breakeven.store.report_file import ensure_writable as ensure_writable
-from breakeven.store.report_file import read_document as read_document
-from breakeven.store.report_file import read_report as read_report
-from breakeven.store.report_file import report_command as report_command
 from breakeven.store.report_file import write_document as write_document
 from breakeven.store.trace_file import read_traces as read_traces
 from breakeven.store.trace_file import write_traces as write_traces

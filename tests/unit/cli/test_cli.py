@@ -22,8 +22,7 @@ from breakeven.cli import main
 from breakeven.cli.dispatch import build_parser
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError, UsageError
-from breakeven.report import to_json
-from breakeven.store import read_report
+from breakeven.report import read_report, to_json
 from breakeven.trace import SourceText, StepTrace
 from breakeven.verdict import record
 from factories import reports as made_up

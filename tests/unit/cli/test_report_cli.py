@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from breakeven.cli import main
 from breakeven.errors import StoredDataError
-from breakeven.report import sweep_to_json, systems_to_json, to_json
-from breakeven.store import read_document, read_report, report_command
+from breakeven.report import read_document, read_report, report_command, to_json
 from breakeven.verdict import DeviceKind, ProgramFacts, program_of
 from factories import reports as made_up
 from factories import sweeps, systems
@@ -24,8 +23,8 @@ from factories import sweeps, systems
 CHECK, SWEEP, SYSTEMS = made_up.cpu_wins(), sweeps.widths(), systems.report()
 DOCUMENTS = {
     "check": to_json(CHECK),
-    "sweep": sweep_to_json(SWEEP),
-    "workloads": systems_to_json(SYSTEMS),
+    "sweep": to_json(SWEEP),
+    "workloads": to_json(SYSTEMS),
 }
 REPORTS: dict[str, Any] = {"check": CHECK, "sweep": SWEEP, "workloads": SYSTEMS}
 
@@ -88,7 +87,7 @@ def test_a_sweep_of_the_first_version_is_read(tmp_path: Path) -> None:
     )
     assert host.calibration == "measured here"
     sweep = replace(sweep, host=host, points=points)
-    document = json.loads(sweep_to_json(sweep))
+    document = json.loads(to_json(sweep))
     del document["host"]["assumption"]
     for point in document["points"]:
         del point["processor"], point["num_threads"]

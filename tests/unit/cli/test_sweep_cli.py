@@ -18,7 +18,7 @@ from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
 from breakeven.cli.sweep_progress import LiveSweepProgress, show_sweep_progress
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.report import sweep_to_json
+from breakeven.report import to_json
 from breakeven.simulate import Strategy
 from factories import sweeps as made_up
 
@@ -174,7 +174,7 @@ def test_json_is_one_document_and_quiet_is_silent(
 ) -> None:
     assert main([*SWEEP, "--json", "-q"]) == 0
     captured = capsysbinary.readouterr()
-    assert captured.out == sweep_to_json(made_up.batch_sizes())
+    assert captured.out == to_json(made_up.batch_sizes())
     assert captured.err == b""
 
 
@@ -184,7 +184,7 @@ def test_files(
     output, chart = tmp_path / "sweep.json", tmp_path / "sweep.HTML"
     command = [*SWEEP, "-q", "-o", str(output), "--chart", str(chart)]
     assert main(command) == 0
-    assert output.read_bytes() == sweep_to_json(made_up.batch_sizes())
+    assert output.read_bytes() == to_json(made_up.batch_sizes())
     assert (chart.read_text(), charts) == (".html", [".html"])
     out = "".join(capsys.readouterr().out.split())
     assert "sweep.json" in out

@@ -10,9 +10,8 @@ import pytest
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, StoredDataError
 from breakeven.explain import explain_run, full_timeline
-from breakeven.report import explanation_json, sweep_to_json, to_json
+from breakeven.report import read_report, to_json
 from breakeven.simulate import Severity
-from breakeven.store import read_report
 from breakeven.trace import Copy, Op, Phase, SourceText, StepTrace, Sync, TensorSpec
 from breakeven.verdict import CheckReport, ExplainReport, record
 from factories.reports import cpu_wins
@@ -71,7 +70,7 @@ def test_other_devices_can_be_asked_for_and_the_first_is_taken_apart(tmp_path: P
 def test_an_explanation_can_be_stored_and_explained_again(tmp_path: Path) -> None:
     first = explain_run(stored_check(tmp_path), devices=("T4",))
     path = tmp_path / "explained.json"
-    path.write_bytes(explanation_json(first, with_recording=True))
+    path.write_bytes(to_json(first, with_recording=True))
 
     assert explain_run(path) == first
 
@@ -79,7 +78,7 @@ def test_an_explanation_can_be_stored_and_explained_again(tmp_path: Path) -> Non
 def test_the_json_document_holds_no_recording(tmp_path: Path) -> None:
     report = explain_run(stored_check(tmp_path))
 
-    assert json.loads(explanation_json(report))["recording"] is None
+    assert json.loads(to_json(report))["recording"] is None
 
 
 def test_only_findings_of_the_rules_asked_for_are_left(tmp_path: Path) -> None:
@@ -206,7 +205,7 @@ def test_a_forged_recording_is_an_error_and_no_crash(tmp_path: Path) -> None:
 
 def test_attribution_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "explained.json"
-    path.write_bytes(explanation_json(explain_run(stored_check(tmp_path)), with_recording=True))
+    path.write_bytes(to_json(explain_run(stored_check(tmp_path)), with_recording=True))
 
     def longer(document: Any) -> None:
         document["attribution"]["parts"][0]["time_ns"] += 1
@@ -217,7 +216,7 @@ def test_attribution_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
 
 def test_a_sweep_is_no_recorded_step(tmp_path: Path) -> None:
     path = tmp_path / "sweep.json"
-    path.write_bytes(sweep_to_json(widths()))
+    path.write_bytes(to_json(widths()))
 
     with pytest.raises(StoredDataError, match="records no step"):
         explain_run(path)

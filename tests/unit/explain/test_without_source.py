@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host
 from breakeven.explain import explain_run
-from breakeven.report import explanation_json, to_json
+from breakeven.report import to_json
 from breakeven.trace import (
     Copy,
     FileChange,
@@ -118,6 +118,6 @@ def test_such_a_run_is_explained_and_says_what_it_lacks(tmp_path: Path) -> None:
         assert explained.attribution.step_ns > 0
     assert [count.count("no-source") for count in codes] == [0, 1]
     # Once more: it is said once.
-    path.write_bytes(explanation_json(without_source(explained), with_recording=True))
+    path.write_bytes(to_json(without_source(explained), with_recording=True))
     again = explain_run(path)
     assert [caveat.code for caveat in again.caveats].count("no-source") == 1

@@ -16,13 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.cli import main
-from breakeven.report import (
-    comparison_schema,
-    comparison_to_json,
-    render_comparison,
-    sweep_to_json,
-    to_json,
-)
+from breakeven.report import json_schema, render_comparison, to_json
 from breakeven.timing import Source
 from breakeven.verdict import (
     Cell,
@@ -325,9 +319,9 @@ def test_a_source_that_changed_is_told() -> None:
     ],
 )
 def test_the_document_fits_its_schema(report: ComparisonReport) -> None:
-    schema = comparison_schema()
+    schema = json_schema("compare")
     jsonschema.Draft202012Validator.check_schema(schema)
-    document = json.loads(comparison_to_json(report))
+    document = json.loads(to_json(report))
     assert document["schema_version"] == 1
     jsonschema.Draft202012Validator(schema).validate(document)
     assert msgspec.convert(document, ComparisonReport) == report
@@ -350,7 +344,7 @@ def test_the_command_compares_files(
     before, after, sweep = (tmp_path / name for name in ("a.json", "b.json", "sweep.json"))
     before.write_bytes(to_json(made_up.cpu_wins()))
     after.write_bytes(to_json(changed_check()))
-    sweep.write_bytes(sweep_to_json(sweeps.widths()))
+    sweep.write_bytes(to_json(sweeps.widths()))
     assert main(["compare", str(before), str(after)]) == 0
     assert "Of 4 devices: 1 faster, 1 slower, 2 not shown." in capsys.readouterr().out
     assert main(["compare", str(before), str(after), "--json"]) == 0

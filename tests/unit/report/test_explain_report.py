@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from breakeven.report import explanation_json, explanation_schema, render_explanation
+from breakeven.report import json_schema, render_explanation, to_json
 from breakeven.report.explain_parts import (
     NO_MODULE,
     cause_shares,
@@ -463,13 +463,13 @@ def test_a_timeline_of_one_long_span_and_one_of_many_short_ones_are_drawn() -> N
 @pytest.mark.parametrize("name", made_up.ALL)
 def test_json_reads_back_as_the_same_report(name: str) -> None:
     report = made_up.ALL[name]()
-    assert msgspec.json.decode(explanation_json(report), type=ExplainReport) == report
+    assert msgspec.json.decode(to_json(report), type=ExplainReport) == report
 
 
 @pytest.mark.parametrize("name", made_up.ALL)
 def test_json_fits_its_schema(name: str) -> None:
-    document = json.loads(explanation_json(made_up.ALL[name]()))
-    schema = explanation_schema()
+    document = json.loads(to_json(made_up.ALL[name]()))
+    schema = json_schema("explain")
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(document, schema)
     assert (
@@ -479,7 +479,7 @@ def test_json_fits_its_schema(name: str) -> None:
 
 
 def test_the_schema_describes_every_key_and_leaves_the_recording_open() -> None:
-    definitions = explanation_schema()["$defs"]
+    definitions = json_schema("explain")["$defs"]
     for name, definition in definitions.items():
         for key, value in definition.get("properties", {}).items():
             assert "const" in value or value.get("description") or "$ref" in value, f"{name}.{key}"
@@ -490,14 +490,14 @@ def test_the_schema_describes_every_key_and_leaves_the_recording_open() -> None:
 
 def test_the_schema_in_the_docs_is_up_to_date(pytestconfig: pytest.Config) -> None:
     path = pytestconfig.rootpath / "docs" / "schema" / "explain.schema.json"
-    assert path.read_bytes() == encode_document(explanation_schema()), (
+    assert path.read_bytes() == encode_document(json_schema("explain")), (
         "run: python -m breakeven.report.schema explain > docs/schema/explain.schema.json"
     )
 
 
 def test_json_of_a_name_that_is_not_utf_8_can_be_read() -> None:
     report = made_up.with_names(made_up.launch_bound(), "caf\udce9.py")
-    document = json.loads(explanation_json(report))
+    document = json.loads(to_json(report))
     assert document["target"] == "caf�.py"
     assert document["findings"][0]["file"] == "caf�.py"
 
@@ -507,7 +507,7 @@ def test_a_report_that_breaks_its_schema_is_not_written() -> None:
         made_up.launch_bound(), findings=(replace(made_up.FINDINGS[0], gain_fraction=1.5),)
     )
     with pytest.raises(msgspec.ValidationError):
-        explanation_json(broken)
+        to_json(broken)
 
 
 def test_choices_are_words() -> None:

@@ -10,10 +10,11 @@ from rich.console import Console
 from breakeven.device import find_host_cpu
 from breakeven.report import (
     busy_note,
-    calibration_to_json,
-    hosts_to_json,
+    calibration_document,
+    hosts_document,
     render_calibration,
     render_hosts,
+    to_json,
 )
 from factories.hosts import HOST, calibration
 
@@ -44,11 +45,13 @@ def test_busy_machine_is_said() -> None:
 
 def test_calibration_as_json() -> None:
     document = json.loads(
-        calibration_to_json(
-            calibration(op=1_000.0),
-            single_thread_speed=2.0,
-            is_remembered=True,
-            other_load_fraction=0.0,
+        to_json(
+            calibration_document(
+                calibration(op=1_000.0),
+                single_thread_speed=2.0,
+                is_remembered=True,
+                other_load_fraction=0.0,
+            )
         )
     )
     assert document["schema_version"] == 1
@@ -67,7 +70,7 @@ def test_hosts_as_a_table_and_as_json() -> None:
     assert lines[1].split() == ["EPYC", "7742", "Zen", "2", "2019", "64", "3.4", "GHz", "1.00"]
     assert "--host NAME" in lines[-1]
     assert all(len(line) <= 80 for line in lines)
-    document = json.loads(hosts_to_json(cpus))
+    document = json.loads(to_json(hosts_document(cpus)))
     assert [host["id"] for host in document["hosts"]] == ["epyc-7742", "vm-epyc"]
     assert document["hosts"][0]["single_thread_speed"] == 1.0
     assert document["hosts"][1]["is_virtual"] is True

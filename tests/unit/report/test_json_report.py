@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from breakeven.errors import BreakevenError, StoredDataError
-from breakeven.report import json_schema, to_json
-from breakeven.store import ensure_writable, read_report, write_document
+from breakeven.report import json_schema, read_report, to_json
+from breakeven.store import ensure_writable, write_document
 from breakeven.verdict import CheckReport
 from factories import reports as made_up
 

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import render_sweep, sweep_to_json
+from breakeven.report import render_sweep, to_json
 from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import DeviceKind, NoCrossover, SweepCrossover, SweepReport
 from factories import sweeps as made_up
@@ -205,7 +205,7 @@ def test_caveats_say_where_they_hold() -> None:
 @pytest.mark.parametrize("name", made_up.ALL)
 def test_document_validates_against_the_schema_file_and_is_read_back(name: str) -> None:
     report = made_up.ALL[name]()
-    document = sweep_to_json(report)
+    document = to_json(report)
     schema = json.loads(SCHEMA_FILE.read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -227,4 +227,4 @@ def test_a_report_that_breaks_its_schema_is_refused() -> None:
     report = made_up.batch_sizes()
     broken = msgspec.structs.replace(report.points[0], step_ns=-1.0)
     with pytest.raises(msgspec.ValidationError, match="step_ns"):
-        sweep_to_json(msgspec.structs.replace(report, points=(broken,)))
+        to_json(msgspec.structs.replace(report, points=(broken,)))

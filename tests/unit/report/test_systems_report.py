@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import render_claims, render_system, systems_to_json
+from breakeven.report import render_claims, render_system, to_json
 from breakeven.verdict import (
     ColumnKind,
     RowSource,
@@ -149,7 +149,7 @@ def test_a_repeated_caveat_is_shown_once() -> None:
 
 def test_document_validates_against_the_schema_file_and_is_read_back() -> None:
     report = replace(made_up.report(), systems=(made_up.system(sweeps=(widths(),)),))
-    document = systems_to_json(report)
+    document = to_json(report)
     schema = json.loads(SCHEMA_FILE.read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(document))

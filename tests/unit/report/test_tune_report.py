@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import render_tuning, tune_schema, tune_to_json
+from breakeven.report import json_schema, render_tuning, to_json
 from breakeven.report.json import encode_document
 from breakeven.report.tune_text import (
     OUTCOME_WORDS,
@@ -226,14 +226,14 @@ def test_a_terminal_of_ascii_gets_every_figure() -> None:
 @pytest.mark.parametrize("name", made_up.ALL)
 def test_json_fits_its_schema_and_reads_back(name: str) -> None:
     report = made_up.ALL[name]()
-    document = tune_to_json(report)
-    jsonschema.Draft202012Validator(tune_schema()).validate(json.loads(document))
+    document = to_json(report)
+    jsonschema.Draft202012Validator(json_schema("tune")).validate(json.loads(document))
     assert msgspec.json.decode(document, type=TuneReport) == report
     assert document.endswith(b"\n")
 
 
 def test_json_has_the_keys_that_were_promised() -> None:
-    document = json.loads(tune_to_json(made_up.faster()))
+    document = json.loads(to_json(made_up.faster()))
     assert document["schema_version"] == 1
     assert document["baseline_step_ns"] == 310_000
     assert document["tuned_step_ns"] == 168_000
@@ -250,22 +250,22 @@ def test_json_has_the_keys_that_were_promised() -> None:
         261_000,
     ]
     assert first["reason"]
-    assert json.loads(tune_to_json(made_up.nothing_found()))["configuration"] == {}
+    assert json.loads(to_json(made_up.nothing_found()))["configuration"] == {}
 
 
 def test_json_of_hostile_names_can_be_read() -> None:
     for text in HOSTILE:
-        document = json.loads(tune_to_json(with_names(text)))
+        document = json.loads(to_json(with_names(text)))
         assert document["target"] == text.replace("\udce9", "\ufffd")
 
 
 def test_a_report_that_breaks_its_schema_is_not_written() -> None:
     with pytest.raises(msgspec.ValidationError):
-        tune_to_json(replace(made_up.faster(), speedup=float("nan")))
+        to_json(replace(made_up.faster(), speedup=float("nan")))
 
 
 def test_the_schema_describes_every_key() -> None:
-    definitions = tune_schema()["$defs"]
+    definitions = json_schema("tune")["$defs"]
     assert {"TuneReport", "Trial", "Machine", "CodeChange", "Configuration"} <= set(definitions)
     for name, definition in definitions.items():
         for key, value in definition.get("properties", {}).items():
@@ -274,7 +274,7 @@ def test_the_schema_describes_every_key() -> None:
 
 def test_the_schema_in_the_docs_is_up_to_date(pytestconfig: pytest.Config) -> None:
     path = pytestconfig.rootpath / "docs" / "schema" / "tune.schema.json"
-    assert path.read_bytes() == encode_document(tune_schema()), (
+    assert path.read_bytes() == encode_document(json_schema("tune")), (
         "run: python -m breakeven.report.schema tune > docs/schema/tune.schema.json"
     )
 

@@ -19,12 +19,12 @@ from rich.console import Console
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.report import (
     ensure_can_plot,
+    json_schema,
     plot_name,
     render_validation,
     scatter_svg,
+    to_json,
     validation_markdown,
-    validation_schema,
-    validation_to_json,
 )
 from breakeven.report.validation_text import percent, signed_percent, worst_rows
 from breakeven.timing import Estimate, Source
@@ -153,7 +153,7 @@ def test_signs_of_percentages() -> None:
 
 
 def test_document_has_the_agreed_keys_in_milliseconds(tmp_path: Path) -> None:
-    document = json.loads(validation_to_json(mixed(tmp_path / "t.csv")))
+    document = json.loads(to_json(mixed(tmp_path / "t.csv")))
     assert document["schema_version"] == 1
     assert document["protocol"] == "gpu"
     first = document["rows"][0]
@@ -183,7 +183,7 @@ def test_caveats_of_rows_are_in_the_document(tmp_path: Path) -> None:
     estimate = Estimate(value_ns=1e8, low_ns=9e7, high_ns=2e8, source=Source.PREDICTED)
     outcome = RowPrediction(estimate=estimate, caveats=(caveat,))
     report = report_of(tmp_path / "t.csv", [{}], {"a": outcome})
-    (row,) = json.loads(validation_to_json(report))["rows"]
+    (row,) = json.loads(to_json(report))["rows"]
     assert row["caveats"] == [{"code": "uncosted-op", "message": "one op has no cost."}]
 
 
@@ -191,7 +191,7 @@ def test_document_validates_against_the_schema_file(tmp_path: Path) -> None:
     schema = json.loads(SCHEMA_FILE.read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    document = json.loads(validation_to_json(mixed(tmp_path / "t.csv")))
+    document = json.loads(to_json(mixed(tmp_path / "t.csv")))
     validator.validate(document)
     del document["rows"][0]["reason"]
     assert not validator.is_valid(document)
@@ -204,7 +204,7 @@ def test_schema_file_is_the_generated_schema() -> None:
 
 
 def test_schema_describes_every_key() -> None:
-    definitions = validation_schema()["$defs"]
+    definitions = json_schema("validate")["$defs"]
     for name in ("ValidationRow", "AccuracySummary", "ValidationSummary"):
         for key, value in definitions[name]["properties"].items():
             assert value.get("description"), f"{name}.{key}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from breakeven.verdict import (
@@ -16,10 +18,8 @@ from breakeven.verdict import (
     cpu_on_threads,
 )
 
-Report = CheckReport | ExplainReport | SweepReport | SystemsReport
 
-
-def with_fields(report: Report) -> Report:
+def with_fields(report: Any) -> Any:
     """Return a report with the fields that its version did not have, as far as its texts tell."""
     match report:
         case SweepReport():
@@ -30,8 +30,10 @@ def with_fields(report: Report) -> Report:
                 for system in report.systems
             )
             return replace(report, systems=tuple(systems))
-        case _:
+        case CheckReport() | ExplainReport():
             return replace(report, host=_host(report.host))
+        case _:
+            return report
 
 
 def _host(host: HostSummary) -> HostSummary:

@@ -1,20 +1,31 @@
-"""The JSON document of a validation, and the schema that describes it."""
+"""A validation as it is stored: rows in the unit of their table."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.report.json import described_schema, encode_document
 from breakeven.simulate import Bound
+from breakeven.timing import Estimate, Source
 from breakeven.trace import NumberFormat, TimedPhase
 from breakeven.units import NS_PER_MS
-from breakeven.verdict import AccuracyReport, AccuracySummary, LeaveOut, RowResult, Unpredictable
+from breakeven.verdict import (
+    AccuracyReport,
+    AccuracySummary,
+    LeaveOut,
+    RowPrediction,
+    RowResult,
+    Unpredictable,
+)
 
 VALIDATION_SCHEMA_VERSION = 1
-VALIDATION_SCHEMA_ID = f"urn:breakeven:schema:validate:{VALIDATION_SCHEMA_VERSION}"
+# Of a row in both forms.
+_AS_THEY_ARE = (
+    *("case_id", "source", "workload", "device", "architecture", "num_devices", "precision"),
+    *("batch_size", "phase", "optimizer", "h2d", "host", "framework", "era", "split"),
+)
 
 
 class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,30 +117,47 @@ class ValidationDocument(msgspec.Struct, frozen=True, kw_only=True):
     summary: ValidationSummary
 
 
-def validation_to_json(report: AccuracyReport) -> bytes:
-    """Return ``report`` as one indented JSON document in UTF-8; times of rows in milliseconds."""
-    return encode_document(
-        ValidationDocument(
-            schema_version=VALIDATION_SCHEMA_VERSION,
-            table=report.table,
-            protocol=report.protocol,
-            rows=tuple(_row(row) for row in report.rows),
-            summary=ValidationSummary(by=report.summary),
-        )
+def validation_document(report: AccuracyReport) -> ValidationDocument:
+    """Return a validation as it is stored; times of rows in milliseconds."""
+    return ValidationDocument(
+        schema_version=VALIDATION_SCHEMA_VERSION,
+        table=report.table,
+        protocol=report.protocol,
+        rows=tuple(_row(row) for row in report.rows),
+        summary=ValidationSummary(by=report.summary),
     )
 
 
-def validation_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``validation_to_json`` gives."""
-    return described_schema(
-        ValidationDocument,
-        schema_id=VALIDATION_SCHEMA_ID,
-        version=VALIDATION_SCHEMA_VERSION,
-        title="Report of breakeven validate",
-        description=(
-            "What `breakeven validate --json` prints. Times are in milliseconds, as in tables, "
-            "errors and shares are fractions; low and high bound a 90 % interval."
-        ),
+def accuracy_report(document: ValidationDocument) -> AccuracyReport:
+    """Return a validation that was stored."""
+    return AccuracyReport(
+        table=document.table,
+        protocol=document.protocol,
+        rows=tuple(_row_result(row) for row in document.rows),
+        summary=document.summary.by,
+    )
+
+
+def _row_result(row: ValidationRow) -> RowResult:
+    outcome: RowPrediction | Unpredictable
+    if row.predicted_ms is None or row.low_ms is None or row.high_ms is None:
+        outcome = Unpredictable(code=row.reason_code or "", reason=row.reason or "")
+    else:
+        outcome = RowPrediction(
+            estimate=Estimate(
+                value_ns=row.predicted_ms * NS_PER_MS,
+                low_ns=row.low_ms * NS_PER_MS,
+                high_ns=row.high_ms * NS_PER_MS,
+                source=Source.PREDICTED,
+            ),
+            bound=row.bound,
+            caveats=row.caveats,
+            is_calibrated_on=row.is_calibrated_on,
+        )
+    return RowResult(
+        value_ns=row.value_ms * NS_PER_MS,
+        outcome=outcome,
+        **{field: getattr(row, field) for field in _AS_THEY_ARE},
     )
 
 
@@ -138,7 +166,6 @@ def _row(row: RowResult) -> ValidationRow:
     estimate = None if prediction is None else prediction.estimate
     refusal = row.outcome if isinstance(row.outcome, Unpredictable) else None
     return ValidationRow(
-        case_id=row.case_id,
         predicted_ms=None if estimate is None else estimate.value_ns / NS_PER_MS,
         low_ms=None if estimate is None else estimate.low_ns / NS_PER_MS,
         high_ms=None if estimate is None else estimate.high_ns / NS_PER_MS,
@@ -150,18 +177,5 @@ def _row(row: RowResult) -> ValidationRow:
         is_covered=row.is_covered,
         is_calibrated_on=prediction is not None and prediction.is_calibrated_on,
         bound=None if prediction is None else prediction.bound,
-        source=row.source,
-        workload=row.workload,
-        device=row.device,
-        architecture=row.architecture,
-        num_devices=row.num_devices,
-        precision=row.precision,
-        batch_size=row.batch_size,
-        phase=row.phase,
-        optimizer=row.optimizer,
-        h2d=row.h2d,
-        host=row.host,
-        framework=row.framework,
-        era=row.era,
-        split=row.split,
+        **{field: getattr(row, field) for field in _AS_THEY_ARE},
     )
