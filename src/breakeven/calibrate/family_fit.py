@@ -21,7 +21,7 @@ from breakeven.cost import (
     KernelGroup,
     TileSet,
     group_key,
-    taught_efficiency,
+    transferred_efficiency,
 )
 
 Floats = NDArray[np.float64]
@@ -69,14 +69,14 @@ class Quality:
 
 
 def fit_family(
-    key: FamilyKey, rows: Sequence[TimedKernel], teachers: EfficiencyTable | None
+    key: FamilyKey, rows: Sequence[TimedKernel], references: EfficiencyTable | None
 ) -> FamilyEfficiency:
     """Return the efficiency of one device in one family, fitted to its measurements.
 
     Args:
         key: The family.
         rows: Its measurements.
-        teachers: When given, their parameters are kept but for the leading one.
+        references: When given, their parameters are kept but for the leading one.
     """
     family, variant, arithmetic = key
     device = rows[0].device
@@ -89,11 +89,11 @@ def fit_family(
         return float(np.mean(np.abs(np.log(predict(np.exp(parameters), tiles)) - log_measured)))
 
     tile_sets: tuple[TileSet, ...]
-    if teachers is not None:
-        taught = taught_efficiency(teachers, [device], *key).arrays
-        start = np.log([float(getattr(taught, name)[0, 0]) for name in _PARAMETERS])
+    if references is not None:
+        transferred = transferred_efficiency(references, [device], *key).arrays
+        start = np.log([float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS])
         starts, free = (start,), (0,) if is_tiled else (3,)
-        tile_sets = (TILE_SET_NAMES[taught.tile_set[0, 0]],)
+        tile_sets = (TILE_SET_NAMES[transferred.tile_set[0, 0]],)
     elif is_tiled:
         starts, free = tuple(np.log(start) for start in _STARTS), (0, 1, 2, 3)
         tile_sets = TILE_SET_NAMES
@@ -119,7 +119,7 @@ def fit_family(
         median_error_fraction=rounded(quality.median_error_fraction),
         tiles=tiles,
         log_sigma=rounded(
-            quality.log_sigma if teachers is None else max(_SPARSE_SIGMA, quality.log_sigma)
+            quality.log_sigma if references is None else max(_SPARSE_SIGMA, quality.log_sigma)
         ),
         **values,
     )

@@ -1,4 +1,4 @@
-"""The efficiency table: every device with timed kernels, and how well they teach each other."""
+"""The efficiency table: every device with timed kernels, and how well others tell of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from breakeven.cost import (
     HeldOutError,
     arithmetic_of,
     calibrated_variant,
-    is_taught_by_other_lines,
+    is_from_other_vendors,
     kernel_times,
     sustained_fraction,
 )
@@ -66,7 +66,7 @@ def _without_others(rows: Sequence[TimedKernel], table: EfficiencyTable) -> Iter
 def held_out_errors(
     table: EfficiencyTable, timed: Sequence[TimedKernel]
 ) -> tuple[HeldOutError, ...]:
-    """Return the errors on each device when the others teach it, pooled by family.
+    """Return the errors on each device as the others tell of it, pooled by family.
 
     Devices with the same chip are left out together, since they would give the answer away.
     """
@@ -78,16 +78,16 @@ def held_out_errors(
             table, devices=tuple(item for item in table.devices if item.device not in siblings)
         )
         assert device in siblings
-        taught = {
+        known = {
             (entry.family, entry.variant, entry.arithmetic)
             for item in others.devices
             for entry in item.families
         }
         for key, members in _by_family(rows).items():
-            # With few rows chance decides; with no teacher but a relative there is no answer.
-            if len(members) < _MIN_ROWS or key not in taught:
+            # With few rows chance decides; with no reference but a relative there is no answer.
+            if len(members) < _MIN_ROWS or key not in known:
                 continue
-            is_other_line = is_taught_by_other_lines(others, spec, *key)
+            is_other_line = is_from_other_vendors(others, spec, *key)
             predicted = kernel_times(
                 [row.kernel for row in members],
                 [spec],

@@ -149,7 +149,7 @@ _START = MultiGpuTable(
 
 
 def fit_multi_gpu_costs(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
-    """Return the costs that ``rows`` teach, without errors.
+    """Return the costs that ``rows`` tell of, without errors.
 
     A strategy without rows keeps the costs with which the search starts.
 
@@ -160,7 +160,7 @@ def fit_multi_gpu_costs(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
 
 
 def fit_multi_gpu(rows: Sequence[MultiGpuRow], provenance: str) -> MultiGpuTable:
-    """Return the costs that ``rows`` teach, and their errors on rows left out.
+    """Return the costs that ``rows`` tell of, and their errors on rows left out.
 
     Args:
         rows: Timed steps of both strategies.
@@ -260,7 +260,7 @@ def _rounded(costs: _Costs) -> _Costs:
     return _struct(type(costs), np.array([rounded(value) for value in _values(costs)]))
 
 
-# Errors beyond this count linearly, so that a machine with a broken link teaches little.
+# Errors beyond this count linearly, so that a machine with a broken link says little.
 _HUBER = 0.1
 _MAX_ROUNDS = 40
 _SETTLED = 1e-5

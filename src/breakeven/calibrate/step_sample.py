@@ -22,13 +22,12 @@ from breakeven.cost import (
     host_effect_keys,
     host_op_parts,
     kernel_effect_keys,
-    kernel_floor_ns,
     kernel_times,
     launch_costs,
     no_step_effects,
     overlap_effect_keys,
 )
-from breakeven.device import DeviceSpec, HostSpec
+from breakeven.device import DeviceSpec, HostSpec, generation_of
 from breakeven.simulate import Program, simulate
 from breakeven.trace import Copy, Op
 
@@ -169,7 +168,7 @@ class _KernelClasses:
 
     def parts(self, step: MeasuredStep, column: int) -> tuple[StepPart, ...]:
         """Return the device's times on the device of ``column``, the floors of launches apart."""
-        floor_ns = kernel_floor_ns(step.device)
+        floor_ns = generation_of(step.device).floor_ns
         sums: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
         for row, kernel in enumerate(self.members):
             own_floor_ns = float(self.launches[row]) * floor_ns

@@ -34,7 +34,6 @@ from breakeven.cost.kernel import Kernel as Kernel
 from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.launch import LaunchCosts as LaunchCosts
 from breakeven.cost.launch import copy_ns as copy_ns
-from breakeven.cost.launch import kernel_floor_ns as kernel_floor_ns
 from breakeven.cost.launch import launch_costs as launch_costs
 from breakeven.cost.lower_optimizer import num_list_tensors as num_list_tensors
 from breakeven.cost.lowering import lower as lower
@@ -58,8 +57,8 @@ from breakeven.cost.step_effects import kernel_effect_keys as kernel_effect_keys
 from breakeven.cost.step_effects import load_step_effects as load_step_effects
 from breakeven.cost.step_effects import no_step_effects as no_step_effects
 from breakeven.cost.step_effects import overlap_effect_keys as overlap_effect_keys
-from breakeven.cost.teaching import calibrated_variant as calibrated_variant
-from breakeven.cost.teaching import is_taught_by_other_lines as is_taught_by_other_lines
-from breakeven.cost.teaching import taught_efficiency as taught_efficiency
 from breakeven.cost.tiles import TILE_SET_NAMES as TILE_SET_NAMES
 from breakeven.cost.tiles import TileSet as TileSet
+from breakeven.cost.transfer import calibrated_variant as calibrated_variant
+from breakeven.cost.transfer import is_from_other_vendors as is_from_other_vendors
+from breakeven.cost.transfer import transferred_efficiency as transferred_efficiency

@@ -9,9 +9,8 @@ import numpy as np
 
 from breakeven.cost.efficiency import Arithmetic
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.launch import kernel_floor_ns
 from breakeven.cost.roofline import CACHE_BYTES_PER_SM_CLOCK, DeviceArrays
-from breakeven.device import DeviceSpec, Precision
+from breakeven.device import DeviceSpec, Precision, generation_of
 
 _MATRIX_FAMILIES = frozenset(
     {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
@@ -19,22 +18,6 @@ _MATRIX_FAMILIES = frozenset(
 
 # Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
 _SOFTWARE_FP64_FRACTION = 1 / 32
-
-# Board power that keeps the boost clock under fp32 load, per fp32 FLOP/s of the datasheet: that
-# of the generation's boards with ample power (GTX 1080 Ti 22 W per TFLOP/s, V100 18-19, RTX 2080
-# Ti 19, RTX 3090 10, RTX 4090 5.4, H100 PCIe 6.8, RTX 5090 5.5). Boards with less clock down:
-# a T4 has 8.6 against 18, and reaches 0.38 of its peak where a V100 reaches 0.85.
-_WATTS_PER_FLOP_PER_S = {
-    "kepler": 34e-12, "maxwell": 33e-12, "pascal": 21e-12, "volta": 17.5e-12, "turing": 18e-12,
-    "ampere": 9e-12, "ada": 5e-12, "hopper": 6.8e-12, "blackwell": 4.8e-12,
-}  # fmt: skip
-
-# The same for fp16 on matrix units, where boards of one chip tell it. Ampere: the best bf16 product
-# runs at 253 TFLOP/s on an A100 PCIe (300 W) and at 271 on the SXM4 board (400 W) of the same
-# datasheet rate (stas00/ml-engineering); a clock that goes with the square root of the power puts
-# the need at 1.1. Hopper: the SXM5 board's own 700 W, so that the PCIe board with half of them and
-# three quarters of the datasheet rate clocks down.
-_WATTS_PER_MATRIX_FLOP_PER_S = {"ampere": 1.1e-12, "hopper": 0.707e-12}
 
 # Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
 # the boost clock has.
@@ -106,22 +89,22 @@ def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") ->
     Matrix units need less energy for a FLOP. Against the shares of a V100, a T4 reaches half in
     fp32 and three quarters in fp16 (DeepBench): about the square root.
     """
-    vector = _share_of_power(device, _WATTS_PER_FLOP_PER_S, Precision.FP32)
+    generation = generation_of(device)
+    vector = _share_of_power(device, generation.watts_per_flop_per_s, Precision.FP32)
     if arithmetic == "vector":
         return vector
-    matrix = _share_of_power(device, _WATTS_PER_MATRIX_FLOP_PER_S, Precision.FP16)
+    matrix = _share_of_power(device, generation.watts_per_matrix_flop_per_s, Precision.FP16)
     return min(vector, matrix) ** 0.5
 
 
 def _share_of_power(
-    device: DeviceSpec, watts_per_flop_per_s: dict[str, float], precision: Precision
+    device: DeviceSpec, watts_per_flop_per_s: float | None, precision: Precision
 ) -> float:
     """Return the board's power against what the rate of ``precision`` needs, at most 1."""
-    needed = watts_per_flop_per_s.get(device.launch_generation)
     rate = device.peak_flop_per_s.get(precision)
-    if needed is None or rate is None:
+    if watts_per_flop_per_s is None or rate is None:
         return 1.0
-    return min(1.0, device.tdp_watts / (needed * rate))
+    return min(1.0, device.tdp_watts / (watts_per_flop_per_s * rate))
 
 
 def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:
@@ -139,7 +122,7 @@ def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays
                 device.l2_bytes,
                 CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz,
                 device.num_sms,
-                kernel_floor_ns(device),
+                generation_of(device).floor_ns,
                 pace,
             )
         )

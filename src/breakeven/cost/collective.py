@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from breakeven.device import DeviceSpec
+from breakeven.device import DeviceSpec, generation_of
 
 
 class PeerPath(StrEnum):
@@ -71,10 +71,6 @@ _LOG_SIGMA = {
     PeerPath.HOST: 0.4,
 }
 
-_FABRIC_NAMES = ("sxm", "dgx", "b200", "mi250", "mi3")
-# GeForce and TITAN cards of these generations have no direct access over PCIe.
-_CLOSED_GENERATIONS = frozenset({"turing", "ampere", "ada", "blackwell"})
-
 
 def peer_link(
     device: DeviceSpec,
@@ -122,12 +118,13 @@ def _path(
 ) -> PeerPath:
     if has_peer_access is False:
         return PeerPath.HOST
+    generation = generation_of(device)
     if device.peer_bytes_per_s > 0:
-        if any(name in device.id for name in _FABRIC_NAMES):
+        if any(part in device.id for part in generation.fabric_boards):
             return PeerPath.FABRIC
         if has_bridge and num_devices == 2:
             return PeerPath.BRIDGE
-    is_closed = device.market == "consumer" and device.launch_generation in _CLOSED_GENERATIONS
+    is_closed = device.market == "consumer" and not generation.has_consumer_peer_access
     return PeerPath.HOST if is_closed and has_peer_access is None else PeerPath.PCIE
 
 

@@ -54,9 +54,9 @@ class DeviceEfficiency(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         device: Its id in the catalogue.
         chip: Copied from the catalogue, as is the next: what its neighbours are found by.
-        launch_generation: Which generations it teaches.
+        launch_generation: Its generation.
         sustained_fraction: Share of the boost clock that its power sustains; a board that clocks
-            down teaches less, since its clock hides what else slows it.
+            down says less of others, since its clock hides what else slows it.
         families: One entry for each family, variant and arithmetic that its tables cover.
         source: Tables that the rows are from.
     """
@@ -76,7 +76,7 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True):
         family: Family of the kernels.
         variant: As in `FamilyEfficiency`.
         arithmetic: As in `FamilyEfficiency`.
-        is_other_line: Whether all teachers were of other lines (vendors) than the device.
+        is_other_line: Whether all reference devices were of other vendors than the device.
         num_devices: Devices left out in turn.
         num_rows: Rows predicted.
         median_error_fraction: Median of |predicted / measured - 1|.
@@ -96,7 +96,7 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EfficiencyTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Every calibrated device, and how well they teach the others.
+    """Every calibrated device, and how well others are predicted from them.
 
     Args:
         version: Of this format.

@@ -20,8 +20,8 @@ from breakeven.cost.roofline import (
     memory_ns,
     tiled_compute_ns,
 )
-from breakeven.cost.teaching import taught_efficiency
 from breakeven.cost.tiles import TileSet
+from breakeven.cost.transfer import transferred_efficiency
 from breakeven.device import DeviceSpec
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the
@@ -97,14 +97,16 @@ def kernel_times(
             by_arithmetic.setdefault(arithmetic, []).append(column)
         for arithmetic, columns in by_arithmetic.items():
             chosen = [devices[column] for column in columns]
-            taught = taught_efficiency(table, chosen, first.family, first.variant, arithmetic)
+            efficiency = transferred_efficiency(
+                table, chosen, first.family, first.variant, arithmetic
+            )
             group = KernelGroup(members, chosen)
             cells = np.ix_(rows, columns)
             time_ns[cells], is_memory_bound[cells] = group.times(
-                taught.arrays, warm_fraction=warm_fraction
+                efficiency.arrays, warm_fraction=warm_fraction
             )
-            log_sigma[cells] = taught.log_sigma
-            shared_log_sigma[cells] = taught.shared_log_sigma
+            log_sigma[cells] = efficiency.log_sigma
+            shared_log_sigma[cells] = efficiency.shared_log_sigma
     position = {kernel: row for row, kernel in enumerate(distinct)}
     order = np.array([position[kernel] for kernel in kernels], dtype=np.intp)
     return KernelTimes(

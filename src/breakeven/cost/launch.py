@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
-
 import msgspec
 
-from breakeven.device import DeviceSpec
-
-_T = TypeVar("_T")
+from breakeven.device import DeviceSpec, generation_of
 
 
 class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,57 +27,9 @@ class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
     log_sigma: float
 
 
-def _costs(
-    launch_ns: float, latency_ns: float, gap_ns: float, sync_ns: float, log_sigma: float
-) -> LaunchCosts:
-    return LaunchCosts(
-        launch_ns=launch_ns,
-        latency_ns=latency_ns,
-        gap_ns=gap_ns,
-        sync_ns=sync_ns,
-        # No table times it; a graph is one submission of a prepared batch of commands, so it
-        # costs the host a few launches rather than one per kernel.
-        graph_launch_ns=3 * launch_ns,
-        log_sigma=log_sigma,
-    )
-
-
-# Launches and gaps of ampere, ada and rdna: te42kyfo/gpu-benches, back-to-back launches of the
-# fifteen smallest kernels from C++ (medians: A100 2.66 µs, A40 2.00, L40 1.63, RX 6900 XT 3.32) and
-# in a captured graph (1.36, 1.13, 0.96, 3.16); a quarter of the latter is taken as the gap, the
-# rest is the kernel's floor. A100 and A40 lie 14 % to either side of ampere's launch: its sigma.
-# Latency and sync of ampere: an `add` on an A100 takes 8 µs of host time when queued and 17 µs with
-# a sync each (Torch-FL PR 27, 2026): the remaining 9 µs are the kernel (1.2 µs) and, split evenly,
-# the latency and the sync.
-# All else is judgement, placed between relatives. On an idle GPU an addition takes, beyond an empty
-# pair of events, 20 µs (A100), 30 (P100), 16 (P4), 15 (T4), 21 (V100) and 10 (MI100; NeuSight
-# tables): that orders Pascal behind the others and leaves CDNA's launch at no more than twice an
-# A100's, but hosts differ there, too, and take most of it. Kepler, Maxwell and GCN are placed
-# before their successors, Hopper and Blackwell between ampere and ada, Apple and Intel after the
-# longer command submission of Metal and Level Zero, with the widest uncertainty.
-_BY_GENERATION = {
-    "kepler": _costs(4_000, 6_000, 1_000, 6_000, 0.35),
-    "maxwell": _costs(3_500, 5_500, 800, 5_500, 0.30),
-    "pascal": _costs(3_200, 5_000, 700, 5_000, 0.25),
-    "volta": _costs(2_800, 4_500, 500, 4_500, 0.20),
-    "turing": _costs(2_600, 4_200, 400, 4_200, 0.20),
-    "ampere": _costs(2_300, 4_000, 300, 3_800, 0.15),
-    "ada": _costs(1_630, 3_500, 240, 3_500, 0.15),
-    "hopper": _costs(2_000, 3_800, 280, 3_500, 0.25),
-    "blackwell": _costs(1_900, 3_600, 260, 3_500, 0.30),
-    "gcn": _costs(5_000, 8_000, 1_200, 8_000, 0.40),
-    "cdna": _costs(4_000, 7_000, 900, 7_000, 0.35),
-    "rdna": _costs(3_320, 6_500, 780, 7_000, 0.30),
-    "apple": _costs(4_000, 30_000, 2_000, 60_000, 0.60),
-    "xe": _costs(5_000, 10_000, 1_500, 12_000, 0.60),
-}
-
-# Shortest time that a kernel occupies a device: the rest of the graph replay above.
-_FLOOR_NS = {
-    "kepler": 3_000.0, "maxwell": 2_300.0, "pascal": 2_000.0, "volta": 1_500.0,
-    "turing": 1_300.0, "ampere": 900.0, "ada": 720.0, "hopper": 900.0, "blackwell": 850.0,
-    "gcn": 3_500.0, "cdna": 2_800.0, "rdna": 2_350.0, "apple": 4_000.0, "xe": 4_000.0,
-}  # fmt: skip
+# What the launch of a graph costs the host, in launches. No table times it; a graph is one
+# submission of a prepared batch of commands, so it takes a few rather than one per kernel.
+_GRAPH_LAUNCHES = 3
 
 # Pinned host memory to a V100 over PCIe 3.0 x16 (15.75 GB/s), 1 kB to 1 GB, te42kyfo/gpu-benches
 # cuda-memcpy: 34-37 µs up to 64 kB, the call and its sync included, into which the bytes fit; from
@@ -104,31 +51,20 @@ _STAGING_BYTES_PER_S = 1_048_576_000 / 0.124
 
 
 def launch_costs(device: DeviceSpec) -> LaunchCosts:
-    """Return what launches and syncs cost on ``device``, by its launch generation.
+    """Return what launches and syncs cost on ``device``, by its generation.
 
     Raises:
-        ValueError: The generation is not in the table.
+        ValueError: The generation is not in the catalogue.
     """
-    return _of_generation(_BY_GENERATION, device)
-
-
-def kernel_floor_ns(device: DeviceSpec) -> float:
-    """Return the shortest time that any kernel occupies ``device``, in nanoseconds.
-
-    Raises:
-        ValueError: Its launch generation is not in the table.
-    """
-    return _of_generation(_FLOOR_NS, device)
-
-
-def _of_generation(table: Mapping[str, _T], device: DeviceSpec) -> _T:
-    try:
-        return table[device.launch_generation]
-    except KeyError:
-        raise ValueError(
-            f"{device.id}: no launch costs for generation {device.launch_generation!r}; "
-            f"known: {', '.join(table)}"
-        ) from None
+    generation = generation_of(device)
+    return LaunchCosts(
+        launch_ns=generation.launch_ns,
+        latency_ns=generation.latency_ns,
+        gap_ns=generation.gap_ns,
+        sync_ns=generation.sync_ns,
+        graph_launch_ns=_GRAPH_LAUNCHES * generation.launch_ns,
+        log_sigma=generation.log_sigma,
+    )
 
 
 def copy_ns(num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:

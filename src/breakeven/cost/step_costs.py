@@ -13,7 +13,7 @@ from breakeven.cost.era import Era
 from breakeven.cost.family_times import KernelTimes, datasheet_ns, group_key, kernel_times
 from breakeven.cost.host_cost import HostPart, host_op_parts
 from breakeven.cost.kernel import Kernel, Lowering
-from breakeven.cost.launch import LaunchCosts, copy_ns, kernel_floor_ns, launch_costs
+from breakeven.cost.launch import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lowering import lower
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
@@ -24,7 +24,7 @@ from breakeven.cost.step_effects import (
     load_step_effects,
     overlap_effect_keys,
 )
-from breakeven.device import DeviceSpec, HostSpec
+from breakeven.device import DeviceSpec, HostSpec, generation_of
 from breakeven.trace import Op, Settings
 
 
@@ -73,7 +73,7 @@ class StepCosts:
             ]
         ).reshape(len(classes), len(devices), 2)[rows]
         launches = np.array([float(kernel.launches) for kernel in kernels]).reshape(-1, 1)
-        floor_ns = launches * np.array([[kernel_floor_ns(device) for device in devices]])
+        floor_ns = launches * np.array([[generation_of(device).floor_ns for device in devices]])
         busy_ns = times.time_ns - floor_ns
         # What steps taught of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(

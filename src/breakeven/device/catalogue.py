@@ -11,9 +11,11 @@ from importlib import resources
 
 import msgspec
 
-from breakeven.device.spec import DeviceSpec
+from breakeven.device.spec import DeviceSpec, Generation
 from breakeven.errors import UnknownDeviceError
 from breakeven.units import BYTES_PER_GIB
+
+CATALOGUE = resources.files("breakeven.device") / "catalogue.toml"
 
 _DEFAULT_IDS = ("rtx-3060", "t4", "l4", "rtx-4090", "a100-sxm4-80gb", "h100-sxm5-80gb")
 
@@ -42,12 +44,54 @@ _FILLERS = (
 )
 
 
+class _DeviceEntry(DeviceSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    generation: tuple[Generation, ...]
+    device: tuple[_DeviceEntry, ...]
+
+
+@functools.cache
+def read_catalogue() -> _Catalogue:
+    """Return the whole file, checked."""
+    return msgspec.convert(tomllib.loads(CATALOGUE.read_text("utf-8")), _Catalogue)
+
+
 @functools.cache
 def load_catalogue() -> tuple[DeviceSpec, ...]:
     """Return every device of the catalogue, by vendor, then year of release, then file order."""
-    text = resources.files("breakeven.device").joinpath("catalogue.toml").read_text("utf-8")
-    devices = msgspec.convert(tomllib.loads(text)["device"], tuple[DeviceSpec, ...])
+    devices = (DeviceSpec(**msgspec.structs.asdict(entry)) for entry in read_catalogue().device)
     return tuple(sorted(devices, key=lambda device: (device.vendor, device.release_year)))
+
+
+@functools.cache
+def load_generations() -> Mapping[str, Generation]:
+    """Return the generations by id, those of one vendor in order of descent."""
+    return {generation.id: generation for generation in read_catalogue().generation}
+
+
+def generation_of(device: DeviceSpec) -> Generation:
+    """Return the generation of a device.
+
+    Raises:
+        ValueError: It is not in the catalogue.
+    """
+    generations = load_generations()
+    if device.launch_generation not in generations:
+        raise ValueError(
+            f"{device.id}: the catalogue has no generation {device.launch_generation!r}; "
+            f"known: {', '.join(generations)}"
+        )
+    return generations[device.launch_generation]
+
+
+def generations_between(one: str, other: str) -> int | None:
+    """Return how many steps of descent lie between two generations; None of other vendors'."""
+    generations = load_generations()
+    line = [each.id for each in generations.values() if each.vendor == generations[one].vendor]
+    return abs(line.index(one) - line.index(other)) if other in line else None
 
 
 def find_device(name: str) -> DeviceSpec:
@@ -65,7 +109,7 @@ def find_device(name: str) -> DeviceSpec:
         UnknownDeviceError: No device, or more than one, has this name. The message lists the
             candidates or the nearest names; no other device's figures are ever returned.
     """
-    found = _devices_by_key().get(_device_key(name))
+    found = devices_by_key().get(_device_key(name))
     if found is not None:
         return found
     candidates = _partial_matches(name)
@@ -95,7 +139,7 @@ def _device_key(name: str) -> str:
 
 
 @functools.cache
-def _devices_by_key() -> Mapping[str, DeviceSpec]:
+def devices_by_key() -> Mapping[str, DeviceSpec]:
     """Return each key that a catalogued name gives, with and without its capacity."""
     catalogue = load_catalogue()
     by_key: dict[str, DeviceSpec] = {}
@@ -134,7 +178,7 @@ def _partial_matches(name: str) -> tuple[DeviceSpec, ...]:
 
 
 def _near_matches(name: str) -> tuple[DeviceSpec, ...]:
-    by_key = _devices_by_key()
+    by_key = devices_by_key()
     keys = difflib.get_close_matches(
         _device_key(name), by_key, n=2 * _MAX_NEAR, cutoff=_NEAR_CUTOFF
     )

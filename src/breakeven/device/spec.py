@@ -1,10 +1,13 @@
-"""A machine's datasheet."""
+"""A machine's datasheet, and what it has in common with its generation."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Precision(StrEnum):
@@ -38,7 +41,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
             unified memory's own bandwidth.
         peer_bytes_per_s: NVLink or Infinity Fabric, sum of both directions; 0 where there is none.
         launch_generation: Which launch latencies apply: ``kepler`` … ``blackwell``, ``cdna``,
-            ``apple``, ``xe``.
+            ``apple``, ``xe``; the id of its `Generation`.
         release_year: Year of release.
         tdp_watts: Board power.
         aliases: Other names that people use.
@@ -70,3 +73,38 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
     def has_precision(self, precision: Precision) -> bool:
         """Return whether the datasheet gives a rate for ``precision``."""
         return precision in self.peak_flop_per_s
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What GPUs of one generation have in common. Times in nanoseconds.
+
+    Args:
+        id: Stable lower-case identifier: ``ampere``.
+        vendor: As in `DeviceSpec`; the generations of a vendor descend from each other.
+        launch_ns: Host time of one kernel launch, beyond the operator's dispatch.
+        latency_ns: From the enqueuing of a kernel to its start on an idle device.
+        gap_ns: Smallest time between the end of a kernel and the start of the next on a stream.
+        sync_ns: Host time of a stream sync or a blocked read once the device is idle.
+        floor_ns: Shortest time that any kernel occupies a device.
+        log_sigma: Standard deviation of the logarithm of these times between hosts and drivers.
+        sources: Where the figures are from.
+        watts_per_flop_per_s: Board power that keeps the boost clock under fp32 load, per fp32
+            FLOP/s; None where every board is taken to have enough.
+        watts_per_matrix_flop_per_s: The same of fp16 on matrix units.
+        has_consumer_peer_access: Whether consumer cards access each other's memory over PCIe.
+        fabric_boards: Parts of the ids of devices with a fabric that joins all of a machine.
+    """
+
+    id: str
+    vendor: str
+    launch_ns: _Positive
+    latency_ns: _Positive
+    gap_ns: _Positive
+    sync_ns: _Positive
+    floor_ns: _Positive
+    log_sigma: _Positive
+    sources: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    watts_per_flop_per_s: _Positive | None = None
+    watts_per_matrix_flop_per_s: _Positive | None = None
+    has_consumer_peer_access: bool = True
+    fabric_boards: tuple[str, ...] = ()

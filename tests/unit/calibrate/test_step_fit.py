@@ -13,12 +13,11 @@ from breakeven.cost import (
     EffectKey,
     Era,
     StepEffects,
-    kernel_floor_ns,
     load_efficiencies,
     no_step_effects,
     reference_host,
 )
-from breakeven.device import find_device
+from breakeven.device import find_device, generation_of
 from breakeven.simulate import build_program
 from breakeven.trace import Copy, Op, StepTrace
 from factories.steps import GPU, tensor
@@ -173,7 +172,7 @@ def test_a_step_is_taken_apart_into_what_effects_scale() -> None:
     assert 0 < first.waiting_ns < first.simulated_ns
     floors = {part.keys: part.time_ns for part in first.device_parts if ("floor",) in part.keys}
     num_launches = sum(kernel.launches for kernel in build_program(trace).kernels)
-    assert sum(floors.values()) == pytest.approx(num_launches * kernel_floor_ns(t4))
+    assert sum(floors.values()) == pytest.approx(num_launches * generation_of(t4).floor_ns)
     assert any(("host machine", "three") in part.keys for part in third.host_parts)
     assert not any(("host machine", "three") in part.keys for part in first.host_parts)
     assert all(part.time_ns > 0 for part in (*first.device_parts, *first.host_parts))

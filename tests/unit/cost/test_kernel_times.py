@@ -20,7 +20,7 @@ from breakeven.cost import (
     kernel_times,
     load_efficiencies,
     sustained_fraction,
-    taught_efficiency,
+    transferred_efficiency,
 )
 from breakeven.device import DeviceSpec, Precision, find_device, load_catalogue
 
@@ -168,7 +168,7 @@ def test_the_fastest_algorithm_runs_on_plain_units_alone() -> None:
     assert times[0, 0] == times[1, 0]
 
 
-def test_a_taught_device_takes_the_tiles_of_its_nearest_teacher() -> None:
+def test_a_transferred_efficiency_has_the_tiles_of_the_nearest_reference_device() -> None:
     table = make_table(tiles="128x128")
     (near,) = table.devices
     far = msgspec.structs.replace(
@@ -177,14 +177,17 @@ def test_a_taught_device_takes_the_tiles_of_its_nearest_teacher() -> None:
         launch_generation="pascal",
         families=tuple(msgspec.structs.replace(entry, tiles="64x128") for entry in near.families),
     )
-    taught = taught_efficiency(
+    found = transferred_efficiency(
         msgspec.structs.replace(table, devices=(far, near)),
         [make_device(id="new"), make_device(id="old", launch_generation="maxwell")],
         Family.GEMM,
         "",
         "vector",
     )
-    assert [TILE_SET_NAMES[tiles] for tiles in taught.arrays.tile_set[0]] == ["128x128", "64x128"]
+    assert [TILE_SET_NAMES[tiles] for tiles in found.arrays.tile_set[0]] == [
+        "128x128",
+        "64x128",
+    ]
 
 
 def test_partly_filled_tiles_cost_full_ones() -> None:

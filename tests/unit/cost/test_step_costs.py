@@ -16,14 +16,13 @@ from breakeven.cost import (
     StepCosts,
     StepEffect,
     StepEffects,
-    kernel_floor_ns,
     kernel_times,
     load_efficiencies,
     lower,
     no_step_effects,
     reference_host,
 )
-from breakeven.device import find_device
+from breakeven.device import find_device, generation_of
 from breakeven.trace import Op, Phase, Settings
 from factories.steps import tensor
 
@@ -86,7 +85,7 @@ def test_floor_and_rest_are_scaled_apart() -> None:
     times = costs({("floor",): 2.0, ("chip", "GA100"): 1.5}).kernel_times(KERNELS, (T4, A100))
     expected = bare().time_ns
     for column, (device, factor) in enumerate(((T4, 1.0), (A100, 1.5))):
-        floors = kernel_floor_ns(device) * np.array([1, 2, 3, 1])
+        floors = generation_of(device).floor_ns * np.array([1, 2, 3, 1])
         np.testing.assert_allclose(
             times.time_ns[:, column], (expected[:, column] - floors) * factor + 2 * floors
         )

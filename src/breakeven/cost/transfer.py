@@ -1,4 +1,4 @@
-"""Efficiencies of devices that were never measured, taught by those that were."""
+"""Efficiencies of devices that were never measured, transferred from reference devices."""
 
 from __future__ import annotations
 
@@ -16,40 +16,28 @@ from breakeven.cost.efficiency import (
 from breakeven.cost.kernel import Family
 from breakeven.cost.roofline import EfficiencyArrays, Floats
 from breakeven.cost.tiles import TILE_SET_NAMES
-from breakeven.device import DeviceSpec
+from breakeven.device import DeviceSpec, generations_between
 
-# Launch generations in order, by line of descent. A teacher counts a third for each generation
-# between, and less where its power keeps its clock down; another line counts as four generations
-# away. Chosen by leaving each chip of the op tables out in turn: the mean over families of the
-# median |log(predicted / measured)| is 0.195 (of the 90th percentile 0.563); 0.193 to 0.207 (0.562
-# to 0.576) with a half to a thirtieth per generation and powers of 0 to 4 of the sustained share,
-# so that the choice matters little.
-_LINES = (
-    ("kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"),
-    ("gcn", "cdna", "rdna"),
-    ("apple",),
-    ("xe",),
-)
-_POSITIONS = {
-    generation: (line, rank)
-    for line, generations in enumerate(_LINES)
-    for rank, generation in enumerate(generations)
-}
+# A reference device counts a third for each generation between, and less where its power keeps its
+# clock down; another vendor's counts as four generations away. Chosen by leaving each chip of the
+# op tables out in turn: the mean over families of the median |log(predicted / measured)| is 0.195
+# (of the 90th percentile 0.563); 0.193 to 0.207 (0.562 to 0.576) with a half to a thirtieth per
+# generation and powers of 0 to 4 of the sustained share, so that the choice matters little.
 _WEIGHT_PER_GENERATION = 1 / 3
-_OTHER_LINE_DISTANCE = 4
+_OTHER_VENDOR_DISTANCE = 4
 # Boards with the same chip differ in clock, power and memory, which the datasheet tells: they
-# count as much nearer than others of their generation, and the teacher's own error applies.
+# count as much nearer than others of their generation, and the reference's own error applies.
 _SAME_CHIP_DISTANCE = -2
 _SAME_CHIP_SIGMA = 0.10
-# How fast trust fades: for each generation to the nearest teacher; and across lines, on top of
+# How fast trust fades: for each generation to the nearest reference; and across vendors, on top of
 # the error seen on old AMD devices, whose libraries say little of Apple's and Intel's.
 _SIGMA_PER_GENERATION = 0.06
-_OTHER_LINE_SIGMA = 0.40
+_OTHER_VENDOR_SIGMA = 0.40
 # Part of the variance of log(predicted / measured) on devices left out that lies between devices,
 # so that all kernels of a family share it; the rest lies between sizes. Source: the tables that
 # the efficiencies are fitted to, 13 devices left out in turn: 0.15 to 0.71 by family, 0.38 in the
-# median of 18. The mean errors of one device's families mostly have the same sign. On devices that
-# taught themselves it is 0.02 to 0.04: none.
+# median of 18. The mean errors of one device's families mostly have the same sign. On devices with
+# a fit of their own it is 0.02 to 0.04: none.
 _SHARED_VARIANCE_FRACTION = 0.4
 # Libraries and drivers of other years than the tables'. The same step on the same GPU took 1.18 to
 # 1.25 times as long under torch 1.7 as under 1.13 (Lambda Labs, ResNet-50 and BERT on an A100
@@ -86,7 +74,7 @@ _DEPTHWISE = _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaughtEfficiency:
+class TransferredEfficiency:
     """Efficiencies for some devices; the sigmas, of shape (1, num_devices), as in `KernelTimes`."""
 
     arrays: EfficiencyArrays
@@ -94,24 +82,24 @@ class TaughtEfficiency:
     shared_log_sigma: Floats
 
 
-def taught_efficiency(
+def transferred_efficiency(
     table: EfficiencyTable,
     devices: Sequence[DeviceSpec],
     family: Family,
     variant: str,
     arithmetic: Arithmetic,
-) -> TaughtEfficiency:
+) -> TransferredEfficiency:
     """Return the efficiency of ``devices`` in one family.
 
     A calibrated device has its own; any other the geometric mean of the calibrated ones, weighted
     by how many generations lie between, with the error that leaving a device out has shown. A
-    board with the chip of a calibrated one learns nearly all from that.
+    board with the chip of a calibrated one has nearly all from that.
 
     Raises:
         ValueError: No device of the table has the family or a relative of it.
     """
-    teachers, factor, extra_sigma = _find_teachers(table, family, variant, arithmetic)
-    entries = [entry for _, entry in teachers]
+    references, factor, extra_sigma = _find_references(table, family, variant, arithmetic)
+    entries = [entry for _, entry in references]
     logs = np.log(
         [
             (
@@ -123,25 +111,25 @@ def taught_efficiency(
             for entry in entries
         ]
     )
-    weights = np.zeros((len(devices), len(teachers)))
+    weights = np.zeros((len(devices), len(references)))
     # One value for what the sizes of a kernel decide, one for what all kernels share.
     sigmas = np.zeros((2, len(devices)))
-    ids = {teacher.device: index for index, (teacher, _) in enumerate(teachers)}
-    trust = np.array([teacher.sustained_fraction for teacher, _ in teachers])
+    ids = {reference.device: index for index, (reference, _) in enumerate(references)}
+    trust = np.array([reference.sustained_fraction for reference, _ in references])
     for row, device in enumerate(devices):
         own = ids.get(device.id)
         if own is not None:
             weights[row, own] = 1.0
             sigmas[:, row] = entries[own].log_sigma, _LIBRARY_SIGMA
             continue
-        distances = [_distance(device, teacher) for teacher, _ in teachers]
+        distances = [_distance(device, reference) for reference, _ in references]
         weights[row] = trust * _WEIGHT_PER_GENERATION ** np.array(distances)
         nearest = min(distances)
         if nearest == _SAME_CHIP_DISTANCE:
             own_sigma = entries[distances.index(nearest)].log_sigma
             sigmas[:, row] = own_sigma, np.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
             continue
-        is_other_line = nearest == _OTHER_LINE_DISTANCE
+        is_other_line = nearest == _OTHER_VENDOR_DISTANCE
         unseen_sigma = _held_out_sigma(table, entries[0], is_other_line=is_other_line)
         sigmas[0, row] = unseen_sigma * (1.0 - _SHARED_VARIANCE_FRACTION) ** 0.5
         sigmas[1, row] = np.linalg.norm(
@@ -154,16 +142,16 @@ def taught_efficiency(
     # What a relative's factor is off by, all kernels of the family share.
     shared_log_sigma = np.hypot(sigmas[1], extra_sigma)
     weights /= weights.sum(axis=1, keepdims=True)
-    # Which tiles a library ships is no quantity to average: the nearest teacher's stand.
+    # Which tiles a library ships is no quantity to average: the nearest reference's stand.
     tile_sets = np.array([TILE_SET_NAMES.index(entry.tiles) for entry in entries])
-    taught = np.exp(weights @ logs).T[:, np.newaxis, :]
-    return TaughtEfficiency(
+    transferred = np.exp(weights @ logs).T[:, np.newaxis, :]
+    return TransferredEfficiency(
         arrays=EfficiencyArrays(
-            compute_fraction=taught[0] * factor,
-            tile_loss=taught[1] - 1.0,
-            prologue_k=taught[2] - 1.0,
+            compute_fraction=transferred[0] * factor,
+            tile_loss=transferred[1] - 1.0,
+            prologue_k=transferred[2] - 1.0,
             tile_set=tile_sets[weights.argmax(axis=1)][np.newaxis, :],
-            memory_fraction=taught[3] * factor,
+            memory_fraction=transferred[3] * factor,
         ),
         log_sigma=np.hypot(sigmas[0], shared_log_sigma)[np.newaxis, :],
         shared_log_sigma=shared_log_sigma[np.newaxis, :],
@@ -184,10 +172,10 @@ def calibrated_variant(family: Family, variant: str) -> str:
     return variant
 
 
-def _find_teachers(
+def _find_references(
     table: EfficiencyTable, family: Family, variant: str, arithmetic: Arithmetic
 ) -> tuple[list[tuple[DeviceEfficiency, FamilyEfficiency]], float, float]:
-    """Return the devices and entries that teach, and a relative's factor and sigma."""
+    """Return reference devices with their entries, and a relative's factor and sigma."""
     factor, extra_variance = 1.0, 0.0
     if family is Family.CONVOLUTION and variant.startswith("depthwise"):
         family, variant = _DEPTHWISE.family, ""
@@ -195,14 +183,14 @@ def _find_teachers(
     variant = calibrated_variant(family, variant)
     while True:
         for key in _variants(variant):
-            teachers = [
+            references = [
                 (device, entry)
                 for device in table.devices
                 for entry in device.families
                 if (entry.family, entry.variant, entry.arithmetic) == (family, key, arithmetic)
             ]
-            if teachers:
-                return teachers, factor, extra_variance**0.5
+            if references:
+                return references, factor, extra_variance**0.5
         relative = _RELATIVES.get(family)
         if relative is None:
             raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a relative")
@@ -230,33 +218,27 @@ def _held_out_sigma(
         and (is_other_line or not error.is_other_line)
     ]
     sigma = max(sigmas) if sigmas else 2 * entry.log_sigma
-    return float(np.hypot(sigma, _OTHER_LINE_SIGMA)) if is_other_line else sigma
+    return float(np.hypot(sigma, _OTHER_VENDOR_SIGMA)) if is_other_line else sigma
 
 
-def _distance(device: DeviceSpec, teacher: DeviceEfficiency) -> int:
-    """Return how far a teacher is, in launch generations; nearer than 0 with the same chip."""
-    generation, other = device.launch_generation, teacher.launch_generation
-    if device.chip and device.chip == teacher.chip:
+def _distance(device: DeviceSpec, reference: DeviceEfficiency) -> int:
+    """Return how far a reference is, in launch generations; nearer than 0 with the same chip."""
+    if device.chip and device.chip == reference.chip:
         return _SAME_CHIP_DISTANCE
-    if not _is_same_line(generation, other):
-        return _OTHER_LINE_DISTANCE
-    return abs(_POSITIONS[generation][1] - _POSITIONS[other][1])
+    distance = generations_between(device.launch_generation, reference.launch_generation)
+    return _OTHER_VENDOR_DISTANCE if distance is None else distance
 
 
-def _is_same_line(generation: str, other: str) -> bool:
-    return _POSITIONS[generation][0] == _POSITIONS[other][0]
-
-
-def is_taught_by_other_lines(
+def is_from_other_vendors(
     table: EfficiencyTable,
     device: DeviceSpec,
     family: Family,
     variant: str,
     arithmetic: Arithmetic,
 ) -> bool:
-    """Return whether no calibrated device of the same line of descent teaches ``device``."""
-    teachers, _, _ = _find_teachers(table, family, variant, arithmetic)
-    return not any(
-        _is_same_line(device.launch_generation, teacher.launch_generation)
-        for teacher, _ in teachers
+    """Return whether no reference device is of the vendor of ``device``."""
+    references, _, _ = _find_references(table, family, variant, arithmetic)
+    return all(
+        generations_between(device.launch_generation, reference.launch_generation) is None
+        for reference, _ in references
     )
