@@ -7,31 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from breakeven.measure.cpu_flags import has_bf16_hardware as has_bf16_hardware
 from breakeven.measure.load import OtherLoad as OtherLoad
+from breakeven.measure.load import PageFaults as PageFaults
 from breakeven.measure.own_time import PoolWaits as PoolWaits
 from breakeven.measure.own_time import own_time_ns as own_time_ns
-from breakeven.measure.page_faults import PageFaults as PageFaults
 
 if TYPE_CHECKING:
-    from breakeven.measure.clock import GpuClock as GpuClock
-    from breakeven.measure.clock import HostClock as HostClock
     from breakeven.measure.host import measure_host as measure_host
     from breakeven.measure.step_timer import LEAST_SAMPLES as LEAST_SAMPLES
     from breakeven.measure.step_timer import MOST_SAMPLES as MOST_SAMPLES
     from breakeven.measure.step_timer import PATIENCE as PATIENCE
+    from breakeven.measure.step_timer import GpuClock as GpuClock
+    from breakeven.measure.step_timer import HostClock as HostClock
     from breakeven.measure.step_timer import StepTimer as StepTimer
-    from breakeven.measure.steps import measure_step as measure_step
+    from breakeven.measure.step_timer import measure_step as measure_step
 
 # Loaded on first use: a process that only asks others to measure needs no torch.
-_HOMES = {
-    "GpuClock": "clock",
-    "HostClock": "clock",
-    "LEAST_SAMPLES": "step_timer",
-    "MOST_SAMPLES": "step_timer",
-    "PATIENCE": "step_timer",
-    "StepTimer": "step_timer",
-    "measure_host": "host",
-    "measure_step": "steps",
-}
+_HOMES = {"measure_host": "host"} | dict.fromkeys(
+    ("GpuClock", "HostClock", "LEAST_SAMPLES", "MOST_SAMPLES", "PATIENCE", "StepTimer",
+     "measure_step"),
+    "step_timer",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

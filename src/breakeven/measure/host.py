@@ -21,10 +21,15 @@ from breakeven.cost import (
 )
 from breakeven.device import HERE, HostCalibration, HostFigure, find_device
 from breakeven.errors import UnknownDeviceError
-from breakeven.measure.clock import GpuClock, HostClock
-from breakeven.measure.host_calls import NUM_CHAINED, NUM_LIST_TENSORS, host_calls
-from breakeven.measure.launch_calls import launch_calls, small_kernel
-from breakeven.measure.rounds import time_rounds
+from breakeven.measure.host_calls import (
+    NUM_CHAINED,
+    NUM_LIST_TENSORS,
+    host_calls,
+    launch_calls,
+    small_kernel,
+    time_rounds,
+)
+from breakeven.measure.step_timer import GpuClock, HostClock
 from breakeven.processor import cpu_name
 from breakeven.timing import Clock
 
@@ -38,7 +43,7 @@ _MEASURED_LOG_SIGMA = 0.25
 
 _DECILES_PER_SIGMA = 2.563  # between the tenth and the ninetieth percentile of a normal
 
-_Times = Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]
+_Rounds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS) -> HostCalibration:
@@ -69,7 +74,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostCalibration:
+def calibration_of(
+    times: Mapping[str, _Rounds], *, num_rounds: int, device_name: str
+) -> HostCalibration:
     """Return what times per call say about the host.
 
     Args:
@@ -80,28 +87,16 @@ def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostC
     # The short pass is disturbed more than all else, so that its median is taken, not its rounds.
     short_ns = float(np.median(times["backward_one"]))
     per_op = (times["backward_many"] - short_ns) / (NUM_CHAINED - 1)
-    rounds = {
-        "op": times["op"],
+    rounds = {code: values for code, values in times.items() if code in _FIGURES} | {
         "autograd": times["recorded"] - times["op"],
         "backward": per_op,
         "backward_call": times["backward_one"] - float(np.median(per_op)),
-        "view": times["view"],
-        "module": times["module"],
         "foreach": times["foreach_one"],
         "foreach_tensor": (times["foreach_many"] - times["foreach_one"]) / (NUM_LIST_TENSORS - 1),
-        **{code: values for code, values in times.items() if code in _SHOWN},
     }
     cost = {code: max(0.0, float(np.median(values))) for code, values in rounds.items()}
-    measures = HostMeasures(
-        op_ns=cost["op"],
-        autograd_ns=cost["autograd"],
-        module_ns=cost["module"],
-        view_ns=cost["view"],
-        backward_ns=cost["backward"],
-        backward_call_ns=cost["backward_call"],
-        foreach_ns=cost["foreach"],
-        foreach_tensor_ns=cost["foreach_tensor"],
-    )
+    fields = HostMeasures.__struct_fields__
+    measures = HostMeasures(**{field: cost[field.removesuffix("_ns")] for field in fields})
     device_ns, how = _device_share(cost, device_name)
     host = host_of(
         measures,
@@ -125,12 +120,7 @@ def calibration_of(times: _Times, *, num_rounds: int, device_name: str) -> HostC
     )
 
 
-_SHOWN = frozenset(
-    {
-        "linear", "convolution", "batch_norm", "layer_norm",
-        "cuda_queued", "cuda_waited", "cuda_sync",
-    }
-)  # fmt: skip
+# What is shown, by its code: a title, and what it is used for.
 _FIGURES = {
     "op": ("operator, torch.mul", "every operator"),
     "autograd": ("recorded for backward, more", "forward pass"),
@@ -168,19 +158,14 @@ def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float | 
     )
 
 
-def _figure(
-    code: str,
-    title: str,
-    used_for: str,
-    rounds_ns: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> HostFigure:
+def _figure(code: str, title: str, used_for: str, rounds_ns: _Rounds) -> HostFigure:
     low, middle, high = (float(value) for value in np.percentile(rounds_ns, (10, 50, 90)))
     return HostFigure(
         code=code, title=title, median_ns=middle, low_ns=low, high_ns=high, used_for=used_for
     )
 
 
-def _log_spread(rounds_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+def _log_spread(rounds_ns: _Rounds) -> float:
     """Return the standard deviation of the logarithm of the rounds, outliers apart."""
     low, high = (float(value) for value in np.percentile(rounds_ns, (10, 90)))
     return math.log(high / low) / _DECILES_PER_SIGMA if low > 0 else 0.0

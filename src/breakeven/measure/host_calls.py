@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional
 
-from breakeven.measure.rounds import Timed
+from breakeven.timing import Clock
 
 NUM_LIST_TENSORS = 64
 NUM_CHAINED = 64
@@ -72,3 +74,70 @@ def _library_calls() -> Iterator[Timed]:
     }
     for code, call in calls.items():
         yield Timed(code=code, call=call, calls=_LIBRARY_CALLS)
+
+
+# Far less than the 1,024 launches that a device's queue holds: the host never waits for it.
+_QUEUED_CALLS = 200
+_WAITED_CALLS = 10
+
+
+def launch_calls(issue: Callable[[], object], wait: Callable[[], object]) -> Iterator[Timed]:
+    """Yield what is timed on a device that is here.
+
+    Args:
+        issue: Enqueues one small kernel.
+        wait: Waits for the device.
+    """
+
+    def issue_and_wait() -> None:
+        issue()
+        wait()
+
+    yield Timed(code="cuda_queued", call=issue, calls=_QUEUED_CALLS)
+    yield Timed(code="cuda_waited", call=issue_and_wait, calls=_WAITED_CALLS)
+    yield Timed(code="cuda_sync", call=wait, calls=_WAITED_CALLS)
+
+
+def small_kernel(device: str = "cuda") -> Callable[[], object]:
+    """Return a call that enqueues a product of one element on ``device``."""
+    one, other = torch.ones(1, device=device), torch.ones(1, device=device)
+    return lambda: torch.mul(one, other)
+
+
+_WARMUP_ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """Something that is timed once a round.
+
+    Args:
+        code: Its name among the others.
+        call: What is timed.
+        calls: How often it is called in a round.
+        prepare: Called before each round, out of the time.
+    """
+
+    code: str
+    call: Callable[[], object]
+    calls: int
+    prepare: Callable[[], object] | None = None
+
+
+def time_rounds(
+    timed: Sequence[Timed], clock: Clock, num_rounds: int
+) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """Return nanoseconds per call of each, one value a round; rounds to warm up do not count."""
+    times = {item.code: np.zeros(num_rounds) for item in timed}
+    for number in range(-_WARMUP_ROUNDS, num_rounds):
+        for item in timed:
+            if item.prepare is not None:
+                item.prepare()
+            clock.synchronize()
+            started_ns = clock.now_ns()
+            for _ in range(item.calls):
+                item.call()
+            elapsed_ns = clock.now_ns() - started_ns
+            if number >= 0:
+                times[item.code][number] = elapsed_ns / item.calls
+    return times

@@ -5,9 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
+from collections.abc import Callable
+from time import perf_counter_ns
 from typing import NamedTuple
 
-from breakeven.measure.own_time import PoolWaits
+import torch
+
+from breakeven.measure.own_time import PoolWaits, own_time_ns
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 from breakeven.units import NS_PER_S
 
@@ -207,3 +211,60 @@ class StepTimer:
         if are_slow or elapsed_ns >= self._longest_ns:
             return len(samples_ns) >= 2
         return len(samples_ns) >= self._least_samples
+
+
+class HostClock:
+    """The time of the thread that asks, for steps on the CPU: there is no device to wait for.
+
+    It stands still while other work keeps the thread from running, unless ``is_wall``.
+    """
+
+    def __init__(self) -> None:
+        self.is_wall = False
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since an arbitrary moment."""
+        return perf_counter_ns() if self.is_wall else own_time_ns()
+
+    def synchronize(self) -> None:
+        """Return at once: a CPU operator is done when its call returns."""
+
+
+class GpuClock:
+    """The host's monotonic clock, for steps on a GPU.
+
+    Args:
+        kind: torch's type of it: ``cuda``, ``xpu`` or ``mps``.
+    """
+
+    def __init__(self, kind: str = "cuda") -> None:
+        self._backend = torch.get_device_module(kind)
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since an arbitrary moment."""
+        return perf_counter_ns()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+        self._backend.synchronize()
+
+
+def measure_step(
+    step: Callable[[], object], *, clock: Clock | None = None, budget_s: float = 1.0
+) -> Measurement:
+    """Call ``step`` until its time is known, and return the samples.
+
+    Args:
+        step: One training step; it is called some 5 to 2,000 times.
+        clock: Reads the time and waits for the device; the host's own by default, which is right
+            for the CPU. Pass `GpuClock` for steps on a GPU.
+        budget_s: Seconds of steps that are enough when they are short.
+    """
+    timer = StepTimer(clock or HostClock(), budget_s)
+    is_enough = timer.mark(-1)
+    while not is_enough:
+        step()
+        is_enough = timer.mark(-1)
+    measurement = timer.measurement()
+    assert measurement is not None, "enough means at least two samples"
+    return measurement

@@ -11,8 +11,7 @@ from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
 from breakeven.measure import measure_host
 from breakeven.measure.host import calibration_of
-from breakeven.measure.launch_calls import launch_calls
-from breakeven.measure.rounds import Timed, time_rounds
+from breakeven.measure.host_calls import Timed, launch_calls, time_rounds
 from breakeven.processor import cpu_name
 from factories.scripted_clock import ScriptedClock
 
