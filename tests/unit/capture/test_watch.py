@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from breakeven.capture import record_steps, trace_step
 from breakeven.capture.load.loader_code import may_reach_device
-from breakeven.capture.load.loader_watch import LoaderWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.held_objects import held_arrays
 from breakeven.capture.record.optimizer_hooks import OptimizerHooks
@@ -180,7 +179,7 @@ def test_modes_of_the_script_stay_its_own() -> None:
 
 
 def test_steps_that_warm_up_on_the_cpu_are_counted() -> None:
-    tracer = StepTracer(StepRecorder(DeviceMap()), LoaderWatch())
+    tracer = StepTracer(StepRecorder(DeviceMap()), lambda: None)
     for _ in range(3):
         tracer.mark(0)
     for _ in range(5):

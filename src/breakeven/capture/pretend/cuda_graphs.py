@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from breakeven.capture.record.event_log import StepLog
 from breakeven.capture.record.graph_work import GraphWork
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
@@ -160,8 +162,8 @@ class CapturedGraph:
         # Of the recorded run: the events up to each update, and those after the last.
         self._parts: list[list[Event]] = []
         self._model_inputs: list[int] = []
-        self._outside: _Outside | None = None
-        self._mode: _Capturing | None = None
+        # Ends what watches a capture.
+        self._capture = ExitStack()
 
     def capture_begin(self, pool: Any = None, *_: Any, **__: Any) -> None:
         """Note what is done from here on, as the work of the graph."""
@@ -169,29 +171,41 @@ class CapturedGraph:
         graphs.start(self)
         self._pool = pool or graphs.new_pool()
         self._work, self._parts = GraphWork(), []
-        if graphs.recorder is None:
-            self._mode = _Capturing(self._work)
-            self._mode.__enter__()
-        else:
-            self._outside = _Outside(graphs.recorder, self._work)
+        self._capture.enter_context(
+            _Capturing(self._work)
+            if graphs.recorder is None
+            else self._recorded_apart(graphs.recorder, self._work)
+        )
 
     def capture_end(self) -> None:
         """Take the graph as captured, and its memory as reserved."""
-        graphs = self._graphs
         if self._work is None:
             raise RuntimeError("the capture of a CUDA graph is ended that was not begun")
-        graphs.end()
-        if self._mode is not None:
-            self._mode.__exit__(None, None, None)
-            self._mode = None
-        if self._outside is not None:
-            assert graphs.recorder is not None
-            self._cut(graphs.recorder)
-            self._model_inputs = graphs.recorder.model_inputs
-            taken = self._outside.return_to()
-            graphs.recorder.devices.reserve(graphs.keep_memory(self._pool, taken))
-            self._outside = None
+        self._graphs.end()
+        self._capture.close()
         self._work.end()
+
+    @contextmanager
+    def _recorded_apart(self, recorder: StepRecorder, work: GraphWork) -> Iterator[None]:
+        """Record what runs inside as the graph's, and not as the step's."""
+        was_recording, devices = recorder.is_recording, recorder.devices
+        if not was_recording:
+            recorder.start_recording()
+        # The backward pass of what was called before may be captured.
+        step, recorder.step = recorder.step, StepLog(reached=recorder.step.reached)
+        peak_bytes = devices.peak_device_bytes
+        devices.start_peak()
+        recorder.graph_work = work
+        yield
+        self._cut(recorder)
+        self._model_inputs = recorder.step.model_inputs
+        recorder.graph_work = None
+        recorder.is_recording = was_recording
+        step.is_anomaly_checked |= recorder.step.is_anomaly_checked
+        recorder.step = step
+        taken = devices.peak_device_bytes - devices.device_bytes
+        devices.peak_device_bytes = max(peak_bytes, devices.peak_device_bytes)
+        devices.reserve(self._graphs.keep_memory(self._pool, taken))
 
     def end_update(self, optimizer: int) -> None:
         """Note an update while this is captured."""
@@ -220,7 +234,7 @@ class CapturedGraph:
             launch = GraphLaunch(phase=phase, location=origin.location, stack=origin.stack)
             _record(recorder, [launch, *next(parts)])
             # A model that is captured is called in the capture alone.
-            recorder.model_inputs += [] if recorder.model_inputs else self._model_inputs
+            recorder.step.model_inputs = recorder.step.model_inputs or [*self._model_inputs]
             self._work.replay(on_update)
 
     def reset(self) -> None:
@@ -255,7 +269,7 @@ class CapturedGraph:
                     event.location,
                 )
         self._parts.append([_replayed(event) for event in recorder.events if _is_in_graph(event)])
-        recorder.events = []
+        recorder.step.events = []
 
 
 class _SideStream:
@@ -269,34 +283,6 @@ class _SideStream:
 
     def __exit__(self, *_: object) -> None:
         self._graphs.num_side_streams -= 1
-
-
-class _Outside:
-    """What the recorder has noted of the step outside of a capture, while that lasts."""
-
-    def __init__(self, recorder: StepRecorder, work: GraphWork) -> None:
-        self._recorder = recorder
-        self._was_recording = recorder.is_recording
-        if not recorder.is_recording:
-            recorder.start_recording()
-        self._events, recorder.events = recorder.events, []
-        self._inputs, recorder.model_inputs = recorder.model_inputs, []
-        self._calls, recorder.model_calls = recorder.model_calls, []
-        self._peak_bytes = recorder.devices.peak_device_bytes
-        recorder.devices.start_peak()
-        recorder.graph_work = work
-
-    def return_to(self) -> int:
-        """Record the step again; return the bytes that the capture took and gave back."""
-        recorder = self._recorder
-        recorder.graph_work = None
-        recorder.is_recording = self._was_recording
-        recorder.events, recorder.model_inputs = self._events, self._inputs
-        recorder.model_calls = self._calls
-        devices = recorder.devices
-        taken = devices.peak_device_bytes - devices.device_bytes
-        devices.peak_device_bytes = max(self._peak_bytes, devices.peak_device_bytes)
-        return taken
 
 
 class _Capturing(TorchDispatchMode):
@@ -314,7 +300,7 @@ class _Capturing(TorchDispatchMode):
 
 def _record(recorder: StepRecorder, events: list[Event]) -> None:
     if recorder.is_noting:
-        recorder.events += events
+        recorder.step.events += events
 
 
 def _is_in_graph(event: Event) -> bool:

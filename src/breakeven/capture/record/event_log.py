@@ -67,17 +67,16 @@ class CalledModel(msgspec.Struct, kw_only=True):
         self.end_event = len(events) if events is self.events else len(self.events)
 
     def as_fact(
-        self, positions: Sequence[int], offset: int, numbers: dict[int, int], reached: Set[int]
+        self, positions: Sequence[int], numbers: dict[int, int], reached: Set[int]
     ) -> ModelCall:
         """Return what the trace keeps.
 
         Args:
             positions: Where each event of the recorded step, and its end, are in the trace.
-            offset: Position of the call's list of events in the recorded step.
             numbers: The trace's numbers of stacks.
             reached: Autograd's numbers of the nodes that ran backward.
         """
-        first = positions[offset + self.first_event]
+        first = positions[self.first_event]
         return ModelCall(
             model=self.model,
             location=self.location,
@@ -86,16 +85,33 @@ class CalledModel(msgspec.Struct, kw_only=True):
             has_grad=self.has_grad and self.end_node > self.first_node,
             is_used_in_backward=any(self.first_node <= node < self.end_node for node in reached),
             first_event=first,
-            num_events=positions[offset + self.end_event] - first,
+            num_events=positions[self.end_event] - first,
             num_samples=self.num_samples,
         )
+
+
+class StepLog(msgspec.Struct):
+    """What is noted of a step, or of a part of one.
+
+    Args:
+        events: In the order in which the host issues them.
+        model_inputs: Samples per call of a whole model, for scripts whose loaders do not tell.
+        model_calls: Calls of whole models.
+        reached: Autograd's numbers of the nodes that the backward passes ran.
+        is_anomaly_checked: Whether a backward pass looked for values that are not finite.
+    """
+
+    events: list[Event] = msgspec.field(default_factory=list[Event])
+    model_inputs: list[int] = msgspec.field(default_factory=list[int])
+    model_calls: list[CalledModel] = msgspec.field(default_factory=list[CalledModel])
+    reached: set[int] = msgspec.field(default_factory=set[int])
+    is_anomaly_checked: bool = False
 
 
 class _Here(threading.local):
     """What is so in the thread that asks: several may work on one step."""
 
     phase: Phase | None = None
-    module_path = ""
     # Whether the call that runs has tensors of the device: what C++ creates then is on it too.
     # None while no call of the script runs.
     is_call_on_device: bool | None = None
@@ -106,8 +122,11 @@ class _Here(threading.local):
     reading = ""
 
     def __init__(self) -> None:
-        # Modules that run now, the outermost first, by their paths.
+        # Modules that run now, the outermost first, by their paths; those without one were called
+        # while nothing was recorded.
         self.modules: list[tuple[str, torch.nn.Module]] = []
+        # The call of the outermost of them, if it is a whole model.
+        self.call: CalledModel | None = None
 
 
 class EventLog(TorchDispatchMode):
@@ -125,26 +144,18 @@ class EventLog(TorchDispatchMode):
         self.is_recording = is_recording
         # Operators, copies and waits of devices so far, those that are not recorded included.
         self.num_device_events = 0
-        self.events: list[Event] = []
-        # Samples per call of a whole model, for scripts whose loaders do not tell.
-        self.model_inputs: list[int] = []
-        self.model_calls: list[CalledModel] = []
+        self.step = StepLog()
         self.faults: dict[tuple[str, int], DeviceFault] = {}
         self.origins = Origins()
-        self.is_anomaly_checked = False
         # Since the step began: when that was, and the operators whose gradients are followed.
         self._started_ns = 0
         self._num_followed = 0
         self._last_exit_ns = 0
 
     @property
-    def phase(self) -> Phase | None:
-        """Return the phase that this thread is known to be in."""
-        return self.here.phase
-
-    @phase.setter
-    def phase(self, phase: Phase | None) -> None:
-        self.here.phase = phase
+    def events(self) -> list[Event]:
+        """Return the events of the step that runs."""
+        return self.step.events
 
     @property
     def is_noting(self) -> bool:
@@ -153,11 +164,8 @@ class EventLog(TorchDispatchMode):
 
     def start_step(self) -> None:
         """Forget what was recorded, and begin a new step."""
-        self.events = []
-        self.model_inputs = []
-        self.model_calls = []
+        self.step = StepLog()
         self.origins.start_step()
-        self.is_anomaly_checked = False
         self._started_ns = self._last_exit_ns = own_time_ns()
         self._num_followed = 0
         self.devices.start_peak()
@@ -183,27 +191,26 @@ class EventLog(TorchDispatchMode):
             self.events.append(event)
         self._last_exit_ns = own_time_ns()
 
+    def _note(self, event_type: type[Copy] | type[HostWork] | type[Sync], /, **fields: Any) -> None:
+        """Note an event of the phase and the line that run."""
+        if not self.is_noting:
+            return
+        origin = self.current_origin()
+        if event_type is not HostWork:
+            fields.setdefault("via", origin.via)
+        fields.setdefault("phase", self.current_phase())
+        self.record(event_type(location=origin.location, stack=origin.stack, **fields))
+
     def record_sync(
         self, kind: str, num_bytes: int = 0, tensor: torch.Tensor | None = None
     ) -> None:
         """Note that the host waits for the device here, to read ``tensor`` if one is given."""
         self.num_device_events += 1
-        if not self.is_noting:
-            return
-        origin = self.current_origin()
-        phase = self.current_phase()
-        is_check = kind == "item" and phase is Phase.BACKWARD and torch.is_anomaly_enabled()
-        self.record(
-            Sync(
-                kind=kind,
-                num_bytes=num_bytes,
-                phase=phase,
-                location=origin.location,
-                storage=-1 if tensor is None else self.devices.number_of(tensor),
-                via="torch.autograd.anomaly_mode" if is_check else origin.via,
-                stack=origin.stack,
-            )
-        )
+        storage = -1 if tensor is None or not self.is_noting else self.devices.number_of(tensor)
+        is_reading = kind == "item" and torch.is_anomaly_enabled()
+        is_check = is_reading and self.current_phase() is Phase.BACKWARD
+        via = {"via": "torch.autograd.anomaly_mode"} if is_check else {}
+        self._note(Sync, kind=kind, num_bytes=num_bytes, storage=storage, **via)
 
     def record_read(self, kind: str, tensor: torch.Tensor) -> None:
         """Note that the host waits for all of ``tensor``."""
@@ -215,41 +222,21 @@ class EventLog(TorchDispatchMode):
     ) -> None:  # fmt: skip
         """Note a copy of ``tensor`` between host and device."""
         self.num_device_events += 1
-        if not self.is_noting:
-            return
-        origin = self.current_origin()
-        self.record(
-            Copy(
-                source=source,
-                destination=destination,
-                num_bytes=bytes_of(tensor),
-                is_pinned=is_pinned,
-                non_blocking=non_blocking,
-                phase=self.current_phase(),
-                location=origin.location,
+        if self.is_noting:
+            self._note(
+                Copy, source=source, destination=destination, num_bytes=bytes_of(tensor),
+                is_pinned=is_pinned, non_blocking=non_blocking,
                 storage=self.devices.number_of(tensor),
                 dtype=str(tensor.dtype).removeprefix("torch."),
-                via=origin.via,
-                stack=origin.stack,
-            )
-        )
+            )  # fmt: skip
 
     def record_host_work(
         self, kind: str, duration_ns: int, num_workers: int = 0, phase: Phase | None = None
     ) -> None:
         """Note time that the host spends outside of operators."""
-        if not self.is_noting:
-            return
-        origin = self.current_origin()
-        self.record(
-            HostWork(
-                kind=kind,
-                duration_ns=duration_ns,
-                num_workers=num_workers,
-                phase=phase or self.current_phase(),
-                location=origin.location,
-                stack=origin.stack,
-            )
+        phase = phase or self.current_phase()
+        self._note(
+            HostWork, kind=kind, duration_ns=duration_ns, num_workers=num_workers, phase=phase
         )
 
     @contextmanager
@@ -297,8 +284,8 @@ class EventLog(TorchDispatchMode):
         origin = origin or self.current_origin()
         node = torch._C._current_autograd_node()
         if node is not None:
-            self.origins.reached.add(node._sequence_nr())
-            self.is_anomaly_checked = self.is_anomaly_checked or torch.is_anomaly_enabled()
+            self.step.reached.add(node._sequence_nr())
+            self.step.is_anomaly_checked |= torch.is_anomaly_enabled()
         self.record(
             Op(
                 name=name,
@@ -345,7 +332,8 @@ class EventLog(TorchDispatchMode):
 
     def current_origin(self) -> Origin:
         """Return the user's line and the module; in backward those of the forward operator."""
-        return self.origins.current(sys._getframe(1), self.here.module_path)
+        modules = self.here.modules
+        return self.origins.current(sys._getframe(1), modules[-1][0] if modules else "")
 
     def _note_gap(self, entered_ns: int) -> None:
         gap_ns = entered_ns - self._last_exit_ns
@@ -370,6 +358,6 @@ def module_on_host(modules: Iterable[tuple[str, nn.Module]], devices: DeviceMap)
     """
     for path, module in modules:
         parameters = [parameter for _, parameter in named_parameters_of(module)]
-        if parameters and not any(map(devices.is_on_device, parameters)):
+        if path and parameters and not any(map(devices.is_on_device, parameters)):
             return path
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
@@ -21,22 +20,12 @@ from breakeven.configure import ByIdentity, has_parameters, named_parts
 from breakeven.trace import Phase
 
 
-class _Here(threading.local):
-    """The modules that run in a thread."""
-
-    def __init__(self) -> None:
-        self.stack: list[str] = []
-        # The call of the outermost of them, if it has parameters.
-        self.call: CalledModel | None = None
-
-
 class ModulePath(ExitStack):
-    """Keeps ``recorder.here.module_path`` at the dotted path of the innermost running module."""
+    """Keeps ``recorder.here.modules``: which modules run, the innermost last."""
 
     def __init__(self, recorder: StepRecorder) -> None:
         super().__init__()
         self._recorder = recorder
-        self._here = _Here()
         self._names = ByIdentity[nn.Module, str]()
 
     def __enter__(self) -> ModulePath:
@@ -53,34 +42,30 @@ class ModulePath(ExitStack):
         self.callback(leave.remove)
 
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:
-        recorder, here = self._recorder, self._here
+        recorder, here = self._recorder, self._recorder.here
         if not recorder.is_recording:
-            here.stack.append("")
+            here.modules.append(("", module))
             return
-        if not here.stack and recorder.updates is not None:
+        is_outermost = not here.modules
+        if is_outermost and recorder.updates is not None:
             recorder.updates.begin_forward()
-        if not here.stack or module not in self._names:
+        if is_outermost or module not in self._names:
             root = type(module).__name__
             for name, part in named_parts(module):
                 self._names[part] = f"{root}.{name}" if name else root
-        if not here.stack and torch.is_grad_enabled():
-            recorder.model_inputs += _num_samples(module, inputs)
-        if not here.stack and recorder.is_noting:
+        if is_outermost and torch.is_grad_enabled():
+            recorder.step.model_inputs += _num_samples(module, inputs)
+        if is_outermost and recorder.is_noting:
             here.call = _start_call(module, inputs, recorder)
-        here.stack.append(self._names[module])
-        recorder.here.modules.append((here.stack[-1], module))
-        recorder.here.module_path = here.stack[-1]
+        here.modules.append((self._names[module], module))
 
-    def _leave_module(self, module: nn.Module, *_: Any) -> None:
-        recorder, here = self._recorder, self._here
-        if here.stack:
-            here.stack.pop()
-        if recorder.here.modules:
-            recorder.here.modules.pop()
-        if here.call is not None and not here.stack:
-            here.call.end(recorder.events)
+    def _leave_module(self, *_: Any) -> None:
+        here = self._recorder.here
+        if here.modules:
+            here.modules.pop()
+        if here.call is not None and not here.modules:
+            here.call.end(self._recorder.events)
             here.call = None
-        recorder.here.module_path = here.stack[-1] if here.stack else ""
 
 
 def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
@@ -97,7 +82,7 @@ def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
 
 def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> CalledModel | None:
     """Note that ``module`` is called; None where it is no model or only prepares data."""
-    if recorder.phase is Phase.DATA or not has_parameters(module):
+    if recorder.here.phase is Phase.DATA or not has_parameters(module):
         return None
     origin = recorder.current_origin()
     position, node = len(recorder.events), next_node()
@@ -114,7 +99,7 @@ def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> Calle
         end_node=node,
         has_grad=torch.is_grad_enabled(),
     )
-    recorder.model_calls.append(call)
+    recorder.step.model_calls.append(call)
     return call
 
 

@@ -126,11 +126,11 @@ class OptimizerHooks(Patches):
             _keep_counters_on_host(optimizer, recorder)
 
         def evaluate(closure: Callable[[], Any]) -> Any:
-            recorder.phase = None
+            recorder.here.phase = None
             try:
                 return closure()
             finally:
-                recorder.phase = Phase.OPTIMIZER
+                recorder.here.phase = Phase.OPTIMIZER
 
         return around_closure(optimizer, args, kwargs, evaluate)
 

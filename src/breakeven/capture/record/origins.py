@@ -62,8 +62,6 @@ class Origins:
         self.stacks: list[tuple[Location, ...]] = []
         # For each of them the functions of a training framework below its last line.
         self.frames: list[tuple[str, ...]] = []
-        # Autograd's numbers of the nodes that the backward passes of this step ran.
-        self.reached: set[int] = set()
         self._forward: dict[int, Origin] = {}
         self._numbers: dict[tuple[tuple[Location, ...], tuple[str, ...]], int] = {}
         # By the code of frames below the user's, then code and instruction of each of his: quicker
@@ -79,7 +77,6 @@ class Origins:
         # Of an update within a backward pass, the rest of that pass is still to come.
         if torch._C._current_autograd_node() is None:
             self._forward.clear()
-        self.reached = set()
 
     def current(self, frame: FrameType | None, module: str) -> Origin:
         """Return the origin of what runs in ``frame``; in backward that of the forward operator.

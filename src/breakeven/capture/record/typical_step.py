@@ -1,33 +1,45 @@
-"""What was recorded of a step, or of a part of one that ends with an update."""
+"""Which recorded step is typical of all, and what of it is typical of those that do the same."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from statistics import median_high
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse
-from breakeven.capture.record.event_log import CalledModel
-from breakeven.trace import Event, Location, Op, Phase, RunFacts
+from breakeven.capture.record.event_log import StepLog
+from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts
+
+_Shapes = tuple[tuple[int, ...], ...]
 
 
-class Segment(msgspec.Struct):
-    """What was recorded between two updates; joined, of a whole step."""
+class Segment(msgspec.Struct, kw_only=True):
+    """What was recorded between two updates; joined, of a whole step.
 
-    optimizer: int
-    events: list[Event]
+    Args:
+        log: What was noted.
+        peak_bytes: Largest sum of the device's live memory within it.
+        live_bytes: That at its end.
+        loader: What it took from the loader that it used most.
+        num_backwards: Backward passes.
+        is_whole: Whether it was recorded from its beginning.
+    """
+
+    log: StepLog
     peak_bytes: int
     live_bytes: int
     loader: LoaderUse | None
-    model_inputs: list[int]
-    # With the position of the list of events that the call's own positions are of.
-    model_calls: list[tuple[int, CalledModel]]
-    reached: set[int]
-    is_anomaly_checked: bool
     num_backwards: int
-    # Recorded from its beginning.
     is_whole: bool
+
+    @property
+    def events(self) -> list[Event]:
+        """Return what happened, in the order in which the host issues it."""
+        return self.log.events
 
     @property
     def uses_device(self) -> bool:
@@ -39,40 +51,130 @@ class Segment(msgspec.Struct):
         """Return whether a CUDA graph runs any of the step."""
         return any(isinstance(event, Op) and event.is_replayed for event in self.events)
 
+    @property
+    def batch_size(self) -> int | None:
+        """Return the samples: what its loader yields, or the input of its one model call."""
+        if self.loader is not None:
+            return self.loader.batch_size * self.loader.batches_per_step
+        # With several calls (time steps, parts of a GAN) nothing says which of them counts.
+        return self.log.model_inputs[0] if len(self.log.model_inputs) == 1 else None
+
 
 def join(parts: list[Segment]) -> Segment:
     """Return the segments of one step as one."""
-    events: list[Event] = []
-    model_calls: list[tuple[int, CalledModel]] = []
+    log = StepLog()
     for part in parts:
-        model_calls += [(len(events), call) for _, call in part.model_calls]
-        events += part.events
+        offset = len(log.events)
+        log.events += part.events
+        log.model_inputs += part.log.model_inputs
+        log.model_calls += [
+            replace(call, first_event=call.first_event + offset, end_event=call.end_event + offset)
+            for call in part.log.model_calls
+        ]
+        log.reached |= part.log.reached
+        log.is_anomaly_checked |= part.log.is_anomaly_checked
+    uses = [part.loader for part in parts if part.loader]
     return Segment(
-        optimizer=parts[-1].optimizer,
-        events=events,
+        log=log,
         peak_bytes=max(part.peak_bytes for part in parts),
         live_bytes=parts[-1].live_bytes,
-        loader=_join_loaders([part.loader for part in parts if part.loader]),
-        model_inputs=[size for part in parts for size in part.model_inputs],
-        model_calls=model_calls,
-        reached=set().union(*(part.reached for part in parts)),
-        is_anomaly_checked=any(part.is_anomaly_checked for part in parts),
+        loader=replace(
+            uses[-1],
+            batches_per_step=sum(use.batches_per_step for use in uses),
+            wait_ns=sum(use.wait_ns for use in uses),
+        )
+        if uses
+        else None,
         num_backwards=sum(part.num_backwards for part in parts),
         is_whole=all(part.is_whole for part in parts),
     )
 
 
-def _join_loaders(uses: list[LoaderUse]) -> LoaderUse | None:
-    if not uses:
-        return None
-    return replace(
-        uses[-1],
-        batches_per_step=sum(use.batches_per_step for use in uses),
-        wait_ns=sum(use.wait_ns for use in uses),
+def typical_of(steps: Sequence[Segment]) -> list[Segment]:
+    """Return the steps that do what is typical; the last of them stands for all.
+
+    A script may warm up on the CPU, or time both. Steps repeat themselves but for the ones at the
+    end of an epoch: the most frequent sequence of operators is typical, of equally frequent ones
+    the latest.
+    """
+    candidates: Sequence[Segment] = [step for step in steps if step.uses_device] or steps
+    # Before a script captures a CUDA graph, it makes steps without one.
+    candidates = [step for step in candidates if step.has_graph] or candidates
+    # Work of the host is not compared: on a busy machine any pause looks like it.
+    signatures = [
+        tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
+        for step in candidates
+    ]
+    hashes = list(map(hash, signatures))
+    typical = _typical(hashes, list(map(len, signatures)))
+    return [step for step, own in zip(candidates, hashes, strict=True) if own == typical]
+
+
+def _typical(signatures: list[int], lengths: list[int]) -> int:
+    """Return the most frequent signature; where most steps differ, one of middle length.
+
+    An adaptive solver takes now more, now fewer steps for an update. Of equals the latest counts.
+    """
+    found, count = Counter(reversed(signatures)).most_common(1)[0]
+    if 2 * count >= len(signatures):
+        return found
+    middle = median_high(lengths)
+    return [own for own, length in zip(signatures, lengths, strict=True) if length == middle][-1]
+
+
+def _signature(event: Event) -> Any:
+    if isinstance(event, Op):
+        return (event.name, event.device, shapes_of(event))
+    return type(event).__name__
+
+
+def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int]]:
+    """Return the last step's events, with what is typical of all of them for the host's times.
+
+    A pause of the operating system looks like work of the script once, or is part of an operator;
+    work is there each time. Pauses only ever add, so the lower quartile of all steps counts, and
+    there is no work where that is 0.
+
+    Returns:
+        The events, and for each of the last step, and for its end, the position among them.
+    """
+    durations = [_host_work_ns(step.events) for step in alike]
+    # The same events one by one, as all steps have the same but for the work of the host.
+    others = zip(
+        *([e for e in s.events if not isinstance(e, HostWork)] for s in alike), strict=True
     )
+    quartile = len(alike) // 4
+    events: list[Event] = []
+    positions: list[int] = []
+    noted: set[tuple[int, str]] = set()
+    position = 0
+    for event in alike[-1].events:
+        positions.append(len(events))
+        if not isinstance(event, HostWork):
+            position += 1
+            times = [same.host_ns for same in next(others) if isinstance(same, Op)]
+            if times:
+                event = replace(event, host_ns=sorted(times)[quartile])
+            events.append(event)
+            continue
+        key = (position, event.kind)
+        typical_ns = sorted(own[key] for own in durations)[quartile]
+        if typical_ns and key not in noted:
+            events.append(replace(event, duration_ns=typical_ns))
+        noted.add(key)
+    return events, [*positions, len(events)]
 
 
-_Shapes = tuple[tuple[int, ...], ...]
+def _host_work_ns(events: list[Event]) -> Counter[tuple[int, str]]:
+    """Return the duration of host work, by the number of other events before it and its kind."""
+    durations: Counter[tuple[int, str]] = Counter()
+    position = 0
+    for event in events:
+        if isinstance(event, HostWork):
+            durations[position, event.kind] += event.duration_ns
+        else:
+            position += 1
+    return durations
 
 
 def compare_shapes(steps: Sequence[Sequence[Event]], chosen: Sequence[Event]) -> RunFacts:

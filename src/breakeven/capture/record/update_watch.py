@@ -77,7 +77,10 @@ class UpdateWatch:
         self, func: Any, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
         """Look at an operator that is about to run."""
-        if self._recorder.phase is Phase.OPTIMIZER or torch._C._current_autograd_node() is not None:
+        if (
+            self._recorder.here.phase is Phase.OPTIMIZER
+            or torch._C._current_autograd_node() is not None
+        ):
             return
         if torch.is_grad_enabled():
             leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]

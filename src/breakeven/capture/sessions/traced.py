@@ -82,7 +82,7 @@ class TracedSession(ExitStack):
         self._updates = UpdateWatch(self._recorder, self._mark_own)
         self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
-        self._tracer = StepTracer(self._recorder, self._loaders)
+        self._tracer = StepTracer(self._recorder, self._loaders.end_step)
         self._recorder.on_evaluation = self._tracer.leave_out
         # Since when steps on the GPU are waited for, and what had happened on it by then.
         self._waiting_since_ns = 0
@@ -210,8 +210,8 @@ class TracedSession(ExitStack):
         """Load at full speed, unless that uses the device."""
         stack = ExitStack()
         recorder, devices = self._recorder, self._recorder.devices
-        stack.callback(setattr, recorder, "phase", recorder.phase)
-        recorder.phase = Phase.DATA
+        stack.callback(setattr, recorder.here, "phase", recorder.here.phase)
+        recorder.here.phase = Phase.DATA
         self._num_before_fetch = recorder.num_device_events
         if loader not in self._uses_device:
             # What is moved to a GPU keeps loading on the host.
