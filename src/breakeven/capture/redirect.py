@@ -15,7 +15,6 @@ from breakeven.capture.pretend.cuda_api import hide_other_gpus, patch_cuda_api
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.data_parallel import bypass_data_parallel
 from breakeven.capture.pretend.device_functions import (
-    DeviceFunction,
     device_functions,
     patch_legacy_types,
 )
@@ -68,7 +67,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         # Each is wrapped in Python, some 0.3 µs a call; a TorchFunctionMode would see them all,
         # but costs more than a small operator for every call.
         for found in device_functions():
-            self.replace(found.owner, found.name, _on_cpu(found))
+            self.replace(found.owner, found.name, found.naming(lambda _: "cpu", can_pin=False))
         self.replace(torch.Tensor, "to", _to_on_cpu(torch.Tensor.to))
         # Lazy modules allow some methods before they have memory, and know them by identity.
         allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to]
@@ -87,24 +86,6 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         patch_generator(self)
         disable_compile(self, self._on_compile)
         return self
-
-
-def _on_cpu(found: DeviceFunction) -> Callable[..., Any]:
-    function, position = found.current(), found.position
-
-    @found.stand_in
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            device = kwargs.get("device")
-            if device is not None and is_cuda(device):
-                kwargs["device"] = "cpu"
-            if kwargs.get("pin_memory"):
-                kwargs["pin_memory"] = False
-        if 0 <= position < len(args) and is_cuda(args[position]):
-            args = (*args[:position], "cpu", *args[position + 1 :])
-        return function(*args, **kwargs)
-
-    return call
 
 
 def _to_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:

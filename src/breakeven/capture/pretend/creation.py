@@ -30,13 +30,19 @@ def patch_creation(patches: Patches, recorder: StepRecorder) -> None:
         patches: Undone where these are.
         recorder: Says how many GPUs there are, and watches once one is named.
     """
+
+    def watched(device: Any) -> torch.device:
+        """Return the device that a script names, and watch from then on if it is a GPU."""
+        if is_cuda(device):
+            recorder.start_watching()
+        return recorder.cuda.as_device(device)
+
     for found in device_functions():
-        create = (
-            _created_on_host(found, recorder) if found.is_from_data else _with_name(found, recorder)
-        )
+        # A number means no device to torch where there is no GPU.
+        create = _created_on_host(found, recorder) if found.is_from_data else found.naming(watched)
         patches.replace(found.owner, found.name, create)
     # `with torch.device("cuda")` comes here alone.
-    patch_default_device(patches, functools.partial(_watched, recorder))
+    patch_default_device(patches, watched)
     for name in _WRAPPING:
         patches.replace(torch, name, _wrapped_on_host(getattr(torch, name), recorder))
 
@@ -80,31 +86,6 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         return created.detach().to(target).requires_grad_()
 
     return create
-
-
-def _with_name(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
-    """Create where the script wants it, and watch from then on.
-
-    A number means no device to torch where there is no GPU.
-    """
-    function, position = found.current(), found.position
-
-    @found.stand_in
-    def create(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and is_cuda(kwargs.get("device")):
-            kwargs["device"] = _watched(recorder, kwargs["device"])
-        if 0 <= position < len(args) and is_cuda(args[position]):
-            args = (*args[:position], _watched(recorder, args[position]), *args[position + 1 :])
-        return function(*args, **kwargs)
-
-    return create
-
-
-def _watched(recorder: StepRecorder, device: Any) -> torch.device:
-    """Return the device that a script names, and watch from then on if it is a GPU."""
-    if is_cuda(device):
-        recorder.start_watching()
-    return recorder.cuda.as_device(device)
 
 
 def _default_device() -> torch.device | None:

@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -48,6 +48,31 @@ _PROPERTIES = {
 _CUDA_VERSION, _CUDNN_VERSION = "13.0", 91_900
 
 
+# What functions of torch.cuda return, whatever they are asked.
+_ANSWERS: dict[str, Any] = {
+    "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0,
+    "memory_reserved": 0, "max_memory_reserved": 0, "memory_stats": {}, "memory_summary": "",
+    "initial_seed": 0, "get_arch_list": ["sm_80"], "utilization": 0,
+    "mem_get_info": (_PROPERTIES["total_memory"],) * 2, "is_current_stream_capturing": False,
+    "can_device_access_peer": False, "get_allocator_backend": "native",
+    "get_per_process_memory_fraction": 1.0, "memory_snapshot": [], "get_sync_debug_mode": 0,
+    **dict.fromkeys((
+        "_lazy_init", "init", "reset_peak_memory_stats", "reset_max_memory_allocated",
+        "ipc_collect", "manual_seed", "manual_seed_all", "seed", "seed_all",
+        "set_per_process_memory_fraction", "set_stream", "_sleep", "set_sync_debug_mode",
+        "set_rng_state", "set_rng_state_all",
+    )),
+}  # fmt: skip
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _answers(values: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
+    return {name: _answer(value) for name, value in values.items()}
+
+
 class _Stream:
     """A stream on which everything is done at once."""
 
@@ -57,8 +82,7 @@ class _Stream:
         self.device_index = self._cuda.index_of(device)
         self.device = torch.device("cuda", self.device_index)
         self.priority = priority
-        self.cuda_stream = 0
-        self.stream_id = 0
+        self.cuda_stream = self.stream_id = 0
 
     def __enter__(self) -> _Stream:
         return self
@@ -69,38 +93,24 @@ class _Stream:
     def synchronize(self) -> None:
         torch.cuda.synchronize()
 
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
     def record_event(self, event: Any = None) -> Any:
         event = event or _Event()
         event.record(self)
         return event
+
+    query = _answer(True)
+    is_capturing = _answer(False)
+    wait_event = wait_stream = _answer(None)
 
 
 class _Event:
     """An event that the host's clock stamps."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
-        self._recorded_ns = time.perf_counter_ns()
+        self.record()
 
     def record(self, stream: Any = None) -> None:
         self._recorded_ns = time.perf_counter_ns()
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -108,6 +118,9 @@ class _Event:
     def elapsed_time(self, end_event: _Event) -> float:
         # torch's own unit here is the millisecond.
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
+
+    query = _answer(True)
+    wait = _answer(None)
 
 
 class _CurrentDevice:
@@ -144,76 +157,72 @@ def patch_cuda_api(
     torch.utils._device._device_constructors()
 
     def wait(kind: str) -> Callable[..., None]:
-        def call(*_: Any, **__: Any) -> None:
-            if on_wait is not None:
-                on_wait(kind)
-
-        return call
+        return lambda *_, **__: None if on_wait is None else on_wait(kind)
 
     def properties(device: Any = None) -> SimpleNamespace:
         cuda.index_of(device)
         return SimpleNamespace(**_PROPERTIES)
 
-    def choose(device: Any = None) -> None:
-        cuda.current = cuda.index_of(device)
-
-    # Classes, as scripts may ask whether something is one of them.
-    stream = type("Stream", (_Stream,), {"_cuda": cuda})
-    current_device = type("device", (_CurrentDevice,), {"_cuda": cuda})
-
     def capability(device: Any = None) -> tuple[int, int]:
         found = properties(device)
         return (found.major, found.minor)
 
-    constant = {
-        "_lazy_init": None, "init": None, "is_initialized": is_available,
-        "is_available": is_available, "device_count": is_available * cuda.num_devices,
-        "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0,
-        "memory_reserved": 0, "max_memory_reserved": 0, "reset_peak_memory_stats": None,
-        "reset_max_memory_allocated": None, "memory_stats": {}, "memory_summary": "",
-        "ipc_collect": None, "manual_seed": None, "manual_seed_all": None, "seed": None,
-        "seed_all": None, "initial_seed": 0, "set_per_process_memory_fraction": None,
-        "get_arch_list": ["sm_80"],
-        "utilization": 0, "mem_get_info": (_PROPERTIES["total_memory"],) * 2,
-        "is_current_stream_capturing": False, "can_device_access_peer": False,
-        "set_stream": None, "get_allocator_backend": "native", "_sleep": None,
-        "get_per_process_memory_fraction": 1.0, "memory_snapshot": [], "get_sync_debug_mode": 0,
-        "set_sync_debug_mode": None,
-    }  # fmt: skip
-    for name, value in constant.items():
-        patches.replace(torch.cuda, name, lambda *_, _value=value, **__: _value)
-    patches.replace(torch.cuda, "synchronize", wait("synchronize"))
-    patches.replace(torch.cuda, "empty_cache", wait("empty_cache"))
-    patches.replace(torch.cuda, "set_device", choose)
-    patches.replace(torch.cuda, "current_device", lambda: cuda.current)
-    patches.replace(torch.cuda, "device", current_device)
-    patches.replace(torch.cuda, "device_of", lambda tensor: current_device(tensor.get_device()))
-    patches.replace(torch.cuda, "get_device_properties", properties)
-    patches.replace(torch.cuda, "get_device_name", lambda device=None: properties(device).name)
-    patches.replace(torch.cuda, "get_device_capability", capability)
-    # Trainers that save checkpoints ask the module that defines them.
-    for module in (torch.cuda, torch.cuda.random):
-        patches.replace(module, "get_rng_state", lambda device=0: torch.get_rng_state())
-        patches.replace(module, "get_rng_state_all", lambda: [torch.get_rng_state()])
-        patches.replace(module, "set_rng_state", lambda *_, **__: None)
-        patches.replace(module, "set_rng_state_all", lambda *_, **__: None)
-    patches.replace(torch.cuda, "Stream", stream)
-    patches.replace(torch.cuda, "Event", _Event)
-    patches.replace(torch.cuda, "current_stream", stream)
-    patches.replace(torch.cuda, "default_stream", stream)
-    for name in ("range_push", "range_pop", "mark"):
-        patches.replace(torch.cuda.nvtx, name, lambda *_: None)
-    patches.replace(torch.backends.cudnn, "is_acceptable", lambda _: False)
+    def choose(device: Any = None) -> None:
+        cuda.current = cuda.index_of(device)
+
+    def current() -> int:
+        return cuda.current
+
+    # Classes, as scripts may ask whether something is one of them.
+    stream = type("Stream", (_Stream,), {"_cuda": cuda})
+    current_device = type("device", (_CurrentDevice,), {"_cuda": cuda})
+    devices = {"is_available": is_available, "device_count": is_available * cuda.num_devices}
+    stand_ins: dict[Any, dict[str, Any]] = {
+        torch.cuda: {
+            **_answers(_ANSWERS | devices | {"is_initialized": is_available}),
+            "synchronize": wait("synchronize"),
+            "empty_cache": wait("empty_cache"),
+            "set_device": choose,
+            "current_device": current,
+            "device": current_device,
+            "device_of": lambda tensor: current_device(tensor.get_device()),
+            "get_device_properties": properties,
+            "get_device_name": lambda device=None: properties(device).name,
+            "get_device_capability": capability,
+            "get_rng_state": lambda device=0: torch.get_rng_state(),
+            "get_rng_state_all": lambda: [torch.get_rng_state()],
+            "Stream": stream,
+            "Event": _Event,
+            "current_stream": stream,
+            "default_stream": stream,
+        },
+        torch.cuda.nvtx: _answers(dict.fromkeys(("range_push", "range_pop", "mark"))),
+        torch.cuda.memory: _answers(dict.fromkeys(("_record_memory_history", "_dump_snapshot"))),
+        torch.backends.cudnn: _answers({"is_acceptable": False}),
+        torch.accelerator: {
+            **_answers(devices),
+            "current_accelerator": _answer(torch.device("cuda") if is_available else None),
+            "synchronize": wait("synchronize"),
+            "current_stream": stream,
+            "current_device_index": current,
+            "current_device_idx": current,
+            "device_index": current_device,
+            "set_device_index": choose,
+            "set_device_idx": choose,
+        },
+    }
     if is_available:
-        patches.replace(torch.version, "cuda", _CUDA_VERSION)
-        patches.replace(torch.backends.cudnn, "version", lambda: _CUDNN_VERSION)
-        patches.replace(torch.backends.cudnn, "is_available", lambda: True)
-        patches.replace(torch.backends.cuda, "is_built", lambda: True)
-    for name in ("_record_memory_history", "_dump_snapshot"):
-        patches.replace(torch.cuda.memory, name, lambda *_, **__: None)
+        stand_ins[torch.version] = {"cuda": _CUDA_VERSION}
+        stand_ins[torch.backends.cudnn] |= _answers({
+            "version": _CUDNN_VERSION, "is_available": True,
+        })  # fmt: skip
+        stand_ins[torch.backends.cuda] = _answers({"is_built": True})
+    for module, named in stand_ins.items():
+        for name, stand_in in named.items():
+            if hasattr(module, name):  # torch.accelerator has not all of them in each version
+                patches.replace(module, name, stand_in)
     hide_other_gpus(patches)
-    _patch_accelerator(patches, is_available, wait, choose, cuda)
-    answer_the_rest(patches, before)
+    _answer_the_rest(patches, before)
 
 
 def hide_other_gpus(patches: Patches) -> None:
@@ -221,31 +230,6 @@ def hide_other_gpus(patches: Patches) -> None:
     patches.replace(torch.backends.mps, "is_available", lambda: False)
     patches.replace(torch.xpu, "is_available", lambda: False)
     patches.replace(torch.xpu, "device_count", lambda: 0)
-
-
-def _patch_accelerator(
-    patches: Patches, is_available: bool, wait: Callable[[str], Callable[..., None]],
-    choose: Callable[[Any], None], cuda: CudaDevices,
-) -> None:  # fmt: skip
-    """Make ``torch.accelerator`` agree with ``torch.cuda``."""
-    device = torch.device("cuda") if is_available else None
-    constant = {
-        "is_available": is_available, "device_count": is_available * cuda.num_devices,
-        "current_accelerator": device,
-    }  # fmt: skip
-    for name, value in constant.items():
-        if hasattr(torch.accelerator, name):
-            patches.replace(torch.accelerator, name, lambda *_, _value=value, **__: _value)
-    patches.replace(torch.accelerator, "synchronize", wait("synchronize"))
-    patches.replace(torch.accelerator, "current_stream", torch.cuda.Stream)
-    for name in ("current_device_index", "current_device_idx"):
-        if hasattr(torch.accelerator, name):
-            patches.replace(torch.accelerator, name, lambda: cuda.current)
-    if hasattr(torch.accelerator, "device_index"):  # since torch 2.8
-        patches.replace(torch.accelerator, "device_index", torch.cuda.device)
-    for name in ("set_device_index", "set_device_idx"):
-        if hasattr(torch.accelerator, name):
-            patches.replace(torch.accelerator, name, choose)
 
 
 _PACKAGES = ("torch.cuda", "torch.accelerator", "torch.backends.cuda")
@@ -264,7 +248,7 @@ _LACK = re.compile(
 )
 
 
-def answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
+def _answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
     """Let every question to ``torch.cuda`` have an answer.
 
     Args:

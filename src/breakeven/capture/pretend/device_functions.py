@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from breakeven.capture.record.cuda_devices import is_cuda
 from breakeven.configure import Patches
 
 # Where torch keeps functions that scripts call.
@@ -54,6 +55,28 @@ class DeviceFunction:
         function.__module__ = "torch" if is_method else self.owner.__name__
         function.__qualname__ = f"{self.owner.__name__}.{self.name}" if is_method else self.name
         return function
+
+    def naming(self, name: Callable[[Any], Any], *, can_pin: bool = True) -> Callable[..., Any]:
+        """Return a stand-in that calls a GPU as ``name`` does, given what the caller says.
+
+        Args:
+            name: Returns a device that torch knows here.
+            can_pin: Whether ``pin_memory`` is passed on.
+        """
+        function, position = self.current(), self.position
+
+        @self.stand_in
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs:
+                if is_cuda(kwargs.get("device")):
+                    kwargs["device"] = name(kwargs["device"])
+                if not can_pin and kwargs.get("pin_memory"):
+                    kwargs["pin_memory"] = False
+            if 0 <= position < len(args) and is_cuda(args[position]):
+                args = (*args[:position], name(args[position]), *args[position + 1 :])
+            return function(*args, **kwargs)
+
+        return call
 
 
 @functools.cache
