@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
-from breakeven.doctor.memory import gradients_of, parameters_of
+from breakeven.doctor.memory import gradients_of, is_view, parameters_of, read_by, written_by
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.repeated_loops import RepeatedLoop, is_view, ops_at
+from breakeven.doctor.repeated_loops import RepeatedLoop, ops_at
 from breakeven.trace import Op, StepTrace, TensorSpec
 
 # Operators by which a sum or a list of results grows. What only they read back hands on nothing
@@ -53,74 +54,53 @@ def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:
     """Return how data flows through the longest run of a loop."""
     run = loop.longest_run
     parameters = parameters_of(trace) | gradients_of(trace)
-    made = [_made(trace, own) for own in run]
-    state, recurrent = _chain(trace, run, made)
-    inside = {storage for own in made for storage in own}
-    outside = [_read(trace, own, inside) for own in run]
-    sizes = _largest(trace)
+    issued = [list(ops_at(trace, iteration)) for iteration in run]
+    working = [[op for op in ops if not is_view(op)] for ops in issued]
+    state, recurrent = _chain(trace, run, working)
+    inside = frozenset[int]().union(*map(written_by, working))
+    outside = [_smallest_read(ops, inside) for ops in working]
+    sizes: Counter[int] = Counter()
+    for tensor in (tensor for op in trace.ops for tensor in (*op.inputs, *op.outputs)):
+        sizes[tensor.storage] = max(sizes[tensor.storage], tensor.numel)
     shared = {s for s in outside[-1] if all(s in own for own in outside)} - parameters
     parts = [
         tensor
         for storage in shared
         if (tensor := outside[-1][storage]).shape and sizes[storage] >= 2 * tensor.numel
     ]
-    lonely = _lonely(outside, parameters)
-    parts += [tensor for tensor in lonely if tensor.shape]
+    unshared = _last_unshared(outside, parameters)
+    parts += [unshared] if unshared is not None and unshared.shape else []
     return LoopFlow(
         state=state,
         recurrent=recurrent,
         reads_sequence=bool(parts),
         sequence_width=max((tensor.shape[-1] for tensor in parts), default=0),
-        own_parameters=_has_own_parameters(trace, run, parameters),
+        own_parameters=_has_own_parameters(issued, parameters),
         has_shared_input=any(sizes[storage] == outside[-1][storage].numel for storage in shared),
     )
 
 
-def _made(trace: StepTrace, iteration: tuple[int, ...]) -> set[int]:
-    """Return the memory blocks that an iteration writes."""
-    written: set[int] = set()
-    for op in ops_at(trace, iteration):
-        if not is_view(op):
-            written.update(tensor.storage for tensor in op.outputs)
-    return written - {-1}
-
-
-def _read(trace: StepTrace, iteration: tuple[int, ...], inside: set[int]) -> dict[int, TensorSpec]:
+def _smallest_read(ops: list[Op], inside: frozenset[int]) -> dict[int, TensorSpec]:
     """Return what an iteration reads from outside of the loop: the smallest part of each block."""
     read: dict[int, TensorSpec] = {}
-    for op in ops_at(trace, iteration):
-        if is_view(op):
-            continue
-        for tensor in op.inputs:
-            known = read.get(tensor.storage)
-            if known is None or tensor.numel < known.numel:
-                read[tensor.storage] = tensor
-    return {storage: tensor for storage, tensor in read.items() if storage not in {-1, *inside}}
-
-
-def _largest(trace: StepTrace) -> Counter[int]:
-    """Return the elements of the largest tensor seen in each memory block."""
-    sizes: Counter[int] = Counter()
-    for op in trace.ops:
-        for tensor in (*op.inputs, *op.outputs):
-            sizes[tensor.storage] = max(sizes[tensor.storage], tensor.numel)
-    return sizes
+    for tensor in (tensor for op in ops for tensor in op.inputs):
+        if tensor.storage not in inside | {-1}:
+            known = read.get(tensor.storage, tensor)
+            read[tensor.storage] = min(known, tensor, key=lambda one: one.numel)
+    return read
 
 
 def _chain(
-    trace: StepTrace, run: _Iterations, made: list[set[int]]
+    trace: StepTrace, run: _Iterations, working: list[list[Op]]
 ) -> tuple[TensorSpec | None, frozenset[int]]:
     """Return the state that iterations hand on, and the operators that it goes through."""
     states: list[TensorSpec] = []
     recurrent: set[int] = set()
-    num_links = 0
-    for before, after, written in zip(run, run[1:], made, strict=False):
-        carried = _carried(list(ops_at(trace, after)), written)
-        if carried:
-            num_links += 1
+    for before, (made_by, ops) in zip(run, pairwise(working), strict=False):
+        if carried := _carried(ops, written_by(made_by)):
             states.append(max(carried, key=lambda tensor: (len(tensor.shape) > 1, tensor.numel)))
             recurrent |= _upstream(trace, before, {tensor.storage for tensor in carried})
-    if 2 * num_links < len(run) - 1:
+    if not states or 2 * len(states) < len(run) - 1:
         return None, frozenset()
     # What an iteration in the middle of the run does, the last one does too, for nobody.
     lines = {trace.events[index].stack for index in recurrent}
@@ -128,19 +108,17 @@ def _chain(
     return states[-1], frozenset(recurrent)
 
 
-def _carried(ops: list[Op], written: set[int]) -> list[TensorSpec]:
+def _carried(ops: list[Op], written: frozenset[int]) -> list[TensorSpec]:
     """Return the tensors of the iteration before that these operators need for their own work."""
     carried: list[TensorSpec] = []
     for number, op in enumerate(ops):
-        if is_view(op):
-            continue
         name = base_name(op)
         inputs = op.inputs[1:] if name in _OVERWRITING else op.inputs
         reads = [tensor for tensor in inputs if tensor.storage in written]
         if reads and not (name in _GATHERING and not _is_used(op, ops[number + 1 :])):
             carried.extend(reads)
         # What this iteration overwrites is its own from here on.
-        written = written - {tensor.storage for tensor in op.outputs} if reads else written
+        written = written - written_by([op]) if reads else written
     return carried
 
 
@@ -148,7 +126,7 @@ def _is_used(op: Op, later: list[Op]) -> bool:
     """Return whether a result is read by more than the rest of a sum: `total + one + other`."""
     results = {tensor.storage for tensor in op.outputs}
     for number, other in enumerate(later):
-        if is_view(other) or not any(tensor.storage in results for tensor in other.inputs):
+        if not any(tensor.storage in results for tensor in other.inputs):
             continue
         if base_name(other) not in _GATHERING or _is_used(other, later[number + 1 :]):
             return True
@@ -158,34 +136,30 @@ def _is_used(op: Op, later: list[Op]) -> bool:
 def _upstream(trace: StepTrace, iteration: tuple[int, ...], wanted: set[int]) -> set[int]:
     """Return the operators of an iteration that something wanted is computed by."""
     found: set[int] = set()
-    wanted = set(wanted)
     for index in reversed(iteration):
         op = trace.events[index]
         if isinstance(op, Op) and any(tensor.storage in wanted for tensor in op.outputs):
             found.add(index)
-            wanted.update(tensor.storage for tensor in op.inputs)
+            wanted |= {tensor.storage for tensor in op.inputs}
     return found
 
 
-def _lonely(outside: list[dict[int, TensorSpec]], parameters: frozenset[int]) -> list[TensorSpec]:
-    """Return the tensors that one iteration alone reads, if most have such ones of equal shape."""
+def _last_unshared(
+    outside: list[dict[int, TensorSpec]], parameters: frozenset[int]
+) -> TensorSpec | None:
+    """Return the last tensor that one iteration alone reads, if most iterations have such one."""
     readers = Counter(storage for own in outside for storage in own)
-    lonely = [
-        next((t for s, t in own.items() if readers[s] == 1 and s not in parameters), None)
-        for own in outside
-    ]
-    found = [tensor for tensor in lonely if tensor is not None]
-    return found[-1:] if 2 * len(found) > len(outside) else []
+    alone = {storage for storage, count in readers.items() if count == 1} - parameters
+    found = [[tensor for storage, tensor in own.items() if storage in alone] for own in outside]
+    having = [tensors for tensors in found if tensors]
+    return having[-1][0] if 2 * len(having) > len(outside) else None
 
 
-def _has_own_parameters(trace: StepTrace, run: _Iterations, parameters: frozenset[int]) -> bool:
+def _has_own_parameters(issued: list[list[Op]], parameters: frozenset[int]) -> bool:
     """Return whether most iterations have a module, a parameter or a gradient of their own."""
-    modules = [tuple(op.module for op in ops_at(trace, own) if op.module) for own in run]
-    if all(modules) and 2 * len(set(modules)) > len(run):
+    modules = [tuple(op.module for op in ops if op.module) for ops in issued]
+    if all(modules) and 2 * len(set(modules)) > len(issued):
         return True
-    touched = [
-        {tensor.storage for op in ops_at(trace, own) for tensor in op.inputs} & parameters
-        for own in run
-    ]
+    touched = [read_by(ops) & parameters for ops in issued]
     users = Counter(storage for own in touched for storage in own)
-    return 2 * sum(any(users[storage] == 1 for storage in own) for own in touched) > len(run)
+    return 2 * sum(any(users[storage] == 1 for storage in own) for own in touched) > len(issued)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from breakeven.doctor.operators import is_in_place
+from breakeven.doctor.memory import is_view
 from breakeven.source import Loop, Sources
 from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace
 
@@ -17,8 +17,7 @@ MIN_ITERATIONS = 4
 # How often an iteration may issue the operator that it begins with, on the same line.
 _MAX_PERIOD = 8
 
-# A loop is recognised by its file, line and column.
-_Place = tuple[str, int, int]
+_Run = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +35,17 @@ class RepeatedLoop:
 
     node: Loop
     location: Location
-    runs: tuple[tuple[tuple[int, ...], ...], ...]
+    runs: tuple[_Run, ...]
     backward: tuple[int, ...]
     is_outer: bool = True
 
     @property
     def num_iterations(self) -> int:
         """Return the iterations of the longest run."""
-        return max(map(len, self.runs))
+        return len(self.longest_run)
 
     @property
-    def longest_run(self) -> tuple[tuple[int, ...], ...]:
+    def longest_run(self) -> _Run:
         """Return the iterations of the longest run."""
         return max(self.runs, key=len)
 
@@ -68,29 +67,24 @@ def find_loops(trace: StepTrace, sources: Sources) -> tuple[RepeatedLoop, ...]:
         sources: The user's files.
     """
     finder = _Finder(trace, sources)
-    runs = finder.runs()
-    repeated: list[tuple[Loop, str, list[tuple[tuple[int, ...], ...]]]] = []
-    for place, members in runs.items():
-        if place in finder.training:
-            continue
-        split = [finder.iterations(place, run) for run in members]
-        kept = [run for run in split if len(run) >= MIN_ITERATIONS and _is_even(run)]
-        if kept:
-            repeated.append((finder.nodes[place], place[0], kept))
     found: list[RepeatedLoop] = []
     covered: set[int] = set()
-    for node, file, kept in repeated:
-        first = kept[0][0][0]
+    for node, members in finder.runs_outer_first():
+        split = (finder.iterations(node, run) for run in members)
+        runs = tuple(run for run in split if len(run) >= MIN_ITERATIONS and _is_even(run))
+        if node in finder.training or not runs:
+            continue
+        first = runs[0][0][0]
         found.append(
             RepeatedLoop(
                 node=node,
-                location=_header(node, file, trace.events[first]),
-                runs=tuple(kept),
-                backward=finder.backward.get(_place(file, node), ()),
+                location=_header(node, finder.files[node], trace.events[first]),
+                runs=runs,
+                backward=tuple(finder.backward.get(node, ())),
                 is_outer=first not in covered,
             )
         )
-        covered.update(index for run in kept for iteration in run for index in iteration)
+        covered.update(index for run in runs for iteration in run for index in iteration)
     return tuple(found)
 
 
@@ -99,24 +93,22 @@ class _Finder:
 
     def __init__(self, trace: StepTrace, sources: Sources) -> None:
         self._events = trace.events
-        self._stacks = trace.stacks
-        self._sources = sources
-        self._around: dict[int, tuple[_Place, ...]] = {}
-        self._by_line: dict[tuple[str, int], tuple[_Place, ...]] = {}
-        self.nodes: dict[_Place, Loop] = {}
-        self.backward: dict[_Place, tuple[int, ...]] = {}
-        self.training: set[_Place] = set()
+        self.files: dict[Loop, str] = {}
+        self._around = [self._loops_around(stack, sources) for stack in trace.stacks]
+        self.backward: dict[Loop, list[int]] = {}
+        self.training: set[Loop] = set()
 
-    def runs(self) -> dict[_Place, list[list[int]]]:
+    def runs_outer_first(self) -> list[tuple[Loop, list[list[int]]]]:
         """Return the positions of each loop's events, by unbroken run, outer loops first."""
-        runs: dict[_Place, list[list[int]]] = {}
-        backward: dict[_Place, list[int]] = {}
-        is_open: set[_Place] = set()
+        runs: dict[Loop, list[list[int]]] = {}
+        depth: dict[Loop, int] = {}
+        is_open: set[Loop] = set()
         for index, event in enumerate(self._events):
-            around = self._loops(event.stack)
-            if event.phase is Phase.BACKWARD:
-                for place in around:
-                    backward.setdefault(place, []).append(index)
+            around = self._loops(event)
+            for number, node in enumerate(around):
+                depth[node] = min(number, depth.get(node, number))
+                if event.phase is Phase.BACKWARD:
+                    self.backward.setdefault(node, []).append(index)
             if event.phase is Phase.OPTIMIZER:
                 self.training.update(around)
             if event.phase is not Phase.FORWARD:
@@ -125,20 +117,15 @@ class _Finder:
             if event.stack < 0:
                 around = tuple(is_open)  # a wait of unknown origin does not end a loop
             is_open.intersection_update(around)
-            for place in around:
-                own = runs.setdefault(place, [])
-                if place not in is_open:
+            for node in around:
+                own = runs.setdefault(node, [])
+                if node not in is_open:
                     own.append([])
                 own[-1].append(index)
             is_open.update(around)
-        self.backward = {place: tuple(own) for place, own in backward.items()}
-        depth = {place: len(around) for around in self._around.values() for place in around}
-        for around in self._around.values():
-            for number, place in enumerate(around):
-                depth[place] = min(depth[place], number)
-        return dict(sorted(runs.items(), key=lambda item: depth[item[0]]))
+        return sorted(runs.items(), key=lambda item: depth[item[0]])
 
-    def iterations(self, place: _Place, run: list[int]) -> tuple[tuple[int, ...], ...]:
+    def iterations(self, node: Loop, run: list[int]) -> _Run:
         """Return the events of a run by iteration.
 
         An iteration begins where the first event comes again that is in no loop further inside.
@@ -146,9 +133,8 @@ class _Finder:
         direct = (
             index
             for index in run
-            if self._events[index].stack >= 0
-            and not isinstance(self._events[index], HostWork)
-            and self._loops(self._events[index].stack)[-1] == place
+            if not isinstance(self._events[index], HostWork)
+            and self._loops(self._events[index])[-1:] == (node,)
         )
         first = next(direct, None)
         if first is None:
@@ -174,38 +160,24 @@ class _Finder:
                 return period
         return 1
 
-    def _loops(self, stack: int) -> tuple[_Place, ...]:
-        """Return the loops around the lines of a stack, outermost first."""
-        if stack < 0:
-            return ()
-        if stack not in self._around:
-            found = (place for line in self._stacks[stack] for place in self._loops_at(line))
-            # A comprehension is a function of its own, so its line is there twice.
-            self._around[stack] = tuple(dict.fromkeys(found))
-        return self._around[stack]
+    def _loops(self, event: Event) -> tuple[Loop, ...]:
+        """Return the loops around the lines of an event, outermost first."""
+        return self._around[event.stack] if event.stack >= 0 else ()
 
-    def _loops_at(self, location: Location) -> tuple[_Place, ...]:
-        key = (location.file, location.line)
-        if key not in self._by_line:
-            source = self._sources.find(location)
-            loops = source.loops_around(location.line) if source else ()
-            places = [(_place(location.file, node), node) for node in reversed(loops)]
-            self.nodes.update(places)
-            self._by_line[key] = tuple(place for place, _ in places)
-        return self._by_line[key]
+    def _loops_around(self, stack: Sequence[Location], sources: Sources) -> tuple[Loop, ...]:
+        # A comprehension is a function of its own, so its line is there twice.
+        found: dict[Loop, str] = {}
+        for location in stack:
+            source = sources.find(location)
+            for node in reversed(source.loops_around(location.line) if source else ()):
+                found[node] = location.file
+        self.files |= found
+        return tuple(found)
 
 
 def is_launch(event: Event) -> bool:
     """Return whether an event computes something on the device; views do not."""
     return isinstance(event, Op) and not event.is_on_host and not is_view(event)
-
-
-def is_view(op: Op) -> bool:
-    """Return whether an operator's result shares the memory of its first input, unchanged."""
-    if not op.inputs or not op.outputs or op.inputs[0].storage < 0:
-        return False
-    is_same = all(tensor.storage == op.inputs[0].storage for tensor in op.outputs)
-    return is_same and not is_in_place(op)
 
 
 def ops_at(trace: StepTrace, indices: Iterable[int]) -> Iterator[Op]:
@@ -216,19 +188,16 @@ def ops_at(trace: StepTrace, indices: Iterable[int]) -> Iterator[Op]:
             yield event
 
 
-def _sequence_of(trace: StepTrace, iteration: tuple[int, ...]) -> tuple[object, ...]:
-    """Return what an iteration does: the names and lines of its operators."""
-    return tuple((op.name, op.stack) for op in ops_at(trace, iteration))
+def typical_iteration(trace: StepTrace, run: _Run) -> tuple[int, ...]:
+    """Return an iteration that does what most of them do, by names and lines of its operators."""
+    work = [tuple((op.name, op.stack) for op in ops_at(trace, iteration)) for iteration in run]
+    ((most, _),) = Counter(work).most_common(1)
+    return next(
+        own for own, does in zip(reversed(run), reversed(work), strict=True) if does == most
+    )
 
 
-def typical_iteration(trace: StepTrace, run: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Return an iteration that does what most of them do."""
-    counts = Counter(_sequence_of(trace, iteration) for iteration in run)
-    (most, _), *_ = counts.most_common(1)
-    return next(own for own in reversed(run) if _sequence_of(trace, own) == most)
-
-
-def _is_even(run: tuple[tuple[int, ...], ...]) -> bool:
+def _is_even(run: _Run) -> bool:
     """Return whether no iteration does most of the work: then what repeats is something else."""
     return 2 * max(map(len, run)) <= sum(map(len, run))
 
@@ -236,10 +205,6 @@ def _is_even(run: tuple[tuple[int, ...], ...]) -> bool:
 def _key(event: Event) -> tuple[object, ...]:
     what = event.name if isinstance(event, Op) else getattr(event, "kind", "copy")
     return (type(event).__name__, what, event.stack)
-
-
-def _place(file: str, node: Loop) -> _Place:
-    return (file, node.lineno, node.col_offset)
 
 
 def _header(node: Loop, file: str, event: Event) -> Location:

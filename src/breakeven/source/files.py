@@ -157,6 +157,7 @@ class Source(SyntaxTree):
         super().__init__(_parse(text.text))
         self.path = text.path
         self.lines = text.text.splitlines()
+        self._loops_by_line: dict[int, tuple[Loop, ...]] = {}
 
     def location(self, node: ast.AST) -> Location:
         """Return the line at which ``node`` begins."""
@@ -168,13 +169,15 @@ class Source(SyntaxTree):
         The header of a loop is not part of it, and loops outside of the function that holds the
         line are not either.
         """
-        function = self.function_around(line)
-        found = [
-            node
-            for node in self.nodes(*LOOPS)
-            if _body_holds(node, line) and (function is None or function in self.parents(node))
-        ]
-        return tuple(sorted(found, key=_size))
+        if line not in self._loops_by_line:
+            function = self.function_around(line)
+            found = [
+                node
+                for node in self.nodes(*LOOPS)
+                if _body_holds(node, line) and (function is None or function in self.parents(node))
+            ]
+            self._loops_by_line[line] = tuple(sorted(found, key=_size))
+        return self._loops_by_line[line]
 
     def function_around(self, line: int) -> Function | None:
         """Return the innermost function that holds ``line``; None at the level of the module."""

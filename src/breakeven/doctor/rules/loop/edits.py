@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from breakeven.doctor.events import op_at
 from breakeven.doctor.loop_flow import LoopFlow
-from breakeven.doctor.memory import parameters_of
+from breakeven.doctor.memory import is_view, parameters_of
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.repeated_loops import RepeatedLoop, is_view, ops_at, typical_iteration
+from breakeven.doctor.repeated_loops import RepeatedLoop, ops_at, typical_iteration
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, TensorSpec
 
@@ -24,16 +26,17 @@ _Replaced = dict[int, tuple[Event, ...]]
 
 def batched(trace: StepTrace, loop: RepeatedLoop) -> Edit:
     """Return the step whose loop is one pass over operators of as many times the size."""
-    parameters = parameters_of(trace)
-    replaced: _Replaced = {}
-    for run in loop.runs:
-        kept = frozenset(typical_iteration(trace, run))
-        for index in (index for iteration in run for index in iteration):
-            event = trace.events[index]
-            # The host's own work is not the loop's: it stays.
-            if isinstance(event, Op | Copy) or getattr(event, "kind", "script") != "script":
-                new = (_scaled(event, len(run), parameters),) if index in kept else ()
-                replaced[index] = new
+
+    def is_of_loop(event: Event) -> bool:
+        # The host's own work is not the loop's: it stays.
+        return isinstance(event, Op | Copy) or getattr(event, "kind", "script") != "script"
+
+    replaced = {
+        index: new
+        for run in loop.runs
+        for index, new in _at_once(trace, run).items()
+        if is_of_loop(trace.events[index])
+    }
     return Edit(replaced={**replaced, **_batched_backward(trace, loop, loop.backward)})
 
 
@@ -46,27 +49,35 @@ def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
     layer = _layer(trace, loop, flow)
     if layer is None:
         return None
-    parameters = parameters_of(trace)
     lines = {trace.events[index].stack for index in flow.recurrent}
     replaced: _Replaced = {}
     for run in loop.runs:
-        kept = frozenset(typical_iteration(trace, run))
-        first = next(index for index in run[0] if isinstance(trace.events[index], Op))
-        for index in (index for iteration in run for index in iteration):
+        for index, new in _at_once(trace, run).items():
             event = trace.events[index]
             if isinstance(event, Op):
-                is_kept = index in kept and event.stack not in lines
-                replaced[index] = (_scaled(event, len(run), parameters),) if is_kept else ()
+                replaced[index] = () if event.stack in lines else new
+        first = next(index for index in run[0] if isinstance(trace.events[index], Op))
         layer_op = layer.op(trace, first, len(run), is_backward=False)
         replaced[first] = (layer_op, *replaced[first])
     recurrent = [index for index in loop.backward if trace.events[index].stack in lines]
-    others = tuple(index for index in loop.backward if trace.events[index].stack not in lines)
+    others = [index for index in loop.backward if trace.events[index].stack not in lines]
     replaced |= dict.fromkeys(recurrent, ())
     if recurrent:
         replaced[recurrent[0]] = tuple(
             layer.op(trace, recurrent[0], len(run), is_backward=True) for run in loop.runs
         )
     return Edit(replaced={**replaced, **_batched_backward(trace, loop, others)})
+
+
+def _at_once(trace: StepTrace, run: tuple[tuple[int, ...], ...]) -> _Replaced:
+    """Return what takes the place of a run's events: those of one iteration, as much larger."""
+    parameters = parameters_of(trace)
+    kept = frozenset(typical_iteration(trace, run))
+    return {
+        index: (_scaled(trace.events[index], len(run), parameters),) if index in kept else ()
+        for iteration in run
+        for index in iteration
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +92,6 @@ class _Layer:
 
     def op(self, trace: StepTrace, index: int, num_steps: int, *, is_backward: bool) -> Op:
         """Return its forward or backward operator in the place of the event at ``index``."""
-        like = trace.events[index]
-        assert isinstance(like, Op)
         width, gates = self.state.shape[-1], self.num_gates * self.state.shape[-1]
         num_sequences = max(1, self.state.numel // width)
 
@@ -93,7 +102,7 @@ class _Layer:
         states = tensor(self.num_layers, num_sequences, width)
         weights = tensor(gates, self.input_width), tensor(gates, width)
         return replace(
-            like,
+            op_at(trace, index),
             name=f"aten._cudnn_rnn{'_backward' if is_backward else ''}.default",
             inputs=(sequence, states, *weights),
             outputs=(tensor(num_steps, num_sequences, width), states),
@@ -134,7 +143,7 @@ def _layer(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> _Layer | Non
     )
 
 
-def _batched_backward(trace: StepTrace, loop: RepeatedLoop, backward: tuple[int, ...]) -> _Replaced:
+def _batched_backward(trace: StepTrace, loop: RepeatedLoop, backward: Sequence[int]) -> _Replaced:
     """Return the backward operators of the loop, each kind once per run and as much larger."""
     parameters = parameters_of(trace)
     num_runs = len(loop.runs)
@@ -147,18 +156,15 @@ def _batched_backward(trace: StepTrace, loop: RepeatedLoop, backward: tuple[int,
             groups.setdefault((event.name, event.stack, shapes), []).append(index)
     replaced: _Replaced = {}
     for own in groups.values():
+        num_kept = max(1, round(len(own) * num_runs / total))
         # Gradients of what all iterations share are added up between them: one addition fewer.
         if len(own) == total - num_runs:
+            num_kept = 0
+        if num_kept < len(own):
+            factor = round(len(own) / max(1, num_kept))
             replaced |= dict.fromkeys(own, ())
-            continue
-        num_kept = max(1, round(len(own) * num_runs / total))
-        if num_kept >= len(own):
-            continue
-        factor = round(len(own) / num_kept)
-        for number, index in enumerate(own):
-            event = trace.events[index]
-            assert isinstance(event, Op)
-            replaced[index] = (_scaled(event, factor, parameters),) if number < num_kept else ()
+            for index in own[:num_kept]:
+                replaced[index] = (_scaled(trace.events[index], factor, parameters),)
     return replaced
 
 
@@ -176,17 +182,17 @@ def _scaled(event: Event, factor: int, parameters: frozenset[int]) -> Event:
         grown = (_grown(first, factor, dimension=1), _grown(second, factor))
         return replace(event, inputs=(*inputs[:-2], *grown))
     position = _PRODUCTS.get(name)
+
+    def larger(tensor: TensorSpec) -> TensorSpec:
+        return tensor if tensor.storage in parameters else _grown(tensor, factor)
+
     return replace(
         event,
         inputs=tuple(
-            tensor
-            if tensor.storage in parameters or position not in (None, number)
-            else _grown(tensor, factor)
+            larger(tensor) if position in (None, number) else tensor
             for number, tensor in enumerate(inputs)
         ),
-        outputs=tuple(
-            tensor if tensor.storage in parameters else _grown(tensor, factor) for tensor in outputs
-        ),
+        outputs=tuple(map(larger, outputs)),
     )
 
 
@@ -200,8 +206,6 @@ def _is_weight_gradient(op: Op, parameters: frozenset[int]) -> bool:
 
 
 def _grown(tensor: TensorSpec, factor: int, *, dimension: int = 0) -> TensorSpec:
-    if not tensor.shape:
-        return replace(tensor, shape=(factor,))
-    shape = list(tensor.shape)
+    shape = list(tensor.shape) or [1]
     shape[dimension] *= factor
     return replace(tensor, shape=tuple(shape))

@@ -34,15 +34,15 @@ Known limits:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from operator import itemgetter
 
 import msgspec
 
-from breakeven.doctor.memory import gradients_of, parameters_of
+from breakeven.doctor.memory import gradients_of, parameters_of, read_by
 from breakeven.doctor.operators import base_name, is_in_place
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import Edit
-from breakeven.trace import Event, Location, Op, Phase, StepTrace
+from breakeven.trace import Event, Location, Op, Phase
 
 CAUSE = "OPT_LOOP"
 
@@ -57,23 +57,22 @@ _BATCHED = ("aten._foreach_", "aten._fused_", "aten._amp_foreach_")
 _LIST_NAMES = {"linalg_vector_norm": "norm", "sum": "norm", "square": "pow"}
 
 
+# Operators of one name in a loop, by their positions.
+_Ops = dict[int, Op]
+
+
 def detect(case: Case) -> Found:
     parameters = parameters_of(case.trace)
     trained = parameters | gradients_of(case.trace)
-    places: dict[Location | None, tuple[object, ...]] = {}
-    loops: dict[tuple[object, ...], dict[str, list[int]]] = {}
+    loops: dict[object, dict[str, _Ops]] = {}
     for index, event in enumerate(case.trace.events):
         if isinstance(event, Op) and _may_be_looped(event, parameters):
-            if event.location not in places:
-                places[event.location] = _place(case, event.location)
-            loop = loops.setdefault((event.phase, *places[event.location]), {})
-            loop.setdefault(event.name, []).append(index)
-    found: list[Occurrence] = []
+            loop = loops.setdefault((event.phase, _place(case, event.location)), {})
+            loop.setdefault(event.name, {})[index] = event
     for by_name in loops.values():
-        repeated = {n: own for n, own in by_name.items() if _is_loop(case.trace, own)}
-        if _is_update(case.trace, repeated, trained) and not _is_all_there_is(case, repeated):
-            found.append(_occurrence(case, list(repeated.values()), parameters))
-    return tuple(found)
+        repeated = [own for own in by_name.values() if _is_loop(own)]
+        if _is_update(repeated, trained) and not _is_all_there_is(case, repeated):
+            yield _occurrence(case, repeated, parameters)
 
 
 def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
@@ -91,96 +90,83 @@ def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
     return name.endswith("_") or is_penalty
 
 
-def _place(case: Case, location: Location | None) -> tuple[object, ...]:
+def _place(case: Case, location: Location | None) -> object:
     """Return what the operators of one loop share: the loop in the source, or the line."""
     source = case.sources.find(location)
-    if location is None or source is None:
-        return (location.file, location.line) if location else ()
-    around = source.loops_around(location.line)
-    if not around:
-        return (location.file, location.line)
-    return (location.file, around[0].lineno, around[0].col_offset)
+    if location is None:
+        return None
+    around = source.loops_around(location.line) if source else ()
+    return around[0] if around else (location.file, location.line)
 
 
-def _is_update(trace: StepTrace, repeated: dict[str, list[int]], trained: frozenset[int]) -> bool:
-    """Return whether a loop writes tensors in place, or penalises them, that belong to training."""
-    ops = [op for own in repeated.values() for op in _ops(trace, own)]
-    touched = {tensor.storage for op in ops for tensor in op.inputs} & trained
-    if len(touched) < _MIN_TENSORS:
-        return False
-    if any(is_in_place(op) for op in ops):
-        return True
-    is_penalty = all(op.phase is Phase.FORWARD for op in ops)
-    return is_penalty and max(map(len, repeated.values()), default=0) >= _MIN_PENALISED
-
-
-def _is_all_there_is(case: Case, repeated: dict[str, list[int]]) -> bool:
-    """Return whether the loop is within an optimizer of torch's that knows no other way."""
-    ops = [op for own in repeated.values() for op in _ops(case.trace, own)]
-    source = case.sources.find(ops[0].location)
-    if ops[0].phase is not Phase.OPTIMIZER or source is None or ops[0].location is None:
-        return False
-    is_step = source.call_at(ops[0].location.line, "step") is not None
-    torchs = [own for own in case.facts.optimizers if own.is_from_torch]
-    return is_step and bool(torchs) and all(own.foreach is None for own in case.facts.optimizers)
-
-
-def _is_loop(trace: StepTrace, events: list[int]) -> bool:
+def _is_loop(ops: _Ops) -> bool:
     """Return whether each repetition works on a tensor of its own."""
-    storages = {tensor.storage for op in _ops(trace, events) for tensor in op.inputs[:1]}
+    storages = {tensor.storage for op in ops.values() for tensor in op.inputs[:1]}
     return len(storages - {-1}) >= _MIN_TENSORS
 
 
-def _occurrence(case: Case, repeated: list[list[int]], parameters: frozenset[int]) -> Occurrence:
-    trace = case.trace
+def _all_ops(repeated: list[_Ops]) -> list[Op]:
+    return [op for own in repeated for op in own.values()]
+
+
+def _is_update(repeated: list[_Ops], trained: frozenset[int]) -> bool:
+    """Return whether a loop writes tensors in place, or penalises them, that belong to training."""
+    ops = _all_ops(repeated)
+    if len(read_by(ops) & trained) < _MIN_TENSORS:
+        return False
+    is_penalty = all(op.phase is Phase.FORWARD for op in ops)
+    return any(map(is_in_place, ops)) or (is_penalty and max(map(len, repeated)) >= _MIN_PENALISED)
+
+
+def _is_all_there_is(case: Case, repeated: list[_Ops]) -> bool:
+    """Return whether the loop is within an optimizer of torch's that knows no other way."""
+    first = _all_ops(repeated)[0]
+    optimizers = case.facts.optimizers
+    return (
+        first.phase is Phase.OPTIMIZER
+        and case.sources.is_at(first.location, lambda s, line: s.call_at(line, "step") is not None)
+        and any(own.is_from_torch for own in optimizers)
+        and all(own.foreach is None for own in optimizers)
+    )
+
+
+def _occurrence(case: Case, repeated: list[_Ops], parameters: frozenset[int]) -> Occurrence:
     events = tuple(sorted(index for own in repeated for index in own))
     num_tensors = max(map(len, repeated))
     replaced: dict[int, tuple[Event, ...]] = dict.fromkeys(events, ())
-    for own in repeated:
-        replaced[own[0]] = (_foreach(trace, own),)
-    update, made = _update_line(trace, events, parameters), _constructor(case, events)
+    replaced |= {next(iter(own)): (_foreach(list(own.values())),) for own in repeated}
+    made = _constructor(case, repeated)
     return Occurrence(
         title=f"{len(events)} operators update some {num_tensors} tensors one by one",
         fix="leave foreach at its default or say fused=True; torch._foreach_* in code of your own",
         evidence=f"the same {len(repeated)} operators are issued for each of some {num_tensors} "
         "tensors" + (f", made so at line {made.line}" if made else ""),
-        location=made or update,
+        location=made or _update_line(repeated, parameters),
         events=events,
         edit=Edit(replaced=replaced),
     )
 
 
-def _update_line(
-    trace: StepTrace, events: tuple[int, ...], parameters: frozenset[int]
-) -> Location | None:
+def _update_line(repeated: list[_Ops], parameters: frozenset[int]) -> Location | None:
     """Return the line that writes to the parameters; that of most operators where none does."""
-    ops = _ops(trace, events)
+    by_position = sorted((pair for own in repeated for pair in own.items()), key=itemgetter(0))
+    ops = [op for _, op in by_position]
     writing = [op for op in ops if is_in_place(op) and op.inputs[0].storage in parameters]
     return Counter(op.location for op in writing or ops).most_common(1)[0][0]
 
 
-def _constructor(case: Case, events: tuple[int, ...]) -> Location | None:
+def _constructor(case: Case, repeated: list[_Ops]) -> Location | None:
     """Return where the optimizer is made, if it is a library's that was told to loop."""
-    lines = {case.trace.events[index].location for index in events}
-    location = next(iter(lines))
-    phase = case.trace.events[events[0]].phase
-    if phase is not Phase.OPTIMIZER or len(lines) > 1 or location is None:
+    ops = _all_ops(repeated)
+    lines = {op.location for op in ops}
+    if ops[0].phase is not Phase.OPTIMIZER or len(lines) > 1 or None in lines:
         return None
-    looping = [
-        own
-        for own in case.facts.optimizers
-        if own.location is not None and not own.fused and (own.foreach is False)
-    ]
-    return looping[0].location if looping else None
+    made = (own for own in case.facts.optimizers if own.foreach is False and not own.fused)
+    return next((own.location for own in made if own.location is not None), None)
 
 
-def _ops(trace: StepTrace, events: Iterable[int]) -> list[Op]:
-    return [event for event in map(trace.events.__getitem__, events) if isinstance(event, Op)]
-
-
-def _foreach(trace: StepTrace, events: list[int]) -> Op:
+def _foreach(ops: list[Op]) -> Op:
     """Return the one operator that does the work of all."""
-    ops = _ops(trace, events)
     base = base_name(ops[0])
     return msgspec.structs.replace(
         ops[0],
