@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from breakeven.doctor.events import line_of
+from breakeven.doctor.events import line_of, lines_where
+from breakeven.doctor.memory import written_by
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
 from breakeven.source import dotted_name
@@ -60,7 +61,8 @@ def _uploads(case: Case) -> dict[int, Upload]:
     if any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats):
         return {}
     made = made_on_host(case.trace)
-    crossed = _lines_with_gradients(case.trace)
+    # The gradients of what is copied there travel back to the host.
+    crossed = lines_where(case.trace, lambda e: e.phase is Phase.BACKWARD and _is_to_host(e))
     computed = _computed_by_layers(case.trace)
     return {
         index: Upload.OF_HOST_PART
@@ -101,12 +103,11 @@ def made_on_host(trace: StepTrace) -> dict[int, Made]:
     """Return what host memory of the step was made from, where not from what was there before."""
     made: dict[int, Made] = {}
     for op in trace.ops:
-        if not op.is_on_host or op.phase not in (Phase.FORWARD, Phase.BACKWARD):
-            continue
-        for tensor in op.outputs:
-            origin = _origin(trace, op, made, tensor.numel)
-            if origin is not None and tensor.storage != -1:
-                made[tensor.storage] = origin
+        if op.is_on_host and op.phase in (Phase.FORWARD, Phase.BACKWARD):
+            for tensor in op.outputs:
+                origin = _origin(trace, op, made, tensor.numel)
+                if origin is not None and tensor.storage != -1:
+                    made[tensor.storage] = origin
     return made
 
 
@@ -134,8 +135,8 @@ def _computed_by_layers(trace: StepTrace) -> frozenset[int]:
     found: set[int] = set()
     for op in trace.ops:
         if op.is_on_host and (is_layer(op) or any(tensor.storage in found for tensor in op.inputs)):
-            found.update(tensor.storage for tensor in op.outputs)
-    return frozenset(found - {-1})
+            found |= written_by([op])
+    return frozenset(found)
 
 
 def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
@@ -169,16 +170,6 @@ def _is_from_numpy(call: ast.Call) -> bool:
 def _is_numpy_noise(call: ast.Call) -> bool:
     """Return whether NumPy draws random numbers."""
     return dotted_name(call.func).startswith(_NUMPY_NOISE)
-
-
-def _lines_with_gradients(trace: StepTrace) -> frozenset[tuple[str, int]]:
-    """Return lines of copies to the device whose gradients travel back to the host."""
-    found = {
-        line_of(event)
-        for event in trace.events
-        if event.phase is Phase.BACKWARD and _is_to_host(event)
-    }
-    return frozenset(line for line in found if line is not None)
 
 
 def _is_to_host(event: Event) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from breakeven.trace import Copy, Event, Location, Op, StepTrace
 
 
@@ -23,6 +25,12 @@ def line_of(place: Event | Location | None) -> tuple[str, int] | None:
     """Return file and line of an event or a location, for comparing."""
     location = place if isinstance(place, Location | None) else place.location
     return (location.file, location.line) if location else None
+
+
+def lines_where(trace: StepTrace, test: Callable[[Event], bool]) -> frozenset[tuple[str, int]]:
+    """Return the lines, where known, of the events that pass a test."""
+    lines = (line_of(event) for event in trace.events if test(event))
+    return frozenset(line for line in lines if line is not None)
 
 
 def host_ns(event: Event) -> int:

@@ -8,18 +8,17 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from functools import lru_cache
 
-from breakeven.doctor.events import line_of, op_at
+from breakeven.doctor.events import line_of, lines_where, op_at
 from breakeven.doctor.memory import Origins
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
 from breakeven.doctor.sync_flow import feeds_simulator, is_beside_clock, is_saved
 from breakeven.doctor.sync_round_trip import NUMBER_BYTES, TENSOR_READS, is_whole_read, round_trips
-from breakeven.source import COMPREHENSIONS, Source
+from breakeven.source import COMPREHENSIONS, Source, nodes_in
 from breakeven.trace import Copy, Event, Op, Phase, Sync
 
 _EXPLICIT = frozenset({"synchronize", "empty_cache"})
 _SIZES = frozenset({"nonzero", "mask", "unique", "repeat_interleave", "bincount", "coalesce"})
-_METRICS = ("torchmetrics", "sklearn", "ignite.metrics", "evaluate")
 _LOGGERS = ("torch.utils.tensorboard", "tensorboardX", "tensorboard", "wandb", "mlflow")
 # Libraries that wait for reasons of their own: their user has no line to change.
 _LIBRARIES = (
@@ -29,7 +28,6 @@ _LIBRARIES = (
     "torch.serialization", "torch.utils.checkpoint", "torch.utils.data", "torch_geometric",
     "torchaudio", "torchdiffeq", "torchvision", "transformers", "trl",
 )  # fmt: skip
-_TRANSFORMER = ("torch.nn.modules.transformer", "torch.nn.modules.activation")
 _NORMS = frozenset({"linalg_vector_norm", "norm", "frobenius_norm", "pow", "square"})
 # Up to this many rows torch.linalg on a GPU has a worse problem than its check for errors.
 _SMALL_MATRIX = 64
@@ -67,6 +65,13 @@ class Wait(Enum):
 
 
 _LOOPED = (Wait.NORMS, Wait.LOG)
+# What libraries wait for that have a rule of their own.
+_BY_LIBRARY = (
+    (Wait.DISTRIBUTION, ("torch.distributions",)),
+    (Wait.CAUSAL_MASK, ("torch.nn.modules.transformer", "torch.nn.modules.activation")),
+    (Wait.NORMS, ("torch.nn.utils.clip_grad",)),
+    (Wait.TENSOR, ("torchmetrics", "sklearn", "ignite.metrics", "evaluate")),
+)
 
 
 def waits(case: Case) -> Mapping[int, Wait]:
@@ -77,7 +82,11 @@ def waits(case: Case) -> Mapping[int, Wait]:
 def _waits(case: Case) -> dict[int, Wait]:
     origins = Origins(case.trace)
     trips = round_trips(case, origins)
-    back = _lines_of_gradients(case)
+    # The gradients of what is read there come back: the backward pass copies them up.
+    back = lines_where(
+        case.trace,
+        lambda e: isinstance(e, Copy) and e.is_to_device and e.phase is Phase.BACKWARD,
+    )
     found: dict[int, Wait] = {}
     for index, event in enumerate(case.trace.events):
         if not isinstance(event, Sync):
@@ -90,7 +99,7 @@ def _waits(case: Case) -> dict[int, Wait]:
             found[index] = Wait.HOST_PART
         else:
             found[index] = _wait(case, index, event, origins)
-    return _only_in_loops(case, found)
+    return _each_with_one_cause(case, found)
 
 
 def waits_of(case: Case, *wanted: Wait) -> list[int]:
@@ -103,14 +112,9 @@ def _wait(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
         return Wait.NEEDED
     if sync.kind in _EXPLICIT:
         return Wait.NEEDED if case.sources.is_at(sync.location, is_beside_clock) else Wait.EXPLICIT
-    if _is_via(sync, "torch.distributions"):
-        return Wait.DISTRIBUTION
-    if _is_via(sync, *_TRANSFORMER):
-        return Wait.CAUSAL_MASK
-    if _is_via(sync, "torch.nn.utils.clip_grad"):
-        return Wait.NORMS
-    if _is_via(sync, *_METRICS):
-        return Wait.TENSOR
+    for wait, libraries in _BY_LIBRARY:
+        if _is_via(sync, *libraries):
+            return wait
     if _is_via(sync, *_LOGGERS):
         return Wait.LOG if sync.num_bytes > NUMBER_BYTES else Wait.VALUE
     if _is_via(sync, "lightning", "pytorch_lightning") and sync.kind in ("item", "float"):
@@ -134,7 +138,9 @@ def _read(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
         if case.sources.is_at(sync.location, _is_packing):
             return Wait.NEEDED
         if is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop):
-            return Wait.AVERAGE if _is_averaged(case, index) else Wait.LOG
+            # Whether the host adds what was just read to a tensor of its own.
+            next_events = case.trace.events[index + 1 : index + 1 + NEAR]
+            return Wait.AVERAGE if any(map(is_average, next_events)) else Wait.LOG
         return Wait.TENSOR
     if sync.kind in ("bool", "equal") or sync.num_bytes == 1:
         return Wait.TRUTH
@@ -145,8 +151,8 @@ def _read(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
     return Wait.LOG if is_of_parameter and chain else Wait.VALUE
 
 
-def _only_in_loops(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
-    """Return the waits, those that several reasons explain being told for one.
+def _each_with_one_cause(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
+    """Return the waits, each with one cause.
 
     One norm of one tensor is a number as the loss is; a loop reads one for each parameter. And a
     number that is read where a loop, a metric or a log waits anyway is part of that.
@@ -158,26 +164,14 @@ def _only_in_loops(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
         sync = case.trace.events[index]
         assert isinstance(sync, Sync)
         line = lines[index]
-        is_number = sync.num_bytes <= NUMBER_BYTES
-        is_lone = wait in (Wait.NORMS, Wait.LOG) and counts[wait, line] < _MIN_LOOP
-        if is_lone and not sync.via:
-            wait = Wait.VALUE if is_number else Wait.TENSOR
+        if wait in _LOOPED and counts[wait, line] < _MIN_LOOP and not sync.via:
+            wait = Wait.VALUE if sync.num_bytes <= NUMBER_BYTES else Wait.TENSOR
         if wait is Wait.VALUE:
             others = (own for own in _LOOPED if counts[own, line] >= _MIN_LOOP)
             whole = (own for own in (Wait.TENSOR, Wait.SAVED) if counts[own, line])
             wait = next(others, next(whole, wait))
         result[index] = wait
     return result
-
-
-def _lines_of_gradients(case: Case) -> frozenset[tuple[str, int]]:
-    """Return lines of reads whose gradients come back: the backward pass copies them up there."""
-    found = {
-        line_of(event)
-        for event in case.trace.events
-        if isinstance(event, Copy) and event.is_to_device and event.phase is Phase.BACKWARD
-    }
-    return frozenset(line for line in found if line is not None)
 
 
 @lru_cache(maxsize=1024)
@@ -187,11 +181,11 @@ def _is_in_parameter_loop(source: Source, line: int) -> bool:
     Gradients that are read after the update are of the step before, unknown to the optimizer's.
     """
     return any(
-        isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters")
+        node.attr in ("parameters", "named_parameters")
         for loop in source.loops_around(line)
         if not isinstance(loop, ast.While)
         for header in (loop.generators if isinstance(loop, COMPREHENSIONS) else [loop])
-        for node in ast.walk(header.iter)
+        for node in nodes_in(header.iter, ast.Attribute)
     )
 
 
@@ -209,11 +203,6 @@ def is_average(event: Event) -> bool:
         and bare_name(event) in _AVERAGING
         and any(tensor.numel > 1 for tensor in event.inputs)
     )
-
-
-def _is_averaged(case: Case, index: int) -> bool:
-    """Return whether the host adds what was just read to a tensor of its own."""
-    return any(is_average(event) for event in case.trace.events[index + 1 : index + 1 + NEAR])
 
 
 def _is_anomaly_check(case: Case, index: int, sync: Sync) -> bool:
@@ -236,17 +225,14 @@ def _is_one_hot(case: Case, index: int) -> bool:
 
 
 def _is_small_matrix(case: Case, index: int) -> bool:
-    before = case.trace.events[index - 1] if index else None
-    if not isinstance(before, Op):
+    before = case.trace.events[:index]
+    if not before or not isinstance(before[-1], Op):
         return False
     # The check is given one number for each matrix; their sizes are those of the operator before.
-    op = next((e for e in reversed(case.trace.events[:index]) if _has_matrix(e)), None)
-    return isinstance(op, Op) and op.inputs[0].shape[-1] <= _SMALL_MATRIX
-
-
-def _has_matrix(event: Event) -> bool:
-    return isinstance(event, Op) and bool(event.inputs) and len(event.inputs[0].shape) > 1
+    inputs = (event.inputs[:1] for event in reversed(before) if isinstance(event, Op))
+    shapes = (tensor.shape for tensors in inputs for tensor in tensors if len(tensor.shape) > 1)
+    return next((shape[-1] for shape in shapes), _SMALL_MATRIX + 1) <= _SMALL_MATRIX
 
 
 def _is_via(sync: Sync, *libraries: str) -> bool:
-    return any(sync.via == name or sync.via.startswith(name + ".") for name in libraries)
+    return f"{sync.via}.".startswith(tuple(f"{name}." for name in libraries))
