@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from breakeven.settings.step_facts import StepFacts
 from breakeven.trace import (
     Call,
     LoaderFacts,
@@ -18,7 +19,6 @@ from breakeven.trace import (
     StepTrace,
     TensorSpec,
 )
-from breakeven.tune.step_facts import StepFacts
 
 LOADER = LoaderFacts(
     location=None,

@@ -1,7 +1,7 @@
-"""Settings put into effect around a script that does not know of them, and undone."""
+"""What torch makes for a script, made otherwise for a while: loaders, calls of models, memory."""
 
 from breakeven.configure.by_identity import ByIdentity as ByIdentity
-from breakeven.configure.configuring import configured as configured
+from breakeven.configure.changed_loaders import change_loaders as change_loaders
 from breakeven.configure.kept_memory import keep_freed_memory as keep_freed_memory
 from breakeven.configure.module_tree import children_of as children_of
 from breakeven.configure.module_tree import groups_of as groups_of

@@ -4,49 +4,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-from abc import abstractmethod
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 from torch.utils.data import DataLoader
 
 from breakeven.configure.patching import Patches
 
 
-class ChangedLoaders(Patches):
-    """Inside, ``_change`` edits what DataLoaders are made with; counts those that it has edited."""
+def change_loaders(
+    patches: Patches, change: Callable[[dict[str, Any], DataLoader[Any]], None]
+) -> None:
+    """Let ``change`` edit what DataLoaders are made with, until the patches are undone.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._num_loaders = 0
+    Args:
+        patches: Puts it back.
+        change: Takes the arguments that the maker of a loader has given, by name, and the loader
+            that is about to be made.
+    """
+    original = DataLoader.__init__
+    signature = inspect.signature(original)
 
-    @property
-    def num_applied(self) -> int:
-        """Return how many DataLoaders are made otherwise."""
-        return self._num_loaders
+    @functools.wraps(original)
+    def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            given = signature.bind(loader, *args, **kwargs).arguments
+        except TypeError:  # torch says it better
+            return original(loader, *args, **kwargs)
+        given.pop(next(iter(signature.parameters)))  # the loader itself
+        change(given, loader)
+        return original(loader, **given)
 
-    def __enter__(self) -> Self:
-        super().__enter__()
-        original = DataLoader.__init__
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
-            try:
-                given = signature.bind(loader, *args, **kwargs).arguments
-            except TypeError:  # torch says it better
-                return original(loader, *args, **kwargs)
-            given.pop(next(iter(signature.parameters)))  # the loader itself
-            self._num_loaders += self._change(given, loader)
-            return original(loader, **given)
-
-        self.replace(DataLoader, "__init__", initialize)
-        return self
-
-    @abstractmethod
-    def _change(self, given: dict[str, Any], loader: DataLoader[Any]) -> bool:
-        """Edit what a DataLoader is made with, and return whether the setting took hold.
-
-        Args:
-            given: The arguments that its maker has given, by name.
-            loader: Is about to be made.
-        """
+    patches.replace(DataLoader, "__init__", initialize)

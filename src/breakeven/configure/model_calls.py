@@ -34,13 +34,15 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
 
     Args:
         compile_mode: Mode of ``torch.compile``; empty for none.
+        cpp_wrapper: Compiled code calls its kernels from C++, also what the script compiles.
         autocast: Name of the lower-precision format; empty for none.
         device: ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, *, compile_mode: str = "", autocast: str = "", device: str = "cpu") -> None:
+    def __init__(self, *, compile_mode: str, cpp_wrapper: bool, autocast: str, device: str) -> None:
         super().__init__()
         self._compile_mode = compile_mode
+        self._cpp_wrapper = cpp_wrapper
         self._dtype = _DTYPES[autocast] if autocast else None
         self._device = device
         self._compile = torch.compile
@@ -51,20 +53,16 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         # Numbers of the regions that were entered.
         self._entered: set[int] = set()
 
-    @property
-    def num_compiled(self) -> int:
-        """Return how many models were compiled; none where torch found nothing to compile."""
-        return self._num_compiled if _num_graphs() > self._num_graphs_before else 0
+    def num_applied(self, setting: str) -> int:
+        """Return how many models are called otherwise by a setting, by its name.
 
-    @property
-    def num_autocast(self) -> int:
-        """Return how many models have run within a region of ours."""
-        return len(self._entered)
-
-    @property
-    def compiles_itself(self) -> bool:
-        """Return whether the script has asked for ``torch.compile``."""
-        return self._compiles_itself
+        Of ``autocast``, those that have run within a region of ours; none is compiled where torch
+        found nothing to compile.
+        """
+        if setting == "autocast":
+            return len(self._entered)
+        num_compiled = self._num_compiled if _num_graphs() > self._num_graphs_before else 0
+        return num_compiled + (setting == "cpp_wrapper" and self._compiles_itself)
 
     def __enter__(self) -> changed_model_calls:
         super().__enter__()
@@ -73,6 +71,10 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         self._num_graphs_before = _num_graphs()
         self._watch_compile()
         self.enter_context(TrainedModels(self._change))
+        if self._cpp_wrapper:
+            import torch._inductor.config as inductor  # slow, and only of use for compiled code
+
+            self.enter_context(inductor.patch(cpp_wrapper=True))
         return self
 
     def _change(self, model: nn.Module) -> None:

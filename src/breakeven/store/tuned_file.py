@@ -15,6 +15,7 @@ import tomlkit
 from tomlkit.items import Item, Table
 
 from breakeven.errors import Caveat, StoredDataError
+from breakeven.settings import SETTINGS
 from breakeven.store.report_file import write_document
 from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, TuneReport
@@ -30,30 +31,6 @@ Undone by:  deleting this file, or starting the script with python as before. Th
             itself was not changed.
 Good for:   this script, machine and versions alone; any other is refused, with the reason.
 Made again: breakeven tune TARGET"""
-
-# What a person wants to know of each setting that the file holds.
-_MEANINGS = {
-    "num_threads": "torch's threads within an operator",
-    "num_interop_threads": "torch's threads between operators",
-    "flushes_denormals": "the processor takes subnormal numbers as zero",
-    "channels_last": "weights of 2-d convolutions in channels-last memory",
-    "keeps_freed_memory": "the process keeps memory that is freed",
-    "skips_profiler_ranges": "nothing is announced to a profiler while none runs",
-    "skips_distribution_checks": "distributions do not test their arguments",
-    "optimizer": "which of torch's implementations of the optimizer runs",
-    "autocast": "the model is called in an autocast region of this format",
-    "compile_mode": "the model is compiled by torch.compile, in this mode",
-    "cpp_wrapper": "compiled code calls its kernels from C++",
-    "gathers_batches": "a data set of tensors hands out whole batches",
-    "num_workers": "processes of each DataLoader",
-    "prefetch_factor": "batches that each of them loads ahead",
-    "pins_memory": "batches are pinned, and copies to CUDA do not block",
-    "keeps_data_on_device": "a data set of tensors is copied to CUDA once",
-    "allows_tf32": "float32 matrix products may use TF32",
-    "benchmarks_cudnn": "cuDNN keeps the fastest of its algorithms",
-    "loader_batch_size": "batch size of the DataLoaders that get another one",
-    "new_batch_size": "the one that they get: another training",
-}
 
 
 class TrialNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,7 +172,7 @@ def tuned_document(tuned: Tuned) -> bytes:
     document.add("machine", _table(fields["machine"]))
     configuration = tomlkit.table()
     for key, value in tuned.configuration.changes.items():
-        configuration.add(key, tomlkit.item(value).comment(_MEANINGS[key]))
+        configuration.add(key, tomlkit.item(value).comment(SETTINGS[key].meaning))
     if not tuned.configuration.changes:
         configuration.comment("nothing was shown to be faster: the script runs as it is")
     document.add("configuration", configuration)

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from breakeven.capture import RunFailure, RunRequest, TargetKind
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
+from breakeven.settings import StepFacts
+from breakeven.settings.compiled_model import compile_s, why_not_compiled
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
 from breakeven.tune.paired_runs import Rival
 from breakeven.tune.search_result import pays_off_after
-from breakeven.tune.step_candidates import Compile, longest_paid_s
-from breakeven.tune.step_facts import StepFacts
 from breakeven.tune.stopping_rule import WORTHWHILE, is_hopeless
 from breakeven.tune.trial_runs import ScriptRuns, failure_outcome
 from breakeven.units import NS_PER_S, format_count, format_duration, format_ratio
@@ -113,8 +113,8 @@ def plan_code_change(
     reason = _why_not(request, facts, num_steps, is_exact_only=is_exact_only)
     if reason is not None:
         return _no(Outcome.NOT_APPLICABLE, reason)
-    extra_s = Compile().expected_cost_s(facts)
-    all_steps_s = longest_paid_s(facts, num_steps)
+    extra_s = compile_s(facts)
+    all_steps_s = num_steps * facts.step_ns / NS_PER_S
     if extra_s > all_steps_s:
         return _no(
             Outcome.NOT_WORTH_IT,
@@ -142,11 +142,7 @@ def _why_not(
         return "may change bits of the numbers"
     if request.target.kind is not TargetKind.SCRIPT:
         return "only the loop of a script can be changed"
-    if not facts.is_on_cuda and not facts.has_compiler:
-        return "there is no C++ compiler (set CXX, or install g++)"
-    if facts.is_compiled:
-        return "the script calls torch.compile itself"
-    return None
+    return why_not_compiled(facts)
 
 
 def _propose(request: RunRequest) -> SourcePatch | NoPatch:

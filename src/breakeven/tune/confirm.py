@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from breakeven.capture import RunFailure
 from breakeven.errors import Caveat
 from breakeven.progress import Progress, SilentProgress
+from breakeven.settings import StepFacts
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
@@ -29,9 +29,6 @@ from breakeven.tune.trial_log import busy_caveat
 from breakeven.tune.trial_runs import TrialRuns, failure_outcome
 from breakeven.tune.trial_text import ratio_text, starts_too_late
 from breakeven.verdict import Numerics, Outcome, Trial
-
-if TYPE_CHECKING:
-    from breakeven.tune.step_facts import StepFacts
 
 # After so many pairs the interval is looked at. Two decide where runs are long and the gain is
 # large; where there is time, the figure is made more certain than that.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from breakeven.settings import Candidate
 from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
-from breakeven.tune.candidate import Candidate
 from breakeven.tune.trial_runs import TrialRuns
 
 # Where one thread is slower than several by more than this, a step on it is another one.

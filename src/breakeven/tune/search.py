@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress, SilentProgress
+from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
-from breakeven.tune.candidate import Candidate
 from breakeven.tune.one_thread import OneThread
 from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
 from breakeven.tune.search_result import Kept, SearchResult, least_strict, without
@@ -33,9 +32,6 @@ from breakeven.tune.trial_text import (
 )
 from breakeven.units import NS_PER_S
 from breakeven.verdict import Numerics, Outcome, Trial
-
-if TYPE_CHECKING:
-    from breakeven.tune.step_facts import StepFacts
 
 # Settings hardly ever save more of a step: what takes longer than this to start will not pay.
 _MOST_SAVED = 0.75

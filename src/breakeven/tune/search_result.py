@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from breakeven.errors import Caveat
+from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
-from breakeven.tune.candidate import Candidate
 from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import Numerics, Trial
-
-if TYPE_CHECKING:
-    from breakeven.tune.step_facts import StepFacts
 
 # From what must be bit for bit the same to what may be quite different.
 _STRICTNESS = (

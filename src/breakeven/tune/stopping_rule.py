@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from breakeven.settings import Candidate
 from breakeven.timing import BUSY_FRACTION, Speedup
-from breakeven.tune.candidate import Candidate
 from breakeven.tune.paired_runs import Rival
 
 # Less than this is not worth a setting that somebody must know of; the confirmation asks for it.

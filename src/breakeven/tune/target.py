@@ -26,10 +26,10 @@ from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.measure import has_bf16_hardware
 from breakeven.progress import Progress, SilentProgress
+from breakeven.settings import StepFacts, all_candidates
 from breakeven.store import this_machine
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
-from breakeven.tune.catalogue import all_candidates
 from breakeven.tune.code_change_trial import (
     CodeChangePlan,
     CodeChangeTrial,
@@ -39,7 +39,6 @@ from breakeven.tune.confirm import Confirmation, confirm
 from breakeven.tune.defaults import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune.gate import Gate
 from breakeven.tune.search import search
-from breakeven.tune.step_facts import StepFacts
 from breakeven.tune.trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
 from breakeven.verdict import Numerics, TuneReport, is_undecided

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
-from breakeven.tune.candidate import Candidate
 from breakeven.tune.paired_runs import Rival
 from breakeven.tune.stopping_rule import is_promising, searched_speedup
 from breakeven.tune.trial_text import (
@@ -16,9 +15,6 @@ from breakeven.tune.trial_text import (
     not_in_time,
     not_promising_in_time,
 )
-
-if TYPE_CHECKING:
-    from breakeven.tune.step_facts import StepFacts
 
 # Pairs that the confirmation takes at least, and at most; their time is kept back: of the most,
 # as far as they take no larger part of the budget.

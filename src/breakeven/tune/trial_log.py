@@ -8,8 +8,8 @@ from statistics import median
 from msgspec.structs import replace
 
 from breakeven.errors import Caveat
+from breakeven.settings import Candidate
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE
-from breakeven.tune.candidate import Candidate
 from breakeven.tune.paired_runs import Rival
 from breakeven.tune.search_result import pays_off_after
 from breakeven.tune.stopping_rule import searched_speedup

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from breakeven.capture import record_steps, time_step
 from breakeven.capture.record.tensor_numbers import ParameterNames
-from breakeven.configure import ByIdentity, configured
+from breakeven.configure import ByIdentity
 from breakeven.configure.module_tree import has_parameters, named_parameters_of, named_parts
+from breakeven.settings import configured
 from breakeven.trace import Configuration, Phase, StepTrace
 
 

@@ -15,7 +15,7 @@ from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.redirect import redirect_cuda_to_cpu
-from breakeven.configure import configured
+from breakeven.settings import configured
 from breakeven.trace import Configuration
 
 OWNERS: dict[str, Any] = {

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from breakeven.errors import BreakevenError, Caveat, StoredDataError
 from breakeven.processor import cpu_name, num_cores
 from breakeven.store import read_tuned, this_machine, tuned_of, write_tuned
-from breakeven.store.tuned_file import _MEANINGS
 from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, Trial
 from factories.tuned import report
@@ -111,7 +110,6 @@ def test_a_person_can_read_it(tuned_file: Path) -> None:
     assert "cpp_wrapper = true # " in text
     # Of the settings only what differs.
     assert "autocast" not in text
-    assert set(_MEANINGS) == set(Configuration.__struct_fields__)
 
 
 def test_nothing_found_is_said(tmp_path: Path) -> None:

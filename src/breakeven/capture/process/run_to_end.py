@@ -28,7 +28,7 @@ from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
 
 if TYPE_CHECKING:
-    from breakeven.configure import configured
+    from breakeven.settings import configured
 
 
 class _RunToEnd:
@@ -66,7 +66,8 @@ class _RunToEnd:
             from breakeven.capture.pretend.cuda_graphs import CudaGraphs
             from breakeven.capture.redirect import redirect_cuda_to_cpu
             from breakeven.capture.sessions.gpu_here import gpu_here
-            from breakeven.configure import Patches, configured
+            from breakeven.configure import Patches
+            from breakeven.settings import configured
 
         request = self._request
         # As it was measured; torch.compile does not bear the replaced functions, and is ignored.

@@ -25,7 +25,8 @@ from breakeven.capture.record.repeatable import (
 from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
 from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.capture.requests import RunRequest
-from breakeven.configure import Patches, configured, groups_of
+from breakeven.configure import Patches, groups_of
+from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
 

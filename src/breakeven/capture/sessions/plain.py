@@ -23,7 +23,6 @@ from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
 from breakeven.capture.sessions.thread_trials import ThreadTrials
 from breakeven.capture.sessions.turns import TurnClock, Turns
 from breakeven.capture.sessions.warning_watch import WarningWatch
-from breakeven.configure import configured
 from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,
@@ -38,6 +37,7 @@ from breakeven.measure import (
 )
 from breakeven.memory import peak_bytes
 from breakeven.processor import cpu_name, cpu_quota
+from breakeven.settings import configured
 from breakeven.timing import (
     BUSY_BESIDE,
     BUSY_FRACTION,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from breakeven.configure import configured
+from breakeven.settings import configured
 from breakeven.trace import Configuration
 
 

@@ -17,6 +17,11 @@ _CONVOLUTION_2D = 4
 # Source: torch/optim/adam.py, _single_tensor_adam; the others have fewer.
 _OPS_PER_PARAMETER = 12
 
+# Operators shorter than this are handed to other threads at a loss: waking a team of them takes
+# some 5 to 20 µs, and each must then have enough to do.
+# Source: OpenMP parallel regions as EPCC's microbenchmarks time them, 1 to 20 µs.
+SHORT_OP_NS = 100_000.0
+
 
 @dataclass(frozen=True)
 class StepFacts:

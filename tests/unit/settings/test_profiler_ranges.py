@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from breakeven.configure import configured
+from breakeven.settings import configured
 from breakeven.trace import Configuration
 
 

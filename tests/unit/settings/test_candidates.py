@@ -5,17 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from breakeven.settings import SETTINGS, Candidate, StepFacts, all_candidates
 from breakeven.trace import Configuration, Settings, Sync
-from breakeven.tune import catalogue
-from breakeven.tune.candidate import Candidate
-from breakeven.tune.catalogue import all_candidates
-from breakeven.tune.step_facts import StepFacts
 from breakeven.verdict import Numerics
 from factories import steps_facts as steps
 from factories.steps_facts import convnet, mlp
@@ -223,25 +219,37 @@ def test_candidate_says_why_it_does_not_apply(
 
 
 def test_every_reason_is_tested() -> None:
-    """Count the ways to return from ``why_not``: each but the last needs a row above."""
-    classes = {type(each) for each in all_candidates(mlp(), tries_batch_size=True)}
-    by_class: dict[type, set[str]] = {kind: set() for kind in classes}
-    for name, facts, current, _ in REASONS:
-        candidate = named(name)
-        by_class[type(candidate)].add(_returning_line(candidate.why_not, facts, current))
-    no_loader = named("larger-batch", mlp(loaders=()))
-    by_class[type(no_loader)].add(_returning_line(no_loader.why_not, mlp(loaders=()), NOTHING))
-    for kind, lines in by_class.items():
-        source = inspect.getsource(kind.why_not)  # pyright: ignore[reportAttributeAccessIssue]
-        assert len(lines) == source.count("return ") - source.count("return None"), kind.__name__
+    """Count the ways to give a reason: each that a setting's function has needs a row above."""
+    by_setting: dict[str, set[str]] = {}
+    rows = [(named(name), facts, current) for name, facts, current, _ in REASONS]
+    no_loader = mlp(loaders=())
+    for candidate, facts, current in (
+        *rows,
+        (named("larger-batch", no_loader), no_loader, NOTHING),
+    ):
+        found = by_setting.setdefault(candidate.setting.name, set())
+        if candidate.setting.only_on in ("", "cuda" if facts.is_on_cuda else "cpu"):
+            found.add(_returning_line(candidate, facts, current))
+        else:
+            found.add("the other device")
+    for setting in SETTINGS.values():
+        if setting.values:
+            own = inspect.getsource(setting.why_not)
+            num_reasons = _num_reasons(own) + bool(setting.only_on)
+            assert len(by_setting[setting.name]) == num_reasons, setting.name
 
 
-def _returning_line(why_not: Callable[..., str | None], *arguments: object) -> str:
-    """Return the number of the line by which a method returns."""
-    lines: list[int] = []
+def _num_reasons(source: str) -> int:
+    """Return the ways in which a function gives a reason; a lambda has one."""
+    return max(1, source.count("return ") - source.count("return None\n"))
+
+
+def _returning_line(candidate: Candidate, facts: StepFacts, current: Configuration) -> str:
+    """Return the number of the line by which a setting's own function gives its reason."""
+    why_not, lines = candidate.setting.why_not, list[int]()
 
     def trace(frame: Any, event: str, _: object) -> Any:
-        if frame.f_code is why_not.__func__.__code__:  # type: ignore[attr-defined]
+        if frame.f_code is why_not.__code__:
             if event == "return":
                 lines.append(frame.f_lineno)
             return trace
@@ -250,7 +258,7 @@ def _returning_line(why_not: Callable[..., str | None], *arguments: object) -> s
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        assert why_not(*arguments) is not None
+        assert candidate.why_not(facts, current) is not None
     finally:
         sys.settrace(before)
     return str(lines[-1])
@@ -339,8 +347,8 @@ def vars_of(facts: StepFacts) -> dict[str, Any]:
 def test_every_candidate_says_what_it_changes_and_how_that_is_undone() -> None:
     for each in all_candidates(mlp(), tries_batch_size=True):
         assert len(each.title.split()) >= 2, each.name
-        assert len(each.undo.split()) >= 2 or "(" in each.undo, each.name
-        assert not each.undo.endswith("."), each.name
+        assert len(each.setting.undo.split()) >= 2 or "(" in each.setting.undo, each.name
+        assert not each.setting.undo.endswith("."), each.name
 
 
 def gains(facts: StepFacts, *names: str) -> list[float]:
@@ -383,14 +391,13 @@ def test_trying_more_kernels_and_larger_steps_cost_longer_compiling() -> None:
     assert default.expected_cost_s(large) > default.expected_cost_s(small)
 
 
-def test_every_class_of_the_module_is_offered() -> None:
-    """A candidate that is imported and left out of the list would never be tried."""
-    classes = {
-        value
-        for value in vars(catalogue).values()
-        if inspect.isclass(value) and hasattr(value, "why_not") and value is not Candidate
-    }
-    assert classes == {type(each) for each in all_candidates(mlp(), tries_batch_size=True)}
+def test_every_field_has_a_setting_that_is_offered_in_its_order() -> None:
+    """A setting without a value to try would never be tried; one is set along with another."""
+    assert list(SETTINGS) == list(Configuration.__struct_fields__)
+    offered = [each.setting.name for each in all_candidates(mlp(), tries_batch_size=True)]
+    untried = [name for name in SETTINGS if name not in offered]
+    assert untried == ["loader_batch_size"]
+    assert offered == sorted(offered, key=list(SETTINGS).index)
 
 
 def test_threads_that_were_tried_promise_what_they_brought() -> None:

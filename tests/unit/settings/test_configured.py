@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from breakeven.configure import configured
-from breakeven.configure.processor_settings import is_flushing_denormals
+from breakeven.settings import configured
+from breakeven.settings.processor import is_flushing_denormals
 from breakeven.trace import Configuration
 
 OPTIMIZERS = [

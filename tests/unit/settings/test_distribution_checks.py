@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Distribution, Normal
 
 from breakeven.capture import record_steps
-from breakeven.configure import configured
+from breakeven.settings import configured
 from breakeven.trace import Configuration
 from factories.steps_facts import mlp
 

@@ -21,9 +21,9 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from breakeven.configure import configured
-from breakeven.configure.loader_settings import _MARK, _mark, _without_waiting
 from breakeven.configure.whole_batches import gather
+from breakeven.settings import configured
+from breakeven.settings.pinned_batches import _MARK, mark_pinned, without_waiting
 from breakeven.trace import Configuration
 
 GATHERED = Configuration(gathers_batches=True)
@@ -238,10 +238,10 @@ def test_errors_of_loaders_are_those_of_torch() -> None:
 
 def test_copy_of_a_pinned_batch_does_not_wait_unless_the_script_says_so() -> None:
     asked: list[dict[str, Any]] = []
-    copy = _without_waiting(lambda _tensor, *_, **options: asked.append(options))
+    copy = without_waiting(lambda _tensor, *_, **options: asked.append(options))
     batch = {"x": [torch.ones(2)], "n": 3}
     copy(batch["x"][0], "cuda")  # type: ignore[index]
-    _mark(batch)
+    mark_pinned(batch)
     pinned = batch["x"][0]  # type: ignore[index]
     assert hasattr(pinned, _MARK)
     copy(pinned, "cuda")

@@ -1,0 +1,59 @@
+"""Every setting that can be put around a script, declared once: a module with ``SETTINGS`` each.
+
+A module is registered by being in this folder; its fields stand in ``Configuration``, whose order
+is that in which settings are tried, put into effect and shown. Deciding whether a setting may help
+needs the facts of a step, and no torch; what puts it into effect imports torch when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+from breakeven.settings.setting import Candidate as Candidate
+from breakeven.settings.setting import Setting as Setting
+from breakeven.settings.step_facts import StepFacts as StepFacts
+from breakeven.trace import Configuration
+from breakeven.verdict import Numerics
+
+if TYPE_CHECKING:
+    from breakeven.settings.in_effect import configured as configured
+
+_OTHERS = ("in_effect", "setting", "step_facts")
+
+
+def _found() -> Iterator[Setting]:
+    for module in iter_modules(__path__):
+        if module.name not in _OTHERS:
+            yield from import_module(f"{__name__}.{module.name}").SETTINGS
+
+
+def _in_order(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    return {name: settings[name] for name in Configuration.__struct_fields__}
+
+
+SETTINGS: Mapping[str, Setting] = _in_order({setting.name: setting for setting in _found()})
+
+
+def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple[Candidate, ...]:
+    """Return what may be tried for a step; each knows by itself whether it applies.
+
+    Args:
+        facts: Of the step.
+        tries_batch_size: Larger batches too, which change the training.
+    """
+    return tuple(
+        candidate
+        for setting in SETTINGS.values()
+        if tries_batch_size or setting.numerics is not Numerics.TRAINING
+        for candidate in setting.candidates(facts)
+    )
+
+
+def __getattr__(name: str) -> Any:
+    # Putting settings into effect needs torch, which files and reports do without.
+    if name == "configured":
+        return import_module(f"{__name__}.in_effect").configured
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

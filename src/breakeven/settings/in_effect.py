@@ -1,0 +1,57 @@
+"""A whole configuration put into effect around code that does not know of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from breakeven.configure import Patches
+from breakeven.settings import SETTINGS
+from breakeven.settings.setting import Count
+from breakeven.trace import Configuration
+
+
+class configured(Patches):  # noqa: N801 - a context manager reads as a verb
+    """Inside, code runs under a configuration; leaving undoes it.
+
+    What the code sets by itself wins. Three things stay when the context is left: weights that
+    have got another memory layout keep it; the number of inter-op threads, which torch takes only
+    once in a process; and that the process keeps memory which is freed.
+
+    Args:
+        configuration: The settings.
+        device: Where the code computes. Settings for CUDA have no effect on ``cpu``.
+
+    Raises:
+        BreakevenError: Inter-op threads can no longer be set; raised where the code makes its
+            first optimizer.
+    """
+
+    def __init__(
+        self, configuration: Configuration, *, device: Literal["cpu", "cuda"] = "cpu"
+    ) -> None:
+        super().__init__()
+        self.wanted = configuration
+        self.device = device
+        self._counts: dict[str, Count] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        applied: dict[Any, Count] = {}
+        for name in self.wanted.changes:
+            setting = SETTINGS[name]
+            if setting.only_on == "cuda" and self.device == "cpu":
+                continue
+            if setting.apply not in applied:
+                applied[setting.apply] = setting.apply(self)
+            self._counts[name] = applied[setting.apply]
+        return self
+
+    def effects(self) -> dict[str, int]:
+        """Return how often each setting has taken hold so far, by its name.
+
+        It is the number of optimizers, models, loaders or weights that a setting changed, and 1
+        for one of torch as a whole; 0 says that there was nothing to change, or that the script
+        has set it by itself.
+        """
+        counts = self._counts
+        return {name: counts[name](name) if name in counts else 0 for name in self.wanted.changes}

@@ -1,0 +1,152 @@
+"""What is known of a setting: in words, when it may help, what it costs, how it takes effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import replace
+
+from breakeven.settings.step_facts import StepFacts
+from breakeven.trace import Configuration
+from breakeven.units import format_percent
+from breakeven.verdict import Numerics
+
+if TYPE_CHECKING:
+    from breakeven.settings.in_effect import configured
+
+NO_LOADER = "no DataLoader feeds the step"
+NO_PRODUCT = "the step has no matrix product and no convolution in float32"
+# Whatever saves less than that is not shown to be faster anyway.
+LEAST_GAIN = 0.01
+
+_ELSEWHERE = {"cpu": "the step runs on the CPU", "cuda": "the step runs on a GPU"}
+
+# Tells how often a setting, by its name, has taken hold so far.
+Count = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One field of a configuration.
+
+    Where a function is given in place of a value, it takes the facts of the step and the value that
+    is tried.
+
+    Args:
+        name: Of the field.
+        meaning: What a person wants to know of it, as it stands beside it in ``breakeven.toml``.
+        note: More of it for the documentation: where it applies, what it asks of a script.
+        numerics: What it may do to the numbers.
+        family: Name of the choice that it makes: of one family, one candidate is kept.
+        title: What a candidate changes, in a few words.
+        undo: How that is undone, in one sentence.
+        apply: Puts it into effect around a script. What the script sets by itself wins. Settings
+            that share it are put into effect by one call.
+        values: What to try, where that depends on the step by a function of its facts.
+        candidate: Stable name of a candidate, by its value.
+        also: Other fields that a candidate sets.
+        only_on: The one device where it means anything; empty for both.
+        why_not: Returns the precondition that does not hold; None where it may be tried. Takes the
+            facts, what is kept already, and the value.
+        gain: Which part of the step it is predicted to save, 0 to 1: it sets the order.
+        cost_s: By how many seconds it is predicted to make a run start later.
+    """
+
+    name: str
+    meaning: str
+    note: str = ""
+    numerics: Numerics
+    family: str
+    title: str | Callable[[StepFacts, Any], str]
+    undo: str
+    apply: Callable[[configured], Count]
+    values: Iterable[bool | int | str] | Callable[[StepFacts], Iterable[int]] = (True,)
+    candidate: Callable[[Any], str] | None = None
+    also: Callable[[StepFacts], Mapping[str, bool | int]] = lambda _: {}
+    only_on: Literal["", "cpu", "cuda"] = ""
+    why_not: Callable[[StepFacts, Configuration, Any], str | None] = lambda *_: None
+    gain: float | Callable[[StepFacts, Any], float] = 0.0
+    cost_s: float | Callable[[StepFacts, Any], float] = 0.0
+
+    def candidates(self, facts: StepFacts) -> list[Candidate]:
+        """Return what may be tried of it for a step."""
+        values = self.values(facts) if callable(self.values) else self.values
+        return [
+            Candidate(
+                setting=self,
+                value=value,
+                title=self.title if isinstance(self.title, str) else self.title(facts, value),
+                changes={**self.also(facts), self.name: value},
+            )
+            for value in values
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One value of a setting, which may make a step faster.
+
+    Args:
+        setting: What it is of.
+        value: What is tried.
+        title: What it changes, in a few words.
+        changes: The fields that it sets.
+    """
+
+    setting: Setting
+    value: bool | int | str
+    title: str
+    changes: Mapping[str, bool | int | str] = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        """Return its stable name, such as ``threads=1``."""
+        setting = self.setting
+        if setting.candidate is not None:
+            return setting.candidate(self.value)
+        return setting.family if self.value is True else f"{setting.family}={self.value}"
+
+    @property
+    def numerics(self) -> Numerics:
+        """Return what it may do to the numbers."""
+        return self.setting.numerics
+
+    @property
+    def family(self) -> str:
+        """Return the name of the choice that it makes: of one family, one candidate is kept."""
+        return self.setting.family
+
+    def why_not(self, facts: StepFacts, current: Configuration) -> str | None:
+        """Return the precondition that does not hold; None where it may be tried.
+
+        Args:
+            facts: Of the step as the script does it.
+            current: What is kept already.
+        """
+        here = "cuda" if facts.is_on_cuda else "cpu"
+        if self.setting.only_on not in ("", here):
+            return _ELSEWHERE[here]
+        return self.setting.why_not(facts, current, self.value)
+
+    def apply(self, current: Configuration) -> Configuration:
+        """Return the configuration with it on top of what is kept already."""
+        return replace(current, **self.changes)
+
+    def expected_gain(self, facts: StepFacts) -> float:
+        """Return which part of the step it is predicted to save, 0 to 1: it sets the order."""
+        gain = self.setting.gain
+        return gain(facts, self.value) if callable(gain) else gain
+
+    def expected_cost_s(self, facts: StepFacts) -> float:
+        """Return by how many seconds it is predicted to make a run start later."""
+        cost_s = self.setting.cost_s
+        return cost_s(facts, self.value) if callable(cost_s) else cost_s
+
+
+def saves_too_little(gain: float) -> str | None:
+    """Return that a gain is not worth a trial; None where it may be."""
+    if gain < LEAST_GAIN:
+        return f"it would save {format_percent(gain)} of the step"
+    return None
