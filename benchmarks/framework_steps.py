@@ -17,9 +17,9 @@ from pathlib import Path
 
 from breakeven.calibrate import find_host
 from breakeven.capture import Launcher, find_target
-from breakeven.check import DevicePath, Runs
 from breakeven.device import HERE, find_device
 from breakeven.progress import SilentProgress
+from breakeven.session import DevicePath, Runs
 from breakeven.simulate import build_program, predict_cpu_step, predict_steps
 from breakeven.units import NS_PER_US
 

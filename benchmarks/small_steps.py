@@ -25,9 +25,9 @@ import torch
 from small_networks import NETWORKS, Training
 
 from breakeven.capture import time_step, trace_step
-from breakeven.check import DevicePath
 from breakeven.device import find_device
 from breakeven.measure import measure_host
+from breakeven.session import DevicePath
 from breakeven.simulate import (
     CpuStep,
     build_program,

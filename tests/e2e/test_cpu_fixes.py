@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import Launcher, find_target
-from breakeven.check import Runs
 from breakeven.explain import explain_target
 from breakeven.progress import SilentProgress
+from breakeven.session import Runs
 from breakeven.simulate import Side
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing]

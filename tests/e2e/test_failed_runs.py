@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest, find_target
-from breakeven.check import Runs
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
+from breakeven.session import Runs
 
 TRAIN = """
 import sys, torch

@@ -23,9 +23,9 @@ from test_writes import can_overlay
 
 import breakeven
 from breakeven.capture import Launcher, find_target
-from breakeven.check import Runs
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
+from breakeven.session import Runs
 
 pytestmark = [
     pytest.mark.slow,

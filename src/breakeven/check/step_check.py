@@ -8,12 +8,11 @@ import torch
 
 from breakeven.calibrate import named_host
 from breakeven.capture import time_step, trace_step
-from breakeven.check.batch_sizes import AXIS
-from breakeven.check.comparison import compare, measured_result, select_devices
-from breakeven.check.runs import is_worth_repeating, quieter
-from breakeven.device import HERE
+from breakeven.check.target_check import check_report
+from breakeven.device import HERE, select_devices
 from breakeven.errors import UsageError
 from breakeven.measure import measure_host
+from breakeven.session import AXIS, LiveStep, is_worth_repeating, measured_result, quieter
 from breakeven.verdict import CheckReport, DeviceKind, NoCrossover
 
 _ONE_SIZE = NoCrossover(
@@ -56,12 +55,15 @@ def check_step(
     plain = time_step(step, budget_s=budget_s)
     if is_worth_repeating(plain):
         plain = quieter(plain, time_step(step, budget_s=budget_s))
-    traced = trace_step(step)
-    measured = (measured_result(plain, DeviceKind.CPU),)
-    comparison = compare(traced, plain, specs, host_spec, measured, here)
-    return comparison.report(
-        target=str(getattr(step, "__qualname__", type(step).__name__)),
-        crossover=_ONE_SIZE,
-        curves=(),
+    live = LiveStep(
+        traced=trace_step(step),
+        plain=plain,
+        as_set=plain,
+        devices=specs,
+        host=host_spec,
+        here=here,
+        measured=(measured_result(plain, DeviceKind.CPU),),
         torch_version=str(torch.__version__),
     )
+    name = str(getattr(step, "__qualname__", type(step).__name__))
+    return check_report(live, target=name, crossover=_ONE_SIZE)

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from breakeven.calibrate import check_host_name, find_hosts
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
-from breakeven.check.at_best import measure_at_best
-from breakeven.check.batch_sizes import BatchSizes, no_loader
-from breakeven.check.comparison import (
-    Comparison,
-    compare,
-    measured_result,
-    select_devices,
-)
-from breakeven.check.program import UNKNOWN_LENGTH, TrainingLength
-from breakeven.check.runs import Runs
-from breakeven.device import DeviceSpec
+from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.errors import Caveat
-from breakeven.progress import Progress, SilentProgress
+from breakeven.progress import Progress
+from breakeven.session import UNKNOWN_LENGTH, LiveStep, Session, TrainingLength, no_loader
 from breakeven.trace import ScaledTrace
-from breakeven.verdict import CheckReport, Crossover, Curve, DeviceKind, NoCrossover
+from breakeven.verdict import SCHEMA_VERSION, CheckReport, Crossover, Curve, NoCrossover
 
 
 def check_target(
@@ -56,43 +43,63 @@ def check_target(
     Raises:
         BreakevenError: The target gave no answer, or a device or host is unknown.
     """
-    progress = progress or SilentProgress()
-    specs = select_devices(devices)
-    check_host_name(host)
-    found = find_target(target, arguments, is_module=is_module)
-    with Launcher(keep) as launcher:
-        progress.begin("starting torch")
-        ready = launcher.ready()
-        host_spec, here = find_hosts(host, launcher)
-        runs = Runs(launcher, found, time_limit_s, progress)
-        traced = runs.trace()
-        traced, as_set, plain, on_cpu = measure_at_best(runs, traced)
-        measured = list(on_cpu)
-        on_gpu = runs.measure_on_gpu() if ready.gpu else None
-        if on_gpu is not None:
-            measured.append(measured_result(on_gpu, DeviceKind.GPU))
-        comparison = compare(traced, plain, specs, host_spec, measured, here, as_set)
-        crossover, curves, caveats, scaled = _search_crossover(runs, comparison, specs)
-        progress.end()
-    report = comparison.report(
-        target=found.label,
+    session = Session(
+        target, arguments=arguments, is_module=is_module, devices=devices, host=host,
+        time_limit_s=time_limit_s, keep=keep, progress=progress,
+    )  # fmt: skip
+    with session:
+        sizes = session.batch_sizes
+        crossover, curves = no_loader(), ()
+        if sizes is not None:
+            crossover, curves = sizes.search(session.step.compared)
+        session.progress.end()
+    report = check_report(
+        session.step,
+        target=session.target.label,
         crossover=crossover,
         curves=curves,
-        caveats=(*ready.caveats, *caveats),
-        torch_version=ready.torch_version,
-        scaled=scaled,
+        caveats=(*session.ready.caveats, *(sizes.caveats if sizes else ())),
+        scaled=sizes and sizes.scaled,
         length=length,
     )
-    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
+    return session.with_side_effects(report)
 
 
-def _search_crossover(
-    runs: Runs, comparison: Comparison, devices: Sequence[DeviceSpec]
-) -> tuple[Crossover | NoCrossover, tuple[Curve, ...], tuple[Caveat, ...], ScaledTrace | None]:
-    loader = comparison.traced.loader
-    if loader is None:
-        return no_loader(), (), (), None
-    sizes = BatchSizes(runs, comparison.traced, comparison.plain, comparison.path, loader)
-    cpu_name = comparison.results[0].device
-    answer = sizes.search(cpu_name, devices, comparison.best.device, comparison.host)
-    return *answer, tuple(sizes.caveats), sizes.scaled
+def check_report(
+    step: LiveStep,
+    *,
+    target: str,
+    crossover: Crossover | NoCrossover,
+    curves: tuple[Curve, ...] = (),
+    caveats: Sequence[Caveat] = (),
+    scaled: ScaledTrace | None = None,
+    length: TrainingLength = UNKNOWN_LENGTH,
+) -> CheckReport:
+    """Return the report of a step.
+
+    Args:
+        step: The step.
+        target: As the user wrote it.
+        crossover: From which batch size on a GPU wins.
+        curves: Along the batch size.
+        caveats: Of the machine, and of the search for the crossover.
+        scaled: The step at other batch sizes, where it was recorded at two.
+        length: Of the training.
+    """
+    compared = step.compared
+    examined = compared.examined_on(compared.best.device, scaled=scaled)
+    more = (*caveats, *length.caveats(step.as_set.loader), *examined.caveats)
+    return CheckReport(
+        schema_version=SCHEMA_VERSION,
+        target=target,
+        host=step.host_summary,
+        step=compared.summary_on(compared.best.device),
+        results=compared.results,
+        verdict=compared.verdict,
+        crossover=crossover,
+        findings=tuple(one.finding for one in examined.found),
+        caveats=step.caveats(more),
+        curves=curves,
+        recording=step.recorded(scaled=scaled),
+        program=step.program(length),
+    )

@@ -83,10 +83,11 @@ def run(args: argparse.Namespace) -> int:
     elif args.force:
         raise UsageError("--force is about -o FILE, which was not given")
 
-    from breakeven.check import TrainingLength, check_target
+    from breakeven.check import check_target
     from breakeven.cli.output import write_stdout
     from breakeven.cli.progress import show_progress
     from breakeven.report import to_json
+    from breakeven.session import TrainingLength
     from breakeven.verdict import without_source
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:

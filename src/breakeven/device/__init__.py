@@ -5,6 +5,7 @@ from breakeven.device.catalogue import find_device as find_device
 from breakeven.device.catalogue import generation_of as generation_of
 from breakeven.device.catalogue import generations_between as generations_between
 from breakeven.device.catalogue import load_catalogue as load_catalogue
+from breakeven.device.catalogue import select_devices as select_devices
 from breakeven.device.host import HERE as HERE
 from breakeven.device.host import HostSpec as HostSpec
 from breakeven.device.host_calibration import HostCalibration as HostCalibration

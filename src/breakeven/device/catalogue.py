@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import msgspec
@@ -128,6 +128,17 @@ def find_device(name: str) -> DeviceSpec:
 def default_devices() -> tuple[DeviceSpec, ...]:
     """Return the devices that a report compares when the user names none, smallest first."""
     return tuple(find_device(device_id) for device_id in _DEFAULT_IDS)
+
+
+def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
+    """Return the devices of these names, each once; `default_devices` for no names.
+
+    Raises:
+        UnknownDeviceError: A name matches no device, or several.
+    """
+    if not names:
+        return default_devices()
+    return tuple({spec.id: spec for spec in map(find_device, names)}.values())
 
 
 def _device_key(name: str) -> str:

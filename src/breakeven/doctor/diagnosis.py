@@ -12,8 +12,10 @@ from breakeven.doctor.rules import all_rules
 from breakeven.simulate import (
     CostModel,
     Finding,
+    Program,
     Severity,
     Side,
+    StepPrediction,
     Timeline,
     WhatIf,
     WhatIfResult,
@@ -52,6 +54,8 @@ def diagnose(
     sources: Sources | None = None,
     scaled: ScaledTrace | None = None,
     cpu: CpuFacts | None = None,
+    program: Program | None = None,
+    prediction: StepPrediction | None = None,
 ) -> tuple[Diagnosed, ...]:
     """Return what slows the step down on ``device``, by what its fix would gain.
 
@@ -66,9 +70,12 @@ def diagnose(
         sources: The user's files, for what only the source shows.
         scaled: The step at other batch sizes, where it was traced at two.
         cpu: What was measured of the step on the CPU.
+        program: The step with its kernels, where that is there already.
+        prediction: The step on the device, where that is there already.
     """
-    program = build_program(trace, costs=costs)
-    (prediction,) = predict_steps(trace, (device,), host, costs=costs)
+    program = program or build_program(trace, costs=costs)
+    if prediction is None:
+        (prediction,) = predict_steps(program, (device,), host)
     case = Case(
         trace=trace,
         program=program,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.diagnosis import Diagnosed, diagnose, is_worth_it
 from breakeven.errors import Caveat
-from breakeven.simulate import CostModel
+from breakeven.simulate import CostModel, Program, StepPrediction
 from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts, Estimate
 from breakeven.trace import Event, HostWork, Op, RunFacts, ScaledTrace, StepTrace
@@ -65,6 +65,8 @@ def examine(
     sources: Sources | None = None,
     scaled: ScaledTrace | None = None,
     cpu: CpuFacts | None = None,
+    program: Program | None = None,
+    prediction: StepPrediction | None = None,
 ) -> Examined:
     """Return what `diagnose` finds, and would also find had nothing disturbed the measurements.
 
@@ -81,6 +83,8 @@ def examine(
         sources: As there.
         scaled: As there.
         cpu: As there.
+        program: As there, of the step as it was measured.
+        prediction: As there, of the same.
     """
 
     def asked(measured: _Measured) -> tuple[Diagnosed, ...]:
@@ -92,6 +96,8 @@ def examine(
             sources=sources,
             scaled=measured.scaled,
             cpu=measured.cpu,
+            program=program if measured is as_measured else None,
+            prediction=prediction if measured is as_measured else None,
         )
 
     as_measured = _Measured(trace=trace, host=host, cpu=cpu, scaled=scaled)

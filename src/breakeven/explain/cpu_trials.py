@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from breakeven.capture import PlainRun
-from breakeven.check import LONGEST_STEP_NS, Runs
 from breakeven.device import HostSpec
 from breakeven.measure import has_bf16_hardware
+from breakeven.session import LONGEST_STEP_NS, Runs
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Estimate
 from breakeven.trace import Configuration, Op, StepTrace
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from breakeven.check import step_summary
 from breakeven.device import DeviceSpec
-from breakeven.doctor import Diagnosed, Sources, all_rules, diagnose, examine
+from breakeven.doctor import all_rules
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.explain.plan import cumulative_plan
 from breakeven.explain.timeline import critical_timeline, shortened
-from breakeven.simulate import WhatIf, build_program, predict_steps
+from breakeven.session import ComparedStep
+from breakeven.simulate import WhatIf
 from breakeven.trace import ScaledTrace, ScalingError
 from breakeven.verdict import (
     EXPLAIN_SCHEMA_VERSION,
-    DeviceResult,
     ExplainReport,
     HostSummary,
     ProgramFacts,
-    Recording,
-    decide,
-    device_result,
+    RecordedStep,
     program_of,
 )
 
@@ -30,83 +26,60 @@ from breakeven.verdict import (
 _MAX_SPANS = 4000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is to be explained.
+def explained(
+    step: ComparedStep,
+    device: DeviceSpec,
+    *,
+    target: str,
+    host: HostSummary,
+    recording: RecordedStep,
+    rules: frozenset[str] | None = None,
+    caveats: tuple[Caveat, ...] = (),
+    program: ProgramFacts | None = None,
+    num_steps: int | None = None,
+) -> ExplainReport:
+    """Return the explanation of a step.
 
     Args:
+        step: The step.
+        device: The one of its devices on which it is taken apart.
         target: As the user wrote it.
-        recording: The step.
-        host: The machine that feeds the devices.
-        measured: Results of the devices that were there, the CPU first.
-        devices: GPUs to predict.
-        explained: The one whose step is taken apart; None for the first.
+        host: What issues the work.
+        recording: The step as it is stored, with what was measured of it on the CPU.
         rules: Codes of the rules whose findings are wanted; None for all.
         caveats: What holds for all figures.
         program: What the script does besides its steps; None where that was not stored.
         num_steps: Steps of the training; None where it is not known how long it is.
     """
-
-    target: str
-    recording: Recording
-    host: HostSummary
-    measured: tuple[DeviceResult, ...]
-    devices: tuple[DeviceSpec, ...]
-    explained: DeviceSpec | None = None
-    rules: frozenset[str] | None = None
-    caveats: tuple[Caveat, ...] = ()
-    program: ProgramFacts | None = None
-    num_steps: int | None = None
-
-
-def explain(question: Question) -> ExplainReport:
-    """Return the explanation."""
-    recording, host = question.recording, question.recording.host
-    trace = recording.trace
-    device = question.explained or question.devices[0]
-    predictions = predict_steps(trace, question.devices, host)
-    explained = predictions[question.devices.index(device)]
-    results = (*question.measured, *map(device_result, predictions))
-    sources = Sources.of(recording.sources)
-    examined = examine(
-        trace, device, host, sources=sources, scaled=_scaled(recording), cpu=recording.cpu
-    )
-    diagnosed = examined.found
-    wanted = [one for one in diagnosed if _is_wanted(one, question.rules)]
-    program = build_program(trace)
-    what_if = WhatIf(program, device, host)
-    verdict = decide(results, predictions=predictions)
-    timeline, caveat = shortened(critical_timeline(program, what_if), _MAX_SPANS)
+    prediction = step.prediction_on(device)
+    examined = step.examined_on(device, scaled=_scaled(recording), cpu=recording.cpu)
+    wanted = [one for one in examined.found if rules is None or one.finding.code in rules]
+    what_if = WhatIf(step.program, device, step.host)
+    timeline, cut = shortened(critical_timeline(step.program, what_if), _MAX_SPANS)
     return ExplainReport(
         schema_version=EXPLAIN_SCHEMA_VERSION,
-        target=question.target,
-        host=question.host,
-        step=step_summary(trace, explained),
+        target=target,
+        host=host,
+        step=step.summary_on(device),
         device=device.name,
-        results=results,
-        verdict=verdict,
-        step_ns=explained.estimate.value_ns,
-        low_ns=explained.estimate.low_ns,
-        high_ns=explained.estimate.high_ns,
-        bound=explained.bound,
-        host_busy_ns=explained.host_ns,
-        device_busy_ns=explained.device_busy_ns,
+        results=step.results,
+        verdict=step.verdict,
+        step_ns=prediction.estimate.value_ns,
+        low_ns=prediction.estimate.low_ns,
+        high_ns=prediction.estimate.high_ns,
+        bound=prediction.bound,
+        host_busy_ns=prediction.host_ns,
+        device_busy_ns=prediction.device_busy_ns,
         attribution=what_if.attribution(),
         timeline=timeline,
         findings=tuple(one.finding for one in wanted),
         plan=cumulative_plan(
-            trace,
-            wanted,
-            measured=question.measured,
-            devices=question.devices,
-            host=host,
-            again=lambda changed: diagnose(changed, device, host, sources=sources),
+            step, wanted, again=lambda changed: step.diagnosed_again(changed, device)
         ),
-        num_suppressed=len(diagnosed) - len(wanted),
-        caveats=(*question.caveats, *examined.caveats, *((caveat,) if caveat else ())),
+        num_suppressed=len(examined.found) - len(wanted),
+        caveats=(*caveats, *examined.caveats, *((cut,) if cut else ())),
         recording=recording,
-        program=question.program
-        and program_of(verdict, results, question.program, question.num_steps),
+        program=program and program_of(step.verdict, step.results, program, num_steps),
     )
 
 
@@ -137,11 +110,7 @@ def chosen_rules(names: Sequence[str]) -> frozenset[str] | None:
     return frozenset(codes)
 
 
-def _is_wanted(one: Diagnosed, codes: frozenset[str] | None) -> bool:
-    return codes is None or one.finding.code in codes
-
-
-def _scaled(recording: Recording) -> ScaledTrace | None:
+def _scaled(recording: RecordedStep) -> ScaledTrace | None:
     if recording.other_size is None:
         return None
     try:

@@ -6,24 +6,21 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor import Diagnosed
-from breakeven.simulate import Edit, Severity, Side, predict_steps
+from breakeven.session import ComparedStep
+from breakeven.simulate import Edit, Severity, Side
 from breakeven.timing import Source
 from breakeven.trace import HostWork, StepTrace
-from breakeven.verdict import DeviceKind, DeviceResult, PlanStep, decide, device_result
+from breakeven.verdict import DeviceKind, DeviceResult, PlanStep
 
 # Fixes that a person would still do one after the other.
 _MAX_FIXES = 8
 
 
 def cumulative_plan(
-    trace: StepTrace,
+    step: ComparedStep,
     diagnosed: Sequence[Diagnosed],
     *,
-    measured: Sequence[DeviceResult],
-    devices: Sequence[DeviceSpec],
-    host: HostSpec,
     again: Callable[[StepTrace], Sequence[Diagnosed]],
 ) -> tuple[PlanStep, ...]:
     """Return the step as it is, and after one more fix each.
@@ -34,26 +31,23 @@ def cumulative_plan(
     what else a fix changes on the CPU is not known.
 
     Args:
-        trace: The step.
+        step: The step.
         diagnosed: Findings in the order in which they are fixed; those without a simulated gain
             are left out.
-        measured: Results of the devices that were there, the CPU first.
-        devices: GPUs to predict.
-        host: What issues the work.
         again: Returns the findings of a changed step.
     """
     fixes = [one for one in diagnosed if _is_part(one)][:_MAX_FIXES]
-    mended = _Mended(trace)
-    steps = [_step(None, trace, measured, devices, host, is_captured=False)]
+    fixed = _FixedStep(step.trace)
+    steps = [_plan_step(None, step)]
     for one in fixes:
-        if not mended.mend(one, again):
-            continue
-        left = _measured_after(measured, mended.removed_ns)
-        steps.append(_step(one, mended.trace, left, devices, host, is_captured=mended.is_captured))
+        if fixed.apply(one, again):
+            left = _measured_after(step.measured, fixed.removed_ns)
+            changed = step.changed(fixed.trace, left, is_captured=fixed.is_captured)
+            steps.append(_plan_step(one, changed))
     return tuple(steps)
 
 
-class _Mended:
+class _FixedStep:
     """A step to which one fix after another is applied."""
 
     def __init__(self, trace: StepTrace) -> None:
@@ -80,7 +74,7 @@ class _Mended:
             and not self._edit.event(index, event)
         )
 
-    def mend(self, one: Diagnosed, again: Callable[[StepTrace], Sequence[Diagnosed]]) -> bool:
+    def apply(self, one: Diagnosed, again: Callable[[StepTrace], Sequence[Diagnosed]]) -> bool:
         """Apply a fix; return whether there was anything left of its finding."""
         found = one if self._found is None else self._found.get(_place(one))
         if found is None:
@@ -114,17 +108,7 @@ def _is_part(one: Diagnosed) -> bool:
     return finding.side is Side.GPU and is_worth_it and finding.fixed_ns is not None
 
 
-def _step(
-    one: Diagnosed | None,
-    trace: StepTrace,
-    measured: Sequence[DeviceResult],
-    devices: Sequence[DeviceSpec],
-    host: HostSpec,
-    *,
-    is_captured: bool,
-) -> PlanStep:
-    predictions = predict_steps(trace, devices, host, is_captured=is_captured)
-    results = (*measured, *map(device_result, predictions))
+def _plan_step(one: Diagnosed | None, step: ComparedStep) -> PlanStep:
     finding = one.finding if one else None
     return PlanStep(
         code=finding.code if finding else "",
@@ -132,8 +116,8 @@ def _step(
         file=finding.file if finding else None,
         line=finding.line if finding else None,
         side=Side.GPU,
-        results=results,
-        verdict=decide(results, predictions=predictions),
+        results=step.results,
+        verdict=step.verdict,
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from breakeven.check import select_devices
-from breakeven.device import DeviceSpec, find_device
+from breakeven.device import DeviceSpec, find_device, select_devices
 from breakeven.errors import Caveat, StoredDataError
-from breakeven.explain.explanation import Question, chosen_rules, explain
+from breakeven.explain.explanation import chosen_rules, explained
 from breakeven.report import read_document, report_command
-from breakeven.simulate import build_program
+from breakeven.session import ComparedStep
+from breakeven.simulate import Program, build_program
 from breakeven.timing import Source
 from breakeven.verdict import (
     RECORDING_VERSION,
@@ -18,7 +18,7 @@ from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
     ExplainReport,
-    Recording,
+    RecordedStep,
     facts_of,
 )
 
@@ -65,40 +65,43 @@ def explain_run(
         )
     recording = _ensure_recording(path, report.recording)
     measured = tuple(result for result in report.results if result.source is Source.MEASURED)
-    explained, specs = _devices(report, devices)
-    _ensure_priced(path, report.target, recording)
-    return explain(
-        Question(
-            target=report.target,
-            recording=recording,
-            host=report.host,
-            measured=measured,
-            devices=specs,
-            explained=explained,
-            rules=wanted,
-            caveats=(
-                *(c for c in report.caveats if c.code not in _OWN_CAVEATS),
-                *_missing(recording),
-            ),
-            program=facts_of(report.program) if report.program else None,
-            num_steps=report.program.num_steps if report.program else None,
-        )
+    device, specs = _devices(report, devices)
+    step = ComparedStep(
+        program=_priced(path, report.target, recording),
+        devices=specs,
+        host=recording.host,
+        measured=measured,
+        sources=recording.sources,
+    )
+    return explained(
+        step,
+        device or specs[0],
+        target=report.target,
+        host=report.host,
+        recording=recording,
+        rules=wanted,
+        caveats=(
+            *(c for c in report.caveats if c.code not in _OWN_CAVEATS),
+            *_missing(recording),
+        ),
+        program=facts_of(report.program) if report.program else None,
+        num_steps=report.program.num_steps if report.program else None,
     )
 
 
-def _missing(recording: Recording) -> tuple[Caveat, ...]:
+def _missing(recording: RecordedStep) -> tuple[Caveat, ...]:
     no_trials = () if recording.cpu is not None else (_NO_CPU_TRIALS,)
     return no_trials if recording.sources else (*no_trials, _NO_SOURCE)
 
 
-def _ensure_priced(path: str | os.PathLike[str], target: str, recording: Recording) -> None:
-    """Check that every operator can be lowered.
+def _priced(path: str | os.PathLike[str], target: str, recording: RecordedStep) -> Program:
+    """Return the step with its kernels, where every operator can be lowered.
 
     The digest holds, so nobody edited it: another breakeven recorded what this one cannot price,
     or somebody made the file up.
     """
     try:
-        build_program(recording.trace)
+        return build_program(recording.trace)
     except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
         raise StoredDataError(
             f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
@@ -106,7 +109,7 @@ def _ensure_priced(path: str | os.PathLike[str], target: str, recording: Recordi
         ) from error
 
 
-def _ensure_recording(path: str | os.PathLike[str], recording: Recording | None) -> Recording:
+def _ensure_recording(path: str | os.PathLike[str], recording: RecordedStep | None) -> RecordedStep:
     if recording is None:
         raise StoredDataError(
             f"{path} holds no recorded step: it was printed with --json, or written by an "

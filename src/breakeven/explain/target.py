@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
-from msgspec.structs import replace
-
-from breakeven.calibrate import check_host_name, find_hosts
-from breakeven.capture import (
-    KEEP_NOTHING,
-    Keep,
-    Launcher,
-    PlainRun,
-    TracedRun,
-    find_target,
-)
-from breakeven.check import (
-    BatchSizes,
-    DevicePath,
-    Runs,
-    compare,
-    measure_at_best,
-    measured_result,
-    program_facts,
-    select_devices,
-)
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher
 from breakeven.errors import Caveat
 from breakeven.explain.cpu_trials import try_cpu_settings
-from breakeven.explain.explanation import Question, chosen_rules, explain
-from breakeven.progress import Progress, SilentProgress
+from breakeven.explain.explanation import chosen_rules, explained
+from breakeven.progress import Progress
+from breakeven.session import Session, program_facts
 from breakeven.trace import ScaledTrace
-from breakeven.verdict import DeviceKind, ExplainReport, NoCrossover
+from breakeven.verdict import ExplainReport, NoCrossover
 
 
 def explain_target(
@@ -74,55 +54,37 @@ def explain_target(
     Raises:
         BreakevenError: The target gave no answer, or a device, host or rule is unknown.
     """
-    progress = progress or SilentProgress()
-    specs = select_devices(devices)
-    check_host_name(host)
     wanted = chosen_rules(rules)
-    found = find_target(target, arguments, is_module=is_module)
-    with ExitStack() as stack:
-        if launcher is None:
-            launcher = stack.enter_context(Launcher(keep))
-        progress.begin("starting torch")
-        ready = launcher.ready()
-        host_spec, here = find_hosts(host, launcher)
-        runs = Runs(launcher, found, time_limit_s, progress, budget_s=budget_s)
-        traced = runs.trace()
-        traced, plain, best, on_cpu = measure_at_best(runs, traced)
-        measured = list(on_cpu)
-        on_gpu = runs.measure_on_gpu() if ready.gpu else None
-        if on_gpu is not None:
-            measured.append(measured_result(on_gpu, DeviceKind.GPU))
-        scaled, unscaled = _record_other_size(runs, traced, best)
-        cpu = try_cpu_settings(runs, plain, traced.trace, host_spec) if tries_cpu else None
-        progress.begin("simulating the step with and without each fix")
-        comparison = compare(traced, best, specs, host_spec, measured, here)
-        report = explain(
-            Question(
-                target=found.label,
-                recording=comparison.recording(scaled=scaled, cpu=cpu),
-                host=comparison.host_summary(ready.torch_version),
-                measured=tuple(measured),
-                devices=specs,
-                # Of several by default, the one that the verdict is about.
-                explained=None if devices else comparison.best.device,
-                rules=wanted,
-                caveats=comparison.caveats((*ready.caveats, *unscaled)),
-                program=program_facts(plain, best),
-            )
+    session = Session(
+        target, arguments=arguments, is_module=is_module, devices=devices, host=host,
+        time_limit_s=time_limit_s, budget_s=budget_s, keep=keep, progress=progress,
+        launcher=launcher,
+    )  # fmt: skip
+    with session:
+        scaled, unscaled = _other_sizes(session)
+        step, cpu = session.step, None
+        if tries_cpu:
+            cpu = try_cpu_settings(session.runs, step.as_set, step.traced.trace, session.host)
+        session.progress.begin("simulating the step with and without each fix")
+        report = explained(
+            step.compared,
+            # Of several by default, the one that the verdict is about.
+            session.devices[0] if devices else step.compared.best.device,
+            target=session.target.label,
+            host=step.host_summary,
+            recording=step.recorded(scaled=scaled, cpu=cpu),
+            rules=wanted,
+            caveats=step.caveats((*session.ready.caveats, *unscaled)),
+            program=program_facts(step.as_set, step.plain),
         )
-        progress.end()
-    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
+        session.progress.end()
+    return session.with_side_effects(report)
 
 
-def _record_other_size(
-    runs: Runs, traced: TracedRun, plain: PlainRun
-) -> tuple[ScaledTrace | None, tuple[Caveat, ...]]:
+def _other_sizes(session: Session) -> tuple[ScaledTrace | None, tuple[Caveat, ...]]:
     """Return the step at other batch sizes, where a DataLoader sets its size, or why not."""
-    if traced.loader is None:
-        return None, ()
-    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), traced.loader)
-    scaled = sizes.record_other_size()
-    if isinstance(scaled, NoCrossover):
-        message = f"The step could not be simulated at other batch sizes. {scaled.none_because}"
-        return None, (Caveat(code="one-batch-size", message=message),)
-    return scaled, ()
+    scaled = session.batch_sizes and session.batch_sizes.record_other_size()
+    if not isinstance(scaled, NoCrossover):
+        return scaled, ()
+    message = f"The step could not be simulated at other batch sizes. {scaled.none_because}"
+    return None, (Caveat(code="one-batch-size", message=message),)

@@ -10,7 +10,7 @@ from breakeven.report.explain_text import CauseGroup, cause_words, frames_text, 
 from breakeven.report.text import printable
 from breakeven.simulate import Attribution, TimePart
 from breakeven.trace import Phase, SourceText
-from breakeven.verdict import Recording
+from breakeven.verdict import RecordedStep
 
 # A module path of 10,000 dots must not become a tree of 10,000 levels.
 _MAX_DEPTH = 12
@@ -122,7 +122,7 @@ def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
     )
 
 
-def line_shares(attribution: Attribution, recording: Recording | None) -> tuple[LineShare, ...]:
+def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tuple[LineShare, ...]:
     """Return the step by line of the user, the longest first.
 
     Args:

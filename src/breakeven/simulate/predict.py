@@ -11,7 +11,7 @@ from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
 from breakeven.simulate.cost_table import Array, per_batch_ns
-from breakeven.simulate.program import CostModel, build_program
+from breakeven.simulate.program import CostModel, Program, build_program
 from breakeven.simulate.scenario import FAST, SLOW, TYPICAL, WITHOUT_EACH, Bound
 from breakeven.simulate.timelines import simulate
 from breakeven.timing import Estimate, Source
@@ -61,7 +61,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_steps(
-    traces: StepTrace | Sequence[StepTrace],
+    traces: StepTrace | Program | Sequence[StepTrace],
     devices: Sequence[DeviceSpec],
     host: HostSpec,
     *,
@@ -71,7 +71,7 @@ def predict_steps(
     """Return the step of each trace on each device.
 
     Args:
-        traces: One step, or the same step at several batch sizes.
+        traces: One step, lowered or not, or the same step at several batch sizes.
         devices: Devices.
         host: What issues the work.
         costs: The cost model; that which ships by default.
@@ -80,11 +80,13 @@ def predict_steps(
     Returns:
         Predictions, the devices of the first trace first.
     """
-    if isinstance(traces, StepTrace):
-        traces = (traces,)
-    if not traces or not devices:
+    if isinstance(traces, Program):
+        programs = [traces]
+    else:
+        steps = (traces,) if isinstance(traces, StepTrace) else traces
+        programs = [build_program(trace, costs=costs) for trace in steps]
+    if not programs or not devices:
         return ()
-    programs = [build_program(trace, costs=costs) for trace in traces]
     scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
     timelines = simulate(programs, devices, host, scenarios=scenarios)
     without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}

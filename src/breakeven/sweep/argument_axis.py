@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from breakeven.check import why_not_measured
 from breakeven.errors import BreakevenError
+from breakeven.session import why_not_measured
 from breakeven.simulate import build_program
 from breakeven.sweep.scaling import is_same_step, scale_knob
 from breakeven.trace import StepTrace

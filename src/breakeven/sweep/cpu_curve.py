@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from breakeven.check import LONGEST_STEP_NS, why_not_measured
+from breakeven.session import LONGEST_STEP_NS, why_not_measured
 from breakeven.timing import Estimate
 from breakeven.verdict import SizeCurve
 

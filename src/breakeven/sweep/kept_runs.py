@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, RunFailure, RunRequest
-from breakeven.check import REFUSALS, is_all_disturbed, is_worth_repeating, quieter
+from breakeven.session import REFUSALS, is_all_disturbed, is_worth_repeating, quieter
 from breakeven.store import MachineKey, RunKey, code_digest, forget_runs, read_run, write_run
 from breakeven.sweep.engine import Engine, EngineRun
 from breakeven.sweep.settings import MACHINE_SETTINGS, TORCH_SETTINGS

@@ -9,8 +9,8 @@ from time import monotonic
 from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest
-from breakeven.check import at_its_best
 from breakeven.errors import Caveat
+from breakeven.session import at_its_best
 from breakeven.sweep.axes import is_whole
 from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.sweep.engine import EngineRun

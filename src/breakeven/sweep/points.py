@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from breakeven.capture import PlainRun
-from breakeven.check import measured_result
+from breakeven.session import measured_result
 from breakeven.simulate import StepPrediction
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepTrace

@@ -16,9 +16,9 @@ from breakeven.capture import (
     Target,
     TracedRun,
 )
-from breakeven.check import find_cause, script_error
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import Progress
+from breakeven.session import find_cause, script_error
 from breakeven.sweep.axes import fill_arguments
 from breakeven.sweep.grid import axis_of, describe
 from breakeven.trace import Configuration

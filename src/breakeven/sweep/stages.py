@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from breakeven.capture import PlainRun, RunFailure, TracedRun
-from breakeven.check import DevicePath, at_its_best
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError, Caveat
+from breakeven.session import DevicePath, at_its_best
 from breakeven.simulate import Strategy
 from breakeven.sweep.grid import Settings, Values, axis_of, grid_of, traced_axes, values_at
 from breakeven.sweep.kept_runs import KeptRuns

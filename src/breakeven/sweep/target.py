@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from breakeven.calibrate import check_host_name, find_hosts
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
-from breakeven.check import select_devices
+from breakeven.device import select_devices
 from breakeven.simulate import Strategy
 from breakeven.sweep.axes import assign_roles
 from breakeven.sweep.engine import Engine, LocalEngine

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from breakeven.capture import LoaderUse, TracedRun
-from breakeven.check import LONGEST_STEP_NS
 from breakeven.errors import BreakevenError, Caveat, ScriptError
+from breakeven.session import LONGEST_STEP_NS
 from breakeven.sweep.argument_axis import ArgumentAxis, Step, work_ns
 from breakeven.sweep.grid import Settings, Values, grid_of, traced_axes, values_at
 from breakeven.sweep.script_runs import ScriptRuns

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 import breakeven.workloads
 from breakeven.calibrate import check_host_name, find_host, named_host
 from breakeven.capture import Launcher, PlainRun, find_target
-from breakeven.check import DevicePath, Runs
 from breakeven.device import HERE, HostSpec, find_device
 from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.progress import Progress, SilentProgress
+from breakeven.session import DevicePath, Runs
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.trace import StepTrace

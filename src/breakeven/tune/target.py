@@ -21,11 +21,11 @@ from breakeven.capture import (
     TracedRun,
     find_target,
 )
-from breakeven.check import Runs, why_not_measured
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.measure import has_bf16_hardware
 from breakeven.progress import Progress, SilentProgress
+from breakeven.session import Runs, why_not_measured
 from breakeven.settings import StepFacts, all_candidates
 from breakeven.store import this_machine
 from breakeven.trace import Configuration

@@ -43,7 +43,7 @@ from breakeven.verdict.recorded_numbers import RecordedNumbers as RecordedNumber
 from breakeven.verdict.recorded_numbers import StepNumbers as StepNumbers
 from breakeven.verdict.recorded_numbers import TensorNumbers as TensorNumbers
 from breakeven.verdict.recording import RECORDING_VERSION as RECORDING_VERSION
-from breakeven.verdict.recording import Recording as Recording
+from breakeven.verdict.recording import RecordedStep as RecordedStep
 from breakeven.verdict.recording import record as record
 from breakeven.verdict.report import SCHEMA_VERSION as SCHEMA_VERSION
 from breakeven.verdict.report import CheckReport as CheckReport

@@ -7,7 +7,7 @@ import msgspec
 from breakeven.errors import Caveat
 from breakeven.simulate import Attribution, Bound, Finding, Side
 from breakeven.trace import FileWrites
-from breakeven.verdict.recording import Recording
+from breakeven.verdict.recording import RecordedStep
 from breakeven.verdict.report import (
     DeviceResult,
     HostSummary,
@@ -124,7 +124,7 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     plan: tuple[PlanStep, ...] = ()
     num_suppressed: int = 0
     caveats: tuple[Caveat, ...] = ()
-    recording: Recording | None = None
+    recording: RecordedStep | None = None
     program: ProgramSummary | None = None
     writes: FileWrites | None = None
     quiet_trackers: tuple[str, ...] = ()

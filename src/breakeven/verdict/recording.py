@@ -13,7 +13,7 @@ from breakeven.trace import SourceText, StepTrace
 RECORDING_VERSION = 1
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     """What `explain RUN.json` reads, to take the step apart on any device.
 
     Args:
@@ -47,7 +47,7 @@ def record(
     other_size: StepTrace | None = None,
     sources: tuple[SourceText, ...] = (),
     cpu: CpuFacts | None = None,
-) -> Recording:
+) -> RecordedStep:
     """Return a recording, with its digest.
 
     Args:
@@ -57,7 +57,7 @@ def record(
         sources: The user's files.
         cpu: What was measured on the CPU.
     """
-    bare = Recording(
+    bare = RecordedStep(
         version=RECORDING_VERSION,
         trace=trace,
         other_size=other_size,
@@ -67,9 +67,9 @@ def record(
         sha256="",
     )
     # Whole numbers in float fields are read back as floats: the digest is of what will be read.
-    bare = msgspec.json.decode(msgspec.json.encode(bare), type=Recording)
+    bare = msgspec.json.decode(msgspec.json.encode(bare), type=RecordedStep)
     return msgspec.structs.replace(bare, sha256=_digest(bare))
 
 
-def _digest(bare: Recording) -> str:
+def _digest(bare: RecordedStep) -> str:
     return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()

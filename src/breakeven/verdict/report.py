@@ -17,7 +17,7 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
-from breakeven.verdict.recording import Recording
+from breakeven.verdict.recording import RecordedStep
 
 SCHEMA_VERSION = 2
 
@@ -372,7 +372,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     curves: tuple[Curve, ...] = ()
-    recording: Recording | None = None
+    recording: RecordedStep | None = None
     program: ProgramSummary | None = None
     writes: FileWrites | None = None
     quiet_trackers: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from breakeven.capture.record.framework_frames import FrameworkFrame, parts_of_s
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.cost import reference_host
 from breakeven.trace import Event, StepTrace
-from breakeven.verdict import Recording, record
+from breakeven.verdict import RecordedStep, record
 from factories.pretended_steps import next_line, pretending
 
 TRAINER = """
@@ -180,12 +180,12 @@ def test_runs_stored_without_frames_keep_their_digest() -> None:
     recording = record(StepTrace(events=()), reference_host())
     document = msgspec.json.encode(recording)
     assert b'"frames"' not in document
-    assert msgspec.json.decode(document, type=Recording).is_whole
+    assert msgspec.json.decode(document, type=RecordedStep).is_whole
 
 
 def test_frames_are_read_back() -> None:
     trace = StepTrace(events=(), stacks=((),), frames=(("a:T.fit", "a:T.backward"),))
     stored = msgspec.json.encode(record(trace, reference_host()))
-    read = msgspec.json.decode(stored, type=Recording)
+    read = msgspec.json.decode(stored, type=RecordedStep)
     assert read.is_whole
     assert read.trace.frames == (("a:T.fit", "a:T.backward"),)

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from breakeven import __version__
 from breakeven.capture import KEEP_NOTHING, Keep
-from breakeven.check import TrainingLength
 from breakeven.cli import main
 from breakeven.cli.dispatch import build_parser
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError, UsageError
 from breakeven.report import read_report, to_json
+from breakeven.session import TrainingLength
 from breakeven.trace import SourceText, StepTrace
 from breakeven.verdict import record
 from factories import reports as made_up
@@ -51,7 +51,6 @@ def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     fake = FakeCheck()
     module = types.ModuleType("breakeven.check")
     module.check_target = fake  # type: ignore[attr-defined]
-    module.TrainingLength = TrainingLength  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "breakeven.check", module)
     monkeypatch.setenv("COLUMNS", "80")
     return fake

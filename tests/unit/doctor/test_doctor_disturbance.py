@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun
-from breakeven.check import Runs
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import diagnose, examine
 from breakeven.explain.cpu_trials import try_cpu_settings
+from breakeven.session import Runs
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Measurement, Source
 from breakeven.trace import (
     Configuration,

@@ -9,7 +9,8 @@ from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import Diagnosed, Occurrence
 from breakeven.explain.plan import cumulative_plan
-from breakeven.simulate import CAPTURED, Edit, Finding, Severity
+from breakeven.session import ComparedStep
+from breakeven.simulate import CAPTURED, Edit, Finding, Severity, build_program
 from breakeven.trace import Event, HostWork, ModelCall, Op, RunFacts, StepTrace, TensorSpec
 from breakeven.verdict import PlanStep
 from factories.reports import MS, cpu
@@ -42,10 +43,9 @@ def fix(
 
 
 def plan(*fixes: Diagnosed, again: Sequence[Diagnosed] = ()) -> tuple[PlanStep, ...]:
-    return cumulative_plan(
-        TRACE, fixes, measured=(cpu(60 * MS, 59 * MS, 61 * MS),), devices=(T4,), host=HOST,
-        again=lambda _: again,
-    )  # fmt: skip
+    measured = (cpu(60 * MS, 59 * MS, 61 * MS),)
+    step = ComparedStep(program=build_program(TRACE), devices=(T4,), host=HOST, measured=measured)
+    return cumulative_plan(step, fixes, again=lambda _: again)
 
 
 def times(steps: tuple[PlanStep, ...]) -> list[float]:

@@ -37,7 +37,7 @@ from breakeven.report.json import encode_document
 from breakeven.simulate import Severity, StepCause
 from breakeven.timing import Source
 from breakeven.trace import SourceText
-from breakeven.verdict import Choice, ExplainReport, Recording
+from breakeven.verdict import Choice, ExplainReport, RecordedStep
 from factories import explanations as made_up
 
 HOSTILE = (
@@ -330,8 +330,8 @@ def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:
     assert re.search(r"as it is .* too big ", text)
 
 
-def _recording(source: SourceText) -> Recording:
-    return Recording(
+def _recording(source: SourceText) -> RecordedStep:
+    return RecordedStep(
         version=1,
         trace=msgspec.UNSET,  # type: ignore[arg-type]
         other_size=None,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from breakeven.check import limits
+from breakeven.session import limits
 from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.timing import Estimate, Source
 

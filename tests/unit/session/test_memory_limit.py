@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.check import limits, why_not_measured
+from breakeven.session import limits, why_not_measured
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ class DevicePath:
         return self.prepare(self._traced)
 
     @cached_property
-    def _program(self) -> Program:
+    def program(self) -> Program:
+        """Return the prepared step with its kernels."""
         return build_program(self.step)
 
     def feeding(self, host: HostSpec, here: HostSpec) -> HostSpec:
@@ -98,11 +99,11 @@ class DevicePath:
         """
         if self._plain.processor != here.name:
             return False
-        recorded_ns = predict_cpu_step(self._program, here).step_ns
+        recorded_ns = predict_cpu_step(self.program, here).step_ns
         return recorded_ns > _OTHER_PATH * self._plain.measurement.own_ns
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
-        program = self._program
+        program = self.program
         step_ns = self._plain.measurement.own_ns
         # Of a step that waited, its parts did so too.
         own_share = step_ns / self._plain.measurement.median_ns

@@ -15,8 +15,8 @@ from breakeven.capture import (
     Target,
     TracedRun,
 )
-from breakeven.check.blame import find_cause
 from breakeven.progress import Progress
+from breakeven.session.blame import find_cause
 from breakeven.trace import Configuration
 
 # A script that insists on a GPU says so by one of these before it trains.

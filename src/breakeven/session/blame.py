@@ -9,14 +9,14 @@ from time import monotonic
 from typing import Protocol
 
 from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target
-from breakeven.check.failures import (
+from breakeven.errors import BreakevenError
+from breakeven.session.failures import (
     TIMERS,
     command_of,
     late_error,
     our_error,
     script_error,
 )
-from breakeven.errors import BreakevenError
 from breakeven.trace import FileWrites, WriteProtection
 
 # A run that failed after so many steps may fail at the next one.

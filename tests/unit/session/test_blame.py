@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest
-from breakeven.check import find_cause
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.session import find_cause
 from breakeven.trace import FileWrites, Location, WriteProtection
 from factories.runs import SCRIPT, ScriptedLauncher, failure
 

@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from breakeven.capture import FailureKind, RunFailure, Target, TargetKind
-from breakeven.check.packages import install_hint
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.session.packages import install_hint
 from breakeven.trace import Location
 
 # What torchrun tells the first process.

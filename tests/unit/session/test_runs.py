@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, LoaderUse, PlainRun, ThreadTrial, TracedRun
-from breakeven.check import TrainingLength, is_worth_repeating, measure_at_best, quieter
-from breakeven.check.at_best import believed
-from breakeven.check.runs import Runs
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
+from breakeven.session import TrainingLength, is_worth_repeating, measure_at_best, quieter
+from breakeven.session.measured_step import believed
+from breakeven.session.runs import Runs
 from breakeven.timing import BUSY_MACHINE, Measurement
 from factories.runs import (
     SCRIPT,

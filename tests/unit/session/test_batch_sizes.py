@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, TracedRun
-from breakeven.check import limits as module
-from breakeven.check.batch_sizes import BatchSizes, no_loader
-from breakeven.check.device_path import DevicePath
-from breakeven.check.failures import script_error
 from breakeven.cost import reference_host
-from breakeven.device import find_device
+from breakeven.device import DeviceSpec, find_device
+from breakeven.session import ComparedStep, measured_result
+from breakeven.session import limits as module
+from breakeven.session.batch_sizes import BatchSizes, no_loader
+from breakeven.session.device_path import DevicePath
+from breakeven.session.failures import script_error
 from breakeven.simulate import predict_steps
 from breakeven.timing import Source
 from breakeven.verdict import Crossover, Curve, DeviceKind, NoCrossover, find_crossover
@@ -53,8 +54,13 @@ class ScriptedRuns:
 def search(runs: ScriptedRuns, base: int = 32, plain: PlainRun | None = None):
     traced = traced_run(batch_size=base, loader=loader_use(base))
     plain = plain or runs.plain(base)
-    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), loader_use(base))
-    return sizes.search("Made-up CPU", GPUS, BEST, HOST)
+    path = DevicePath(traced, plain)
+    return BatchSizes(runs, plain, path, loader_use(base)).search(compared(path, plain, *GPUS))
+
+
+def compared(path: DevicePath, plain: PlainRun, *devices: DeviceSpec) -> ComparedStep:
+    measured = (measured_result(plain, DeviceKind.CPU),)
+    return ComparedStep(program=path.program, devices=devices, host=HOST, measured=measured)
 
 
 def measured_sizes(curve: Curve) -> list[int]:
@@ -115,8 +121,9 @@ def test_search_stops_before_steps_of_more_than_a_second() -> None:
     runs = ScriptedRuns(lambda size: 1e7 * size)
     traced = traced_run(batch_size=4, loader=loader_use(4))
     plain = runs.plain(4)
-    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), loader_use(4))
-    sizes.search("Made-up CPU", (slow,), slow, HOST)
+    path = DevicePath(traced, plain)
+    sizes = BatchSizes(runs, plain, path, loader_use(4))
+    sizes.search(compared(path, plain, slow))
     # 16 takes 160 ms and 64 takes 640 ms; 256 would take 2.56 s.
     assert runs.measured == [16, 64]
 
@@ -217,8 +224,9 @@ def test_sizes_whose_steps_take_too_long_are_predicted() -> None:
     runs = ScriptedRuns(lambda size: 1e7 * size)
     traced = traced_run(batch_size=4, loader=loader_use(4))
     plain = runs.plain(4)
-    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), loader_use(4))
-    crossover, (cpu, gpu) = sizes.search("Made-up CPU", (slow,), slow, HOST)
+    path = DevicePath(traced, plain)
+    sizes = BatchSizes(runs, plain, path, loader_use(4))
+    crossover, (cpu, gpu) = sizes.search(compared(path, plain, slow))
     assert measured_sizes(cpu) == [4, 16, 64]
     # 16 times the largest size that was measured.
     assert [point.size for point in cpu.points] == [2**power for power in range(2, 11)]
@@ -238,8 +246,9 @@ def test_sizes_that_do_not_fit_the_gpu_are_not_predicted() -> None:
     runs = ScriptedRuns(lambda size: 1e7 * size)
     traced = traced_run(batch_size=4, loader=loader_use(4))
     plain = runs.plain(4)
-    sizes = BatchSizes(runs, traced, plain, DevicePath(traced, plain), loader_use(4))
-    _, (cpu, _) = sizes.search("Made-up CPU", (small,), small, HOST)
+    path = DevicePath(traced, plain)
+    sizes = BatchSizes(runs, plain, path, loader_use(4))
+    _, (cpu, _) = sizes.search(compared(path, plain, small))
     assert [point.size for point in cpu.points] == [4, 8, 16, 32, 64]
     assert sizes.caveats == []
 

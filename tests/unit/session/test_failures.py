@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, OwnProcesses, RunFailure, Target, TargetKind
-from breakeven.check.failures import script_error
-from breakeven.check.packages import install_hint
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.session.failures import script_error
+from breakeven.session.packages import install_hint
 from breakeven.trace import Location
 from factories.runs import FUNCTION, SCRIPT
 
@@ -266,7 +266,7 @@ def test_package_to_install_is_named_as_it_is_installed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     installed = {"torch": ["torch"]}
-    monkeypatch.setattr("breakeven.check.packages.packages_distributions", lambda: installed)
+    monkeypatch.setattr("breakeven.session.packages.packages_distributions", lambda: installed)
     found = install_hint(module)
     assert hint in found
     assert not found.endswith(("install", "install "))

@@ -1,4 +1,4 @@
-"""The step on this CPU at its best: on the number of threads that suits it."""
+"""The step as it was measured here: as a report shows it, and on the threads that suit it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, TracedRun
-from breakeven.check.comparison import measured_result
-from breakeven.check.runs import Runs, is_all_disturbed
 from breakeven.errors import Caveat
-from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE
+from breakeven.session.runs import Runs, is_all_disturbed
+from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, Source
 from breakeven.trace import HostWork
 from breakeven.units import format_percent, format_ratio
-from breakeven.verdict import DeviceKind, DeviceResult, threads_text
+from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_threads, threads_text
 
 # So many times as fast as the script runs, and another number of threads is shown.
 _CLEARLY_FASTER = 1.1
@@ -23,6 +22,8 @@ _HELD_UP = 1.5
 # And a step that takes so many times as long as they and the script's own work did beside other
 # work is not believed.
 _UNBELIEVABLE = 5.0
+# A share of the measured step that is said.
+_MUCH_WAITING = 0.1
 _BUSY_CODES = frozenset({BUSY_MACHINE, BUSY_BESIDE})
 
 
@@ -136,3 +137,54 @@ def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> Pla
 
 def _without_warning(run: PlainRun) -> PlainRun:
     return replace(run, caveats=tuple(c for c in run.caveats if c.code != BUSY_MACHINE))
+
+
+def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
+    """Return the result that a report shows for a device of this machine."""
+    estimate = plain.measurement.estimate
+    device, num_threads = plain.processor, None
+    if kind is DeviceKind.CPU:
+        num_threads = plain.num_threads
+        device = cpu_on_threads(device, num_threads)
+    return DeviceResult(
+        device=device,
+        kind=kind,
+        source=Source.MEASURED,
+        precision=plain.precision,
+        step_ns=estimate.value_ns,
+        low_ns=estimate.low_ns,
+        high_ns=estimate.high_ns,
+        bound=None,
+        peak_memory_bytes=plain.peak_memory_bytes,
+        fits=True,
+        caveats=(*plain.caveats, *_waiting(plain)),
+        num_samples=len(plain.measurement.steady_ns),
+        is_disturbed=plain.measurement.is_disturbed,
+        num_threads=num_threads,
+    )
+
+
+def _waiting(plain: PlainRun) -> tuple[Caveat, ...]:
+    """Say how much of a measured step waits for worker processes, and if their pace is unknown."""
+    loader, step_ns = plain.loader, plain.measurement.median_ns
+    if loader is None or not loader.num_workers:
+        return ()
+    caveats: list[Caveat] = []
+    if loader.wait_ns > _MUCH_WAITING * step_ns:
+        share = format_percent(loader.wait_ns / step_ns)
+        caveats.append(
+            Caveat(
+                code="waits-for-loader",
+                message=f"{share} of the measured step waits for the worker processes of the "
+                "DataLoader",
+            )
+        )
+    if not loader.alone_ns:
+        caveats.append(
+            Caveat(
+                code="loader-not-timed",
+                message="the worker processes of the DataLoader were not timed by themselves; the "
+                "GPU's step counts what their work took while it was recorded",
+            )
+        )
+    return tuple(caveats)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from breakeven.capture import LoaderUse, PlainRun, TracedRun
-from breakeven.check.device_path import DevicePath
-from breakeven.check.limits import LONGEST_STEP_NS, why_not_measured
-from breakeven.check.runs import Runs
+from breakeven.capture import LoaderUse, PlainRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, ScriptError
+from breakeven.session.compared_step import ComparedStep
+from breakeven.session.device_path import DevicePath
+from breakeven.session.limits import LONGEST_STEP_NS, why_not_measured
+from breakeven.session.runs import Runs
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import ScaledTrace, ScalingError
@@ -52,17 +53,13 @@ class BatchSizes:
 
     Args:
         runs: Runs the script.
-        traced: The step as it is.
-        plain: Its time on this CPU.
+        plain: The time of the step as it is on this CPU.
         path: Prepares traces for prediction.
         loader: The DataLoader that feeds it.
     """
 
-    def __init__(
-        self, runs: Runs, traced: TracedRun, plain: PlainRun, path: DevicePath, loader: LoaderUse
-    ) -> None:
+    def __init__(self, runs: Runs, plain: PlainRun, path: DevicePath, loader: LoaderUse) -> None:
         self._runs = runs
-        self._traced = traced
         self._plain = plain
         self._path = path
         self._loader = loader
@@ -75,17 +72,13 @@ class BatchSizes:
         # The size at which the search ended, since this machine has no time or memory for it.
         self._left_out: _LeftOut | None = None
 
-    def search(
-        self, cpu_name: str, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
-    ) -> Answer:
-        """Return from which batch size ``best`` is faster than this CPU, and all curves.
+    def search(self, compared: ComparedStep) -> Answer:
+        """Return from which batch size the best GPU is faster than this CPU, and all curves.
 
         Args:
-            cpu_name: What the CPU's curve is called.
-            devices: GPUs whose curves are wanted, ``best`` among them.
-            best: The GPU whose crossover is looked for.
-            host: What issues the work.
+            compared: The step as it is, on this CPU and on the GPUs whose curves are wanted.
         """
+        devices, best, host = compared.devices, compared.best.device, compared.host
         scaled = self.record_other_size()
         if isinstance(scaled, NoCrossover):
             return scaled, ()
@@ -94,7 +87,7 @@ class BatchSizes:
         self._note_left_out(sizes)
         times = SizeCurve(self._cpu)
         cpu = Curve(
-            device=cpu_name,
+            device=compared.results[0].device,
             kind=DeviceKind.CPU,
             axis=AXIS,
             points=tuple(curve_point(size, times.at(size)) for size in sizes),

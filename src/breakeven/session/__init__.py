@@ -1,0 +1,24 @@
+"""Join the edges to the core: one target, traced, measured, predicted and decided once."""
+
+from breakeven.session.batch_sizes import AXIS as AXIS
+from breakeven.session.batch_sizes import BatchSizes as BatchSizes
+from breakeven.session.batch_sizes import no_loader as no_loader
+from breakeven.session.blame import find_cause as find_cause
+from breakeven.session.compared_step import ComparedStep as ComparedStep
+from breakeven.session.compared_step import LiveStep as LiveStep
+from breakeven.session.device_path import DevicePath as DevicePath
+from breakeven.session.failures import script_error as script_error
+from breakeven.session.limits import LONGEST_STEP_NS as LONGEST_STEP_NS
+from breakeven.session.limits import why_not_measured as why_not_measured
+from breakeven.session.measured_step import at_its_best as at_its_best
+from breakeven.session.measured_step import measure_at_best as measure_at_best
+from breakeven.session.measured_step import measured_result as measured_result
+from breakeven.session.program import UNKNOWN_LENGTH as UNKNOWN_LENGTH
+from breakeven.session.program import TrainingLength as TrainingLength
+from breakeven.session.program import program_facts as program_facts
+from breakeven.session.runs import REFUSALS as REFUSALS
+from breakeven.session.runs import Runs as Runs
+from breakeven.session.runs import is_all_disturbed as is_all_disturbed
+from breakeven.session.runs import is_worth_repeating as is_worth_repeating
+from breakeven.session.runs import quieter as quieter
+from breakeven.session.session import Session as Session

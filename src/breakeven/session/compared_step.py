@@ -1,0 +1,245 @@
+"""One step on every device: predicted where absent, measured where present, compared."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from breakeven.capture import PlainRun, TracedRun
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.doctor import Diagnosed, Examined, diagnose, examine
+from breakeven.errors import Caveat
+from breakeven.session.device_path import DevicePath
+from breakeven.session.program import UNKNOWN_LENGTH, TrainingLength, program_facts
+from breakeven.simulate import Program, StepPrediction, build_program, predict_steps
+from breakeven.source import Sources
+from breakeven.timing import BUSY_FRACTION, CpuFacts
+from breakeven.trace import ScaledTrace, SourceText, StepTrace
+from breakeven.units import format_percent
+from breakeven.verdict import (
+    DeviceResult,
+    HostSummary,
+    ProgramSummary,
+    RecordedStep,
+    StepSummary,
+    Verdict,
+    decide,
+    device_result,
+    host_summary,
+    program_of,
+    record,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedStep:
+    """A step on every device: predicted and decided once, when that is asked for.
+
+    Args:
+        program: The step as a GPU would run it, with its kernels.
+        devices: GPUs to predict.
+        host: What issues the work.
+        measured: Results of the devices that are here, this CPU first.
+        sources: The user's files.
+        is_captured: All launches are replayed from one CUDA graph.
+    """
+
+    program: Program
+    devices: tuple[DeviceSpec, ...]
+    host: HostSpec
+    measured: tuple[DeviceResult, ...]
+    sources: tuple[SourceText, ...] = ()
+    is_captured: bool = False
+
+    @property
+    def trace(self) -> StepTrace:
+        """Return the step without its kernels."""
+        return self.program.trace
+
+    @cached_property
+    def predictions(self) -> tuple[StepPrediction, ...]:
+        """Return the step on each of the devices."""
+        return predict_steps(self.program, self.devices, self.host, is_captured=self.is_captured)
+
+    @cached_property
+    def results(self) -> tuple[DeviceResult, ...]:
+        """Return what was measured, and then what is predicted."""
+        return (*self.measured, *map(device_result, self.predictions))
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Return where to train."""
+        return decide(self.results, predictions=self.predictions)
+
+    @property
+    def best(self) -> StepPrediction:
+        """Return the predicted GPU that the verdict is about, or else the fastest."""
+        named = (self.verdict.device, self.verdict.over)
+        return next(
+            (found for found in self.predictions if found.device.name in named),
+            min(self.predictions, key=lambda found: found.estimate.value_ns),
+        )
+
+    def prediction_on(self, device: DeviceSpec) -> StepPrediction:
+        """Return the step on one of the devices."""
+        return self.predictions[self.devices.index(device)]
+
+    def summary_on(self, device: DeviceSpec) -> StepSummary:
+        """Return the step in numbers, as one of the devices runs it."""
+        prediction = self.prediction_on(device)
+        return StepSummary(
+            num_ops=len(self.trace.ops),
+            num_kernels=prediction.num_kernels,
+            num_syncs=len(self.trace.syncs),
+            h2d_bytes=self.trace.h2d_bytes,
+            d2h_bytes=self.trace.d2h_bytes,
+            batch_size=self.trace.batch_size,
+            num_parameters=self.trace.num_parameters,
+            host_ns=prediction.host_ns,
+        )
+
+    @cached_property
+    def _parsed(self) -> Sources:
+        return Sources.of(self.sources)
+
+    def examined_on(
+        self,
+        device: DeviceSpec,
+        *,
+        scaled: ScaledTrace | None = None,
+        cpu: CpuFacts | None = None,
+    ) -> Examined:
+        """Return what slows the step down on one of the devices, and on this CPU.
+
+        Args:
+            device: The GPU.
+            scaled: The step at other batch sizes, where it was recorded at two.
+            cpu: What was measured of the step on the CPU.
+        """
+        return examine(
+            self.trace,
+            device,
+            self.host,
+            sources=self._parsed,
+            scaled=scaled,
+            cpu=cpu,
+            program=self.program,
+            prediction=self.prediction_on(device),
+        )
+
+    def changed(
+        self, trace: StepTrace, measured: tuple[DeviceResult, ...], *, is_captured: bool
+    ) -> ComparedStep:
+        """Return another step on the same devices.
+
+        Args:
+            trace: The step after a change.
+            measured: What it takes on those that are here.
+            is_captured: As of the step.
+        """
+        program = build_program(trace)
+        return replace(self, program=program, measured=measured, is_captured=is_captured)
+
+    def diagnosed_again(self, trace: StepTrace, device: DeviceSpec) -> tuple[Diagnosed, ...]:
+        """Return what slows a changed step down on a GPU."""
+        return diagnose(trace, device, self.host, sources=self._parsed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveStep:
+    """A step that was recorded and timed on this machine.
+
+    Args:
+        traced: The recorded step.
+        plain: The same step, timed on this CPU.
+        as_set: The same with as many threads as the script has, where that was another run.
+        devices: GPUs to predict.
+        host: What issues the work.
+        here: This machine's costs.
+        measured: Results of the devices that are here, this CPU first.
+        torch_version: torch that ran the script.
+    """
+
+    traced: TracedRun
+    plain: PlainRun
+    as_set: PlainRun
+    devices: tuple[DeviceSpec, ...]
+    host: HostSpec
+    here: HostSpec
+    measured: tuple[DeviceResult, ...]
+    torch_version: str
+
+    @cached_property
+    def path(self) -> DevicePath:
+        """Return what prepares traces of the script for prediction."""
+        return DevicePath(self.traced, self.plain)
+
+    @cached_property
+    def compared(self) -> ComparedStep:
+        """Return the step on every device, fed by the host as the measured step tells of it."""
+        return ComparedStep(
+            program=self.path.program,
+            devices=self.devices,
+            host=self.path.feeding(self.host, self.here),
+            measured=self.measured,
+            sources=tuple(self.traced.sources),
+        )
+
+    @property
+    def host_summary(self) -> HostSummary:
+        """Return the machine that feeds the devices."""
+        return host_summary(
+            self.compared.host,
+            num_threads=self.plain.num_threads,
+            torch_version=self.torch_version,
+            python_version=platform.python_version(),
+        )
+
+    def caveats(self, more: Sequence[Caveat]) -> tuple[Caveat, ...]:
+        """Return what holds for all figures, each once."""
+        own = (*self.compared.trace.caveats, *self.plain.caveats, *self._host_caveats())
+        return tuple({caveat.message: caveat for caveat in (*own, *more)}.values())
+
+    def program(self, length: TrainingLength = UNKNOWN_LENGTH) -> ProgramSummary:
+        """Return what becomes of the whole training.
+
+        Args:
+            length: How long it is, where that is known.
+        """
+        return program_of(
+            self.compared.verdict,
+            self.compared.results,
+            program_facts(self.as_set, self.plain),
+            length.steps(self.as_set.loader),
+        )
+
+    def recorded(
+        self, *, scaled: ScaledTrace | None = None, cpu: CpuFacts | None = None
+    ) -> RecordedStep:
+        """Return what it takes to explain the step again."""
+        return record(
+            self.compared.trace,
+            self.compared.host,
+            other_size=scaled.second if scaled else None,
+            sources=self.compared.sources,
+            cpu=cpu,
+        )
+
+    def _host_caveats(self) -> Iterator[Caveat]:
+        load_fraction = self.compared.host.load_fraction
+        if load_fraction > BUSY_FRACTION:
+            yield Caveat(
+                code="busy-host",
+                message=f"other processes used {format_percent(load_fraction)} of this machine "
+                "while its costs per operator were measured; predicted steps of GPUs are less "
+                "certain",
+            )
+        if self.path.is_other_path(self.here):
+            yield Caveat(
+                code="other-path",
+                message="the step that was recorded for a GPU would take this CPU far longer than "
+                "the one that was timed: the script does more on a GPU, and what that takes the "
+                "host is less certain",
+            )

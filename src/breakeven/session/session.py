@@ -1,0 +1,132 @@
+"""One target, run, measured, predicted and decided once: where every command about it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Self, TypeVar
+
+from msgspec.structs import replace
+
+from breakeven.calibrate import check_host_name, find_hosts
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
+from breakeven.device import HERE, select_devices
+from breakeven.progress import Progress, SilentProgress
+from breakeven.session.batch_sizes import BatchSizes
+from breakeven.session.compared_step import LiveStep
+from breakeven.session.measured_step import AtBest, measure_at_best, measured_result
+from breakeven.session.runs import Runs
+from breakeven.verdict import CheckReport, DeviceKind, DeviceResult, ExplainReport, SweepReport
+
+_Report = TypeVar("_Report", CheckReport, ExplainReport, SweepReport)
+
+
+class Session:
+    """A target and what is known of it so far; each figure is found when it is asked for, once.
+
+    Within the session processes can be started; what was found stays when it has ended.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: Names of GPUs; a choice of six by default.
+        host: ``here``, or the name of another host that would feed the GPUs.
+        time_limit_s: Limit of each run, in seconds.
+        budget_s: Seconds of plain steps that are enough when they are short.
+        keep: What of the target's side effects is to be real; by default nothing.
+        progress: Is told what happens.
+        launcher: Makes the processes; the session has its own by default.
+
+    Raises:
+        BreakevenError: A device or host is unknown, or there is no such target.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        arguments: Sequence[str] = (),
+        is_module: bool = False,
+        devices: Sequence[str] = (),
+        host: str = HERE,
+        time_limit_s: float = 300.0,
+        budget_s: float = 1.0,
+        keep: Keep = KEEP_NOTHING,
+        progress: Progress | None = None,
+        launcher: Launcher | None = None,
+    ) -> None:
+        self.devices = select_devices(devices)
+        check_host_name(host)
+        self.target = find_target(target, arguments, is_module=is_module)
+        self.progress = progress or SilentProgress()
+        self.launcher = launcher or Launcher(keep)
+        self._is_own_launcher = launcher is None
+        self._host_name = host
+        self._time_limit_s = time_limit_s
+        self._budget_s = budget_s
+
+    def __enter__(self) -> Self:
+        """Start torch, and look at this machine before anything else keeps it busy."""
+        if self._is_own_launcher:
+            self.launcher.__enter__()
+        self.progress.begin("starting torch")
+        self.ready = self.launcher.ready()
+        self.host, self.here = find_hosts(self._host_name, self.launcher)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End all processes."""
+        if self._is_own_launcher:
+            self.launcher.__exit__(kind, error, traceback)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Return what runs the target in different ways."""
+        return Runs(
+            self.launcher, self.target, self._time_limit_s, self.progress, budget_s=self._budget_s
+        )
+
+    @cached_property
+    def at_best(self) -> AtBest:
+        """Return the step recorded, timed as the script runs it, and timed at its best."""
+        return measure_at_best(self.runs, self.runs.trace())
+
+    @cached_property
+    def measured(self) -> tuple[DeviceResult, ...]:
+        """Return the results of the devices that are here, this CPU first."""
+        results = self.at_best.results
+        on_gpu = self.runs.measure_on_gpu() if self.ready.gpu else None
+        return results if on_gpu is None else (*results, measured_result(on_gpu, DeviceKind.GPU))
+
+    @cached_property
+    def step(self) -> LiveStep:
+        """Return the step, compared with itself on every device."""
+        return LiveStep(
+            traced=self.at_best.traced,
+            plain=self.at_best.best,
+            as_set=self.at_best.as_set,
+            devices=self.devices,
+            host=self.host,
+            here=self.here,
+            measured=self.measured,
+            torch_version=self.ready.torch_version,
+        )
+
+    @cached_property
+    def batch_sizes(self) -> BatchSizes | None:
+        """Return the step at other batch sizes; None where no DataLoader sets its size."""
+        step = self.step
+        loader = step.traced.loader
+        return loader and BatchSizes(self.runs, step.plain, step.path, loader)
+
+    def with_side_effects(self, report: _Report) -> _Report:
+        """Return a report that says what the runs of the ended session wrote and kept quiet."""
+        writes, quiet = self.launcher.writes, self.launcher.quiet_trackers
+        return replace(report, writes=writes, quiet_trackers=quiet)

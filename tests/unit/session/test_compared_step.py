@@ -1,0 +1,79 @@
+"""How often a step is lowered and predicted, which takes most of the time of an explanation."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.check import check_step, step_check
+from breakeven.cost import reference_host
+from breakeven.explain import explain_run
+from breakeven.report import to_json
+from breakeven.simulate import Program, build_program, predict_steps
+from breakeven.trace import StepTrace
+from breakeven.verdict import record
+from factories.reports import cpu_wins
+from factories.runs import plain_run, traced_run
+
+DEVICES = ("t4", "l4")
+
+
+class Counted:
+    """Counts calls by the step, and by the devices where there are any."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        # Kept, so that no other step gets the identity of one that is gone.
+        self._steps: list[StepTrace] = []
+        self.calls: Counter[tuple[int, tuple[str, ...]]] = Counter()
+
+    def __call__(self, steps: Any, devices: Any = (), *more: Any, **options: Any) -> Any:
+        for step in [steps] if isinstance(steps, StepTrace | Program) else steps:
+            trace = step.trace if isinstance(step, Program) else step
+            self._steps.append(trace)
+            self.calls[id(trace), tuple(device.id for device in devices)] += 1
+        return self._function(steps, *([devices] if devices else []), *more, **options)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counted]:
+    """Count in every module that has one of the functions."""
+    found = {"predict": Counted(predict_steps), "lower": Counted(build_program)}
+    originals = {predict_steps: found["predict"], build_program: found["lower"]}
+    for module in [each for name, each in sys.modules.items() if name.startswith("breakeven.")]:
+        for name in ("predict_steps", "build_program"):
+            function = vars(module).get(name)
+            if function in originals:
+                monkeypatch.setattr(module, name, originals[function])
+    return found
+
+
+def test_a_check_predicts_and_lowers_its_step_once(
+    counted: dict[str, Counted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_check, "time_step", lambda *_, **__: plain_run())
+    monkeypatch.setattr(step_check, "trace_step", lambda _: traced_run())
+    report = check_step(lambda: None, devices=DEVICES, host="reference")
+    assert len(report.results) == 3
+    (((_, devices), number),) = counted["predict"].calls.items()
+    assert (devices, number) == (DEVICES, 1)
+    assert [*counted["lower"].calls.values()] == [1]
+
+
+def test_an_explanation_predicts_and_lowers_each_step_once(
+    counted: dict[str, Counted], tmp_path: Path
+) -> None:
+    recording = record(traced_run().trace, reference_host())
+    path = tmp_path / "run.json"
+    path.write_bytes(to_json(replace(cpu_wins(), recording=recording), with_recording=True))
+    report = explain_run(path, devices=DEVICES)
+    assert len(report.plan) >= 1
+    assert set(counted["predict"].calls.values()) == {1}
+    assert set(counted["lower"].calls.values()) == {1}
+    assert {devices for _, devices in counted["predict"].calls} == {DEVICES}
