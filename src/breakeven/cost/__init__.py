@@ -41,8 +41,8 @@ from breakeven.cost.named_hosts import host_for as host_for
 from breakeven.cost.named_hosts import host_spec as host_spec
 from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
-from breakeven.cost.op_name import is_in_place as is_in_place
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
+from breakeven.cost.rules import is_in_place as is_in_place
 from breakeven.cost.step_costs import StepCosts as StepCosts
 from breakeven.cost.step_costs import shipped_costs as shipped_costs
 from breakeven.cost.step_effects import STEP_EFFECTS_VERSION as STEP_EFFECTS_VERSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from breakeven.cost.kernel import Family, Lowering
-from breakeven.cost.op_name import base_name, is_in_place
+from breakeven.cost.rules import base_name, is_in_place
 from breakeven.device import HostSpec
 from breakeven.trace import Op, Phase
 

@@ -10,16 +10,25 @@ from __future__ import annotations
 import math
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
+from breakeven.cost.rules import Kernels, RuleTable, base_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
-    Rule,
     precision_of,
     streaming_kernel,
     tensor_core_precision,
     total_bytes,
 )
 from breakeven.trace import Op, Settings, TensorSpec
+
+RULES = RuleTable()
+
+_FUSED = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
 
 # The backward pass computes five products where the forward pass computes two: the scores once
 # more, then the gradients of scores, query, key and value.
@@ -55,33 +64,32 @@ def _product_flop(op: Op, query: TensorSpec, key: TensorSpec, value: TensorSpec)
     return 2.0 * num_scores * (width + value_width)
 
 
-def _lower_attention(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add((*_FUSED, *(f"{name}_backward" for name in _FUSED)))
+def _lower_attention(op: Op) -> Kernel:
     """Lower fused attention, forward or backward; in both, one kernel streams keys past queries."""
-    del settings
     is_backward = "backward" in op.name
     # The gradient of the output comes first in the arguments of the backward operator.
     query, key, value = op.inputs[1:4] if is_backward else op.inputs[:3]
     variant = _variant(op)
     flop = _product_flop(op, query, key, value)
-    return (
-        Kernel(
-            family=Family.ATTENTION,
-            flop=flop * (_BACKWARD_PRODUCTS if is_backward else 1.0),
-            read_bytes=total_bytes(op.inputs),
-            write_bytes=total_bytes(op.outputs),
-            # The fused kernels multiply fp32 in fp32 (or emulate it), whatever TF32 setting.
-            precision=tensor_core_precision(query, allow_tf32=False),
-            m=query.shape[-2],
-            n=key.shape[-2],
-            k=query.shape[-1],
-            batch=math.prod(query.shape[:-2]),
-            launches=_BACKWARD_LAUNCHES[variant] if is_backward else 1,
-            variant=f"{variant}_backward" if is_backward else variant,
-        ),
+    return Kernel(
+        family=Family.ATTENTION,
+        flop=flop * (_BACKWARD_PRODUCTS if is_backward else 1.0),
+        read_bytes=total_bytes(op.inputs),
+        write_bytes=total_bytes(op.outputs),
+        # The fused kernels multiply fp32 in fp32 (or emulate it), whatever TF32 setting.
+        precision=tensor_core_precision(query, allow_tf32=False),
+        m=query.shape[-2],
+        n=key.shape[-2],
+        k=query.shape[-1],
+        batch=math.prod(query.shape[:-2]),
+        launches=_BACKWARD_LAUNCHES[variant] if is_backward else 1,
+        variant=f"{variant}_backward" if is_backward else variant,
     )
 
 
-def _lower_plain_attention(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add_with_settings("_scaled_dot_product_attention_math scaled_dot_product_attention")
+def _lower_plain_attention(op: Op, settings: Settings) -> Kernels:
     """Lower attention that stores all scores: scale, product, softmax, product."""
     query, key, value = op.inputs[:3]
     batch = math.prod(query.shape[:-2])
@@ -125,20 +133,3 @@ def _lower_plain_attention(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         softmax,
         product(value.shape[-1], n, scores_bytes + value_bytes, result_bytes),
     )
-
-
-_FUSED = (
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable",
-)
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys((*_FUSED, *(f"{name}_backward" for name in _FUSED)), _lower_attention),
-    **dict.fromkeys(
-        ("_scaled_dot_product_attention_math", "scaled_dot_product_attention"),
-        _lower_plain_attention,
-    ),
-}

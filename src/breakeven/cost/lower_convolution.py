@@ -20,9 +20,8 @@ import math
 from collections.abc import Iterable
 
 from breakeven.cost.kernel import Algorithm, Family, Kernel
-from breakeven.cost.op_name import base_name
+from breakeven.cost.rules import Kernels, RuleTable, base_name
 from breakeven.cost.traffic import (
-    Rule,
     multiply_add_flop,
     output_numel,
     streaming_kernel,
@@ -31,6 +30,8 @@ from breakeven.cost.traffic import (
     total_bytes,
 )
 from breakeven.trace import Op, Settings, TensorSpec
+
+RULES = RuleTable()
 
 # Arithmetic of the fused Winograd kernel against that of its products: the transforms of a tile's
 # 16 points, of its weights and of its result run on the same units. With 32 filters to a block
@@ -181,7 +182,15 @@ def _conversion_bytes(tensors: Iterable[TensorSpec]) -> float:
     return 2.0 * total_bytes(converted)
 
 
-def _lower_convolution(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add_with_settings(
+    """
+    convolution _convolution convolution_overrideable cudnn_convolution
+    cudnn_convolution_transpose mkldnn_convolution miopen_convolution
+    miopen_convolution_transpose miopen_depthwise_convolution _conv_depthwise2d conv_depthwise3d
+    _slow_conv2d_forward slow_conv3d_forward
+    """
+)
+def _lower_convolution(op: Op, settings: Settings) -> Kernels:
     """Lower ``convolution(input, weight, bias?)``."""
     source, weight = op.inputs[0], op.inputs[1]
     result = op.outputs[0]
@@ -196,7 +205,7 @@ def _lower_convolution(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     # cuDNN's convolution is followed by an in-place addition of the bias; the depthwise kernel
     # adds it itself. Source: aten/src/ATen/native/Convolution.cpp, _convolution.
     if len(op.inputs) < 3 or sizes.is_depthwise:
-        return (kernel,)
+        return kernel
     bias_added = streaming_kernel(
         op,
         flop=output_numel(op),
@@ -216,6 +225,7 @@ def _present_gradients(op: Op, source: TensorSpec, weight: TensorSpec) -> tuple[
     return source.shape in shapes, weight.shape in shapes, any(len(shape) == 1 for shape in shapes)
 
 
+@RULES.add_with_settings("convolution_backward convolution_backward_overrideable")
 def _lower_convolution_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower ``convolution_backward(grad_output, input, weight)``: a kernel per gradient."""
     grad, source, weight = op.inputs[0], op.inputs[1], op.inputs[2]
@@ -244,17 +254,3 @@ def _lower_convolution_backward(op: Op, settings: Settings) -> tuple[Kernel, ...
             )
         )
     return tuple(kernels)
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution",
-         "cudnn_convolution_transpose", "mkldnn_convolution", "miopen_convolution",
-         "miopen_convolution_transpose", "miopen_depthwise_convolution", "_conv_depthwise2d",
-         "conv_depthwise3d", "_slow_conv2d_forward", "slow_conv3d_forward"),
-        _lower_convolution,
-    ),
-    **dict.fromkeys(
-        ("convolution_backward", "convolution_backward_overrideable"), _lower_convolution_backward
-    ),
-}  # fmt: skip

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name, is_in_place
-from breakeven.cost.traffic import Rule, output_numel, streaming_kernel, tensor_bytes, total_bytes
-from breakeven.trace import Op, Settings, TensorSpec
+from breakeven.cost.rules import Kernels, RuleTable, base_name, is_in_place
+from breakeven.cost.traffic import output_numel, streaming_kernel, tensor_bytes, total_bytes
+from breakeven.trace import Op, TensorSpec
+
+RULES = RuleTable()
 
 # Up to here the gradient of an embedding is one kernel; beyond, indices are sorted first.
 # Source: aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda.
@@ -50,9 +52,14 @@ def _copied_before(op: Op, target: TensorSpec) -> tuple[Kernel, ...]:
     return (streaming_kernel(op, flop=0, read_bytes=target_bytes, write_bytes=target_bytes),)
 
 
-def _lower_gather(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    embedding index _unsafe_index _unsafe_masked_index index_select gather take take_along_dim
+    _embedding_bag_per_sample_weights_backward
+    """
+)
+def _lower_gather(op: Op) -> tuple[Kernel, ...]:
     """Lower reads of rows or elements: the source is read only where it is selected."""
-    del settings
     indices = op.inputs[1:]
     if base_name(op.name) == "_embedding_bag_per_sample_weights_backward":
         read_bytes = total_bytes(op.inputs)
@@ -63,20 +70,18 @@ def _lower_gather(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return *masks, gather
 
 
-def _lower_embedding_bag(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_embedding_bag _embedding_bag_forward_only")
+def _lower_embedding_bag(op: Op) -> Kernel:
     """Lower ``_embedding_bag(weight (V, D), indices (N), offsets)``: rows summed per bag."""
-    del settings
     weight, indices = op.inputs[0], op.inputs[1]
     row_bytes = weight.shape[-1] * weight.element_bytes
-    return (
-        streaming_kernel(
-            op,
-            family=Family.GATHER,
-            flop=indices.numel * weight.shape[-1],
-            read_bytes=total_bytes(op.inputs[1:]) + indices.numel * row_bytes,
-            # Bags are found from the offsets by a fill, a scatter and a scan.
-            launches=4,
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.GATHER,
+        flop=indices.numel * weight.shape[-1],
+        read_bytes=total_bytes(op.inputs[1:]) + indices.numel * row_bytes,
+        # Bags are found from the offsets by a fill, a scatter and a scan.
+        launches=4,
     )
 
 
@@ -106,9 +111,14 @@ def _sorted_scatter(
     return sorted_indices, added
 
 
-def _lower_embedding_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    embedding_dense_backward _embedding_bag_dense_backward embedding_backward
+    _embedding_bag_backward
+    """
+)
+def _lower_embedding_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``embedding_dense_backward(grad (…, D), indices (…))``: zero all, add rows."""
-    del settings
     grad, indices = op.inputs[0], op.inputs[1]
     zeroed = streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
     touched_bytes = min(tensor_bytes(grad), total_bytes(op.outputs))
@@ -128,9 +138,9 @@ def _lower_embedding_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     )
 
 
-def _lower_index_put(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("index_put _index_put_impl _unsafe_index_put _unsafe_masked_index_put_accumulate")
+def _lower_index_put(op: Op) -> tuple[Kernel, ...]:
     """Lower ``index_put(self, indices…, values, accumulate)``."""
-    del settings
     target, *indices, values = op.inputs
     masks = [spec for spec in indices if spec.dtype in _MASK_DTYPES]
     num_indices = max((spec.numel for spec in indices), default=1)
@@ -156,12 +166,17 @@ def _lower_index_put(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return *kernels, scatter
 
 
-def _lower_scatter(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce put
+    embedding_renorm
+    """
+)
+def _lower_scatter(op: Op) -> tuple[Kernel, ...]:
     """Lower ``scatter(self, index, src?)``, ``index_add`` and their like.
 
     What is added to is read as well.
     """
-    del settings
     target, *others = op.inputs
     name = base_name(op.name)
     is_read_back = "add" in name or "reduce" in name
@@ -184,9 +199,9 @@ def _lower_scatter(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return *_copied_before(op, target), scatter
 
 
-def _lower_masked_scatter(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("masked_scatter")
+def _lower_masked_scatter(op: Op) -> tuple[Kernel, ...]:
     """Lower ``masked_scatter(self, mask, source)``: a scan of the mask, then the copy."""
-    del settings
     target, mask, source = op.inputs
     scan = streaming_kernel(
         op,
@@ -208,14 +223,14 @@ def _lower_masked_scatter(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return *_copied_before(op, target), scan, scatter
 
 
-def _lower_nonzero(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
-    return (mask_positions_kernel(op, op.inputs[0]),)
+@RULES.add("nonzero nonzero_static argwhere")
+def _lower_nonzero(op: Op) -> Kernel:
+    return mask_positions_kernel(op, op.inputs[0])
 
 
-def _lower_masked_select(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("masked_select masked_scatter_backward")
+def _lower_masked_select(op: Op) -> tuple[Kernel, ...]:
     """Lower ``masked_select(self, mask)``: positions of the mask, then a gather."""
-    del settings
     gathered_bytes = total_bytes(op.outputs)
     gather = streaming_kernel(
         op, family=Family.GATHER, flop=0, read_bytes=gathered_bytes + 8.0 * output_numel(op)
@@ -223,9 +238,9 @@ def _lower_masked_select(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return mask_positions_kernel(op, op.inputs[1]), gather
 
 
-def _lower_repeat_interleave(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("repeat_interleave")
+def _lower_repeat_interleave(op: Op) -> tuple[Kernel, ...]:
     """Lower ``repeat_interleave(repeats)``: a scan, then an index per result."""
-    del settings
     repeats_bytes = total_bytes(op.inputs)
     scan = streaming_kernel(
         op,
@@ -238,54 +253,23 @@ def _lower_repeat_interleave(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return scan, streaming_kernel(op, family=Family.GATHER, flop=0, variant="scatter")
 
 
-def _lower_sampling(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
+    cudnn_grid_sampler cudnn_grid_sampler_backward _grid_sampler_2d_cpu_fallback
+    _grid_sampler_2d_cpu_fallback_backward torchvision.roi_align torchvision._roi_align_backward
+    torchvision.roi_pool torchvision._roi_pool_backward torchvision.ps_roi_align
+    torchvision._ps_roi_align_backward torchvision.ps_roi_pool torchvision._ps_roi_pool_backward
+    """
+)
+def _lower_sampling(op: Op) -> Kernels:
     """Lower interpolation at positions that an input gives: grid sampling, regions of interest.
 
     Four corners, with weights, per output element in two dimensions. A backward pass zeroes its
     result, then adds to it.
     """
-    del settings
     flop = 8 * output_numel(op)
     sampled = streaming_kernel(op, family=Family.GATHER, flop=flop)
     if "backward" not in op.name:
-        return (sampled,)
+        return sampled
     return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"), sampled
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("embedding", "index", "_unsafe_index", "_unsafe_masked_index", "index_select", "gather",
-         "take", "take_along_dim", "_embedding_bag_per_sample_weights_backward"),
-        _lower_gather,
-    ),
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _lower_embedding_bag),
-    **dict.fromkeys(
-        ("embedding_dense_backward", "_embedding_bag_dense_backward", "embedding_backward",
-         "_embedding_bag_backward"),
-        _lower_embedding_backward,
-    ),
-    **dict.fromkeys(
-        ("index_put", "_index_put_impl", "_unsafe_index_put",
-         "_unsafe_masked_index_put_accumulate"),
-        _lower_index_put,
-    ),
-    **dict.fromkeys(
-        ("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill",
-         "index_reduce", "put", "embedding_renorm"),
-        _lower_scatter,
-    ),
-    **dict.fromkeys(
-        ("grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
-         "grid_sampler_3d_backward", "cudnn_grid_sampler", "cudnn_grid_sampler_backward",
-         "_grid_sampler_2d_cpu_fallback", "_grid_sampler_2d_cpu_fallback_backward",
-         "torchvision.roi_align", "torchvision._roi_align_backward", "torchvision.roi_pool",
-         "torchvision._roi_pool_backward", "torchvision.ps_roi_align",
-         "torchvision._ps_roi_align_backward", "torchvision.ps_roi_pool",
-         "torchvision._ps_roi_pool_backward"),
-        _lower_sampling,
-    ),
-    **dict.fromkeys(("nonzero", "nonzero_static", "argwhere"), _lower_nonzero),
-    "masked_scatter": _lower_masked_scatter,
-    **dict.fromkeys(("masked_select", "masked_scatter_backward"), _lower_masked_select),
-    "repeat_interleave": _lower_repeat_interleave,
-}  # fmt: skip

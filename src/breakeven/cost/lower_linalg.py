@@ -12,9 +12,11 @@ import math
 from collections.abc import Callable
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
-from breakeven.cost.traffic import Rule, output_numel, precision_of, streaming_kernel, total_bytes
-from breakeven.trace import Op, Settings
+from breakeven.cost.rules import RuleTable, base_name
+from breakeven.cost.traffic import output_numel, precision_of, streaming_kernel, total_bytes
+from breakeven.trace import Op
+
+RULES = RuleTable()
 
 _PANEL_COLUMNS = 32
 _LAUNCHES_PER_PANEL = 3
@@ -78,41 +80,41 @@ def _linalg_kernel(op: Op, *, batch: int, rows: int, columns: int, flop: float) 
     )
 
 
-def _lower_factorization(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
+@RULES.add(_FACTORIZATION_FLOP)
+def _lower_factorization(op: Op) -> Kernel:
     *leading, rows, columns = op.inputs[0].shape
     flop = _FACTORIZATION_FLOP[base_name(op.name)](rows, columns)
-    return (_linalg_kernel(op, batch=math.prod(leading), rows=rows, columns=columns, flop=flop),)
+    return _linalg_kernel(op, batch=math.prod(leading), rows=rows, columns=columns, flop=flop)
 
 
-def _lower_solve(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(_SOLVE_FLOP)
+def _lower_solve(op: Op) -> Kernel:
     """Lower solvers; the square one of the two operands is the matrix, in either order."""
-    del settings
     matrices = [spec for spec in op.inputs if len(spec.shape) > 1]
     square = [spec for spec in matrices if spec.shape[-1] == spec.shape[-2]]
     *leading, rows, _ = (square or matrices)[0].shape
     batch = math.prod(leading)
     right_hand_sides = max(1, output_numel(op) // max(1, batch * rows))
     flop = _SOLVE_FLOP[base_name(op.name)](rows, right_hand_sides)
-    return (_linalg_kernel(op, batch=batch, rows=rows, columns=rows, flop=flop),)
+    return _linalg_kernel(op, batch=batch, rows=rows, columns=rows, flop=flop)
 
 
-def _lower_cross(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("linalg_cross")
+def _lower_cross(op: Op) -> Kernel:
     """Lower ``linalg_cross``: two products and a difference per element."""
-    del settings
-    return (streaming_kernel(op, flop=3 * output_numel(op)),)
+    return streaming_kernel(op, flop=3 * output_numel(op))
 
 
 # Elements that a block transforms in shared memory; a longer transform makes another pass.
 _FFT_BLOCK = 4096
 
 
-def _lower_fft(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_fft_c2c _fft_r2c _fft_c2r")
+def _lower_fft(op: Op) -> Kernel:
     """Lower ``_fft_r2c`` and its kin: 5 N log2 N per complex transform, half for a real one.
 
     Bound by memory, so it is costed as streaming; each dimension is a pass.
     """
-    del settings
     shape = max(op.inputs[0], op.outputs[0], key=lambda spec: spec.numel).shape
     numel = math.prod(shape)
     dimensions: list[int] = op.attributes.get("dim", [-1])
@@ -122,21 +124,11 @@ def _lower_fft(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     passes = sum(1 if length <= _FFT_BLOCK else 2 for length in lengths)
     # All passes but the first read what the one before wrote.
     between_bytes = (passes - 1) * total_bytes(op.outputs)
-    return (
-        streaming_kernel(
-            op,
-            flop=flop,
-            read_bytes=total_bytes(op.inputs) + between_bytes,
-            write_bytes=total_bytes(op.outputs) + between_bytes,
-            launches=max(1, passes),
-            variant="fft",
-        ),
+    return streaming_kernel(
+        op,
+        flop=flop,
+        read_bytes=total_bytes(op.inputs) + between_bytes,
+        write_bytes=total_bytes(op.outputs) + between_bytes,
+        launches=max(1, passes),
+        variant="fft",
     )
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_FACTORIZATION_FLOP, _lower_factorization),
-    **dict.fromkeys(_SOLVE_FLOP, _lower_solve),
-    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _lower_fft),
-    "linalg_cross": _lower_cross,
-}

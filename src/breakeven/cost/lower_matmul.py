@@ -10,15 +10,16 @@ import math
 import msgspec
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name, is_in_place
+from breakeven.cost.rules import RuleTable, base_name, is_in_place
 from breakeven.cost.traffic import (
-    Rule,
     multiply_add_flop,
     streaming_kernel,
     tensor_core_precision,
     total_bytes,
 )
 from breakeven.trace import Op, Settings, TensorSpec
+
+RULES = RuleTable()
 
 
 def gemm_kernel(
@@ -65,6 +66,7 @@ def _product_sizes(op: Op, left: TensorSpec, right: TensorSpec) -> tuple[int | N
     return max(products), m, n, k
 
 
+@RULES.add_with_settings("mm addmm _addmm_activation bmm baddbmm addbmm matmul")
 def _lower_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     *added, left, right = op.inputs
     batch, m, n, k = _product_sizes(op, left, right)
@@ -92,15 +94,16 @@ def _lower_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def _lower_vector_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("mv addmv dot vdot")
+def _lower_vector_product(op: Op) -> Kernel:
     """Lower ``mv``, ``addmv``, ``dot``: cuBLAS reduces rows, each element read once, no tiles."""
-    del settings
     *_, left, right = op.inputs
     flop = multiply_add_flop(right) * max(left.numel, right.numel)
-    return (streaming_kernel(op, family=Family.REDUCTION, flop=flop),)
+    return streaming_kernel(op, family=Family.REDUCTION, flop=flop)
 
 
-def _lower_linear(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add_with_settings("linear mkldnn_linear")
+def _lower_linear(op: Op, settings: Settings) -> Kernel:
     """Lower ``linear(input (…, K), weight (N, K), bias (N))``."""
     source, weight = op.inputs[0], op.inputs[1]
     k = weight.shape[-1]
@@ -108,13 +111,13 @@ def _lower_linear(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     m = source.numel // k if k else 0
     operand_bytes = total_bytes(op.inputs)
     written_bytes = total_bytes(op.outputs)
-    kernel = gemm_kernel(
+    return gemm_kernel(
         op, settings, m=m, n=n, k=k, read_bytes=operand_bytes, write_bytes=written_bytes
     )
-    return (kernel,)
 
 
-def _lower_grouped(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add_with_settings("_grouped_mm")
+def _lower_grouped(op: Op, settings: Settings) -> Kernel:
     """Lower ``_grouped_mm(self, mat2, offs?)``: a GEMM per expert, in one launch.
 
     The dimension that the experts share out is the one without a group dimension: M of self
@@ -134,7 +137,7 @@ def _lower_grouped(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     read_bytes = total_bytes(op.inputs)
     written_bytes = total_bytes(op.outputs)
     matrices = msgspec.structs.replace(op, inputs=(left, right))
-    kernel = gemm_kernel(
+    return gemm_kernel(
         matrices,
         settings,
         m=m,
@@ -144,20 +147,20 @@ def _lower_grouped(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         read_bytes=read_bytes,
         write_bytes=written_bytes,
     )
-    return (kernel,)
 
 
-def _lower_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_cdist_forward _cdist_backward _pdist_forward _pdist_backward")
+def _lower_distance(op: Op) -> Kernel:
     """Lower pairwise distances of x1 (…, P, K) and x2 (…, R, K): subtract, power, add.
 
     Computed by a kernel of its own on the plain units, not as a GEMM.
     """
-    del settings
     k = op.inputs[-1].shape[-1] if op.inputs[-1].shape else 1
     pairs = max(spec.numel for spec in (op.outputs if "forward" in op.name else op.inputs))
-    return (streaming_kernel(op, family=Family.REDUCTION, flop=3 * pairs * k),)
+    return streaming_kernel(op, family=Family.REDUCTION, flop=3 * pairs * k)
 
 
+@RULES.add_with_settings("_euclidean_dist")
 def _lower_euclidean_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower ``_euclidean_dist(x1, x2)``: squared norms, concatenation, one GEMM, square root."""
     left, right = op.inputs
@@ -185,42 +188,24 @@ def _lower_euclidean_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return prepare, product, finish
 
 
-def _lower_trilinear(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_trilinear")
+def _lower_trilinear(op: Op) -> Kernel:
     """Lower ``_trilinear`` (``nn.Bilinear``): a broadcast product of three, then a sum.
 
     It loops over one dimension of the weight; each turn is a product, a product and a sum.
     Source: aten/src/ATen/native/Linear.cpp, _trilinear.
     """
-    del settings
     x1, weight, x2 = op.inputs
     unrolled = int(op.attributes.get("unroll_dim", 1))
     num_products = x1.shape[0] * weight.numel
     flop = 3 * num_products
     turns = max(1, weight.shape[unrolled])
     intermediate_bytes = num_products / turns * weight.element_bytes
-    return (
-        streaming_kernel(
-            op,
-            family=Family.REDUCTION,
-            flop=flop,
-            read_bytes=total_bytes((x1, weight, x2)) + 2 * turns * intermediate_bytes,
-            write_bytes=2 * turns * intermediate_bytes,
-            launches=3 * turns,
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=flop,
+        read_bytes=total_bytes((x1, weight, x2)) + 2 * turns * intermediate_bytes,
+        write_bytes=2 * turns * intermediate_bytes,
+        launches=3 * turns,
     )
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "matmul"),
-        _lower_product,
-    ),
-    **dict.fromkeys(("mv", "addmv", "dot", "vdot"), _lower_vector_product),
-    **dict.fromkeys(("linear", "mkldnn_linear"), _lower_linear),
-    **dict.fromkeys(
-        ("_cdist_forward", "_cdist_backward", "_pdist_forward", "_pdist_backward"), _lower_distance
-    ),
-    "_grouped_mm": _lower_grouped,
-    "_euclidean_dist": _lower_euclidean_distance,
-    "_trilinear": _lower_trilinear,
-}  # fmt: skip

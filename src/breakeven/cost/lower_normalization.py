@@ -11,9 +11,11 @@ of the same dtype (``model.half()``). ``batch_native`` is torch's own.
 from __future__ import annotations
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
-from breakeven.cost.traffic import Rule, streaming_kernel, tensor_bytes, total_bytes
-from breakeven.trace import Op, Settings
+from breakeven.cost.rules import RuleTable, base_name
+from breakeven.cost.traffic import streaming_kernel, tensor_bytes, total_bytes
+from breakeven.trace import Op
+
+RULES = RuleTable()
 
 # FLOP per element. Forward: Welford's update (6), then subtract, scale, and weight and bias as a
 # multiply-add; backward: two products and sums for the statistics, and a sum of three terms.
@@ -51,20 +53,20 @@ def _is_training(op: Op, statistic_index: int) -> bool:
     return len(op.outputs) <= statistic_index or op.outputs[statistic_index].numel > 0
 
 
-def _lower_layer_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("native_layer_norm layer_norm _fused_rms_norm")
+def _lower_layer_norm(op: Op) -> Kernel:
     """Lower ``native_layer_norm(input, weight?, bias?)``: one block per row, one pass."""
-    del settings
     flop = _FORWARD_FLOP * op.inputs[0].numel
-    return (streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant=_kind(op)),)
+    return streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant=_kind(op))
 
 
-def _lower_layer_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("native_layer_norm_backward _fused_rms_norm_backward")
+def _lower_layer_norm_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``native_layer_norm_backward(grad_out, input, mean, rstd, weight?, bias?)``.
 
     The gradients of weight and bias are sums over all rows, a kernel of their own that reads
     gradient and input again. Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu.
     """
-    del settings
     grad, source = op.inputs[0], op.inputs[1]
     parameters = [spec for spec in op.outputs if spec.shape != source.shape]
     # A layer norm over all dimensions has parameters as large as its input.
@@ -122,102 +124,84 @@ def _batch_kernel(op: Op, *, flop: int, num_sources: int, variant: str) -> Kerne
     )
 
 
-def _lower_batch_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update
+    """
+)
+def _lower_batch_norm(op: Op) -> Kernel:
     """Lower the batch norms, all of (input, weight?, bias?, running statistics).
 
     cuDNN takes one launch in training; in evaluation it is an elementwise kernel.
     """
-    del settings
     source = op.inputs[0]
     if not _is_training(op, statistic_index=1):
-        return (streaming_kernel(op, flop=_APPLY_FLOP * source.numel, variant="batch_norm"),)
-    return (_batch_kernel(op, flop=_FORWARD_FLOP, num_sources=1, variant="batch"),)
+        return streaming_kernel(op, flop=_APPLY_FLOP * source.numel, variant="batch_norm")
+    return _batch_kernel(op, flop=_FORWARD_FLOP, num_sources=1, variant="batch")
 
 
-def _lower_batch_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward
+    batch_norm_backward
+    """
+)
+def _lower_batch_norm_backward(op: Op) -> Kernel:
     """Lower the gradients of batch norm: sums per channel, then the gradient of the input.
 
     The two inputs of the shape of the data are gradient and input, in either order.
     """
-    del settings
     flop = _BACKWARD_FLOP + _WEIGHT_FLOP
-    return (_batch_kernel(op, flop=flop, num_sources=2, variant="batch_backward"),)
+    return _batch_kernel(op, flop=flop, num_sources=2, variant="batch_backward")
 
 
-def _lower_group_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("native_group_norm")
+def _lower_group_norm(op: Op) -> Kernel:
     """Lower ``native_group_norm``: moments, coefficients per channel, application.
 
     Source: aten/src/ATen/native/cuda/group_norm_kernel.cu.
     """
-    del settings
     source = op.inputs[0]
-    return (
-        streaming_kernel(
-            op,
-            family=Family.NORMALIZATION,
-            flop=_FORWARD_FLOP * source.numel,
-            read_bytes=total_bytes(op.inputs) + tensor_bytes(source),
-            launches=3,
-            variant="group",
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.NORMALIZATION,
+        flop=_FORWARD_FLOP * source.numel,
+        read_bytes=total_bytes(op.inputs) + tensor_bytes(source),
+        launches=3,
+        variant="group",
     )
 
 
-def _lower_group_norm_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("native_group_norm_backward")
+def _lower_group_norm_backward(op: Op) -> Kernel:
     """Lower ``native_group_norm_backward``: sums per channel, coefficients, input, parameters."""
-    del settings
-    return (
-        streaming_kernel(
-            op,
-            family=Family.NORMALIZATION,
-            flop=(_BACKWARD_FLOP + _WEIGHT_FLOP) * op.inputs[0].numel,
-            read_bytes=total_bytes(op.inputs) + total_bytes(op.inputs[:2]),
-            launches=4,
-            variant="group_backward",
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.NORMALIZATION,
+        flop=(_BACKWARD_FLOP + _WEIGHT_FLOP) * op.inputs[0].numel,
+        read_bytes=total_bytes(op.inputs) + total_bytes(op.inputs[:2]),
+        launches=4,
+        variant="group_backward",
     )
 
 
-def _lower_batch_statistics(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts
+    batch_norm_elemt batch_norm_backward_reduce batch_norm_backward_elemt
+    batch_norm_update_stats
+    """
+)
+def _lower_batch_statistics(op: Op) -> Kernel:
     """Lower one half of a synchronised batch norm: sums per channel, or their application."""
-    del settings
     flop = _WEIGHT_FLOP * op.inputs[0].numel
-    return (streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant="batch"),)
+    return streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant="batch")
 
 
-def _lower_weight_norm(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_weight_norm_interface _weight_norm_interface_backward")
+def _lower_weight_norm(op: Op) -> Kernel:
     """Lower ``_weight_norm_interface(v, g)``: norm per row, then scale it."""
-    del settings
     flop = 3 * op.inputs[0].numel
-    return (streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant="weight"),)
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(("native_layer_norm", "layer_norm", "_fused_rms_norm"), _lower_layer_norm),
-    **dict.fromkeys(
-        ("native_layer_norm_backward", "_fused_rms_norm_backward"), _lower_layer_norm_backward
-    ),
-    **dict.fromkeys(
-        ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit",
-         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training",
-         "_batch_norm_with_update", "_batch_norm_with_update_functional",
-         "_batch_norm_no_update"),
-        _lower_batch_norm,
-    ),
-    **dict.fromkeys(
-        ("native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
-         "batch_norm_backward"),
-        _lower_batch_norm_backward,
-    ),
-    **dict.fromkeys(
-        ("batch_norm_stats", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts",
-         "batch_norm_elemt", "batch_norm_backward_reduce", "batch_norm_backward_elemt",
-         "batch_norm_update_stats"),
-        _lower_batch_statistics,
-    ),
-    **dict.fromkeys(
-        ("_weight_norm_interface", "_weight_norm_interface_backward"), _lower_weight_norm
-    ),
-    "native_group_norm": _lower_group_norm,
-    "native_group_norm_backward": _lower_group_norm_backward,
-}  # fmt: skip
+    return streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant="weight")

@@ -11,16 +11,19 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name, is_in_place, overload_name
 from breakeven.cost.pointwise_names import ARITHMETIC, TRANSCENDENTAL
+from breakeven.cost.rules import RuleTable, base_name, is_in_place, overload_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
-    Rule,
     precision_of,
     streaming_kernel,
     total_bytes,
 )
-from breakeven.trace import Op, Settings, TensorSpec
+from breakeven.trace import Op, TensorSpec
+
+RULES = RuleTable()
+
+_FOREACH_REDUCTIONS = ("norm", "max", "powsum")
 
 # A block works on a chunk of this many elements of one tensor. A launch takes at most 320 chunks,
 # and the fewer tensors the more lists each of them is in, as all addresses travel in 4 KiB of
@@ -99,12 +102,14 @@ def _foreach_flop(name: str) -> int:
     return 3 if name in ("addcdiv", "addcmul", "lerp") else 1
 
 
-def _lower_foreach(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    f"_foreach_{name}" for name in sorted(ARITHMETIC | TRANSCENDENTAL | {"copy", "zero", "clone"})
+)
+def _lower_foreach(op: Op) -> Kernel:
     """Lower an elementwise ``_foreach_*``; in place, it returns nothing and writes its first list.
 
     ``copy`` and ``zero`` do not read what they overwrite.
     """
-    del settings
     name = base_name(op.name).removeprefix("_foreach_")
     lists = _lists(op)
     in_place = is_in_place(op.name)
@@ -117,21 +122,19 @@ def _lower_foreach(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     else:
         launches = len(numels)
     flop = 0 if name in ("copy", "zero", "clone") else _foreach_flop(name) * sum(numels)
-    return (
-        streaming_kernel(
-            op,
-            flop=flop,
-            read_bytes=sum((total_bytes(tensors) for tensors in read), 0.0),
-            write_bytes=total_bytes(written),
-            launches=launches,
-            variant=_VARIANT,
-        ),
+    return streaming_kernel(
+        op,
+        flop=flop,
+        read_bytes=sum((total_bytes(tensors) for tensors in read), 0.0),
+        write_bytes=total_bytes(written),
+        launches=launches,
+        variant=_VARIANT,
     )
 
 
-def _lower_foreach_reduction(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(f"_foreach_{name}" for name in _FOREACH_REDUCTIONS)
+def _lower_foreach_reduction(op: Op) -> Kernel:
     """Lower ``_foreach_norm`` and ``_foreach_max``: a value per chunk, then one per tensor."""
-    del settings
     numels = [spec.numel for spec in op.inputs]
     if _takes_fast_route([op.inputs]):
         first = multi_tensor_launches(numels, 1)
@@ -139,14 +142,12 @@ def _lower_foreach_reduction(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         launches = 1 + first + math.ceil(len(numels) / _MAX_TENSORS_OF_CLEANUP)
     else:
         launches = len(numels)
-    return (
-        streaming_kernel(
-            op,
-            family=Family.REDUCTION,
-            flop=2 * sum(numels),
-            launches=launches,
-            variant=_VARIANT,
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.REDUCTION,
+        flop=2 * sum(numels),
+        launches=launches,
+        variant=_VARIANT,
     )
 
 
@@ -166,71 +167,53 @@ def _fused_kernel(op: Op, *, num_lists: int, flop: int, written: Sequence[int]) 
     )
 
 
-def _lower_fused_adam(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_fused_adam _fused_adamw")
+def _lower_fused_adam(op: Op) -> Kernel:
     """Lower ``_fused_adamw_(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, …)``.
 
     The steps are one number per tensor, which an elementwise kernel counts up first; they take
     no room among the addresses.
     """
-    del settings
     has_maximum = bool(op.attributes.get("amsgrad", False))
     num_lists = 5 if has_maximum else 4
     length = len(op.inputs) // (num_lists + 1)
     tensors = msgspec.structs.replace(op, inputs=op.inputs[: num_lists * length])
     written = (0, 2, 3, 4) if has_maximum else (0, 2, 3)
-    return (_fused_kernel(tensors, num_lists=num_lists, flop=_ADAM_FLOP, written=written),)
+    return _fused_kernel(tensors, num_lists=num_lists, flop=_ADAM_FLOP, written=written)
 
 
-def _lower_fused_sgd(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_fused_sgd")
+def _lower_fused_sgd(op: Op) -> Kernel:
     """Lower ``_fused_sgd_(self, grads, momentum_buffers)``; without momentum there are two."""
-    del settings
     has_momentum = bool(op.attributes.get("momentum", 0.0))
     num_lists = 3 if has_momentum else 2
     written = (0, 2) if has_momentum else (0,)
-    return (_fused_kernel(op, num_lists=num_lists, flop=_SGD_FLOP, written=written),)
+    return _fused_kernel(op, num_lists=num_lists, flop=_SGD_FLOP, written=written)
 
 
-def _lower_fused_adagrad(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_fused_adagrad")
+def _lower_fused_adagrad(op: Op) -> Kernel:
     """Lower ``_fused_adagrad_(self, grads, state_sums, state_steps)``."""
-    del settings
     length = len(op.inputs) // 4
     tensors = msgspec.structs.replace(op, inputs=op.inputs[: 3 * length])
-    return (_fused_kernel(tensors, num_lists=3, flop=_ADAGRAD_FLOP, written=(0, 2)),)
+    return _fused_kernel(tensors, num_lists=3, flop=_ADAGRAD_FLOP, written=(0, 2))
 
 
-def _lower_unscale(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_amp_foreach_non_finite_check_and_unscale")
+def _lower_unscale(op: Op) -> Kernel:
     """Lower GradScaler's ``_amp_foreach_non_finite_check_and_unscale_(self, found, scale)``."""
-    del settings
     gradients = op.inputs[:-2]
-    return (
-        streaming_kernel(
-            op,
-            flop=2 * sum(spec.numel for spec in gradients),
-            read_bytes=total_bytes(gradients),
-            write_bytes=total_bytes(gradients),
-            launches=max(1, multi_tensor_launches((spec.numel for spec in gradients), 1)),
-            variant=_VARIANT,
-        ),
+    return streaming_kernel(
+        op,
+        flop=2 * sum(spec.numel for spec in gradients),
+        read_bytes=total_bytes(gradients),
+        write_bytes=total_bytes(gradients),
+        launches=max(1, multi_tensor_launches((spec.numel for spec in gradients), 1)),
+        variant=_VARIANT,
     )
 
 
-def _lower_update_scale(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_amp_update_scale")
+def _lower_update_scale(op: Op) -> Kernel:
     """Lower GradScaler's ``_amp_update_scale_``: one thread on three scalars."""
-    del settings
-    return (streaming_kernel(op, flop=3),)
-
-
-_FOREACH_REDUCTIONS = ("norm", "max", "powsum")
-
-RULES: dict[str, Rule] = {
-    **{
-        f"_foreach_{name}": _lower_foreach
-        for name in sorted(ARITHMETIC | TRANSCENDENTAL | {"copy", "zero", "clone"})
-    },
-    **{f"_foreach_{name}": _lower_foreach_reduction for name in _FOREACH_REDUCTIONS},
-    **dict.fromkeys(("_fused_adam", "_fused_adamw"), _lower_fused_adam),
-    "_fused_sgd": _lower_fused_sgd,
-    "_fused_adagrad": _lower_fused_adagrad,
-    "_amp_foreach_non_finite_check_and_unscale": _lower_unscale,
-    "_amp_update_scale": _lower_update_scale,
-}
+    return streaming_kernel(op, flop=3)

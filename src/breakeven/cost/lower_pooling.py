@@ -6,9 +6,21 @@ import math
 from collections.abc import Sequence
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
-from breakeven.cost.traffic import Rule, streaming_kernel
-from breakeven.trace import Op, Settings, TensorSpec
+from breakeven.cost.rules import RuleTable, base_name
+from breakeven.cost.traffic import streaming_kernel
+from breakeven.trace import Op, TensorSpec
+
+RULES = RuleTable()
+_MAXIMUM = (
+    "max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices",
+    "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
+    "fractional_max_pool2d", "fractional_max_pool3d",
+)  # fmt: skip
+
+_AVERAGE = (
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+)  # fmt: skip
 
 
 def _num_dimensions(op: Op) -> int:
@@ -32,58 +44,37 @@ def _window(op: Op, large: TensorSpec, small: TensorSpec) -> int:
     )
 
 
-def _lower_pool(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
+@RULES.add((*_AVERAGE, *_MAXIMUM, "max_unpool2d", "max_unpool3d"))
+def _lower_pool(op: Op) -> Kernel:
     source, result = op.inputs[0], op.outputs[0]
     flop = result.numel * _window(op, source, result)
-    return (streaming_kernel(op, family=Family.POOLING, flop=flop),)
+    return streaming_kernel(op, family=Family.POOLING, flop=flop)
 
 
-def _lower_average_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(f"{name}_backward" for name in _AVERAGE)
+def _lower_average_backward(op: Op) -> Kernel:
     """Lower ``avg_pool2d_backward(grad_output, input)``; of the input only the shape is used."""
-    del settings
     grad, result = op.inputs[0], op.outputs[0]
-    return (
-        streaming_kernel(
-            op,
-            family=Family.POOLING,
-            flop=grad.numel * _window(op, result, grad),
-            read_bytes=float(grad.num_bytes),
-            variant="backward",
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.POOLING,
+        flop=grad.numel * _window(op, result, grad),
+        read_bytes=float(grad.num_bytes),
+        variant="backward",
     )
 
 
-def _lower_max_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(f"{name}_backward" for name in _MAXIMUM)
+def _lower_max_backward(op: Op) -> Kernel:
     """Lower ``max_pool2d_with_indices_backward(grad_output, input, indices)``.
 
     The gradient goes to one element of each window; the input is not read.
     """
-    del settings
     grad, indices = op.inputs[0], op.inputs[-1]
-    return (
-        streaming_kernel(
-            op,
-            family=Family.POOLING,
-            flop=grad.numel,
-            read_bytes=float(grad.num_bytes + indices.num_bytes),
-            variant="backward",
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.POOLING,
+        flop=grad.numel,
+        read_bytes=float(grad.num_bytes + indices.num_bytes),
+        variant="backward",
     )
-
-
-_AVERAGE = (
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-)  # fmt: skip
-_MAXIMUM = (
-    "max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices",
-    "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
-    "fractional_max_pool2d", "fractional_max_pool3d",
-)  # fmt: skip
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys((*_AVERAGE, *_MAXIMUM, "max_unpool2d", "max_unpool3d"), _lower_pool),
-    **dict.fromkeys((f"{name}_backward" for name in _AVERAGE), _lower_average_backward),
-    **dict.fromkeys((f"{name}_backward" for name in _MAXIMUM), _lower_max_backward),
-}

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
+from breakeven.cost.rules import Kernels, RuleTable, base_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
-    Rule,
     precision_of,
     streaming_kernel,
     tensor_bytes,
@@ -27,6 +26,8 @@ from breakeven.cost.traffic import (
 )
 from breakeven.device import Precision
 from breakeven.trace import Op, Settings, TensorSpec
+
+RULES = RuleTable()
 
 # By cuDNN's number of the mode: plain with ReLU, plain with tanh, LSTM, GRU.
 _NUM_GATES = (1, 1, 4, 3)
@@ -148,6 +149,7 @@ def _recurrence(sizes: _Sizes, *, is_backward: bool) -> Kernel:
     )
 
 
+@RULES.add_with_settings("_cudnn_rnn miopen_rnn mkldnn_rnn_layer")
 def _lower_rnn(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     sizes = _sizes(op, settings)
     projections = [
@@ -158,6 +160,7 @@ def _lower_rnn(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return *projections, _recurrence(sizes, is_backward=False)
 
 
+@RULES.add_with_settings("_cudnn_rnn_backward miopen_rnn_backward mkldnn_rnn_layer_backward")
 def _lower_rnn_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """Lower the backward pass: the steps in reverse, then GEMMs over all of them at once.
 
@@ -173,14 +176,19 @@ def _lower_rnn_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return _recurrence(sizes, is_backward=True), *gemms
 
 
-def _lower_cell(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(
+    """
+    _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+    """
+)
+def _lower_cell(op: Op) -> Kernels:
     """Lower one fused step of a cell, whose products are operators of their own."""
-    del settings
     flop = _FLOP_PER_GATE * max(spec.numel for spec in op.inputs)
     cell = streaming_kernel(op, flop=flop)
     biases = [spec for spec in op.outputs if len(spec.shape) == 1]
     if "backward" not in op.name or not biases:
-        return (cell,)
+        return cell
     gates = max(op.outputs, key=lambda spec: spec.numel)
     bias_gradient = Kernel(
         family=Family.REDUCTION,
@@ -193,39 +201,19 @@ def _lower_cell(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return cell, bias_gradient
 
 
-def _lower_flatten_weights(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_cudnn_rnn_flatten_weight")
+def _lower_flatten_weights(op: Op) -> Kernel:
     """Lower ``_cudnn_rnn_flatten_weight``: zero one buffer, copy each weight into it."""
-    del settings
-    return (streaming_kernel(op, flop=0, launches=len(op.inputs) + 1),)
+    return streaming_kernel(op, flop=0, launches=len(op.inputs) + 1)
 
 
-def _lower_packing(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_pack_padded_sequence _pack_padded_sequence_backward")
+def _lower_packing(op: Op) -> Kernel:
     """Lower ``_pack_padded_sequence(input, lengths)``: copies of the valid part."""
-    del settings
     # One launch per change of the number of sequences; at most one per time step.
     data, *batch_sizes = op.outputs
     launches = max(1, *(spec.numel for spec in batch_sizes), 1)
     copied_bytes = float(data.num_bytes)
-    return (
-        streaming_kernel(
-            op, flop=0, read_bytes=copied_bytes, write_bytes=copied_bytes, launches=launches
-        ),
+    return streaming_kernel(
+        op, flop=0, read_bytes=copied_bytes, write_bytes=copied_bytes, launches=launches
     )
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer"), _lower_rnn),
-    **dict.fromkeys(
-        ("_cudnn_rnn_backward", "miopen_rnn_backward", "mkldnn_rnn_layer_backward"),
-        _lower_rnn_backward,
-    ),
-    **dict.fromkeys(
-        ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward",
-         "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
-         "_thnn_fused_gru_cell_backward"),
-        _lower_cell,
-    ),
-    "_cudnn_rnn_flatten_weight": _lower_flatten_weights,
-    "_pack_padded_sequence": _lower_packing,
-    "_pack_padded_sequence_backward": _lower_packing,
-}  # fmt: skip

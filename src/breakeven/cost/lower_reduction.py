@@ -8,16 +8,17 @@ from collections.abc import Sequence
 import msgspec
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
+from breakeven.cost.rules import Kernels, RuleTable, base_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
-    Rule,
     output_numel,
     streaming_kernel,
     tensor_bytes,
     total_bytes,
 )
-from breakeven.trace import Op, Settings, TensorSpec
+from breakeven.trace import Op, TensorSpec
+
+RULES = RuleTable()
 
 # FLOP per input element. Variances use Welford's update: subtract, divide, two multiply-adds.
 _REDUCTION_FLOP = {
@@ -60,13 +61,13 @@ _POINTWISE_LOSS_FLOP = {
 }
 
 
-def _lower_reduction(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
+@RULES.add(_REDUCTION_FLOP)
+def _lower_reduction(op: Op) -> Kernel:
     name = base_name(op.name)
     numel = sum(spec.numel for spec in op.inputs)
     variant = "scan" if name in _SCANS else "outer" if _keeps_last_dimension(op) else ""
     flop = _REDUCTION_FLOP[name] * numel
-    return (streaming_kernel(op, family=Family.REDUCTION, flop=flop, variant=variant),)
+    return streaming_kernel(op, family=Family.REDUCTION, flop=flop, variant=variant)
 
 
 def _keeps_last_dimension(op: Op) -> bool:
@@ -79,12 +80,12 @@ def _keeps_last_dimension(op: Op) -> bool:
     return bool(reduced) and num_dimensions - 1 not in reduced
 
 
-def _lower_logsumexp(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("logsumexp")
+def _lower_logsumexp(op: Op) -> tuple[Kernel, ...]:
     """Lower ``logsumexp``, which torch composes: maximum, subtract, exponential, sum, logarithm.
 
     Source: aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl.
     """
-    del settings
     numel = op.inputs[0].numel
     full_bytes, reduced_bytes = tensor_bytes(op.inputs[0]), total_bytes(op.outputs)
     reduction = streaming_kernel(op, family=Family.REDUCTION, flop=numel)
@@ -105,16 +106,16 @@ def _lower_logsumexp(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return reduction, elementwise, reduction, small
 
 
-def _lower_softmax(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
+@RULES.add("_softmax _log_softmax _safe_softmax _masked_softmax softmax log_softmax")
+def _lower_softmax(op: Op) -> Kernel:
     source = op.inputs[0]
     kernel = streaming_kernel(
         op, family=Family.SOFTMAX, flop=_SOFTMAX_FLOP * source.numel, variant=_softmax_variant(op)
     )
     if kernel.variant == "spatial":
         read_bytes = kernel.read_bytes + 2 * tensor_bytes(source)
-        return (msgspec.structs.replace(kernel, read_bytes=read_bytes),)
-    return (kernel,)
+        return msgspec.structs.replace(kernel, read_bytes=read_bytes)
+    return kernel
 
 
 def _softmax_variant(op: Op) -> str:
@@ -130,27 +131,25 @@ def _softmax_variant(op: Op) -> str:
     return "persistent" if is_short else ""
 
 
-def _lower_softmax_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward")
+def _lower_softmax_backward(op: Op) -> Kernel:
     """Lower ``_softmax_backward_data(grad_output, output)`` and its logarithm's.
 
     The plain one multiplies both first, into a tensor of its own, and reduces that.
     Source: aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out.
     """
-    del settings
     grad, output = op.inputs[:2]
     is_logarithm = "log" in base_name(op.name)
     per_element = _SOFTMAX_BACKWARD_FLOP + (TRANSCENDENTAL_FLOP if is_logarithm else 0)
     product_bytes = 0.0 if is_logarithm else tensor_bytes(output)
-    return (
-        streaming_kernel(
-            op,
-            family=Family.SOFTMAX,
-            flop=per_element * grad.numel,
-            read_bytes=total_bytes(op.inputs) + 2 * product_bytes,
-            write_bytes=total_bytes(op.outputs) + product_bytes,
-            launches=1 if is_logarithm else 2,
-            variant="backward",
-        ),
+    return streaming_kernel(
+        op,
+        family=Family.SOFTMAX,
+        flop=per_element * grad.numel,
+        read_bytes=total_bytes(op.inputs) + 2 * product_bytes,
+        write_bytes=total_bytes(op.outputs) + product_bytes,
+        launches=1 if is_logarithm else 2,
+        variant="backward",
     )
 
 
@@ -167,28 +166,28 @@ def _reduced(op: Op, source: TensorSpec) -> tuple[Kernel, ...]:
     return (reduction,)
 
 
-def _lower_pointwise_loss(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(_POINTWISE_LOSS_FLOP)
+def _lower_pointwise_loss(op: Op) -> tuple[Kernel, ...]:
     """Lower ``mse_loss(self, target)`` and its like: all differences, then their mean or sum."""
-    del settings
     source = op.inputs[0]
     flop = _POINTWISE_LOSS_FLOP[base_name(op.name)] * source.numel
     differences = streaming_kernel(op, flop=flop, write_bytes=tensor_bytes(source))
     return differences, *_reduced(op, source)
 
 
-def _lower_loss_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add(f"{name}_backward" for name in _POINTWISE_LOSS_FLOP)
+def _lower_loss_backward(op: Op) -> Kernel:
     """Lower the gradient of a pointwise loss: one elementwise kernel."""
-    del settings
-    return (streaming_kernel(op, flop=4 * output_numel(op)),)
+    return streaming_kernel(op, flop=4 * output_numel(op))
 
 
-def _lower_bce_with_logits(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("binary_cross_entropy_with_logits")
+def _lower_bce_with_logits(op: Op) -> tuple[Kernel, ...]:
     """Lower ``binary_cross_entropy_with_logits(self, target, weight?, pos_weight?)``.
 
     Composed of four elementwise kernels, one more per weight, and the reduction.
     Source: aten/src/ATen/native/Loss.cpp, binary_cross_entropy_with_logits.
     """
-    del settings
     source = op.inputs[0]
     one_bytes = tensor_bytes(source)
     num_kernels = 4 + len(op.inputs) - 2
@@ -203,12 +202,12 @@ def _lower_bce_with_logits(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return elementwise, *_reduced(op, source)
 
 
-def _lower_nll(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("nll_loss_forward nll_loss2d_forward")
+def _lower_nll(op: Op) -> Kernel:
     """Lower ``nll_loss_forward(self (N, C, …), target (N, …))``: reads one score per target."""
-    del settings
     scores, target = op.inputs[0], op.inputs[1]
     picked_bytes = float(target.numel * scores.element_bytes)
-    kernel = streaming_kernel(
+    return streaming_kernel(
         op,
         family=Family.REDUCTION,
         flop=2 * target.numel,
@@ -216,12 +215,11 @@ def _lower_nll(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         # Per-image losses are summed block by block, then once more.
         launches=2 if "2d" in op.name else 1,
     )
-    return (kernel,)
 
 
-def _lower_nll_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("nll_loss_backward nll_loss2d_backward")
+def _lower_nll_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``nll_loss_backward(grad_output, self, target)``: zero, then one value per target."""
-    del settings
     target = op.inputs[2]
     value_bytes = float(target.numel * op.inputs[1].element_bytes)
     return (
@@ -237,19 +235,24 @@ def _lower_nll_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     )
 
 
-def _lower_margin_loss(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
+@RULES.add(
+    """
+    multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward
+    multilabel_margin_loss_backward soft_margin_loss soft_margin_loss_backward
+    """
+)
+def _lower_margin_loss(op: Op) -> Kernel:
     flop = 4 * sum(spec.numel for spec in op.inputs)
-    return (streaming_kernel(op, family=Family.REDUCTION, flop=flop),)
+    return streaming_kernel(op, family=Family.REDUCTION, flop=flop)
 
 
-def _lower_ctc(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_ctc_loss _ctc_loss_backward _cudnn_ctc_loss")
+def _lower_ctc(op: Op) -> Kernels:
     """Lower ``_ctc_loss(log_probs (T, N, C), targets, …)``: a recursion over the T frames.
 
     Each frame updates 2 S + 1 states per sequence, of three terms each. The gradient runs the
     recursion again from the end, and then fills the gradient of all frames.
     """
-    del settings
     is_backward = "backward" in op.name
     # The gradient comes first in the arguments of the backward operator.
     log_probs, targets = op.inputs[1:3] if is_backward else op.inputs[:2]
@@ -263,32 +266,5 @@ def _lower_ctc(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         variant="ctc",
     )
     if not is_backward:
-        return (recursion,)
+        return recursion
     return recursion, streaming_kernel(op, flop=TRANSCENDENTAL_FLOP * log_probs.numel, launches=2)
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_REDUCTION_FLOP, _lower_reduction),
-    **dict.fromkeys(_POINTWISE_LOSS_FLOP, _lower_pointwise_loss),
-    **dict.fromkeys((f"{name}_backward" for name in _POINTWISE_LOSS_FLOP), _lower_loss_backward),
-    **dict.fromkeys(
-        ("_softmax", "_log_softmax", "_safe_softmax", "_masked_softmax", "softmax", "log_softmax"),
-        _lower_softmax,
-    ),
-    **dict.fromkeys(
-        ("_softmax_backward_data", "_log_softmax_backward_data", "_masked_softmax_backward"),
-        _lower_softmax_backward,
-    ),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _lower_nll),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _lower_nll_backward),
-    **dict.fromkeys(
-        ("multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
-         "multilabel_margin_loss_backward", "soft_margin_loss", "soft_margin_loss_backward"),
-        _lower_margin_loss,
-    ),
-    **dict.fromkeys(
-        ("_ctc_loss", "_ctc_loss_backward", "_cudnn_ctc_loss"), _lower_ctc
-    ),
-    "binary_cross_entropy_with_logits": _lower_bce_with_logits,
-    "logsumexp": _lower_logsumexp,
-}  # fmt: skip

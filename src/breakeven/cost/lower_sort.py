@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name
+from breakeven.cost.rules import Kernels, RuleTable, base_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
-    Rule,
     output_numel,
     streaming_kernel,
     tensor_bytes,
     total_bytes,
 )
-from breakeven.trace import Op, Settings, TensorSpec
+from breakeven.trace import Op, TensorSpec
+
+RULES = RuleTable()
 
 # Longest row that one block sorts in shared memory; beyond, a radix sort in passes of 8 bits,
 # of a histogram and a scatter each.
@@ -53,19 +54,19 @@ def _sort_kernel(op: Op, source: TensorSpec, row_length: int) -> Kernel:
     )
 
 
-def _lower_sort(op: Op, settings: Settings) -> tuple[Kernel, ...]:
-    del settings
+@RULES.add("sort argsort msort")
+def _lower_sort(op: Op) -> Kernel:
     source = op.inputs[0]
-    return (_sort_kernel(op, source, _row_length(op, source)),)
+    return _sort_kernel(op, source, _row_length(op, source))
 
 
-def _lower_select(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("topk kthvalue median nanmedian mode")
+def _lower_select(op: Op) -> Kernels:
     """Lower ``topk``, ``kthvalue``, ``median``: radix selection, then a sort of what it found.
 
     The selection reads each row once per 8 bits of the key, from the cache where it fits; the
     compulsory read is counted.
     """
-    del settings
     source = op.inputs[0]
     selection = streaming_kernel(
         op,
@@ -75,13 +76,13 @@ def _lower_select(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         variant="select",
     )
     if base_name(op.name) != "topk" or not op.attributes.get("sorted", True):
-        return (selection,)
+        return selection
     return selection, _sort_kernel(op, op.outputs[0], _row_length(op, op.outputs[0]))
 
 
-def _lower_unique(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive")
+def _lower_unique(op: Op) -> Kernels:
     """Lower ``unique``: sort, mark where neighbours differ, scan, compact."""
-    del settings
     source = op.inputs[0]
     compaction = streaming_kernel(
         op,
@@ -92,13 +93,13 @@ def _lower_unique(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         variant="scan",
     )
     if "consecutive" in op.name:
-        return (compaction,)
+        return compaction
     return _sort_kernel(op, source, source.numel), compaction
 
 
-def _lower_histogram(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("bincount histc")
+def _lower_histogram(op: Op) -> tuple[Kernel, ...]:
     """Lower ``bincount`` and ``histc``: the range of the values, zeros, then counts."""
-    del settings
     source = op.inputs[0]
     bounds = streaming_kernel(
         op,
@@ -114,38 +115,38 @@ def _lower_histogram(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return bounds, counts
 
 
-def _lower_search(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("searchsorted bucketize")
+def _lower_search(op: Op) -> Kernel:
     """Lower ``searchsorted(sorted_sequence, values)`` and ``bucketize``: a bisection each."""
-    del settings
     lengths = [spec.shape[-1] for spec in op.inputs if spec.shape]
     steps = math.log2(max(2, *lengths, 2))
-    return (streaming_kernel(op, family=Family.GATHER, flop=steps * output_numel(op)),)
+    return streaming_kernel(op, family=Family.GATHER, flop=steps * output_numel(op))
 
 
-def _lower_membership(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("isin")
+def _lower_membership(op: Op) -> tuple[Kernel, ...]:
     """Lower ``isin(elements, test_elements)``: sort both together, compare neighbours."""
-    del settings
     numel = sum(spec.numel for spec in op.inputs)
     largest = max(op.inputs, key=lambda spec: spec.numel)
     compared = streaming_kernel(op, flop=2 * numel, launches=4)
     return _sort_kernel(op, largest, numel), compared
 
 
-def _lower_permutation(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("randperm")
+def _lower_permutation(op: Op) -> tuple[Kernel, ...]:
     """Lower ``randperm``: random keys, then a sort of positions by them."""
-    del settings
     result = op.outputs[0]
     keys = streaming_kernel(op, flop=TRANSCENDENTAL_FLOP * result.numel, read_bytes=0.0, launches=2)
     return keys, _sort_kernel(op, result, result.numel)
 
 
-def _lower_multinomial(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("multinomial")
+def _lower_multinomial(op: Op) -> tuple[Kernel, ...]:
     """Lower ``multinomial(weights)``: exponential noise, a division, and the largest.
 
     Source: aten/src/ATen/native/Distributions.cpp, multinomial_out: the way of one draw, or of
     draws without replacement. Its checks read three reductions back.
     """
-    del settings
     weights = op.inputs[0]
     weight_bytes = tensor_bytes(weights)
     checks = streaming_kernel(
@@ -167,9 +168,9 @@ def _lower_multinomial(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return checks, noise, choice
 
 
-def _lower_suppression(op: Op, settings: Settings) -> tuple[Kernel, ...]:
+@RULES.add("torchvision.nms")
+def _lower_suppression(op: Op) -> tuple[Kernel, ...]:
     """Lower ``nms(boxes (N, 4), scores (N))``: a sort, then the overlap of each pair of boxes."""
-    del settings
     boxes, scores = op.inputs[0], op.inputs[1]
     num_boxes = boxes.shape[0]
     overlaps = streaming_kernel(
@@ -183,19 +184,3 @@ def _lower_suppression(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         variant="select",
     )
     return _sort_kernel(op, scores, num_boxes), overlaps
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(("sort", "argsort", "msort"), _lower_sort),
-    **dict.fromkeys(("topk", "kthvalue", "median", "nanmedian", "mode"), _lower_select),
-    **dict.fromkeys(
-        ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
-        _lower_unique,
-    ),
-    **dict.fromkeys(("bincount", "histc"), _lower_histogram),
-    **dict.fromkeys(("searchsorted", "bucketize"), _lower_search),
-    "isin": _lower_membership,
-    "multinomial": _lower_multinomial,
-    "randperm": _lower_permutation,
-    "torchvision.nms": _lower_suppression,
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.op_name import base_name, is_in_place, names_in
+from breakeven.cost.rules import base_name, is_in_place, names_in
 from breakeven.cost.traffic import (
     multiply_add_flop,
     output_numel,

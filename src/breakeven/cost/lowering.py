@@ -18,10 +18,17 @@ from breakeven.cost import (
     lower_reduction,
     lower_sort,
 )
-from breakeven.cost.kernel import Lowering
+from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.lower_sparse import has_sparse, has_sparse_rule, lower_sparse
-from breakeven.cost.op_name import base_name, has_out_argument, names_in
-from breakeven.cost.traffic import Rule, output_numel, streaming_kernel
+from breakeven.cost.rules import (
+    Kernels,
+    RuleTable,
+    SettingsRule,
+    base_name,
+    has_out_argument,
+    names_in,
+)
+from breakeven.cost.traffic import output_numel, streaming_kernel
 from breakeven.errors import Caveat
 from breakeven.trace import Op, Settings
 
@@ -60,49 +67,34 @@ _NO_KERNEL = names_in(
 _NO_KERNEL_NAMESPACES = ("profiler.", "prim.")
 
 
-def _merged(*groups: dict[str, Rule]) -> dict[str, Rule]:
-    rules: dict[str, Rule] = {}
-    for group in groups:
-        assert rules.keys().isdisjoint(group), rules.keys() & group
-        rules.update(group)
-    return rules
+_RULES = RuleTable()
+for _module in (
+    lower_attention, lower_convolution, lower_gather, lower_linalg, lower_matmul,
+    lower_normalization, lower_optimizer, lower_pointwise, lower_pooling, lower_recurrent,
+    lower_reduction, lower_sort,
+):  # fmt: skip
+    _RULES.join(_module.RULES)
 
 
-_RULES = _merged(
-    lower_sort.RULES,
-    lower_recurrent.RULES,
-    lower_pooling.RULES,
-    lower_optimizer.RULES,
-    lower_linalg.RULES,
-    lower_gather.RULES,
-    lower_attention.RULES,
-    lower_convolution.RULES,
-    lower_matmul.RULES,
-    lower_normalization.RULES,
-    lower_pointwise.RULES,
-    lower_reduction.RULES,
-)
+@_RULES.add_with_settings(_VIEWS | _NO_KERNEL)
+def _run_nothing(op: Op, settings: Settings) -> Kernels:
+    return ()
 
 
-def _runs_nothing(name: str) -> bool:
-    return name in _VIEWS or name in _NO_KERNEL or name.startswith(_NO_KERNEL_NAMESPACES)
+@_RULES.add({f"{name}_copy" for name in _VIEWS} - _RULES.keys())
+def _lower_view_copy(op: Op) -> Kernel:
+    """Lower a view's functional twin, which copies: ``transpose_copy``."""
+    return streaming_kernel(op, flop=0)
 
 
-def _is_copy_of_view(name: str) -> bool:
-    """Return whether ``name`` is a view's functional twin, which copies: ``transpose_copy``."""
-    return name.endswith("_copy") and name.removesuffix("_copy") in _VIEWS
-
-
-def has_rule(op_name: str) -> bool:
-    """Return whether ``lower`` knows what the operator runs; else it attaches a caveat.
-
-    Asked without shapes, so that all of torch's operators can be held against the rules.
+def rule_of(op_name: str) -> SettingsRule | None:
+    """Return what lowers an operator without sparse tensors; None where that is not known.
 
     Args:
         op_name: Overload, such as ``aten.addmm.default``.
     """
     name = base_name(op_name)
-    return name in _RULES or _runs_nothing(name) or _is_copy_of_view(name)
+    return _run_nothing if name.startswith(_NO_KERNEL_NAMESPACES) else _RULES.get(name)
 
 
 def _is_empty(op: Op) -> bool:
@@ -131,23 +123,21 @@ def lower(op: Op, settings: Settings) -> Lowering:
         No kernels for a view, an allocation or a read of metadata. An operator without a rule is
         costed by the bytes of its tensors and carries the caveat ``uncosted-op``.
     """
-    name = base_name(op.name)
     if has_out_argument(op.name) and op.outputs and len(op.inputs) > len(op.outputs):
         # ``mm.out(a, b, out=c)``: the last arguments are written, not read.
         op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])
-    if _runs_nothing(name) or _is_empty(op):
+    rule = rule_of(op.name)
+    if rule is _run_nothing or _is_empty(op):
         return Lowering(kernels=())
     if has_sparse(op):
         caveat = _caveat_of(op) if has_sparse_rule(op.name) else _uncosted(op)
         return Lowering(kernels=(lower_sparse(op),), caveat=caveat)
-    if rule := _RULES.get(name):
-        return Lowering(kernels=rule(op, settings), caveat=_caveat_of(op))
-    if _is_copy_of_view(name):
-        return Lowering(kernels=(streaming_kernel(op, flop=0),))
-    if not (op.inputs or op.outputs):
-        kernels = ()
-    else:
-        kernels = (streaming_kernel(op, flop=output_numel(op)),)
+    if rule is not None:
+        kernels = rule(op, settings)
+        kernels = kernels if isinstance(kernels, tuple) else (kernels,)
+        return Lowering(kernels=kernels, caveat=_caveat_of(op))
+    has_tensors = bool(op.inputs or op.outputs)
+    kernels = (streaming_kernel(op, flop=output_numel(op)),) if has_tensors else ()
     return Lowering(kernels=kernels, caveat=_uncosted(op))
 
 

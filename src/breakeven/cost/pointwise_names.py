@@ -7,7 +7,7 @@ numbers, and rearrangements that copy.
 
 from __future__ import annotations
 
-from breakeven.cost.op_name import names_in
+from breakeven.cost.rules import names_in
 
 # A handful of instructions per element.
 ARITHMETIC = names_in(
@@ -72,11 +72,11 @@ FILL = names_in(
     """
 )
 
-# Move elements without computing. ``copy`` overwrites its first argument without reading it.
+# Move elements without computing.
 REARRANGE = names_in(
     """
     _copy_from _copy_from_and_resize _lazy_clone _reshape_copy _to_copy as_strided_scatter
-    channel_shuffle clone col2im constant_pad_nd copy diagonal_scatter fill_diagonal flip im2col
+    channel_shuffle clone col2im constant_pad_nd diagonal_scatter fill_diagonal flip im2col
     lift_fresh_copy pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad1d_backward
     reflection_pad2d reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward repeat
     replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
@@ -99,15 +99,18 @@ EMBED_GRADIENT = names_in(
     """
 )
 
-# Resampling of images, with the taps per output element and dimension.
-UPSAMPLE_TAPS = {
-    "upsample_nearest": 1,
-    "_upsample_nearest_exact": 1,
-    "upsample_linear": 2,
-    "upsample_bilinear": 2,
-    "upsample_trilinear": 2,
-    "upsample_bicubic": 4,
-    "_upsample_bilinear2d_aa": 2,
-    "_upsample_bicubic2d_aa": 4,
-    "_upsample_lanczos2d_aa": 6,
+# Resampling of images is a weighted sum of so many taps per output element and dimension.
+_UPSAMPLE_TAPS = {
+    "upsample_nearest": 1, "_upsample_nearest_exact": 1, "upsample_linear": 2,
+    "upsample_bilinear": 2, "upsample_trilinear": 2, "upsample_bicubic": 4,
+}  # fmt: skip
+UPSAMPLE_FLOP = {
+    **{
+        f"{name}{dimensions}d": 2 * taps**dimensions if taps > 1 else 0
+        for name, taps in _UPSAMPLE_TAPS.items()
+        for dimensions in (1, 2, 3)
+    },
+    "_upsample_bilinear2d_aa": 2 * 2**2,
+    "_upsample_bicubic2d_aa": 2 * 4**2,
+    "_upsample_lanczos2d_aa": 2 * 6**2,
 }

@@ -1,19 +1,16 @@
 """Bytes that an operator must move, and the arithmetic it uses: shared by every lowering rule.
 
-A rule takes an operator and the switches of torch, and returns the kernels in launch order.
 Traffic is compulsory traffic: each input read once and each output written once by each kernel
 that touches it, without what caches save or what poor access patterns add.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.device import Precision
-from breakeven.trace import Op, Settings, TensorSpec
-
-Rule = Callable[[Op, Settings], tuple[Kernel, ...]]
+from breakeven.trace import Op, TensorSpec
 
 # Widest first: torch computes mixed dtypes in the wider one. Eight-bit floats have no precision
 # of their own here; ``lower`` attaches a caveat where they occur.

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from breakeven.cost import lower
-from breakeven.cost.lowering import has_rule
+from breakeven.cost.lowering import rule_of
 from breakeven.trace import Op, Settings, TensorSpec
 
 RECORDED = """
@@ -164,7 +164,7 @@ LANGUAGE = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_operators_have_a_rule(name):
-    assert has_rule(f"{name}.default" if "." in name else f"aten.{name}.default")
+    assert rule_of(f"{name}.default" if "." in name else f"aten.{name}.default") is not None
 
 
 def test_pointwise_operators_of_torch_have_a_rule():
@@ -176,7 +176,7 @@ def test_pointwise_operators_of_torch_have_a_rule():
         overload = getattr(packet, schema.overload_name or "default", None)
         if overload is not None and torch.Tag.pointwise in getattr(overload, "tags", ()):
             op_name = f"aten.{name}.{schema.overload_name or 'default'}"
-            if not has_rule(op_name):
+            if rule_of(op_name) is None:
                 missing.add(op_name)
     assert missing == set()
 
