@@ -34,7 +34,6 @@ from breakeven.verdict.explain_report import ExplainReport as ExplainReport
 from breakeven.verdict.explain_report import PlanStep as PlanStep
 from breakeven.verdict.explain_report import TimelineSpan as TimelineSpan
 from breakeven.verdict.numerics import compare_numbers as compare_numbers
-from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs
 from breakeven.verdict.program import ProgramFacts as ProgramFacts
 from breakeven.verdict.program import facts_of as facts_of
 from breakeven.verdict.program import program_of as program_of
@@ -91,6 +90,11 @@ from breakeven.verdict.system_report import SystemsReport as SystemsReport
 from breakeven.verdict.system_report import SystemTable as SystemTable
 from breakeven.verdict.system_report import TableColumn as TableColumn
 from breakeven.verdict.system_report import TableRow as TableRow
+from breakeven.verdict.tolerances import Compared as Compared
+from breakeven.verdict.tolerances import Tolerance as Tolerance
+from breakeven.verdict.tolerances import scale_of as scale_of
+from breakeven.verdict.tolerances import tolerance_of as tolerance_of
+from breakeven.verdict.tolerances import weight_noise_roundoffs as weight_noise_roundoffs
 from breakeven.verdict.tune_report import TUNE_SCHEMA_VERSION as TUNE_SCHEMA_VERSION
 from breakeven.verdict.tune_report import CodeChange as CodeChange
 from breakeven.verdict.tune_report import Machine as Machine

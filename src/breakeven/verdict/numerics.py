@@ -17,33 +17,8 @@ from breakeven.verdict.difference import (
     other_random_numbers,
 )
 from breakeven.verdict.recorded_numbers import RecordedNumbers, StepNumbers, TensorNumbers
+from breakeven.verdict.tolerances import Compared, scale_of, tolerance_of
 from breakeven.verdict.tune_report import Numerics
-
-# Half the distance from 1 to the next number of the format.
-_ROUNDOFF = {
-    "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
-    "float16": 2.0**-11, "bfloat16": 2.0**-8,
-}  # fmt: skip
-
-# The same n terms added up in another order differ by up to some sqrt(n) roundoffs of the sum of
-# their magnitudes. Gradients sum over batch and positions, up to 10^6 terms: 10^3 roundoffs, and
-# terms cancel, which takes another factor: 2^12 roundoffs, 0.02 % in float32. bfloat16 has 10 times
-# as much. Tried with one thread for two and channels last for first, on two linear networks, a
-# convolutional one, a transformer and an LSTM: at most 0.01 % in the first step. A ResNet-18 had
-# 0.6 %, where an activation came out on the other side of zero: see ``perturbed`` below.
-_REORDERED_ROUNDOFFS = 2.0**12
-# Formats of 16 bits add up in float32: what differs is the last rounding, a few times in a row.
-_REORDERED_ROUNDOFFS_16_BITS = 4.0
-# A bfloat16 operand is off by 2^-8 at most. Gradients of a batch cancel, which leaves an error of
-# some 1 to 20 % by layer (tried on the same networks): 2^6 roundoffs. A ResNet-18 had 40 %: it
-# takes the comparison with perturbed weights to tell that this is its nature.
-_LOWER_PRECISION = 2.0**6 * _ROUNDOFF["bfloat16"]
-# A loss is an average of few operators' results: it has not the cancellation of gradients.
-_LOSS_PART = 1 / 8
-
-# A gradient this small beside all gradients of its step is compared as if it were larger: what is
-# zero but for rounding, such as that of a bias before a batch normalization, says nothing.
-_SMALL_FRACTION = 1e-3
 
 # What two runs that ought to agree differ by is known from one pair of them: leave room.
 _SPREAD_FACTOR = 3.0
@@ -52,15 +27,6 @@ _MOST_OWN_FACTOR = 10.0
 # From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
 # (1.0) could not be told from what rounding grows to.
 _MOST_GROWTH = {Numerics.REORDERED: 0.5, Numerics.LOWER_PRECISION: 0.9}
-
-
-def weight_noise_roundoffs(numerics: Numerics) -> float:
-    """Return by how many roundoffs weights are moved to see what becomes of a class's errors.
-
-    Sums of some thousand products, as a layer computes them, are off by some 16 roundoffs of the
-    weights' format; a weight that is rounded from float32 to bfloat16, by 2^16 of them.
-    """
-    return 2.0**16 if numerics is Numerics.LOWER_PRECISION else 16.0
 
 
 def compare_numbers(
@@ -161,21 +127,15 @@ class _Comparison:
         return None
 
     def _tolerance(self, tensor: TensorNumbers, *, is_loss: bool) -> float:
-        tolerance = _LOWER_PRECISION
-        if self.numerics is Numerics.REORDERED:
-            roundoff = max(
-                _ROUNDOFF.get(tensor.dtype, _ROUNDOFF["float32"]),
-                _ROUNDOFF.get(self.baseline.arithmetic, 0.0),
-            )
-            is_short = roundoff > _ROUNDOFF["float32"]
-            factor = _REORDERED_ROUNDOFFS_16_BITS if is_short else _REORDERED_ROUNDOFFS
-            tolerance = factor * roundoff
-        return tolerance * _LOSS_PART if is_loss else tolerance
+        # Without an autocast region, numbers are computed in their own format.
+        dtypes = (tensor.dtype, self.baseline.arithmetic or tensor.dtype)
+        found = tolerance_of(Compared.RUNS, self.numerics, *dtypes)
+        return found.loss if is_loss else found.tensor
 
     def _scale(self, tensor: TensorNumbers, step_norm: float, *, is_loss: bool) -> float:
         """Return beside what a difference is judged."""
         if not is_loss:
-            return max(tensor.norm, _SMALL_FRACTION * step_norm)
+            return scale_of(tensor.norm, step_norm)
         # A loss that cancels to zero, as that of a policy's first update, is off by rounding of
         # its terms, which are as large as it becomes later.
         return max(loss.norm for step in self.baseline.steps for loss in step.losses)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from breakeven.whole_step.numbers import Change, find_difference
+from breakeven.verdict import Compared, Numerics, tolerance_of
+from breakeven.whole_step.gate import Change, find_difference
 
-_TOLERANCE = 1e-4
+_TOLERANCE = tolerance_of(Compared.STEP, Numerics.REORDERED, "float32")
 
 
 def change(name: str, grad: list[float], compiled: list[float] | None = None) -> Change:
