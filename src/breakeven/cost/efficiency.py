@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from breakeven.cost.kernel import Family
-from breakeven.cost.tiles import TileSet
+from breakeven.cost.kernel import Family, TileSet
 
 TABLE_VERSION = 2
 

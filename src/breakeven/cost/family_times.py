@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from breakeven.cost.arithmetic import device_arrays, resolve_arithmetic, suits_matrix_units
 from breakeven.cost.efficiency import Arithmetic, EfficiencyTable, load_efficiencies
-from breakeven.cost.kernel import Algorithm, Family, Kernel
+from breakeven.cost.kernel import Algorithm, Family, Kernel, TileSet
 from breakeven.cost.roofline import (
     DeviceArrays,
     EfficiencyArrays,
@@ -20,7 +20,6 @@ from breakeven.cost.roofline import (
     memory_ns,
     tiled_compute_ns,
 )
-from breakeven.cost.tiles import TileSet
 from breakeven.cost.transfer import transferred_efficiency
 from breakeven.device import DeviceSpec
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.pointwise_names import ARITHMETIC, TRANSCENDENTAL
+from breakeven.cost.lower_pointwise import ARITHMETIC, TRANSCENDENTAL
 from breakeven.cost.rules import RuleTable, base_name, is_in_place, overload_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.tiles import FULL_TILE, TILE_SET_NAMES, TILE_SETS, TileSet
+from breakeven.cost.kernel import FULL_TILE, TILE_SET_NAMES, TILE_SETS, TileSet
 
 Floats = NDArray[np.float64]
 

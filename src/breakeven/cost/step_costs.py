@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 
 from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
-from breakeven.cost.era import Era
 from breakeven.cost.family_times import KernelTimes, datasheet_ns, group_key, kernel_times
 from breakeven.cost.host_cost import HostPart, host_op_parts
 from breakeven.cost.kernel import Kernel, Lowering
@@ -17,6 +16,7 @@ from breakeven.cost.launch import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lowering import lower
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
+    Era,
     StepEffects,
     floor_effect_keys,
     host_effect_keys,

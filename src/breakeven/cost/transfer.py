@@ -13,9 +13,8 @@ from breakeven.cost.efficiency import (
     EfficiencyTable,
     FamilyEfficiency,
 )
-from breakeven.cost.kernel import Family
+from breakeven.cost.kernel import TILE_SET_NAMES, Family
 from breakeven.cost.roofline import EfficiencyArrays, Floats
-from breakeven.cost.tiles import TILE_SET_NAMES
 from breakeven.device import DeviceSpec, generations_between
 
 # A reference device counts a third for each generation between, and less where its power keeps its

@@ -7,9 +7,9 @@ from breakeven.device.catalogue import generations_between as generations_betwee
 from breakeven.device.catalogue import load_catalogue as load_catalogue
 from breakeven.device.catalogue import select_devices as select_devices
 from breakeven.device.host import HERE as HERE
+from breakeven.device.host import HostCalibration as HostCalibration
+from breakeven.device.host import HostFigure as HostFigure
 from breakeven.device.host import HostSpec as HostSpec
-from breakeven.device.host_calibration import HostCalibration as HostCalibration
-from breakeven.device.host_calibration import HostFigure as HostFigure
 from breakeven.device.host_catalogue import HostCpu as HostCpu
 from breakeven.device.host_catalogue import find_host_cpu as find_host_cpu
 from breakeven.device.host_catalogue import load_host_cpus as load_host_cpus

@@ -12,7 +12,6 @@ from breakeven.simulate.host_anchor import MeasuredStep as MeasuredStep
 from breakeven.simulate.host_anchor import anchored_host as anchored_host
 from breakeven.simulate.host_anchor import scaled_host as scaled_host
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
-from breakeven.simulate.multi_gpu import MultiGpuSetup as MultiGpuSetup
 from breakeven.simulate.multi_gpu import SharedTimes as SharedTimes
 from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
@@ -22,11 +21,11 @@ from breakeven.simulate.multi_gpu_table import MULTI_GPU_TABLE_VERSION as MULTI_
 from breakeven.simulate.multi_gpu_table import DataParallelCosts as DataParallelCosts
 from breakeven.simulate.multi_gpu_table import DdpCosts as DdpCosts
 from breakeven.simulate.multi_gpu_table import HeldOutFactor as HeldOutFactor
+from breakeven.simulate.multi_gpu_table import MultiGpuSetup as MultiGpuSetup
 from breakeven.simulate.multi_gpu_table import MultiGpuTable as MultiGpuTable
 from breakeven.simulate.multi_gpu_table import Strategy as Strategy
 from breakeven.simulate.multi_gpu_table import load_multi_gpu_table as load_multi_gpu_table
-from breakeven.simulate.phases import PhaseTimes as PhaseTimes
-from breakeven.simulate.phases import phase_times as phase_times
+from breakeven.simulate.multi_gpu_table import setup_of as setup_of
 from breakeven.simulate.predict import StepPrediction as StepPrediction
 from breakeven.simulate.predict import predict_steps as predict_steps
 from breakeven.simulate.program import CostModel as CostModel
@@ -41,9 +40,10 @@ from breakeven.simulate.scenario import SLOW as SLOW
 from breakeven.simulate.scenario import TYPICAL as TYPICAL
 from breakeven.simulate.scenario import Bound as Bound
 from breakeven.simulate.scenario import Scenario as Scenario
-from breakeven.simulate.setup_note import setup_of as setup_of
-from breakeven.simulate.sizes import ModelSize as ModelSize
-from breakeven.simulate.sizes import model_size as model_size
+from breakeven.simulate.shared_step import ModelSize as ModelSize
+from breakeven.simulate.shared_step import PhaseTimes as PhaseTimes
+from breakeven.simulate.shared_step import model_size as model_size
+from breakeven.simulate.shared_step import phase_times as phase_times
 from breakeven.simulate.timelines import Timelines as Timelines
 from breakeven.simulate.timelines import simulate as simulate
 from breakeven.simulate.what_if import WhatIf as WhatIf

@@ -20,12 +20,16 @@ from breakeven.cost import (
 )
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
-from breakeven.simulate.multi_gpu_table import MultiGpuTable, Strategy, load_multi_gpu_table
-from breakeven.simulate.phases import PhaseTimes, phase_times
+from breakeven.simulate.multi_gpu_table import (
+    MultiGpuSetup,
+    MultiGpuTable,
+    Strategy,
+    load_multi_gpu_table,
+)
 from breakeven.simulate.predict import StepPrediction, predict_steps
 from breakeven.simulate.program import CostModel, build_program
 from breakeven.simulate.scenario import Z_90, Bound
-from breakeven.simulate.sizes import ModelSize, model_size
+from breakeven.simulate.shared_step import ModelSize, PhaseTimes, model_size, phase_times
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepTrace
 
@@ -35,23 +39,6 @@ _PACKET_BYTES = 10 * 2**20
 # DDP exchanges gradients in buckets of this size.
 # Source: `bucket_cap_mb` of torch.nn.parallel.DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
-
-
-class MultiGpuSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one machine that share a step.
-
-    Args:
-        strategy: How.
-        num_devices: How many, at least 2.
-        has_peer_access: Whether they may access each other's memory directly; None for what such
-            boards usually do. False also where it was switched off (``NCCL_P2P_DISABLE``).
-        has_bridge: Whether cards are bridged in pairs.
-    """
-
-    strategy: Strategy
-    num_devices: int
-    has_peer_access: bool | None = None
-    has_bridge: bool = False
 
 
 class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):

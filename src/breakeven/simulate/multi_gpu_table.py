@@ -1,12 +1,15 @@
-"""What several devices cost beyond one: figures fitted to measured steps, and their errors."""
+"""How several devices share a step: setup, costs fitted to measured steps, and their errors."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 
 import msgspec
+
+from breakeven.errors import Caveat
 
 MULTI_GPU_TABLE_VERSION = 1
 
@@ -21,6 +24,23 @@ class Strategy(StrEnum):
 
     DATA_PARALLEL = "data_parallel"
     DDP = "ddp"
+
+
+class MultiGpuSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one machine that share a step.
+
+    Args:
+        strategy: How.
+        num_devices: How many, at least 2.
+        has_peer_access: Whether they may access each other's memory directly; None for what such
+            boards usually do. False also where it was switched off (``NCCL_P2P_DISABLE``).
+        has_bridge: Whether cards are bridged in pairs.
+    """
+
+    strategy: Strategy
+    num_devices: int
+    has_peer_access: bool | None = None
+    has_bridge: bool = False
 
 
 class DataParallelCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,3 +139,46 @@ def load_multi_gpu_table() -> MultiGpuTable:
             f"multi_gpu.json has version {table.version}, expected {MULTI_GPU_TABLE_VERSION}"
         )
     return table
+
+
+_STRATEGIES = (
+    (
+        re.compile(r"\bDDP\b|DistributedDataParallel|\bdistributed data parallel\b", re.I),
+        Strategy.DDP,
+    ),
+    (re.compile(r"(?:^|[^a-z])DataParallel|\bdata parallel\b", re.I), Strategy.DATA_PARALLEL),
+)
+_NO_PEER_ACCESS = re.compile(r"P2P (?:disabled|off)|NCCL_P2P_DISABLE", re.I)
+_BRIDGE = re.compile(r"NVLink bridge", re.I)
+
+
+def strategy_of(note: str) -> Strategy | None:
+    """Return the strategy that a note names; None where it names none."""
+    return next((strategy for pattern, strategy in _STRATEGIES if pattern.search(note)), None)
+
+
+def setup_of(note: str, num_devices: int) -> tuple[MultiGpuSetup, tuple[Caveat, ...]]:
+    """Return the devices of a timing, and what had to be assumed of them.
+
+    Args:
+        note: What was written beside the timing: ``DDP``, ``nn.DataParallel``, and whether
+            peer-to-peer access was off or cards were bridged.
+        num_devices: At least 2.
+    """
+    strategy = strategy_of(note)
+    caveats: tuple[Caveat, ...] = ()
+    if strategy is None:
+        strategy = Strategy.DDP
+        caveats = (
+            Caveat(
+                code="assumed-strategy",
+                message=f"Nothing says how the {num_devices} devices share the step; assumed DDP.",
+            ),
+        )
+    setup = MultiGpuSetup(
+        strategy=strategy,
+        num_devices=num_devices,
+        has_peer_access=False if _NO_PEER_ACCESS.search(note) else None,
+        has_bridge=_BRIDGE.search(note) is not None,
+    )
+    return setup, caveats

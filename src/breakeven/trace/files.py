@@ -1,4 +1,4 @@
-"""Files that a run of a script writes, and what becomes of them."""
+"""Files of a run: those that it writes and what becomes of them, and those of the user as text."""
 
 from __future__ import annotations
 
@@ -54,3 +54,15 @@ class FileWrites(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileWrite, ...] = ()
     num_files: int = 0
     num_bytes: int = 0
+
+
+class SourceText(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the target ran or imported.
+
+    Args:
+        path: As the locations of a trace name it.
+        text: Its content when the run ended.
+    """
+
+    path: str
+    text: str
