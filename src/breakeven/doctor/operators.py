@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from breakeven.cost import Family
 from breakeven.trace import Op
 
 CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
@@ -12,6 +13,12 @@ BATCH_NORMS: Final = frozenset(
     ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
      "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
 )  # fmt: skip
+
+# What tensor cores run.
+PRODUCTS: Final = frozenset(
+    (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
+)
+ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
 
 
 def base_name(op: Op) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.events import line_of
 from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPrediction
@@ -77,6 +78,11 @@ class Case:
     def each_on_device(self) -> Iterator[tuple[int, Op]]:
         """Yield the operators that the device runs, each with its position."""
         return ((index, op) for index, op in self.each(Op) if not op.is_on_host)
+
+    def kernels_of(self, index: int) -> tuple[Kernel, ...]:
+        """Return the kernels of the event at a position; none where it has none."""
+        lowering = self.program.lowerings[index]
+        return lowering.kernels if lowering is not None else ()
 
     def works(self, kind: str) -> list[int]:
         """Return the positions of what the host does besides operators: ``data``, ``script``."""

@@ -30,29 +30,24 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.cpu.threads import (
-    cores_of_run,
-    line_of_threads,
-    threads_of_run,
-)
-from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain
+from breakeven.doctor.rules.cpu.threads import line_of_threads, threads_and_cores
+from breakeven.doctor.rules.cpu.trials import faster_trial
 from breakeven.simulate import Side
 
 CAUSE = "THREADS_SMALL"
 
 
 def detect(case: Case) -> Found:
-    cpu = case.cpu
-    if cpu is None or threads_of_run(case) > cores_of_run(case):
+    num_threads, num_cores = threads_and_cores(case)
+    faster = faster_trial(case.cpu, lambda trial: 0 < trial.num_threads < num_threads)
+    if num_threads > num_cores or faster is None:
         return
-    trial = faster_trial(cpu, (t for t in cpu.trials if 0 < t.num_threads < cpu.num_threads))
-    if trial is None:
-        return
+    fewer = faster.trial.num_threads
     yield Occurrence(
-        title=f"on the CPU {trial.num_threads} of {cpu.num_threads} threads are faster",
-        fix=f"torch.set_num_threads({trial.num_threads}) where it trains on the CPU",
-        evidence=as_measured(cpu, trial),
+        title=f"on the CPU {fewer} of {num_threads} threads are faster",
+        fix=f"torch.set_num_threads({fewer}) where it trains on the CPU",
+        evidence=faster.evidence,
         location=line_of_threads(case),
-        gain=measured_gain(cpu, trial),
+        gain=faster.gain,
         side=Side.CPU,
     )

@@ -30,31 +30,24 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.cpu.threads import (
-    cores_of_run,
-    line_of_threads,
-    threads_of_run,
-)
-from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain
+from breakeven.doctor.rules.cpu.threads import line_of_threads, threads_and_cores
+from breakeven.doctor.rules.cpu.trials import faster_trial
 from breakeven.simulate import Side
 
 CAUSE = "THREADS_OVER"
 
 
 def detect(case: Case) -> Found:
-    num_threads, num_cores = threads_of_run(case), cores_of_run(case)
-    if num_cores < 1 or num_threads <= num_cores:
+    num_threads, num_cores = threads_and_cores(case)
+    if not 1 <= num_cores < num_threads:
         return
-    cpu = case.cpu
-    fewer = () if cpu is None else (t for t in cpu.trials if 0 < t.num_threads < num_threads)
-    trial = None if cpu is None else faster_trial(cpu, fewer)
-    measured = f"; {as_measured(cpu, trial)}" if cpu is not None and trial is not None else ""
+    faster = faster_trial(case.cpu, lambda trial: 0 < trial.num_threads < num_threads)
     yield Occurrence(
         title=f"{num_threads} threads share {num_cores} processors",
         fix=f"at most {num_cores} threads: torch.set_num_threads, OMP_NUM_THREADS",
         evidence=f"torch has {num_threads} intra-op threads, the process may use "
-        f"{num_cores} processors{measured}",
+        f"{num_cores} processors{f'; {faster.evidence}' if faster else ''}",
         location=line_of_threads(case),
-        gain=measured_gain(cpu, trial) if cpu is not None and trial is not None else None,
+        gain=faster.gain if faster else None,
         side=Side.CPU,
     )

@@ -31,9 +31,9 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
+from breakeven.doctor.rules.cpu.trials import faster_trial
 from breakeven.simulate import Side
-from breakeven.timing import CpuSetting
+from breakeven.timing import CpuSetting, CpuTrial
 from breakeven.units import format_percent
 
 CAUSE = "DENORMALS"
@@ -42,18 +42,21 @@ _MIN_SUBNORMAL_FRACTION = 0.01
 
 
 def detect(case: Case) -> Found:
-    cpu, fraction = case.cpu, case.facts.subnormal_fraction
-    tried = () if cpu is None else trials_of(cpu, CpuSetting.FLUSH_DENORMAL)
-    trial = None if cpu is None else faster_trial(cpu, tried)
-    if trial is None and (tried or fraction < _MIN_SUBNORMAL_FRACTION):
+    fraction = case.facts.subnormal_fraction
+    was_tried = case.cpu is not None and any(map(_flushes, case.cpu.trials))
+    faster = faster_trial(case.cpu, _flushes)
+    if faster is None and (was_tried or fraction < _MIN_SUBNORMAL_FRACTION):
         return
     counted = f"{format_percent(fraction)} of parameters and gradients are subnormal"
-    measured = as_measured(cpu, trial) if cpu is not None and trial is not None else ""
-    known = (counted if fraction > 0 else "", measured)
+    known = (counted if fraction > 0 else "", faster.evidence if faster else "")
     yield Occurrence(
         title="the CPU computes with subnormal numbers",
         fix="torch.set_flush_denormal(True) before the first step",
         evidence="; ".join(filter(None, known)),
-        gain=measured_gain(cpu, trial) if cpu is not None and trial is not None else None,
+        gain=faster.gain if faster else None,
         side=Side.CPU,
     )
+
+
+def _flushes(trial: CpuTrial) -> bool:
+    return trial.changes(CpuSetting.FLUSH_DENORMAL)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from breakeven.doctor.operators import is_convolution
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.cpu.trials import as_measured, faster_trial, measured_gain, trials_of
+from breakeven.doctor.rules.cpu.trials import faster_trial
 from breakeven.simulate import Side
 from breakeven.timing import CpuSetting
 
@@ -40,16 +40,12 @@ CAUSE = "CPU_LAYOUT"
 
 
 def detect(case: Case) -> Found:
-    cpu = case.cpu
-    if cpu is None or not any(is_convolution(op) for op in case.trace.ops):
-        return
-    trial = faster_trial(cpu, trials_of(cpu, CpuSetting.CHANNELS_LAST))
-    if trial is None:
-        return
-    yield Occurrence(
-        title="convolutions on the CPU are faster with channels last",
-        fix="model.to(memory_format=torch.channels_last), and the same for each batch",
-        evidence=as_measured(cpu, trial),
-        gain=measured_gain(cpu, trial),
-        side=Side.CPU,
-    )
+    faster = faster_trial(case.cpu, lambda trial: trial.changes(CpuSetting.CHANNELS_LAST))
+    if faster is not None and any(map(is_convolution, case.trace.ops)):
+        yield Occurrence(
+            title="convolutions on the CPU are faster with channels last",
+            fix="model.to(memory_format=torch.channels_last), and the same for each batch",
+            evidence=faster.evidence,
+            gain=faster.gain,
+            side=Side.CPU,
+        )

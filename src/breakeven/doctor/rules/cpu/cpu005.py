@@ -28,10 +28,8 @@ Known limits:
 
 from __future__ import annotations
 
-from typing import Final
-
 from breakeven.cost import Family
-from breakeven.doctor.events import host_ns
+from breakeven.doctor.operators import PRODUCTS
 from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.simulate import Side
 from breakeven.trace import Op
@@ -41,38 +39,31 @@ CAUSE = "CPU_PRECISION"
 
 # Part of the operators' time from which products are what the CPU is busy with.
 _MIN_PRODUCT_FRACTION = 0.5
-_PRODUCTS: Final = (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION)
+
+_PRODUCTS = PRODUCTS - {Family.RECURRENT}
 
 
 def detect(case: Case) -> Found:
-    cpu = case.cpu
-    if cpu is None or not cpu.has_bf16 or case.trace.settings.autocast_dtype:
+    if case.cpu is None or not case.cpu.has_bf16 or case.trace.settings.autocast_dtype:
         return
+    products = {
+        index: op
+        for index, op in case.each(Op)
+        if any(kernel.family in _PRODUCTS for kernel in case.kernels_of(index))
+        and any(spec.dtype == "float32" for spec in op.inputs)
+    }
+    products_ns = sum(op.host_ns for op in products.values())
     total_ns = sum(op.host_ns for op in case.trace.ops)
-    events = _float32_products(case)
-    products_ns = sum(host_ns(case.trace.events[index]) for index in events)
     if total_ns <= 0 or products_ns < _MIN_PRODUCT_FRACTION * total_ns:
         return
     share = min(1.0, products_ns / total_ns)
     yield Occurrence(
-        title=f"{cpu.name} multiplies bfloat16 in hardware, the step is in float32",
+        title=f"{case.cpu.name} multiplies bfloat16 in hardware, the step is in float32",
         fix='torch.autocast("cpu", dtype=torch.bfloat16) where it trains on the CPU',
-        evidence=f"{len(events)} products in float32 take {format_percent(share)} of the "
+        evidence=f"{len(products)} products in float32 take {format_percent(share)} of the "
         "operators' time on this CPU",
-        events=tuple(events),
+        events=tuple(products),
         gain=KnownGain(fraction=0.0, low_fraction=0.0, high_fraction=share),
         share_fraction=share,
         side=Side.CPU,
     )
-
-
-def _float32_products(case: Case) -> list[int]:
-    found: list[int] = []
-    for index, lowering in enumerate(case.program.lowerings):
-        event = case.trace.events[index]
-        if lowering is None or not isinstance(event, Op):
-            continue
-        is_product = any(kernel.family in _PRODUCTS for kernel in lowering.kernels)
-        if is_product and any(spec.dtype == "float32" for spec in event.inputs):
-            found.append(index)
-    return found

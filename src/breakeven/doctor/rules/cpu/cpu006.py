@@ -42,26 +42,26 @@ from breakeven.units import format_duration, format_percent
 CAUSE = "EAGER_OVERHEAD"
 
 _MIN_EAGER_FRACTION = 0.5
+
 # What a compiler merges into the loops of its neighbours.
 _FUSABLE: Final = (Family.ELEMENTWISE, Family.REDUCTION, Family.NORMALIZATION, Family.SOFTMAX)
 
 
 def detect(case: Case) -> Found:
-    cpu, ops = case.cpu, case.trace.ops
+    cpu, num_ops = case.cpu, len(case.trace.ops)
     if cpu is None or cpu.dispatch_ns <= 0 or cpu.estimate.value_ns <= 0:
         return
-    calls_ns = len(ops) * cpu.dispatch_ns
-    share = calls_ns / cpu.estimate.value_ns
+    share = min(1.0, num_ops * cpu.dispatch_ns / cpu.estimate.value_ns)
     if share < _MIN_EAGER_FRACTION or case.trace.settings.is_compiled:
         return
-    share = min(1.0, share)
-    mergeable = _mergeable_fraction(case)
     yield Occurrence(
-        title=f"on the CPU calling {len(ops)} operators takes {format_percent(share)} of the step",
+        title=f"on the CPU calling {num_ops} operators takes {format_percent(share)} of the step",
         fix="torch.compile, fused=True in the optimizer, a larger batch",
-        evidence=f"{len(ops)} operators at {format_duration(cpu.dispatch_ns)} each, in a "
+        evidence=f"{num_ops} operators at {format_duration(cpu.dispatch_ns)} each, in a "
         f"step of {format_duration(cpu.estimate.value_ns)}",
-        gain=KnownGain(fraction=share * mergeable, low_fraction=0.0, high_fraction=share),
+        gain=KnownGain(
+            fraction=share * _mergeable_fraction(case), low_fraction=0.0, high_fraction=share
+        ),
         share_fraction=share,
         side=Side.CPU,
     )
@@ -70,9 +70,7 @@ def detect(case: Case) -> Found:
 def _mergeable_fraction(case: Case) -> float:
     """Return the part of the operators that a compiler can merge with their neighbours."""
     lowered = [lowering for lowering in case.program.lowerings if lowering is not None]
-    mergeable = [
-        lowering
-        for lowering in lowered
-        if all(kernel.family in _FUSABLE for kernel in lowering.kernels)
-    ]
-    return len(mergeable) / len(lowered) if lowered else 0.0
+    mergeable = sum(
+        all(kernel.family in _FUSABLE for kernel in lowering.kernels) for lowering in lowered
+    )
+    return mergeable / len(lowered) if lowered else 0.0

@@ -8,32 +8,27 @@ from typing import Final
 from breakeven.doctor.rule import Case
 from breakeven.doctor.source_lines import called_at
 from breakeven.source import dotted_name
-from breakeven.trace import Location
+from breakeven.timing import CpuFacts
+from breakeven.trace import Location, RunFacts
 
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def threads_of_run(case: Case) -> int:
-    """Return the threads that torch computes with."""
-    return case.cpu.num_threads if case.cpu is not None else case.facts.num_threads
-
-
-def cores_of_run(case: Case) -> int:
-    """Return the processors that the process may use."""
-    return case.cpu.num_cores if case.cpu is not None else case.facts.num_cores
+def threads_and_cores(case: Case) -> tuple[int, int]:
+    """Return the threads that torch computes with, and the processors that it may use."""
+    known: CpuFacts | RunFacts = case.cpu or case.facts
+    return known.num_threads, known.num_cores
 
 
 def line_of_threads(case: Case) -> Location | None:
     """Return the line that sets the number of threads; None where torch's default rules."""
-    called = called_at(case, "set_num_threads")
-    if called is not None:
-        return called
-    for source in case.sources:
-        for node in source.nodes(ast.Assign):
-            assert isinstance(node, ast.Assign)
-            if any(map(_is_thread_variable, node.targets)):
-                return source.location(node)
-    return None
+    assigned = (
+        source.location(node)
+        for source in case.sources
+        for node in source.nodes(ast.Assign)
+        if any(map(_is_thread_variable, node.targets))
+    )
+    return called_at(case, "set_num_threads") or next(assigned, None)
 
 
 def _is_thread_variable(target: ast.expr) -> bool:

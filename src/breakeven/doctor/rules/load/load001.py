@@ -38,17 +38,7 @@ import math
 import msgspec
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.load.loading import (
-    HANDOFF_NS,
-    MOST_WORKERS,
-    Loading,
-    fetch_evidence,
-    hidden_ns,
-    is_in_the_way,
-    is_indexed,
-    is_indexed_by_item,
-    loadings,
-)
+from breakeven.doctor.rules.load.loading import HANDOFF_NS, MOST_WORKERS, Loading, loadings
 from breakeven.simulate import Edit
 from breakeven.trace import HostWork
 from breakeven.units import format_duration
@@ -57,42 +47,36 @@ CAUSE = "LOADER_WORKERS0"
 
 
 def detect(case: Case) -> Found:
-    return tuple(
-        Occurrence(
+    for one in loadings(case):
+        if one.num_workers or one.is_short or not one.is_in_the_way:
+            continue
+        # No worker does one indexing faster; indexing sample by sample is LOAD002.
+        is_batched = one.loader is not None and one.loader.has_batched_fetch
+        if one.is_indexed_by_item or (is_batched and one.is_indexed):
+            continue
+        yield Occurrence(
             title=f"loading the batch takes {format_duration(one.duration_ns, 2)} of the "
             "training process in every step",
             fix="DataLoader(..., num_workers=4, persistent_workers=True)",
-            evidence=fetch_evidence(one),
+            evidence=one.evidence,
             location=one.location,
             events=one.events,
             edit=_with_workers(case, one),
         )
-        for one in loadings(case)
-        if not one.num_workers
-        and one.duration_ns >= 2 * HANDOFF_NS * len(one.events)
-        and is_in_the_way(case, one)
-        and not is_indexed_by_item(case, one)
-        and not _is_one_indexing(case, one)
-    )
-
-
-def _is_one_indexing(case: Case, one: Loading) -> bool:
-    """Return whether a batch is one indexing, which no worker does faster."""
-    loader = one.loader
-    return loader is not None and loader.has_batched_fetch and is_indexed(case, loader)
 
 
 def _with_workers(case: Case, one: Loading) -> Edit:
     """Return the step with as many workers as hide the loading, or as there can be."""
     most = min(MOST_WORKERS, max(2, case.facts.num_cores or MOST_WORKERS))
-    wanted = math.ceil(one.duration_ns / max(1.0, hidden_ns(case, one)))
+    wanted = math.ceil(one.duration_ns / max(1.0, one.hidden_ns))
     num_workers = min(most, max(2, wanted))
-    replaced: dict[int, tuple[HostWork, ...]] = {}
-    for index in one.events:
-        event = case.trace.events[index]
-        assert isinstance(event, HostWork)
-        replaced[index] = (
-            msgspec.structs.replace(event, num_workers=num_workers),
-            msgspec.structs.replace(event, duration_ns=HANDOFF_NS),
-        )
-    return Edit(replaced=replaced)
+    return Edit(
+        replaced={
+            index: (
+                msgspec.structs.replace(work, num_workers=num_workers),
+                msgspec.structs.replace(work, duration_ns=HANDOFF_NS),
+            )
+            for index, work in case.each(HostWork)
+            if index in one.events
+        }
+    )

@@ -34,17 +34,10 @@ from __future__ import annotations
 
 import msgspec
 
-from breakeven.doctor.rule import Case, Found, Occurrence, without
-from breakeven.doctor.rules.load.loading import (
-    Loading,
-    fetch_evidence,
-    is_in_the_way,
-    is_indexed_by_item,
-    loadings,
-    settings_location,
-)
+from breakeven.doctor.rule import Case, Found, Occurrence, changed, without
+from breakeven.doctor.rules.load.loading import Loading, loadings, settings_location
 from breakeven.simulate import Edit
-from breakeven.trace import HostWork, Op, Phase
+from breakeven.trace import HostWork, Phase
 from breakeven.units import format_duration
 
 CAUSE = "LOADER_PER_ITEM"
@@ -52,53 +45,46 @@ CAUSE = "LOADER_PER_ITEM"
 # What the index call that replaces it costs: the call, and a copy at 5 GB/s; an estimate.
 _INDEX_CALL_NS, _GATHER_NS_PER_BYTE = 20_000, 0.2
 
+_FIX = "index whole batches: for rows in torch.randperm(len(x)).split(batch_size)"
+
 
 def detect(case: Case) -> Found:
-    on_host = [
-        Occurrence(
-            title=f"tensors in memory are fetched item by item, "
-            f"{format_duration(one.duration_ns, 2)} in every step",
-            fix="index whole batches: for rows in torch.randperm(len(x)).split(batch_size)",
-            evidence=fetch_evidence(one),
-            location=one.location,
-            events=one.events,
-            edit=_with_one_indexing(case, one),
+    for one in loadings(case):
+        if one.is_indexed_by_item and one.is_in_the_way:
+            yield Occurrence(
+                title=f"tensors in memory are fetched item by item, "
+                f"{format_duration(one.duration_ns, 2)} in every step",
+                fix=_FIX,
+                evidence=one.evidence,
+                location=one.location,
+                events=one.events,
+                edit=_with_one_indexing(case, one),
+            )
+    # Items of tensors on the device: an operator for each.
+    fetched = tuple(index for index, op in case.each_on_device() if op.phase is Phase.DATA)
+    loader = next((one for one in case.facts.loaders if not one.has_batched_fetch), None)
+    if loader is not None and 1 < loader.batch_size <= len(fetched):
+        yield Occurrence(
+            title=f"tensors on the GPU are fetched item by item, {len(fetched)} operators in "
+            "every step",
+            fix=_FIX,
+            evidence=f"{len(fetched)} operators fetch a batch of {loader.batch_size}",
+            location=settings_location(case, loader),
+            events=fetched,
+            # One operator for each tensor of the batch remains; a pair of tensors is usual.
+            edit=without(fetched[2:]),
         )
-        for one in loadings(case)
-        if is_indexed_by_item(case, one) and is_in_the_way(case, one)
-    ]
-    return (*on_host, *_items_of_device_tensors(case))
 
 
 def _with_one_indexing(case: Case, one: Loading) -> Edit:
     num_bytes = one.loader.batch_bytes if one.loader else 0
     duration_ns = round(_INDEX_CALL_NS + _GATHER_NS_PER_BYTE * num_bytes)
-    replaced: dict[int, tuple[HostWork, ...]] = {}
-    for index in one.events:
-        event = case.trace.events[index]
-        assert isinstance(event, HostWork)
-        shorter_ns = min(event.duration_ns, duration_ns)
-        replaced[index] = (msgspec.structs.replace(event, duration_ns=shorter_ns, num_workers=0),)
-    return Edit(replaced=replaced)
-
-
-def _items_of_device_tensors(case: Case) -> Found:
-    """Return the loader that takes tensors of the device item by item, an operator for each."""
-    fetched = tuple(
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op) and event.phase is Phase.DATA and not event.is_on_host
-    )
-    loader = next((one for one in case.facts.loaders if not one.has_batched_fetch), None)
-    if loader is None or not 1 < loader.batch_size <= len(fetched):
-        return
-    # One operator for each tensor of the batch remains; a pair of tensors is usual.
-    yield Occurrence(
-        title=f"tensors on the GPU are fetched item by item, {len(fetched)} operators in "
-        "every step",
-        fix="index whole batches: for rows in torch.randperm(len(x)).split(batch_size)",
-        evidence=f"{len(fetched)} operators fetch a batch of {loader.batch_size}",
-        location=settings_location(case, loader),
-        events=fetched,
-        edit=without(fetched[2:]),
+    return changed(
+        {
+            index: msgspec.structs.replace(
+                work, duration_ns=min(work.duration_ns, duration_ns), num_workers=0
+            )
+            for index, work in case.each(HostWork)
+            if index in one.events
+        }
     )

@@ -36,16 +36,9 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.rules.load.fetching import heaviest_line, line_that_reads
-from breakeven.doctor.rules.load.loading import (
-    MOST_WORKERS,
-    Loading,
-    fetch_evidence,
-    hidden_ns,
-    line_in_data_set,
-    loadings,
-)
+from breakeven.doctor.rules.load.loading import MOST_WORKERS, Loading, loadings
 from breakeven.units import format_duration
 
 CAUSE = "TRANSFORM_CPU"
@@ -55,30 +48,26 @@ _HEAVY_SAMPLE_NS = 200_000
 
 
 def detect(case: Case) -> Found:
-    return tuple(
-        Occurrence(
-            title=f"preparing a sample takes {format_duration(_sample_cpu_ns(one), 2)} of a "
+    for one in loadings(case):
+        sample_ns = one.sample_ns * one.cpu_ns / one.duration_ns if one.duration_ns else 0.0
+        # A stream without a length makes its samples; there is nothing to keep of them.
+        is_stream = one.loader is not None and not one.loader.num_samples
+        if is_stream or sample_ns < _HEAVY_SAMPLE_NS or not _bounds_the_step(case, one):
+            continue
+        if one.line_in_data_set(line_that_reads) != one.location:
+            continue
+        yield Occurrence(
+            title=f"preparing a sample takes {format_duration(sample_ns, 2)} of a "
             "processor, and a batch more than the step",
             fix="prepare samples once and keep them, or whole batches at a time on the GPU",
-            evidence=fetch_evidence(one),
-            location=line_in_data_set(case, one, heaviest_line),
+            evidence=one.evidence,
+            location=one.line_in_data_set(heaviest_line),
             events=one.events,
-            edit=one.without(),
+            edit=without(one.events),
         )
-        for one in loadings(case)
-        # A stream without a length makes its samples; there is nothing to keep of them.
-        if (one.loader is None or one.loader.num_samples)
-        and _sample_cpu_ns(one) >= _HEAVY_SAMPLE_NS
-        and _bounds_the_step(case, one)
-        and line_in_data_set(case, one, line_that_reads) == one.location
-    )
-
-
-def _sample_cpu_ns(one: Loading) -> float:
-    return one.sample_ns * one.cpu_ns / one.duration_ns if one.duration_ns else 0.0
 
 
 def _bounds_the_step(case: Case, one: Loading) -> bool:
     """Return whether the processors that load take longer than the rest of the step."""
     cores = min(MOST_WORKERS, case.facts.num_cores or MOST_WORKERS)
-    return one.cpu_ns / min(max(1, one.num_workers), cores) > hidden_ns(case, one)
+    return one.cpu_ns / min(max(1, one.num_workers), cores) > one.hidden_ns

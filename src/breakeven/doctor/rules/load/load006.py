@@ -34,15 +34,9 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.rules.load.fetching import line_that_reads
-from breakeven.doctor.rules.load.loading import (
-    HANDOFF_NS,
-    fetch_evidence,
-    is_in_the_way,
-    line_in_data_set,
-    loadings,
-)
+from breakeven.doctor.rules.load.loading import loadings
 from breakeven.units import format_duration, format_percent
 
 CAUSE = "IO_SLOW"
@@ -52,26 +46,22 @@ _WAITING_FRACTION = 0.25
 
 
 def detect(case: Case) -> Found:
-    found: list[Occurrence] = []
     for one in loadings(case):
-        if one.duration_ns < 2 * HANDOFF_NS * len(one.events) or not is_in_the_way(case, one):
+        if one.is_short or not one.is_in_the_way:
             continue
-        location = line_in_data_set(case, one, line_that_reads)
+        location = one.line_in_data_set(line_that_reads)
         waits = one.cpu_fraction < _WAITING_FRACTION
         # Waiting without a read in sight, in the training process: LOAD001 tells what to do.
         if location == one.location and not (waits and one.num_workers):
             continue
-        found.append(
-            Occurrence(
-                title="a batch waits for storage"
-                if waits
-                else f"each sample reads a file, {format_duration(one.sample_ns, 2)} each",
-                fix="read the files once, into memory or into one file that is mapped",
-                evidence=f"{fetch_evidence(one)}; the processor works for "
-                f"{format_percent(one.cpu_fraction)} of that",
-                location=location,
-                events=one.events,
-                edit=one.without(),
-            )
+        yield Occurrence(
+            title="a batch waits for storage"
+            if waits
+            else f"each sample reads a file, {format_duration(one.sample_ns, 2)} each",
+            fix="read the files once, into memory or into one file that is mapped",
+            evidence=f"{one.evidence}; the processor works for "
+            f"{format_percent(one.cpu_fraction)} of that",
+            location=location,
+            events=one.events,
+            edit=without(one.events),
         )
-    return tuple(found)

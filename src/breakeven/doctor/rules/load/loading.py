@@ -6,12 +6,8 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from breakeven.doctor.rule import Case, without
-from breakeven.doctor.rules.load.fetching import (
-    fetch_function,
-    is_plain_indexing,
-)
-from breakeven.simulate import Edit
+from breakeven.doctor.rule import Case
+from breakeven.doctor.rules.load.fetching import fetch_function, is_plain_indexing
 from breakeven.source import Source
 from breakeven.trace import HostWork, LoaderFacts, Location
 from breakeven.units import format_duration
@@ -32,6 +28,7 @@ class Loading:
     """What one loader costs the step.
 
     Args:
+        case: The step.
         loader: What is known of it; None where nothing is.
         events: Its fetches.
         location: Where it is made, or where the batch is taken.
@@ -39,6 +36,7 @@ class Loading:
         num_workers: Worker processes.
     """
 
+    case: Case
     loader: LoaderFacts | None
     events: tuple[int, ...]
     location: Location | None
@@ -65,59 +63,82 @@ class Loading:
             return 1.0
         return min(1.0, self.loader.fetch_cpu_ns / self.loader.fetch_ns)
 
-    def without(self) -> Edit:
-        """Return the step without the loading."""
-        return without(self.events)
+    @property
+    def hidden_ns(self) -> float:
+        """Return the part of the step that does not load."""
+        if self.num_workers:
+            return max(self.case.prediction.host_ns, self.case.prediction.device_busy_ns)
+        return max(0.0, self.case.step_ns - self.duration_ns)
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Return whether the step would be a tenth shorter or more without the loading."""
+        if not self.num_workers:
+            return self.duration_ns >= _MIN_SHARE_FRACTION * self.case.step_ns
+        # The step that the loader sets is as long as its share of a batch.
+        share_ns = self.duration_ns / self.num_workers
+        return self.hidden_ns > 0 and share_ns >= 0.9 * self.case.step_ns
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether a batch takes hardly longer than to hand it over from a worker."""
+        return self.duration_ns < 2 * HANDOFF_NS * len(self.events)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Return whether the data set does nothing but index what is in memory."""
+        if self.loader is None:
+            return False
+        found = fetch_function(self.case, self.loader)
+        return self.loader.is_indexed or (found is not None and is_plain_indexing(found[1]))
+
+    @property
+    def is_indexed_by_item(self) -> bool:
+        """Return whether samples in memory are indexed one by one."""
+        return (
+            self.loader is not None
+            and not self.loader.has_batched_fetch
+            and bool(self.loader.data_bytes)
+            and self.is_indexed
+        )
+
+    @property
+    def evidence(self) -> str:
+        """Return in words what fetching takes, and from which data set."""
+        taking = f"fetching takes {format_duration(self.duration_ns, 2)}"
+        workers = f"{self.num_workers or 'no'} workers"
+        if self.loader is None:
+            return f"{taking} with {workers}"
+        sample = f", {format_duration(self.sample_ns, 2)} a sample" if self.sample_ns else ""
+        return f"{self.loader.dataset} with {workers}: {taking}{sample}"
+
+    def line_in_data_set(
+        self, find: Callable[[Source, ast.FunctionDef], Location | None]
+    ) -> Location | None:
+        """Return a line of the data set's own source; the loader's where there is none."""
+        found = fetch_function(self.case, self.loader) if self.loader is not None else None
+        return (find(*found) if found is not None else None) or self.location
 
 
 def loadings(case: Case) -> Iterator[Loading]:
     """Yield what each loader costs the step."""
-    groups: dict[int, list[int]] = {}
-    events = case.trace.events
-    for index, event in enumerate(events):
-        if isinstance(event, HostWork) and event.kind == "data":
-            groups.setdefault(event.num_workers, []).append(index)
-    for num_workers, members in groups.items():
-        own = [event for index in members if isinstance(event := events[index], HostWork)]
+    groups: dict[int, dict[int, HostWork]] = {}
+    for index, work in case.each(HostWork):
+        if work.kind == "data":
+            groups.setdefault(work.num_workers, {})[index] = work
+    for num_workers, fetches in groups.items():
         # The most used come first; a step takes its batch from one of them.
         loaders = (one for one in case.facts.loaders if one.num_workers == num_workers)
         loader = next(loaders, None)
         made_at = settings_location(case, loader) if loader is not None else None
         yield Loading(
+            case=case,
             loader=loader,
-            events=tuple(members),
-            location=made_at or own[0].location,
-            duration_ns=sum(event.duration_ns for event in own),
+            events=tuple(fetches),
+            location=made_at or next(iter(fetches.values())).location,
+            duration_ns=sum(work.duration_ns for work in fetches.values()),
             num_workers=num_workers,
         )
-
-
-def is_in_the_way(case: Case, one: Loading) -> bool:
-    """Return whether the step would be a tenth shorter or more without the loading."""
-    step_ns = case.step_ns
-    if not one.num_workers:
-        return one.duration_ns >= _MIN_SHARE_FRACTION * step_ns
-    # The step that the loader sets is as long as its share of a batch.
-    return hidden_ns(case, one) > 0 and one.duration_ns / one.num_workers >= 0.9 * step_ns
-
-
-def hidden_ns(case: Case, one: Loading) -> float:
-    """Return the part of the step that does not load."""
-    if one.num_workers:
-        return max(case.prediction.host_ns, case.prediction.device_busy_ns)
-    return max(0.0, case.step_ns - one.duration_ns)
-
-
-def fetch_evidence(one: Loading) -> str:
-    """Return in words what fetching takes, and from which data set."""
-    workers = f"{one.num_workers} workers" if one.num_workers else "no workers"
-    if one.loader is None:
-        return f"fetching takes {format_duration(one.duration_ns, 2)} with {workers}"
-    sample = f", {format_duration(one.sample_ns, 2)} a sample" if one.sample_ns else ""
-    return (
-        f"{one.loader.dataset} with {workers}: fetching takes "
-        f"{format_duration(one.duration_ns, 2)}{sample}"
-    )
 
 
 def settings_location(case: Case, loader: LoaderFacts) -> Location | None:
@@ -129,28 +150,3 @@ def settings_location(case: Case, loader: LoaderFacts) -> Location | None:
         for call in source.calls("TrainingArguments"):
             return source.location(call)
     return loader.location
-
-
-_Finder = Callable[[Source, ast.FunctionDef], Location | None]
-
-
-def is_indexed_by_item(case: Case, one: Loading) -> bool:
-    """Return whether samples in memory are indexed one by one."""
-    loader = one.loader
-    if loader is None or loader.has_batched_fetch or not loader.data_bytes:
-        return False
-    return is_indexed(case, loader)
-
-
-def is_indexed(case: Case, loader: LoaderFacts) -> bool:
-    """Return whether a data set does nothing but index what is in memory."""
-    found = fetch_function(case, loader)
-    return loader.is_indexed or (found is not None and is_plain_indexing(found[1]))
-
-
-def line_in_data_set(
-    case: Case, one: Loading, find: Callable[[Source, ast.FunctionDef], Location | None]
-) -> Location | None:
-    """Return a line of the data set's own source; the loader's where there is none."""
-    found = fetch_function(case, one.loader) if one.loader is not None else None
-    return (find(*found) if found is not None else None) or one.location

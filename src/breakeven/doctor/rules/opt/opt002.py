@@ -34,9 +34,8 @@ from msgspec.structs import replace
 
 from breakeven.doctor.events import op_at
 from breakeven.doctor.memory import parameters_of
-from breakeven.doctor.operators import base_name
+from breakeven.doctor.operators import ZEROING, base_name
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.opt.zeroing import ZEROING
 from breakeven.simulate import Edit, phase_times
 from breakeven.trace import Event, Op, OptimizerFacts, Phase, TensorSpec
 

@@ -29,9 +29,8 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.memory import gradients_of
-from breakeven.doctor.operators import base_name
+from breakeven.doctor.operators import ZEROING, base_name
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, without
-from breakeven.doctor.rules.opt.zeroing import ZEROING
 from breakeven.trace import Location, Op, Phase
 
 CAUSE = "ZERO_GRAD"

@@ -40,9 +40,9 @@ from typing import Final
 from breakeven.cost import Family
 from breakeven.device import Precision
 from breakeven.doctor.device_times import device_times_ns
+from breakeven.doctor.operators import PRODUCTS
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import doubles_as_floats
-from breakeven.doctor.rules.prec.products import PRODUCTS
 from breakeven.doctor.source_lines import recorded_calls
 from breakeven.source import Source, arguments_of, dotted_name, last_name, nodes_in, text_of
 from breakeven.trace import Location, Op

@@ -43,9 +43,9 @@ import msgspec
 from breakeven.cost import Kernel
 from breakeven.device import Precision
 from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
+from breakeven.doctor.operators import PRODUCTS
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import with_autocast
-from breakeven.doctor.rules.prec.products import PRODUCTS
 from breakeven.simulate import Edit
 from breakeven.units import format_percent
 

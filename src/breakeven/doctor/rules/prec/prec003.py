@@ -38,9 +38,9 @@ import ast
 
 from breakeven.device import Precision
 from breakeven.doctor.device_times import DevicePace, has_tensor_cores
+from breakeven.doctor.operators import PRODUCTS
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import without_autocast
-from breakeven.doctor.rules.prec.products import PRODUCTS
 from breakeven.doctor.source_lines import recorded_calls
 from breakeven.simulate import Bound
 from breakeven.source import is_constant, keyword
