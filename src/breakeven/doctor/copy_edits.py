@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from breakeven.doctor.operators import with_tensors
 from breakeven.trace import Copy, Event, Op, TensorSpec
 
 _DEVICE = "cuda:0"
@@ -17,9 +18,8 @@ def queued(copy: Copy) -> Copy:
 def on_device(event: Event) -> Op:
     """Return the operator as the device would run it."""
     assert isinstance(event, Op)
-    return msgspec.structs.replace(
-        event, inputs=_moved(event.inputs), outputs=_moved(event.outputs), device=_DEVICE
-    )
+    moved = with_tensors(event, lambda spec: msgspec.structs.replace(spec, device=_DEVICE))
+    return msgspec.structs.replace(moved, device=_DEVICE)
 
 
 def whole(op: Op, num_elements: int) -> Op:
@@ -29,7 +29,6 @@ def whole(op: Op, num_elements: int) -> Op:
         op: An operator of the host that may work on one sample.
         num_elements: Elements of the batch.
     """
-    moved = on_device(op)
 
     def sized(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         largest = max((tensor.numel for tensor in tensors), default=0)
@@ -40,8 +39,5 @@ def whole(op: Op, num_elements: int) -> Op:
             for tensor in tensors
         )
 
+    moved = on_device(op)
     return msgspec.structs.replace(moved, inputs=sized(moved.inputs), outputs=sized(moved.outputs))
-
-
-def _moved(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    return tuple(msgspec.structs.replace(tensor, device=_DEVICE) for tensor in tensors)

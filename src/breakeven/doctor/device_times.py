@@ -24,9 +24,8 @@ def device_times_ns(
     """
     wanted = [
         (index, kernel)
-        for index, lowering in enumerate(case.program.lowerings)
-        if lowering is not None
-        for kernel in lowering.kernels
+        for index in range(len(case.trace.events))
+        for kernel in case.kernels_of(index)
         if is_wanted(kernel)
     ]
     if not wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from breakeven.trace import Copy, Event, Location, Op, StepTrace
 
@@ -31,6 +31,14 @@ def lines_where(trace: StepTrace, test: Callable[[Event], bool]) -> frozenset[tu
     """Return the lines, where known, of the events that pass a test."""
     lines = (line_of(event) for event in trace.events if test(event))
     return frozenset(line for line in lines if line is not None)
+
+
+def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
+    """Return each line once, in the order of their first."""
+    found: dict[tuple[str, int] | None, Location | None] = {}
+    for place in places:
+        found.setdefault(line_of(place), place)
+    return list(found.values())
 
 
 def host_ns(event: Event) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from breakeven.cost import Family
-from breakeven.trace import Op
+from breakeven.trace import Op, TensorSpec
 
 CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
 CONVOLUTION_BACKWARD: Final = "convolution_backward"
@@ -41,3 +44,10 @@ def is_convolution(op: Op) -> bool:
     """Return whether ``op`` is a convolution or its gradient."""
     name = bare_name(op)
     return name in CONVOLUTIONS or name == CONVOLUTION_BACKWARD
+
+
+def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
+    """Return the operator with each of its tensors changed."""
+    return msgspec.structs.replace(
+        op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs))
+    )

@@ -24,8 +24,7 @@ def line_of_threads(case: Case) -> Location | None:
     """Return the line that sets the number of threads; None where torch's default rules."""
     assigned = (
         source.location(node)
-        for source in case.sources
-        for node in source.nodes(ast.Assign)
+        for source, node in case.sources.nodes(ast.Assign)
         if any(map(_is_thread_variable, node.targets))
     )
     return called_at(case, "set_num_threads") or next(assigned, None)

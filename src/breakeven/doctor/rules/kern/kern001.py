@@ -40,10 +40,10 @@ import msgspec
 from breakeven.cost import Family, Kernel
 from breakeven.device import Precision
 from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
-from breakeven.doctor.operators import CONVOLUTIONS, bare_name
+from breakeven.doctor.operators import CONVOLUTIONS, bare_name, with_tensors
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import Edit
-from breakeven.trace import Event, Op, TensorSpec
+from breakeven.trace import Event, TensorSpec
 from breakeven.units import format_percent
 
 CAUSE = "CHANNELS_LAST"
@@ -58,7 +58,7 @@ _IMAGE_DIMENSIONS = 4
 def detect(case: Case) -> Found:
     if not has_tensor_cores(case.device):
         return
-    times = device_times_ns(case, lambda k: k.family is Family.CONVOLUTION)
+    times = device_times_ns(case, lambda kernel: kernel.family is Family.CONVOLUTION)
     converted = device_times_ns(case, _is_converted)
     grouped = device_times_ns(case, _is_grouped)
     if not converted or sum(grouped.values()) > _MAX_GROUPED_FRACTION * sum(times.values()):
@@ -84,32 +84,26 @@ def _is_converted(kernel: Kernel) -> bool:
 
 
 def _is_grouped(kernel: Kernel) -> bool:
-    return kernel.family is Family.CONVOLUTION and kernel.variant.startswith(
-        ("grouped", "depthwise")
-    )
+    is_convolution = kernel.family is Family.CONVOLUTION
+    return is_convolution and kernel.variant.startswith(("grouped", "depthwise"))
 
 
 def _channels_last(case: Case) -> Edit:
     """Return the step with all images in channels-last layout, converted once at the start."""
     replaced: dict[int, tuple[Event, ...]] = {}
     is_converted = False
-    for index, event in enumerate(case.trace.events):
-        if not isinstance(event, Op) or event.is_on_host or not _has_images(event):
+    for index, op in case.each_on_device():
+        changed = with_tensors(op, _as_channels_last)
+        if changed == op:
             continue
-        changed = msgspec.structs.replace(
-            event,
-            inputs=tuple(map(_as_channels_last, event.inputs)),
-            outputs=tuple(map(_as_channels_last, event.outputs)),
-        )
         replaced[index] = (changed,)
-        if not is_converted and bare_name(event) in CONVOLUTIONS:
+        if not is_converted and bare_name(op) in CONVOLUTIONS:
             # The batch itself: it arrives as the data set holds it.
-            batch = event.inputs[0]
             conversion = msgspec.structs.replace(
-                event,
+                op,
                 name="aten.clone.default",
-                inputs=(batch,),
-                outputs=(_as_channels_last(batch),),
+                inputs=op.inputs[:1],
+                outputs=changed.inputs[:1],
                 attributes={},
             )
             replaced[index] = (conversion, changed)
@@ -117,15 +111,6 @@ def _channels_last(case: Case) -> Edit:
     return Edit(replaced=replaced)
 
 
-def _has_images(op: Op) -> bool:
-    return any(_is_contiguous_image(spec) for spec in (*op.inputs, *op.outputs))
-
-
-def _is_contiguous_image(spec: TensorSpec) -> bool:
-    return len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
-
-
 def _as_channels_last(spec: TensorSpec) -> TensorSpec:
-    if not _is_contiguous_image(spec):
-        return spec
-    return msgspec.structs.replace(spec, layout="channels_last")
+    is_image = len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
+    return msgspec.structs.replace(spec, layout="channels_last") if is_image else spec

@@ -35,10 +35,9 @@ import msgspec
 
 from breakeven.doctor.events import op_at
 from breakeven.doctor.operators import BATCH_NORMS, CONVOLUTION_BACKWARD, CONVOLUTIONS, bare_name
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, changed
 from breakeven.doctor.source_lines import line_of_layer
-from breakeven.simulate import Edit
-from breakeven.trace import Event, Location, Op, Phase, StepTrace
+from breakeven.trace import Location, Op, Phase
 
 CAUSE = "CONV_BIAS"
 
@@ -52,80 +51,59 @@ _NUM_INPUTS_WITH_BIAS = 3
 
 def detect(case: Case) -> Found:
     by_line: dict[Location | None, list[int]] = {}
-    for index in _useless_biases(case.trace):
-        by_line.setdefault(_line(case, index), []).append(index)
-    gradients = _gradients_by_weight(case.trace)
-    return tuple(
-        _occurrence(case.trace, location, convolutions, gradients)
-        for location, convolutions in by_line.items()
-    )
+    for index in _useless_biases(case):
+        by_line.setdefault(_line(case, op_at(case.trace, index)), []).append(index)
+    gradients: dict[int, dict[int, Op]] = {}
+    for index, op in case.each(Op):
+        if bare_name(op) == CONVOLUTION_BACKWARD:
+            gradients.setdefault(op.inputs[2].storage, {})[index] = op
+    for location, convolutions in by_line.items():
+        without_bias: dict[int, Op] = {}
+        for index in convolutions:
+            op = op_at(case.trace, index)
+            without_bias[index] = msgspec.structs.replace(op, inputs=op.inputs[:2])
+            for backward, gradient in gradients.get(op.inputs[1].storage, {}).items():
+                without_bias[backward] = _without_bias(gradient)
+        count = len(convolutions)
+        layers = "a convolution adds a bias" if count == 1 else f"{count} convolutions add a bias"
+        yield Occurrence(
+            title=f"{layers} that a batch norm takes away again",
+            fix="bias=False in the convolution before a batch norm",
+            evidence="the result of the convolution, bias added, is read by a batch norm in "
+            "training mode, which subtracts the mean of each channel",
+            location=location,
+            events=tuple(sorted(without_bias)),
+            edit=changed(without_bias),
+        )
 
 
-def _useless_biases(trace: StepTrace) -> list[int]:
+def _useless_biases(case: Case) -> list[int]:
     """Return positions of convolutions with a bias whose only reader is a batch norm."""
     unread: dict[int, int] = {}
     found: dict[int, int] = {}
-    for index, event in enumerate(trace.events):
-        if not isinstance(event, Op) or event.phase is not Phase.FORWARD or event.is_on_host:
+    for index, op in case.each_on_device():
+        if op.phase is not Phase.FORWARD:
             continue
-        is_norm = bare_name(event) in BATCH_NORMS and bool(event.attributes.get("training"))
-        for position, spec in enumerate(event.inputs):
+        is_norm = bare_name(op) in BATCH_NORMS and bool(op.attributes.get("training"))
+        for position, spec in enumerate(op.inputs):
             convolution = unread.pop(spec.storage, None)
             if convolution is not None and is_norm and position == 0:
                 found[spec.storage] = convolution
-            elif convolution is None and bare_name(event) != "detach":
+            elif convolution is None and bare_name(op) != "detach":
                 # A second reader sees the bias.
                 found.pop(spec.storage, None)
-        if bare_name(event) in CONVOLUTIONS and len(event.inputs) >= _NUM_INPUTS_WITH_BIAS:
-            unread.update({spec.storage: index for spec in event.outputs if spec.storage >= 0})
+        if bare_name(op) in CONVOLUTIONS and len(op.inputs) >= _NUM_INPUTS_WITH_BIAS:
+            unread.update({spec.storage: index for spec in op.outputs if spec.storage >= 0})
     return sorted(found.values())
 
 
-def _gradients_by_weight(trace: StepTrace) -> dict[int, list[int]]:
-    """Return positions of gradients of convolutions by the memory block of their weight."""
-    found: dict[int, list[int]] = {}
-    for index, event in enumerate(trace.events):
-        if isinstance(event, Op) and bare_name(event) == CONVOLUTION_BACKWARD:
-            found.setdefault(event.inputs[2].storage, []).append(index)
-    return found
-
-
-def _line(case: Case, index: int) -> Location | None:
-    op = op_at(case.trace, index)
+def _line(case: Case, op: Op) -> Location | None:
     weight = op.inputs[1].shape
     groups = int(op.attributes.get("groups", 1) or 1)
     sizes = (weight[1] * groups, weight[0])
     if op.attributes.get("transposed"):
         sizes = (weight[0], weight[1] * groups)
     return line_of_layer(case.sources, op, _LAYERS, sizes)
-
-
-def _occurrence(
-    trace: StepTrace,
-    location: Location | None,
-    convolutions: list[int],
-    gradients: dict[int, list[int]],
-) -> Occurrence:
-    replaced: dict[int, tuple[Event, ...]] = {}
-    for index in convolutions:
-        op = trace.events[index]
-        assert isinstance(op, Op)
-        replaced[index] = (msgspec.structs.replace(op, inputs=op.inputs[:2]),)
-        for backward in gradients.get(op.inputs[1].storage, []):
-            gradient = trace.events[backward]
-            assert isinstance(gradient, Op)
-            replaced[backward] = (_without_bias(gradient),)
-    count = len(convolutions)
-    layers = "a convolution adds a bias" if count == 1 else f"{count} convolutions add a bias"
-    return Occurrence(
-        title=f"{layers} that a batch norm takes away again",
-        fix="bias=False in the convolution before a batch norm",
-        evidence="the result of the convolution, bias added, is read by a batch norm in training "
-        "mode, which subtracts the mean of each channel",
-        location=location,
-        events=tuple(sorted(replaced)),
-        edit=Edit(replaced=replaced),
-    )
 
 
 def _without_bias(gradient: Op) -> Op:

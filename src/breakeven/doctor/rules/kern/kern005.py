@@ -53,36 +53,24 @@ _FACTORIZATIONS: Final = frozenset(
 
 
 def detect(case: Case) -> Found:
-    found = [
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op) and not event.is_on_host and _is_small_factorization(event)
-    ]
-    return tuple(_factorization(case, events) for _, events in by_line(case.trace, found))
+    small = [index for index, op in case.each_on_device() if _factorized(op) is not None]
+    for location, events in by_line(case.trace, small):
+        op = op_at(case.trace, events[0])
+        rows, columns = _factorized(op) or (0, 0)
+        what = bare_name(op).strip("_").removeprefix("linalg_").removesuffix("_ex")
+        batch = max(1, op.inputs[0].numel // max(1, rows * columns))
+        yield Occurrence(
+            title=f"{what} of {rows} × {columns} matrices on the GPU {times_per_step(len(events))}",
+            fix="factorize on the CPU (.cpu() and back), use a closed form, or ask for values only",
+            evidence=f"{bare_name(op)} on {op.device}, {batch} matrices at a time",
+            location=location,
+            events=events,
+        )
 
 
-def _is_small_factorization(op: Op) -> bool:
-    matrix = _matrix(op)
-    return bare_name(op) in _FACTORIZATIONS and matrix is not None
-
-
-def _matrix(op: Op) -> tuple[int, int] | None:
-    """Return rows and columns of the factorized matrix; None where they are not small."""
+def _factorized(op: Op) -> tuple[int, int] | None:
+    """Return rows and columns of the factorized matrix; None where there is no small one."""
     shapes = [spec.shape[-2:] for spec in op.inputs if len(spec.shape) > 1]
-    if not shapes or max(shapes[0]) > _MAX_SMALL_MATRIX:
+    if bare_name(op) not in _FACTORIZATIONS or not shapes or max(shapes[0]) > _MAX_SMALL_MATRIX:
         return None
     return shapes[0][0], shapes[0][1]
-
-
-def _factorization(case: Case, events: tuple[int, ...]) -> Occurrence:
-    op = op_at(case.trace, events[0])
-    rows, columns = _matrix(op) or (0, 0)
-    what = bare_name(op).strip("_").removeprefix("linalg_").removesuffix("_ex")
-    batch = max(1, op.inputs[0].numel // max(1, rows * columns))
-    return Occurrence(
-        title=f"{what} of {rows} × {columns} matrices on the GPU {times_per_step(len(events))}",
-        fix="factorize on the CPU (.cpu() and back), use a closed form, or ask for values only",
-        evidence=f"{bare_name(op)} on {op.device}, {batch} matrices at a time",
-        location=op.location,
-        events=events,
-    )

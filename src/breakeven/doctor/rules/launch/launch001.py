@@ -75,7 +75,7 @@ def _num_replayed(case: Case) -> int:
     """Return how many kernels graphs of the script replay."""
     return sum(
         kernel.launches
-        for event, lowering in zip(case.trace.events, case.program.lowerings, strict=True)
-        if lowering is not None and isinstance(event, Op) and event.is_replayed
-        for kernel in lowering.kernels
+        for index, op in case.each(Op)
+        if op.is_replayed
+        for kernel in case.kernels_of(index)
     )

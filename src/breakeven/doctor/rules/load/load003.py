@@ -35,9 +35,7 @@ import ast
 import math
 
 from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
-from breakeven.doctor.rules.load.loading import (
-    settings_location,
-)
+from breakeven.doctor.rules.load.loading import settings_location
 from breakeven.source import is_constant, keyword
 from breakeven.trace import LoaderFacts
 
@@ -52,7 +50,6 @@ _MIN_RESTART_FRACTION = 0.05
 
 
 def detect(case: Case) -> Found:
-    found: list[Occurrence] = []
     for loader in case.facts.loaders:
         if not loader.num_workers or loader.persistent_workers or not loader.batch_size:
             continue
@@ -60,24 +57,21 @@ def detect(case: Case) -> Found:
         if not num_steps or not _has_several_epochs(case, loader):
             continue
         epoch_ns = num_steps * case.step_ns
-        shares = [
+        share, low, high = (
             loader.num_workers * each_ns / (loader.num_workers * each_ns + epoch_ns)
             for each_ns in (_RESTART_NS, _RESTART_LOW_NS, _RESTART_HIGH_NS)
-        ]
-        if shares[0] < _MIN_RESTART_FRACTION:
-            continue
-        found.append(
-            Occurrence(
-                title=f"{loader.num_workers} workers are started again every {num_steps} steps",
-                fix="DataLoader(..., persistent_workers=True), or no workers for small data",
-                evidence=f"num_workers={loader.num_workers} without persistent_workers, "
-                f"{loader.num_samples} samples in batches of {loader.batch_size}",
-                location=settings_location(case, loader),
-                share_fraction=shares[0],
-                gain=KnownGain(fraction=shares[0], low_fraction=shares[1], high_fraction=shares[2]),
-            )
         )
-    return tuple(found)
+        if share < _MIN_RESTART_FRACTION:
+            continue
+        yield Occurrence(
+            title=f"{loader.num_workers} workers are started again every {num_steps} steps",
+            fix="DataLoader(..., persistent_workers=True), or no workers for small data",
+            evidence=f"num_workers={loader.num_workers} without persistent_workers, "
+            f"{loader.num_samples} samples in batches of {loader.batch_size}",
+            location=settings_location(case, loader),
+            share_fraction=share,
+            gain=KnownGain(fraction=share, low_fraction=low, high_fraction=high),
+        )
 
 
 def _has_several_epochs(case: Case, loader: LoaderFacts) -> bool:
@@ -89,11 +83,13 @@ def _has_several_epochs(case: Case, loader: LoaderFacts) -> bool:
                 value = keyword(call, name)
                 if value is not None:
                     return not is_constant(value, 1)
-        for loop in source.nodes(ast.For):
-            assert isinstance(loop, ast.For)
-            is_once = isinstance(loop.iter, ast.Call) and any(
-                is_constant(argument, 1) for argument in loop.iter.args[:1]
-            )
-            if "epoch" in ast.unparse(loop.target).lower() and not is_once:
-                return True
+        if any(map(_is_over_epochs, source.nodes(ast.For))):
+            return True
     return False
+
+
+def _is_over_epochs(loop: ast.For) -> bool:
+    is_once = isinstance(loop.iter, ast.Call) and any(
+        is_constant(argument, 1) for argument in loop.iter.args[:1]
+    )
+    return "epoch" in ast.unparse(loop.target).lower() and not is_once

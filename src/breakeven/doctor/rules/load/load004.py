@@ -41,14 +41,12 @@ _FEWEST_CORES = 4
 
 def detect(case: Case) -> Found:
     cores = case.facts.num_cores
-    return tuple(
-        Occurrence(
-            title=f"{loader.num_workers} worker processes on {cores} processors",
-            fix="DataLoader(..., num_workers=min(8, os.cpu_count() or 1))",
-            evidence=f"num_workers={loader.num_workers}; the process may use {cores} "
-            "processors here",
-            location=settings_location(case, loader),
-        )
-        for loader in case.facts.loaders
-        if cores and loader.num_workers > max(cores, _FEWEST_CORES)
-    )
+    for loader in case.facts.loaders:
+        if cores and loader.num_workers > max(cores, _FEWEST_CORES):
+            yield Occurrence(
+                title=f"{loader.num_workers} worker processes on {cores} processors",
+                fix="DataLoader(..., num_workers=min(8, os.cpu_count() or 1))",
+                evidence=f"num_workers={loader.num_workers}; the process may use {cores} "
+                "processors here",
+                location=settings_location(case, loader),
+            )

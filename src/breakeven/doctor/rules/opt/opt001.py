@@ -34,49 +34,64 @@ Known limits:
 from __future__ import annotations
 
 from collections import Counter
-from operator import itemgetter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from breakeven.doctor.events import line_of
 from breakeven.doctor.memory import gradients_of, parameters_of, read_by
 from breakeven.doctor.operators import base_name, is_in_place
-from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.simulate import Edit
-from breakeven.trace import Event, Location, Op, Phase
+from breakeven.doctor.rule import Case, Found, Occurrence, changed
+from breakeven.trace import Location, Op, Phase
 
 CAUSE = "OPT_LOOP"
 
 # A loop over fewer parameters is as fast as one call for all of them.
 _MIN_TENSORS = 4
+
 # What a penalty on each parameter is made of. A network has small parameters of its own in a few
 # places, so more of them have to be seen at one line.
 _MIN_PENALISED = 8
 _PENALTIES = frozenset({"pow", "square", "abs", "norm", "linalg_vector_norm", "mul", "sum", "sub"})
+
 _BATCHED = ("aten._foreach_", "aten._fused_", "aten._amp_foreach_")
+
 # Reductions that are one operator on lists.
 _LIST_NAMES = {"linalg_vector_norm": "norm", "sum": "norm", "square": "pow"}
 
-
-# Operators of one name in a loop, by their positions.
-_Ops = dict[int, Op]
+_Ops = Mapping[int, Op]
 
 
 def detect(case: Case) -> Found:
     parameters = parameters_of(case.trace)
     trained = parameters | gradients_of(case.trace)
-    loops: dict[object, dict[str, _Ops]] = {}
-    for index, event in enumerate(case.trace.events):
-        if isinstance(event, Op) and _may_be_looped(event, parameters):
-            loop = loops.setdefault((event.phase, _place(case, event.location)), {})
-            loop.setdefault(event.name, {})[index] = event
+    loops: dict[object, dict[str, dict[int, Op]]] = {}
+    for index, op in case.each_on_device():
+        if _may_be_looped(op, parameters):
+            loop = loops.setdefault((op.phase, _place(case, op.location)), {})
+            loop.setdefault(op.name, {})[index] = op
     for by_name in loops.values():
-        repeated = [own for own in by_name.values() if _is_loop(own)]
-        if _is_update(repeated, trained) and not _is_all_there_is(case, repeated):
-            yield _occurrence(case, repeated, parameters)
+        repeated = [ops for ops in by_name.values() if _is_loop(ops)]
+        ops = {index: own[index] for own in repeated for index in own}
+        ops = {index: ops[index] for index in sorted(ops)}
+        num_tensors = max(map(len, repeated), default=0)
+        if not _is_update(ops.values(), num_tensors, trained) or _is_all_there_is(case, ops):
+            continue
+        made = _constructor(case, ops)
+        yield Occurrence(
+            title=f"{len(ops)} operators update some {num_tensors} tensors one by one",
+            fix="leave foreach at its default or say fused=True; torch._foreach_* in code of your "
+            "own",
+            evidence=f"the same {len(repeated)} operators are issued for each of some "
+            f"{num_tensors} tensors" + (f", made so at line {made.line}" if made else ""),
+            location=made or _update_line(ops.values(), parameters),
+            events=tuple(ops),
+            edit=changed({next(iter(own)): _foreach(own) for own in repeated}, gone=ops),
+        )
 
 
 def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
-    if op.is_on_host or op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED):
+    if op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED):
         return False
     name = base_name(op)
     if name == "zero_":  # gradients that are kept: OPT003
@@ -93,10 +108,8 @@ def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
 def _place(case: Case, location: Location | None) -> object:
     """Return what the operators of one loop share: the loop in the source, or the line."""
     source = case.sources.find(location)
-    if location is None:
-        return None
-    around = source.loops_around(location.line) if source else ()
-    return around[0] if around else (location.file, location.line)
+    around = source.loops_around(location.line) if source and location else ()
+    return around[0] if around else line_of(location)
 
 
 def _is_loop(ops: _Ops) -> bool:
@@ -105,72 +118,49 @@ def _is_loop(ops: _Ops) -> bool:
     return len(storages - {-1}) >= _MIN_TENSORS
 
 
-def _all_ops(repeated: list[_Ops]) -> list[Op]:
-    return [op for own in repeated for op in own.values()]
-
-
-def _is_update(repeated: list[_Ops], trained: frozenset[int]) -> bool:
+def _is_update(ops: Iterable[Op], num_tensors: int, trained: frozenset[int]) -> bool:
     """Return whether a loop writes tensors in place, or penalises them, that belong to training."""
-    ops = _all_ops(repeated)
     if len(read_by(ops) & trained) < _MIN_TENSORS:
         return False
-    is_penalty = all(op.phase is Phase.FORWARD for op in ops)
-    return any(map(is_in_place, ops)) or (is_penalty and max(map(len, repeated)) >= _MIN_PENALISED)
+    if any(is_in_place(op) for op in ops):
+        return True
+    return num_tensors >= _MIN_PENALISED and all(op.phase is Phase.FORWARD for op in ops)
 
 
-def _is_all_there_is(case: Case, repeated: list[_Ops]) -> bool:
+def _is_all_there_is(case: Case, ops: _Ops) -> bool:
     """Return whether the loop is within an optimizer of torch's that knows no other way."""
-    first = _all_ops(repeated)[0]
-    optimizers = case.facts.optimizers
-    return (
-        first.phase is Phase.OPTIMIZER
-        and case.sources.is_at(first.location, lambda s, line: s.call_at(line, "step") is not None)
-        and any(own.is_from_torch for own in optimizers)
-        and all(own.foreach is None for own in optimizers)
-    )
+    first, optimizers = next(iter(ops.values())), case.facts.optimizers
+    source = case.sources.find(first.location)
+    if first.phase is not Phase.OPTIMIZER or source is None or first.location is None:
+        return False
+    is_step = source.call_at(first.location.line, "step") is not None
+    is_torchs = any(own.is_from_torch for own in optimizers)
+    return is_step and is_torchs and all(own.foreach is None for own in optimizers)
 
 
-def _occurrence(case: Case, repeated: list[_Ops], parameters: frozenset[int]) -> Occurrence:
-    events = tuple(sorted(index for own in repeated for index in own))
-    num_tensors = max(map(len, repeated))
-    replaced: dict[int, tuple[Event, ...]] = dict.fromkeys(events, ())
-    replaced |= {next(iter(own)): (_foreach(list(own.values())),) for own in repeated}
-    made = _constructor(case, repeated)
-    return Occurrence(
-        title=f"{len(events)} operators update some {num_tensors} tensors one by one",
-        fix="leave foreach at its default or say fused=True; torch._foreach_* in code of your own",
-        evidence=f"the same {len(repeated)} operators are issued for each of some {num_tensors} "
-        "tensors" + (f", made so at line {made.line}" if made else ""),
-        location=made or _update_line(repeated, parameters),
-        events=events,
-        edit=Edit(replaced=replaced),
-    )
-
-
-def _update_line(repeated: list[_Ops], parameters: frozenset[int]) -> Location | None:
+def _update_line(ops: Iterable[Op], parameters: frozenset[int]) -> Location | None:
     """Return the line that writes to the parameters; that of most operators where none does."""
-    by_position = sorted((pair for own in repeated for pair in own.items()), key=itemgetter(0))
-    ops = [op for _, op in by_position]
     writing = [op for op in ops if is_in_place(op) and op.inputs[0].storage in parameters]
     return Counter(op.location for op in writing or ops).most_common(1)[0][0]
 
 
-def _constructor(case: Case, repeated: list[_Ops]) -> Location | None:
+def _constructor(case: Case, ops: _Ops) -> Location | None:
     """Return where the optimizer is made, if it is a library's that was told to loop."""
-    ops = _all_ops(repeated)
-    lines = {op.location for op in ops}
-    if ops[0].phase is not Phase.OPTIMIZER or len(lines) > 1 or None in lines:
+    lines = {op.location for op in ops.values()}
+    is_one_line = len(lines) == 1 and None not in lines
+    if not is_one_line or next(iter(ops.values())).phase is not Phase.OPTIMIZER:
         return None
-    made = (own for own in case.facts.optimizers if own.foreach is False and not own.fused)
-    return next((own.location for own in made if own.location is not None), None)
+    looping = (own for own in case.facts.optimizers if own.foreach is False and not own.fused)
+    return next((own.location for own in looping if own.location is not None), None)
 
 
-def _foreach(ops: list[Op]) -> Op:
+def _foreach(ops: _Ops) -> Op:
     """Return the one operator that does the work of all."""
-    base = base_name(ops[0])
+    first = next(iter(ops.values()))
+    base = base_name(first)
     return msgspec.structs.replace(
-        ops[0],
+        first,
         name=f"aten._foreach_{_LIST_NAMES.get(base, base)}.List",
-        inputs=tuple(tensor for op in ops for tensor in op.inputs),
-        outputs=tuple(tensor for op in ops for tensor in op.outputs),
+        inputs=tuple(tensor for op in ops.values() for tensor in op.inputs),
+        outputs=tuple(tensor for op in ops.values() for tensor in op.outputs),
     )

@@ -30,14 +30,15 @@ Known limits:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
-from breakeven.doctor.events import op_at
 from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import ZEROING, base_name
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.rule import Case, Found, Occurrence, changed
 from breakeven.simulate import Edit, phase_times
-from breakeven.trace import Event, Op, OptimizerFacts, Phase, TensorSpec
+from breakeven.trace import Op, OptimizerFacts, Phase
 
 CAUSE = "OPT_UNFUSED"
 
@@ -54,65 +55,58 @@ _FUSED = {
 
 def detect(case: Case) -> Found:
     optimizers = case.facts.optimizers
-    if not optimizers or not all(map(_could_be_fused, optimizers)):
-        return
-    events = _batched_updates(case)
-    if not events:
+    updates = {index: op for index, op in case.each_on_device() if _is_batched_update(op)}
+    if not optimizers or not all(map(_could_be_fused, optimizers)) or not updates:
         return
     times = phase_times(case.program, case.device, case.host)
-    step_ns = case.step_ns
-    share = max(times.other_host_ns, times.other_device_ns) / step_ns if step_ns else 0.0
-    if share < _MIN_OPTIMIZER_FRACTION:
+    optimizer_ns = max(times.other_host_ns, times.other_device_ns)
+    if not case.step_ns or optimizer_ns / case.step_ns < _MIN_OPTIMIZER_FRACTION:
         return
     name = optimizers[0].name
     yield Occurrence(
-        title=f"{name} updates the parameters by {len(events)} operators on lists; fused "
+        title=f"{name} updates the parameters by {len(updates)} operators on lists; fused "
         "it is one kernel",
         fix=f"{name}(..., fused=True)",
         evidence=f"{name} was made without fused=True",
         location=optimizers[0].location,
-        events=events,
-        edit=_fused(case, events, name),
+        events=tuple(updates),
+        edit=_fused(case, updates, name),
     )
 
 
 def _could_be_fused(optimizer: OptimizerFacts) -> bool:
-    is_loop = optimizer.foreach is False
+    is_known = optimizer.is_from_torch and optimizer.name in _FUSED
+    return is_known and not optimizer.fused and optimizer.foreach is not False
+
+
+def _is_batched_update(op: Op) -> bool:
     return (
-        optimizer.is_from_torch and optimizer.name in _FUSED and not optimizer.fused and not is_loop
+        op.phase is Phase.OPTIMIZER
+        and op.name.startswith("aten._foreach_")
+        and base_name(op) not in {*ZEROING, "_foreach_norm"}
     )
 
 
-def _batched_updates(case: Case) -> tuple[int, ...]:
-    return tuple(
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op)
-        and event.phase is Phase.OPTIMIZER
-        and not event.is_on_host
-        and event.name.startswith("aten._foreach_")
-        and base_name(event) not in {*ZEROING, "_foreach_norm"}
-    )
-
-
-def _fused(case: Case, events: tuple[int, ...], name: str) -> Edit | None:
+def _fused(case: Case, updates: Mapping[int, Op], name: str) -> Edit | None:
     """Return the step whose update is one operator over all parameters and their state."""
     owned = parameters_of(case.trace)
-    parameters: dict[int, TensorSpec] = {}
-    for index in events:
-        inputs = op_at(case.trace, index).inputs
-        parameters |= {tensor.storage: tensor for tensor in inputs if tensor.storage in owned}
+    parameters = {
+        tensor.storage: tensor
+        for op in updates.values()
+        for tensor in op.inputs
+        if tensor.storage in owned
+    }
     if not parameters:
         return None
     op_name, num_lists, has_steps = _FUSED[name]
     tensors = tuple(parameters.values())
     steps = tuple(replace(tensor, shape=(), dtype="float32") for tensor in tensors)
+    first, op = next(iter(updates.items()))
     fused = replace(
-        op_at(case.trace, events[0]),
+        op,
         name=op_name,
         inputs=tensors * num_lists + (steps if has_steps else ()),
         outputs=(),
         attributes={"momentum": 0.9} if name == "SGD" else {},
     )
-    replaced: dict[int, tuple[Event, ...]] = dict.fromkeys(events, ())
-    return Edit(replaced={**replaced, events[0]: (fused,)})
+    return changed({first: fused}, gone=updates)

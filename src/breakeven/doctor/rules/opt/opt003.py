@@ -28,10 +28,11 @@ Known limits:
 
 from __future__ import annotations
 
+from breakeven.doctor.events import op_at
 from breakeven.doctor.memory import gradients_of
 from breakeven.doctor.operators import ZEROING, base_name
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, without
-from breakeven.trace import Location, Op, Phase
+from breakeven.trace import Op, Phase
 
 CAUSE = "ZERO_GRAD"
 
@@ -43,40 +44,26 @@ def detect(case: Case) -> Found:
     gradients = gradients_of(case.trace)
     zeroing = [
         index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op)
-        and not event.is_on_host
-        and base_name(event) in ZEROING
-        and {tensor.storage for tensor in event.inputs} & gradients
+        for index, op in case.each_on_device()
+        if base_name(op) in ZEROING and {tensor.storage for tensor in op.inputs} & gradients
     ]
-    return tuple(
-        _zeroing(case, location, own)
-        for location, own in by_line(case.trace, zeroing)
-        if len(_zeroed(case, own)) >= _MIN_GRADIENTS
-    )
-
-
-def _zeroed(case: Case, events: tuple[int, ...]) -> set[int]:
-    ops = [event for event in (case.trace.events[i] for i in events) if isinstance(event, Op)]
-    return {tensor.storage for op in ops for tensor in op.inputs}
-
-
-def _zeroing(case: Case, location: Location | None, events: tuple[int, ...]) -> Occurrence:
-    kept = _zeroed(case, events)
-    # Autograd adds into a gradient that is there, and hands over its own where there is none.
-    added = [
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op)
-        and event.phase is Phase.BACKWARD
-        and base_name(event) == "add_"
-        and event.inputs[0].storage in kept
-    ]
-    return Occurrence(
-        title=f"{len(kept)} gradients are set to zero, and added to, instead of dropped",
-        fix="optimizer.zero_grad(), which drops them: set_to_none=True is the default",
-        evidence=f"{len(events)} operators write zeros to gradients, {len(added)} add to them",
-        location=location,
-        events=(*events, *added),
-        edit=without((*events, *added)),
-    )
+    for location, events in by_line(case.trace, zeroing):
+        kept = {tensor.storage for index in events for tensor in op_at(case.trace, index).inputs}
+        if len(kept) < _MIN_GRADIENTS:
+            continue
+        # Autograd adds into a gradient that is there, and hands over its own where there is none.
+        added = tuple(
+            index
+            for index, op in case.each(Op)
+            if op.phase is Phase.BACKWARD
+            and base_name(op) == "add_"
+            and op.inputs[0].storage in kept
+        )
+        yield Occurrence(
+            title=f"{len(kept)} gradients are set to zero, and added to, instead of dropped",
+            fix="optimizer.zero_grad(), which drops them: set_to_none=True is the default",
+            evidence=f"{len(events)} operators write zeros to gradients, {len(added)} add to them",
+            location=location,
+            events=events + added,
+            edit=without(events + added),
+        )

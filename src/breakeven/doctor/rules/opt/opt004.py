@@ -31,14 +31,14 @@ Known limits:
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from msgspec.structs import replace
 
-from breakeven.doctor.operators import base_name
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.operators import base_name, with_tensors
+from breakeven.doctor.rule import Case, Found, Occurrence, changed
 from breakeven.doctor.source_lines import layer_at
-from breakeven.simulate import Edit
-from breakeven.trace import Event, Location, Op, Phase, TensorSpec
+from breakeven.trace import Location, Op, Phase, TensorSpec
 from breakeven.units import format_bytes, format_count
 
 CAUSE = "EMBED_DENSE"
@@ -53,62 +53,55 @@ _LAYERS = ("Embedding", "EmbeddingBag")
 
 
 def detect(case: Case) -> Found:
-    tables: dict[tuple[Location | None, tuple[int, ...]], list[int]] = {}
-    for index, event in enumerate(case.trace.events):
-        if isinstance(event, Op) and _is_wasteful(event):
-            made = layer_at(case.sources, event.module, _LAYERS, event.outputs[0].shape)
-            place = made[0].location(made[1]) if made else event.location
-            tables.setdefault((place, event.outputs[0].shape), []).append(index)
+    tables: dict[tuple[Location | None, tuple[int, ...]], dict[int, Op]] = {}
+    for index, op in case.each_on_device():
+        if _is_wasteful(op):
+            shape = op.outputs[0].shape
+            made = layer_at(case.sources, op.module, _LAYERS, shape)
+            place = made[0].location(made[1]) if made else op.location
+            tables.setdefault((place, shape), {})[index] = op
     numel = sum(math.prod(shape) for _, shape in tables)
     # In a language model the rest of the network is as large; nobody would split its optimizer.
     if numel < _MIN_PARAMETER_FRACTION * case.trace.num_parameters:
-        return ()
-    return tuple(_occurrence(case, place, shape, own) for (place, shape), own in tables.items())
+        return
+    for (place, shape), lookups in tables.items():
+        table = next(iter(lookups.values())).outputs[0]
+        sparse = {
+            index: replace(op, outputs=(replace(op.outputs[0], shape=(_num_used(op), *shape[1:])),))
+            for index, op in lookups.items()
+        }
+        num_used = sum(map(_num_used, lookups.values()))
+        as_rows = partial(_as_rows, table=shape, num_used=num_used)
+        updates = {
+            index: changed_op
+            for index, op in case.each_on_device()
+            if op.phase is Phase.OPTIMIZER
+            and (changed_op := with_tensors(op, as_rows)).inputs != op.inputs
+        }
+        yield Occurrence(
+            title=f"the gradient of {format_count(shape[0])} embeddings "
+            f"({format_bytes(table.num_bytes)}) is dense; the step looks {num_used} of them up",
+            fix="nn.Embedding(..., sparse=True) with SparseAdam or Adagrad for the table",
+            evidence=f"embedding_dense_backward writes {shape[0]} rows for {num_used} indices, and "
+            f"{len(updates)} operators of the optimizer go through all of them",
+            location=place,
+            events=(*lookups, *updates),
+            edit=changed(sparse | updates),
+        )
 
 
 def _is_wasteful(op: Op) -> bool:
     is_backward = base_name(op) in ("embedding_dense_backward", "_embedding_bag_dense_backward")
-    if not is_backward or op.is_on_host or not op.outputs or len(op.inputs) < 2:
+    if not is_backward or not op.outputs or len(op.inputs) < 2:
         return False
-    table, indices = op.outputs[0], op.inputs[1]
+    table = op.outputs[0]
     is_large = table.num_bytes >= _MIN_TABLE_BYTES
-    return is_large and table.shape[0] >= _MIN_ROWS_PER_INDEX * max(1, indices.numel)
+    return is_large and table.shape[0] >= _MIN_ROWS_PER_INDEX * _num_used(op)
 
 
-def _occurrence(
-    case: Case, place: Location | None, shape: tuple[int, ...], lookups: list[int]
-) -> Occurrence:
-    events = list(lookups)
-    replaced: dict[int, tuple[Event, ...]] = {}
-    num_used = num_bytes = 0
-    for index in lookups:
-        op = case.trace.events[index]
-        assert isinstance(op, Op)
-        used = max(1, op.inputs[1].numel)
-        num_used, num_bytes = num_used + used, op.outputs[0].num_bytes
-        rows = replace(op.outputs[0], shape=(used, *shape[1:]))
-        replaced[index] = (replace(op, outputs=(rows,)),)
-    for index, event in enumerate(case.trace.events):
-        if isinstance(event, Op) and event.phase is Phase.OPTIMIZER and not event.is_on_host:
-            inputs, outputs = (
-                tuple(_rows(tensor, shape, num_used) for tensor in tensors)
-                for tensors in (event.inputs, event.outputs)
-            )
-            if inputs != event.inputs:
-                events.append(index)
-                replaced[index] = (replace(event, inputs=inputs, outputs=outputs),)
-    return Occurrence(
-        title=f"the gradient of {format_count(shape[0])} embeddings ({format_bytes(num_bytes)}) is "
-        f"dense; the step looks {num_used} of them up",
-        fix="nn.Embedding(..., sparse=True) with SparseAdam or Adagrad for the table",
-        evidence=f"embedding_dense_backward writes {shape[0]} rows for {num_used} indices, and "
-        f"{len(events) - len(lookups)} operators of the optimizer go through all of them",
-        location=place,
-        events=tuple(events),
-        edit=Edit(replaced=replaced),
-    )
+def _num_used(lookup: Op) -> int:
+    return max(1, lookup.inputs[1].numel)
 
 
-def _rows(tensor: TensorSpec, table: tuple[int, ...], num_used: int) -> TensorSpec:
-    is_table = tensor.shape == table
-    return replace(tensor, shape=(num_used, *table[1:])) if is_table else tensor
+def _as_rows(tensor: TensorSpec, table: tuple[int, ...], num_used: int) -> TensorSpec:
+    return replace(tensor, shape=(num_used, *table[1:])) if tensor.shape == table else tensor

@@ -34,10 +34,8 @@ from __future__ import annotations
 from collections import Counter
 
 from breakeven.doctor.copy_edits import on_device
-from breakeven.doctor.events import op_at
-from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.simulate import Edit
-from breakeven.trace import Copy, Event, Op, Phase
+from breakeven.doctor.rule import Case, Found, Occurrence, changed
+from breakeven.trace import Copy, Op, Phase
 
 CAUSE = "PART_ON_CPU"
 
@@ -46,47 +44,41 @@ _MIN_HOST_PARAMETERS = 0.1
 
 
 def detect(case: Case) -> Found:
-    events: list[int] = []
-    updated: dict[int, int] = {}
-    for index, event in enumerate(case.trace.events):
-        if event.phase is not Phase.OPTIMIZER or not isinstance(event, Op):
-            continue
-        if event.is_on_host and event.inputs and event.inputs[0].numel > 1:
-            events.append(index)
-            updated |= {tensor.storage: tensor.numel for tensor in event.inputs}
-    is_on_device = any(op.phase is Phase.BACKWARD and not op.is_on_host for op in case.trace.ops)
-    num_parameters = max(1, case.trace.num_parameters)
+    on_host = {index: op for index, op in case.each(Op) if op.is_on_host}
+    updates = {
+        index: op
+        for index, op in on_host.items()
+        if op.phase is Phase.OPTIMIZER and op.inputs and op.inputs[0].numel > 1
+    }
     # A layer that runs on the host is updated there too: then the layer is the cause.
     used = {
         tensor.storage
-        for op in case.trace.ops
-        if op.is_on_host and op.phase is Phase.FORWARD
+        for op in on_host.values()
+        if op.phase is Phase.FORWARD
         for tensor in op.inputs
     }
-    updated = {storage: size for storage, size in updated.items() if storage not in used}
-    if not is_on_device or sum(updated.values()) < _MIN_HOST_PARAMETERS * num_parameters:
+    updated = {
+        tensor.storage: tensor.numel
+        for op in updates.values()
+        for tensor in op.inputs
+        if tensor.storage not in used
+    }
+    is_on_device = any(op.phase is Phase.BACKWARD for _, op in case.each_on_device())
+    least = _MIN_HOST_PARAMETERS * max(1, case.trace.num_parameters)
+    if not is_on_device or sum(updated.values()) < least:
         return
-    lines = Counter(case.trace.events[index].location for index in events)
+    # Neither gradients nor parameters are copied then.
+    touched = {tensor.storage for op in updates.values() for tensor in (*op.inputs, *op.outputs)}
+    copies = (
+        index
+        for index, copy in case.each(Copy)
+        if copy.phase is Phase.OPTIMIZER or copy.storage in touched
+    )
     yield Occurrence(
         title="the CPU updates the parameters of a model that is on the GPU",
         fix="make the optimizer from the parameters on the GPU, and keep its state there",
-        evidence=f"{len(events)} operators of the update work on tensors of the host",
-        location=lines.most_common(1)[0][0],
-        events=tuple(events),
-        edit=_on_device(case, events),
+        evidence=f"{len(updates)} operators of the update work on tensors of the host",
+        location=Counter(op.location for op in updates.values()).most_common(1)[0][0],
+        events=tuple(updates),
+        edit=changed({index: on_device(op) for index, op in updates.items()}, gone=copies),
     )
-
-
-def _on_device(case: Case, events: list[int]) -> Edit:
-    """Return the step that updates on the device and copies neither gradients nor parameters."""
-    replaced: dict[int, tuple[Event, ...]] = {}
-    touched: set[int] = set()
-    for index in events:
-        op = op_at(case.trace, index)
-        touched.update(tensor.storage for tensor in (*op.inputs, *op.outputs))
-        replaced[index] = (on_device(op),)
-    for index, event in enumerate(case.trace.events):
-        is_update = event.phase is Phase.OPTIMIZER or getattr(event, "storage", -1) in touched
-        if isinstance(event, Copy) and is_update:
-            replaced[index] = ()
-    return Edit(replaced=replaced)

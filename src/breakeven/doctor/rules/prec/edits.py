@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from breakeven.doctor.operators import bare_name
+from breakeven.doctor.operators import bare_name, with_tensors
+from breakeven.doctor.rule import changed, without
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
 
@@ -37,25 +38,21 @@ _BATCH_NORM = "batch_norm"
 
 def doubles_as_floats(trace: StepTrace) -> Edit:
     """Return the step with float32 in the place of float64."""
-    copies: dict[int, tuple[Event, ...]] = {
-        index: (
-            msgspec.structs.replace(
-                event, dtype=_DOUBLES[event.dtype], num_bytes=event.num_bytes // 2
-            ),
+    copies = {
+        index: msgspec.structs.replace(
+            event, dtype=_DOUBLES[event.dtype], num_bytes=event.num_bytes // 2
         )
         for index, event in enumerate(trace.events)
         if isinstance(event, Copy) and event.dtype in _DOUBLES
     }
-    return Edit(replaced=copies).then(_recast(trace, _DOUBLES))
+    return changed(copies).then(_recast(trace, _DOUBLES))
 
 
 def without_autocast(trace: StepTrace) -> Edit:
     """Return the step in float32, without casts and without the scaling of the loss."""
     edit = _recast(trace, _HALVES)
-    scaling: dict[int, tuple[Event, ...]] = {
-        index: () for index, event in enumerate(trace.events) if _is_of_scaler(event)
-    }
-    return Edit(replaced=scaling).then(edit)
+    scaling = (index for index, event in enumerate(trace.events) if _is_of_scaler(event))
+    return without(scaling).then(edit)
 
 
 def with_autocast(trace: StepTrace, dtype: str) -> Edit:
@@ -79,23 +76,16 @@ def _recast(trace: StepTrace, dtypes: Mapping[str, str]) -> Edit:
         replaced={
             index: _recast_op(event, dtypes)
             for index, event in enumerate(trace.events)
-            if isinstance(event, Op) and _has_dtype(event, dtypes)
+            if isinstance(event, Op)
+            and any(spec.dtype in dtypes for spec in (*event.inputs, *event.outputs))
         }
     )
 
 
-def _has_dtype(op: Op, dtypes: Mapping[str, str]) -> bool:
-    return any(spec.dtype in dtypes for spec in (*op.inputs, *op.outputs))
-
-
 def _recast_op(op: Op, dtypes: Mapping[str, str]) -> tuple[Event, ...]:
-    inputs, outputs = (
-        tuple(_as(spec, dtypes.get(spec.dtype, spec.dtype)) for spec in specs)
-        for specs in (op.inputs, op.outputs)
-    )
-    if bare_name(op) == "_to_copy" and _is_same(inputs, outputs):
-        return ()
-    return (msgspec.structs.replace(op, inputs=inputs, outputs=outputs),)
+    recast = with_tensors(op, lambda spec: _as(spec, dtypes.get(spec.dtype, spec.dtype)))
+    is_useless = bare_name(op) == "_to_copy" and _is_same(recast.inputs, recast.outputs)
+    return () if is_useless else (recast,)
 
 
 def _is_same(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:

@@ -67,11 +67,7 @@ _NARROW_NAMES: Final = frozenset(
 
 
 def detect(case: Case) -> Found:
-    events = tuple(
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op) and not event.is_on_host and _has_doubles(event)
-    )
+    events = tuple(index for index, op in case.each_on_device() if _has_doubles(op))
     if not events:
         return
     share = _double_share(case)

@@ -86,7 +86,6 @@ def detect(case: Case) -> Found:
                 edit=edit,
             )
             return
-    return
 
 
 def _is_full_product(kernel: Kernel, *, has_tf32: bool) -> bool:

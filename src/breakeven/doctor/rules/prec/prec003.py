@@ -106,11 +106,9 @@ def _line_of_autocast(case: Case) -> Location | None:
     for source, call in case.sources.calls("autocast"):
         if not is_constant(keyword(call, "enabled"), False):
             return source.location(call)
-    for source in case.sources:
-        for node in source.nodes(ast.keyword):
-            assert isinstance(node, ast.keyword)
-            if _asks_for_half(node):
-                return Location(file=source.path, line=node.value.lineno)
+    for source, node in case.sources.nodes(ast.keyword):
+        if _asks_for_half(node):
+            return Location(file=source.path, line=node.value.lineno)
     return next((call.location for call in recorded_calls(case, "autocast")), None)
 
 

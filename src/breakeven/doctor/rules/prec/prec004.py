@@ -33,7 +33,7 @@ Known limits:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -41,12 +41,12 @@ import msgspec
 from breakeven.cost import Family
 from breakeven.device import Precision
 from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
-from breakeven.doctor.events import op_at
-from breakeven.doctor.operators import bare_name, is_convolution
-from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
+from breakeven.doctor.events import line_of, op_at
+from breakeven.doctor.operators import bare_name, is_convolution, with_tensors
+from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence, changed
 from breakeven.doctor.source_lines import line_of_layer
-from breakeven.simulate import Bound, Edit
-from breakeven.trace import Event, Location, Op, Phase, TensorSpec
+from breakeven.simulate import Bound
+from breakeven.trace import Location, Op, Phase, TensorSpec
 
 CAUSE = "MISALIGNED"
 
@@ -65,12 +65,12 @@ _TYPICAL_LOSS = _WORST_LOSS / 2
 
 
 def detect(case: Case) -> Found:
-    if not has_tensor_cores(case.device):
-        return ()
-    return (*_products(case), *_convolutions(case))
+    if has_tensor_cores(case.device):
+        yield from _products(case)
+        yield from _convolutions(case)
 
 
-def _products(case: Case) -> Iterator[Occurrence]:
+def _products(case: Case) -> Found:
     times = device_times_ns(
         case,
         lambda kernel: (
@@ -79,8 +79,8 @@ def _products(case: Case) -> Iterator[Occurrence]:
             and case.device.has_precision(kernel.precision)
         ),
     )
-    sizes = {index: _misaligned_rows(op_at(case.trace, index)) for index in times}
-    misaligned = [index for index, found in sizes.items() if found]
+    rows = {index: _misaligned_rows(op_at(case.trace, index)) for index in times}
+    misaligned = [index for index, found in rows.items() if found]
     if not misaligned:
         return
     pace = DevicePace(case)
@@ -90,43 +90,34 @@ def _products(case: Case) -> Iterator[Occurrence]:
     if not pace.is_device_bound(more_ns=(_WORST_RATIO - 1.0) * modelled_ns):
         return
     for events in _by_layer(case, misaligned):
-        fraction = pace.fraction(sum(times[index] for index in events))
-        if fraction < _MIN_FRACTION:
+        time_ns = sum(times[index] for index in events)
+        if pace.fraction(time_ns) < _MIN_FRACTION:
             continue
-        found = sorted({size for index in events for size in sizes[index]})
+        sizes = sorted({size for index in events for size in rows[index]})
         yield Occurrence(
-            title=f"half-precision products with {_as_text(found)}",
-            fix=f"round up to multiples of {_MULTIPLE}: {_rounded(found)}",
+            title=f"half-precision products with {_as_text(sizes)}",
+            fix=f"round up to multiples of {_MULTIPLE}: {_rounded(sizes)}",
             evidence=f"{len(events)} products in half precision with rows that are no multiple of "
             "16 bytes",
             location=_line(case, events[0], ("Linear", "Conv1D")),
             events=events,
-            gain=_known_gain(case, sum(times[index] for index in events)),
+            gain=_known_gain(case, time_ns),
         )
 
 
-def _convolutions(case: Case) -> Iterator[Occurrence]:
-    wanted = [
-        index
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Op) and not event.is_on_host and _misaligned_channels(event)
-    ]
-    if not wanted:
+def _convolutions(case: Case) -> Found:
+    channels = {index: found for index, op in case.each_on_device() if (found := _channels(op))}
+    if not channels:
         return
     pace = DevicePace(case)
-    for events in _by_layer(case, wanted):
-        padded: dict[int, tuple[Event, ...]] = {
-            index: (_padded(op_at(case.trace, index)),) for index in events
-        }
-        edit = Edit(replaced=padded)
+    for events in _by_layer(case, channels):
+        edit = changed({index: _padded(op_at(case.trace, index)) for index in events})
         if pace.gain(edit) < _MIN_FRACTION:
             continue
-        found = sorted(
-            {size for index in events for size in _misaligned_channels(op_at(case.trace, index))}
-        )
+        sizes = sorted({size for index in events for size in channels[index]})
         yield Occurrence(
-            title=f"half-precision convolution with {_as_text(found)}",
-            fix=f"round channels up to multiples of {_MULTIPLE}: {_rounded(found)}",
+            title=f"half-precision convolution with {_as_text(sizes)}",
+            fix=f"round channels up to multiples of {_MULTIPLE}: {_rounded(sizes)}",
             evidence=f"{len(events)} convolutions in half precision whose channels are no multiple "
             f"of {_MULTIPLE}",
             location=_line(case, events[0], ("Conv1d", "Conv2d", "Conv3d")),
@@ -137,8 +128,7 @@ def _convolutions(case: Case) -> Iterator[Occurrence]:
 
 def _known_gain(case: Case, time_ns: float) -> KnownGain:
     """Return what aligned products save of the step, by the public reports above."""
-    step_ns = case.step_ns
-    fraction = time_ns / step_ns if step_ns > 0 else 0.0
+    fraction = time_ns / case.step_ns if case.step_ns > 0 else 0.0
     # Next to nothing is saved where loading or the script outlast the device.
     is_paced_by_device = case.prediction.bound in (Bound.COMPUTE, Bound.MEMORY, Bound.SYNC)
     return KnownGain(
@@ -160,16 +150,11 @@ def _misaligned_rows(op: Op) -> tuple[int, ...]:
 
 def _row_length(spec: TensorSpec) -> int:
     """Return how many elements lie beside each other; 0 where that is not recorded."""
-    match spec.layout:
-        case "contiguous":
-            return spec.shape[-1]
-        case "transposed":
-            return spec.shape[-2]
-        case _:
-            return 0
+    position = {"contiguous": -1, "transposed": -2}.get(spec.layout)
+    return spec.shape[position] if position else 0
 
 
-def _misaligned_channels(op: Op) -> tuple[int, ...]:
+def _channels(op: Op) -> tuple[int, ...]:
     """Return the numbers of channels of an ungrouped convolution that are no multiples of 8."""
     if not is_convolution(op) or int(op.attributes.get("groups", 1) or 1) > 1:
         return ()
@@ -201,33 +186,28 @@ def _padded(op: Op) -> Op:
         )
         return msgspec.structs.replace(spec, shape=shape)
 
-    return msgspec.structs.replace(
-        op, inputs=tuple(map(pad, op.inputs)), outputs=tuple(map(pad, op.outputs))
-    )
+    return with_tensors(op, pad)
 
 
-def _by_layer(case: Case, events: list[int]) -> list[tuple[int, ...]]:
+def _by_layer(case: Case, events: Iterable[int]) -> list[tuple[int, ...]]:
     """Return positions of events by module, outside of modules by line."""
     groups: dict[object, list[int]] = {}
     for index in events:
         op = op_at(case.trace, index)
-        line = (op.location.file, op.location.line) if op.location else None
-        groups.setdefault(op.module or line, []).append(index)
+        groups.setdefault(op.module or line_of(op), []).append(index)
     return [tuple(group) for group in groups.values()]
 
 
 def _line(case: Case, index: int, kinds: tuple[str, ...]) -> Location | None:
+    """Return the line that makes a layer, by its inputs and outputs as its arguments say them."""
     op = op_at(case.trace, index)
-    return line_of_layer(case.sources, op, kinds, _layer_sizes(op))
-
-
-def _layer_sizes(op: Op) -> tuple[int, ...]:
-    """Return the layer's inputs and outputs, as its first arguments say them."""
+    sizes: tuple[int, ...] = ()
     if is_convolution(op):
         weight = _weight(op)
-        return () if weight is None else (weight.shape[1], weight.shape[0])
-    is_linear = bare_name(op) in ("addmm", "mm") and op.phase is Phase.FORWARD
-    return op.inputs[-1].shape if is_linear else ()
+        sizes = () if weight is None else (weight.shape[1], weight.shape[0])
+    elif bare_name(op) in ("addmm", "mm") and op.phase is Phase.FORWARD:
+        sizes = op.inputs[-1].shape
+    return line_of_layer(case.sources, op, kinds, sizes)
 
 
 def _round_up(size: int) -> int:

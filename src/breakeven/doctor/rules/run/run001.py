@@ -36,65 +36,55 @@ import re
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.source_lines import recorded_calls
 from breakeven.source import Source, dotted_name, is_constant, keyword
-from breakeven.trace import Event, Location, Op, Phase, Sync
+from breakeven.trace import Location, Op, Phase, Sync
 
 CAUSE = "ANOMALY"
 
 _ANOMALY_CALLS = ("set_detect_anomaly", "detect_anomaly")
+
 # What autograd runs on every gradient to look for values that are not numbers.
 _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
 
 
 def detect(case: Case) -> Found:
-    found: list[Occurrence] = []
     if case.facts.is_anomaly_checked:
         checks = _anomaly_events(case)
-        found.append(
-            Occurrence(
-                title="autograd looks for invalid values in every backward pass",
-                fix="remove set_detect_anomaly(True); switch it on to look for a fault only",
-                evidence=f"anomaly detection is on; {len(checks)} operators and waits of the "
-                "step are its own",
-                location=_anomaly_location(case),
-                events=checks,
-                edit=without(checks) if checks else None,
-            )
+        yield Occurrence(
+            title="autograd looks for invalid values in every backward pass",
+            fix="remove set_detect_anomaly(True); switch it on to look for a fault only",
+            evidence=f"anomaly detection is on; {len(checks)} operators and waits of the "
+            "step are its own",
+            location=_anomaly_location(case),
+            events=checks,
+            edit=without(checks) if checks else None,
         )
-    found += [
-        Occurrence(
-            title="a profiler of autograd records the training steps",
-            fix="remove the profiler; torch.profiler with a schedule records a few steps only",
-            evidence=f"{dotted_name(call.func)}() around the training step",
-            location=source.location(call),
-        )
-        for source, call in _profilers(case)
-    ]
-    return tuple(found)
+    for source, block in case.sources.nodes(ast.With):
+        for call in (item.context_expr for item in block.items):
+            if isinstance(call, ast.Call) and _is_profiler(call) and _runs(case, source, block):
+                yield Occurrence(
+                    title="a profiler of autograd records the training steps",
+                    fix="remove the profiler; torch.profiler with a schedule records a few steps "
+                    "only",
+                    evidence=f"{dotted_name(call.func)}() around the training step",
+                    location=source.location(call),
+                )
 
 
 def _anomaly_events(case: Case) -> tuple[int, ...]:
     """Return the checks of the backward pass: two operators, and the wait for their answer."""
-    events = case.trace.events
     answers: set[int] = set()
     found: list[int] = []
-    for index, event in enumerate(events):
-        if _is_check(event):
-            assert isinstance(event, Op)
+    for index, event in enumerate(case.trace.events):
+        if isinstance(event, Op) and _is_check(event):
             found.append(index)
             answers.update(output.storage for output in event.outputs if output.storage >= 0)
-        elif isinstance(event, Sync) and (
-            event.storage in answers or (found and found[-1] == index - 1)
-        ):
+        elif isinstance(event, Sync) and (event.storage in answers or found[-1:] == [index - 1]):
             found.append(index)
     return tuple(found)
 
 
-def _is_check(event: Event) -> bool:
-    return (
-        isinstance(event, Op)
-        and event.phase is Phase.BACKWARD
-        and _ANOMALY_OPS.match(event.name) is not None
-    )
+def _is_check(op: Op) -> bool:
+    return op.phase is Phase.BACKWARD and _ANOMALY_OPS.match(op.name) is not None
 
 
 def _anomaly_location(case: Case) -> Location | None:
@@ -112,34 +102,19 @@ def _anomaly_location(case: Case) -> Location | None:
     return location
 
 
-def _profilers(case: Case) -> list[tuple[Source, ast.Call]]:
-    """Return the profilers of autograd that are entered around lines of the step."""
-    found: list[tuple[Source, ast.Call]] = []
-    for source in case.sources:
-        for block in source.nodes(ast.With):
-            assert isinstance(block, ast.With)
-            for item in block.items:
-                call = item.context_expr
-                if isinstance(call, ast.Call) and _is_profiler(call) and _runs(case, source, block):
-                    found.append((source, call))
-    return found
-
-
 def _is_profiler(call: ast.Call) -> bool:
     name = dotted_name(call.func)
-    is_on = not any(
-        is_constant(value, False) for value in (keyword(call, "enabled"), *call.args[:1])
-    )
-    return is_on and (
-        name.endswith("autograd.profiler.profile") or name.rpartition(".")[2] == "emit_nvtx"
-    )
+    if any(is_constant(value, False) for value in (keyword(call, "enabled"), *call.args[:1])):
+        return False
+    return name.endswith("autograd.profiler.profile") or name.rpartition(".")[2] == "emit_nvtx"
 
 
 def _runs(case: Case, source: Source, block: ast.With) -> bool:
-    """Return whether events of the step come from lines within ``block``."""
+    """Return whether events of the step come from lines within a profiler's block."""
     end = block.end_lineno or block.lineno
+    own = (event.location for event in case.trace.events if event.location)
     return any(
         location.file == source.path and block.lineno < location.line <= end
-        for stack in (*case.trace.stacks, *((e.location,) for e in case.trace.events if e.location))
+        for stack in (*case.trace.stacks, own)
         for location in stack
     )

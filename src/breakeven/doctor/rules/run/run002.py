@@ -30,8 +30,8 @@ from __future__ import annotations
 
 import ast
 
+from breakeven.doctor.events import one_per_line
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.run.distinct import distinct
 from breakeven.doctor.source_lines import recorded_calls
 
 CAUSE = "DATAPARALLEL"
@@ -41,17 +41,14 @@ def detect(case: Case) -> Found:
     called = [call.location for call in recorded_calls(case, "DataParallel")]
     written = [
         source.location(call)
-        for source in case.sources
-        for call in source.calls("DataParallel")
+        for source, call in case.sources.calls("DataParallel")
         # Behind a condition only a call that was seen counts.
         if not any(isinstance(above, (ast.If, ast.IfExp)) for above in source.parents(call))
     ]
-    return tuple(
-        Occurrence(
+    for location in one_per_line([*called, *written]):
+        yield Occurrence(
             title="nn.DataParallel copies the model to every GPU in every step",
             fix="one GPU for a small model; DistributedDataParallel for a large one",
             evidence="the model is wrapped in torch.nn.DataParallel",
             location=location,
         )
-        for location in distinct([*called, *written])
-    )

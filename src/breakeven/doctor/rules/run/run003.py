@@ -40,7 +40,9 @@ Known limits:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.source_lines import trainer_setting
 from breakeven.trace import Copy, Event, Location, ModelCall, Op, Phase, StepTrace, Sync
@@ -48,6 +50,7 @@ from breakeven.trace import Copy, Event, Location, ModelCall, Op, Phase, StepTra
 CAUSE = "EVAL_OFTEN"
 
 _MIN_SHARE_FRACTION = 0.05
+
 # Names that say what a model is run for: `evaluate`, `val_loader`, `x_test`, `accuracy_of`.
 _EVALUATES = re.compile(
     r"(?:^|[^a-z])(?:eval\w*|val|valid\w*|test|holdout|heldout|accuracy|acc|metrics?)(?:$|[^a-z])",
@@ -63,57 +66,43 @@ _SETTINGS = ("val_check_interval", "eval_steps", "eval_strategy", "evaluation_st
 
 
 def detect(case: Case) -> Found:
-    trained = [call for call in case.facts.model_calls if call.is_used_in_backward]
-    if not trained:
-        return ()
+    trace, calls = case.trace, case.facts.model_calls
+    trained = next((call for call in calls if call.is_used_in_backward), None)
+    if trained is None:
+        return
+    way = _stack(trace, trained)
     found: dict[tuple[str, int] | None, list[ModelCall]] = {}
     places: dict[tuple[str, int] | None, Location | None] = {}
-    for call in case.facts.model_calls:
+    for call in calls:
         if not call.is_used_in_backward and _evaluates(case, call):
-            place = _line_in_loop(case.trace, call, trained[0])
-            key = (place.file, place.line) if place else None
-            found.setdefault(key, []).append(call)
-            places[key] = place
-    occurrences: list[Occurrence] = []
-    for key, calls in found.items():
-        trains_too = any(_key(one) == key for one in _stack(case.trace, trained[0]))
+            place = _line_in_loop(trace, call, way)
+            places[line_of(place)] = place
+            found.setdefault(line_of(place), []).append(call)
+    for line, own in found.items():
         # Below a line that starts a trainer's loop lies the training as well.
-        below = None if trains_too else places[key]
-        events = _events_of(case.trace, calls, below)
-        if len(events) < _MIN_SHARE_FRACTION * len(case.trace.events):
+        below = None if line in map(line_of, way) else line
+        events = _events_of(trace, own, below)
+        if len(events) < _MIN_SHARE_FRACTION * len(trace.events):
             continue
-        occurrences.append(_occurrence(case, calls, events, places[key]))
-    return tuple(occurrences)
-
-
-def _occurrence(
-    case: Case, calls: list[ModelCall], events: tuple[int, ...], place: Location | None
-) -> Occurrence:
-    records = " and recorded for a backward pass" if any(call.has_grad for call in calls) else ""
-    often = "" if len(calls) == 1 else f" {len(calls)} times"
-    return Occurrence(
-        title=f"{calls[0].model} is evaluated{often} in every training step{records}",
-        fix="evaluate once per epoch or every n-th step, under torch.no_grad()",
-        evidence=f"{len(events)} of {len(case.trace.events)} events of the step are forward passes "
-        "that no gradient reaches, and what follows from them",
-        location=_setting(case, calls[0]) or place,
-        events=events,
-        edit=without(events),
-    )
-
-
-def _setting(case: Case, call: ModelCall) -> Location | None:
-    """Return where a trainer that calls the model is told how often to evaluate."""
-    settings = (
-        trainer_setting(case, location, *_SETTINGS) for location in _stack(case.trace, call)
-    )
-    return next((setting for setting in settings if setting is not None), None)
+        records = " and recorded for a backward pass" if any(call.has_grad for call in own) else ""
+        often = "" if len(own) == 1 else f" {len(own)} times"
+        # A trainer that calls the model may be told how often to evaluate.
+        settings = (trainer_setting(case, at, *_SETTINGS) for at in _stack(trace, own[0]))
+        yield Occurrence(
+            title=f"{own[0].model} is evaluated{often} in every training step{records}",
+            fix="evaluate once per epoch or every n-th step, under torch.no_grad()",
+            evidence=f"{len(events)} of {len(trace.events)} events of the step are forward passes "
+            "that no gradient reaches, and what follows from them",
+            location=next((at for at in settings if at is not None), places[line]),
+            events=events,
+            edit=without(events),
+        )
 
 
 def _evaluates(case: Case, call: ModelCall) -> bool:
     words = _words(case, call)
-    is_named = any(_EVALUATES.search(text) for text in words)
-    is_acting = any(_ACTS.search(text) for text in words)
+    is_named = any(map(_EVALUATES.search, words))
+    is_acting = any(map(_ACTS.search, words))
     is_meant = is_named or (not call.is_training and not is_acting)
     return is_meant and not _trains(case.trace, call)
 
@@ -133,26 +122,20 @@ def _stack(trace: StepTrace, call: ModelCall) -> tuple[Location, ...]:
     return (call.location,) if call.location else ()
 
 
-def _line_in_loop(trace: StepTrace, call: ModelCall, trained: ModelCall) -> Location | None:
+def _line_in_loop(trace: StepTrace, call: ModelCall, way: tuple[Location, ...]) -> Location | None:
     """Return the line at which the way to the evaluation parts from that to the training."""
-    reference = _stack(trace, trained)
     for depth, location in enumerate(_stack(trace, call)):
-        if depth >= len(reference) or _key(location) != _key(reference[depth]):
+        if depth >= len(way) or line_of(location) != line_of(way[depth]):
             return location
     return call.location
 
 
-def _key(location: Location) -> tuple[str, int]:
-    return location.file, location.line
-
-
 def _trains(trace: StepTrace, call: ModelCall) -> bool:
     """Return whether the backward pass or the optimizer reads anything that follows from a call."""
-    following = _following(trace, call)
+    following = (trace.events[index] for index in _following(trace, call))
     return any(
-        isinstance(event := trace.events[index], Op)
-        and event.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
-        for index in following
+        isinstance(event, Op) and event.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
+        for event in following
     )
 
 
@@ -164,61 +147,50 @@ def _following(trace: StepTrace, call: ModelCall) -> list[int]:
     made: set[int] = set()
     for event in trace.events[call.first_event : end]:
         # A view is of the same memory as what it shows, which the call did not make.
-        made.update(number for number in _writes(event) if number not in known)
-        known.update(number for number in _reads(event) if number not in made)
+        made |= _writes(event) - known
+        known |= _reads(event) - made
     known |= made
     copied_bytes: set[int] = set()
     found: list[int] = []
-    for index in range(end, len(trace.events)):
-        event = trace.events[index]
+    for index, event in enumerate(trace.events[end:], end):
         # What is copied has another number on the other side: new there, and of equal size.
-        made.update(_arrived(event, known, copied_bytes))
-        if any(number in made for number in _reads(event)):
+        if isinstance(event, Op):
+            made |= {
+                spec.storage
+                for spec in event.inputs
+                if spec.storage not in known and spec.num_bytes in copied_bytes
+            }
+        if not made.isdisjoint(_reads(event)):
             found.append(index)
-            made.update(_writes(event))
+            made |= _writes(event)
             if isinstance(event, Copy):
                 copied_bytes.add(event.num_bytes)
-        known.update((*_reads(event), *_writes(event)))
+        known |= _reads(event) | _writes(event)
     return found
 
 
-def _arrived(event: Event, known: set[int], copied_bytes: set[int]) -> tuple[int, ...]:
+def _reads(event: Event) -> set[int]:
+    if isinstance(event, Op):
+        return {spec.storage for spec in event.inputs if spec.storage >= 0}
+    return {event.storage} - {-1} if isinstance(event, (Sync, Copy)) else set()
+
+
+def _writes(event: Event) -> set[int]:
     if not isinstance(event, Op):
-        return ()
-    return tuple(
-        spec.storage
-        for spec in event.inputs
-        if spec.storage not in known and spec.num_bytes in copied_bytes
-    )
+        return set()
+    return {spec.storage for spec in event.outputs if spec.storage >= 0} - _reads(event)
 
 
-def _reads(event: Event) -> tuple[int, ...]:
-    if isinstance(event, Op):
-        return tuple(spec.storage for spec in event.inputs if spec.storage >= 0)
-    if isinstance(event, (Sync, Copy)):
-        return (event.storage,) if event.storage >= 0 else ()
-    return ()
-
-
-def _writes(event: Event) -> tuple[int, ...]:
-    if isinstance(event, Op):
-        read = set(_reads(event))
-        return tuple(
-            spec.storage for spec in event.outputs if spec.storage >= 0 and spec.storage not in read
-        )
-    return ()
-
-
-def _events_of(trace: StepTrace, calls: list[ModelCall], place: Location | None) -> tuple[int, ...]:
+def _events_of(
+    trace: StepTrace, calls: Iterable[ModelCall], line: tuple[str, int] | None
+) -> tuple[int, ...]:
     """Return the events of evaluations: the calls, what follows, and all below the same line."""
     found: set[int] = set()
     for call in calls:
         found.update(range(call.first_event, call.first_event + call.num_events))
         found.update(_following(trace, call))
-    if place is not None:
-        found.update(
-            index
-            for index, event in enumerate(trace.events)
-            if any(_key(location) == _key(place) for location in trace.stack_of(event))
-        )
-    return tuple(sorted(index for index in found if 0 <= index < len(trace.events)))
+    return tuple(
+        index
+        for index, event in enumerate(trace.events)
+        if index in found or (line and line in map(line_of, trace.stack_of(event)))
+    )

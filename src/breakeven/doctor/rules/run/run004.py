@@ -37,52 +37,45 @@ from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence, without
 from breakeven.doctor.source_lines import recorded_calls, trainer_setting
-from breakeven.trace import Call, HostWork
+from breakeven.trace import HostWork
 from breakeven.units import format_duration
 
 CAUSE = "CKPT_OFTEN"
 
 # Below this part of the step saving is not worth a change.
 _MIN_SAVE_FRACTION = 0.05
+
 # One save may be that of every thousandth step, the first of which is step 0.
 _MIN_SAVES = 2
 
 
 def detect(case: Case) -> Found:
-    found = (
-        _saving(case, call)
-        for call in recorded_calls(case, "save")
-        if call.step_count >= _MIN_SAVES and call.count
-    )
-    return tuple(one for one in found if one is not None)
-
-
-def _saving(case: Case, call: Call) -> Occurrence | None:
-    """Return what a line that saves in many steps costs; None where that is little."""
-    own = {
-        index: event.duration_ns
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, HostWork) and event.kind == "save" and event.location == call.location
-    }
-    step_ns = case.step_ns
-    if own:
-        saving_ns = float(sum(own.values()))
-        share = saving_ns / step_ns
-    else:
-        # The recorded step is one of those that do not save.
-        saving_ns = call.duration_ns / call.count * call.step_count / case.facts.num_steps
-        share = saving_ns / (step_ns + saving_ns)
-    if share < _MIN_SAVE_FRACTION:
-        return None
-    events = tuple(own)
-    return Occurrence(
-        title=f"saving takes {format_duration(saving_ns, 2)} per step",
-        fix="save by time, or after many steps",
-        evidence=f"torch.save in {call.step_count} of {case.facts.num_steps} recorded steps",
-        location=trainer_setting(case, call.location, "save_steps", "every_n_train_steps")
-        or call.location,
-        events=events,
-        share_fraction=share,
-        edit=without(events) if events else None,
-        gain=KnownGain(fraction=share, low_fraction=share / 2, high_fraction=share),
-    )
+    num_steps = case.facts.num_steps
+    for call in recorded_calls(case, "save"):
+        if call.step_count < _MIN_SAVES or not call.count:
+            continue
+        own = {
+            index: work.duration_ns
+            for index, work in case.each(HostWork)
+            if work.kind == "save" and work.location == call.location
+        }
+        if own:
+            saving_ns = float(sum(own.values()))
+            share = saving_ns / case.step_ns
+        else:
+            # The recorded step is one of those that do not save.
+            saving_ns = call.duration_ns / call.count * call.step_count / num_steps
+            share = saving_ns / (case.step_ns + saving_ns)
+        if share < _MIN_SAVE_FRACTION:
+            continue
+        setting = trainer_setting(case, call.location, "save_steps", "every_n_train_steps")
+        yield Occurrence(
+            title=f"saving takes {format_duration(saving_ns, 2)} per step",
+            fix="save by time, or after many steps",
+            evidence=f"torch.save in {call.step_count} of {num_steps} recorded steps",
+            location=setting or call.location,
+            events=tuple(own),
+            share_fraction=share,
+            edit=without(own) if own else None,
+            gain=KnownGain(fraction=share, low_fraction=share / 2, high_fraction=share),
+        )

@@ -29,11 +29,10 @@ Known limits:
 
 from __future__ import annotations
 
+from breakeven.doctor.events import one_per_line
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.run.distinct import distinct
 from breakeven.doctor.source_lines import recorded_calls
-from breakeven.source import is_constant, keyword
-from breakeven.trace import Location
+from breakeven.source import Source, is_constant, keyword
 
 CAUSE = "COMPILE_RECOMPILE"
 
@@ -43,40 +42,25 @@ _MIN_SHAPES = 3
 
 
 def detect(case: Case) -> Found:
-    num_shapes = case.facts.num_shapes
-    if num_shapes < _MIN_SHAPES or _marks_dynamic(case):
-        return ()
-    compiled = [
-        call.location
-        for call in recorded_calls(case, "compile")
-        if not _is_dynamic(case, call.location)
-    ]
-    return tuple(
-        Occurrence(
-            title=f"torch.compile meets {num_shapes} different shapes in "
-            f"{case.facts.num_steps} steps",
+    facts, varying = case.facts, case.facts.shapes_vary_at
+    if facts.num_shapes < _MIN_SHAPES or any(map(_marks_dynamic, case.sources)):
+        return
+    compiled = (call.location for call in recorded_calls(case, "compile"))
+    for location in one_per_line(at for at in compiled if not case.sources.is_at(at, _is_dynamic)):
+        yield Occurrence(
+            title=f"torch.compile meets {facts.num_shapes} different shapes in "
+            f"{facts.num_steps} steps",
             fix="torch.compile(..., dynamic=True), or batches padded to a few lengths",
-            evidence=f"{num_shapes} input shapes"
-            + _since(case.facts.shapes_vary_at, ", the first that varies at {file}:{line}"),
+            evidence=f"{facts.num_shapes} input shapes"
+            + (f", the first that varies at {varying.file}:{varying.line}" if varying else ""),
             location=location,
         )
-        for location in distinct(compiled)
-    )
 
 
-def _is_dynamic(case: Case, location: Location | None) -> bool:
-    source = case.sources.find(location)
-    if source is None or location is None:
-        return False
-    call = source.call_at(location.line, "compile")
+def _is_dynamic(source: Source, line: int) -> bool:
+    call = source.call_at(line, "compile")
     return call is not None and is_constant(keyword(call, "dynamic"), True)
 
 
-def _marks_dynamic(case: Case) -> bool:
-    return any(
-        True for source in case.sources for _ in source.calls("mark_dynamic", "maybe_mark_dynamic")
-    )
-
-
-def _since(location: Location | None, text: str) -> str:
-    return text.format(file=location.file, line=location.line) if location else ""
+def _marks_dynamic(source: Source) -> bool:
+    return any(source.calls("mark_dynamic", "maybe_mark_dynamic"))

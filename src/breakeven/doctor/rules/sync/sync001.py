@@ -71,8 +71,7 @@ def _shown_by_lightning(case: Case) -> Found:
     reads = waits_of(case, Wait.LOGGED)
     lines = [
         source.location(call)
-        for source in case.sources
-        for call in source.calls("self.log", "self.log_dict")
+        for source, call in case.sources.calls("self.log", "self.log_dict")
         if is_constant(keyword(call, "prog_bar"), True)
     ]
     for position, location in enumerate(lines):
