@@ -36,12 +36,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 
 from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.sync_flow import SIMULATORS
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.source import Source, dotted_name
+from breakeven.source import Source, dotted_name, lines_of
 from breakeven.trace import HostWork, Location, StepTrace, Sync
 from breakeven.units import format_duration
 
@@ -64,45 +65,30 @@ _NEAR = 3
 
 
 def detect(case: Case) -> Found:
-    trace = case.trace
-    found = [
-        index
-        for index, event in enumerate(trace.events)
-        if isinstance(event, HostWork) and event.kind == "script" and not event.num_workers
-    ]
-    groups: dict[Location | None, list[int]] = {}
-    for index in found:
-        is_known, location = _working_line(case, index)
-        if is_known:
-            groups.setdefault(location, []).append(index)
+    groups: dict[Location | None, dict[int, HostWork]] = {}
+    for index, work in case.each(HostWork):
+        if work.kind == "script" and not work.num_workers:
+            is_known, location = _working_line(case, index)
+            if is_known:
+                groups.setdefault(location, {})[index] = work
     # What is done with a logged tensor goes away with the logging, which has its own rule.
-    logging = {line_of(trace.events[i]) for i in waits_of(case, Wait.LOG, Wait.SAVED)} - {None}
-    occurrences: list[Occurrence] = []
-    for location, own in groups.items():
-        if location is not None and (location.file, location.line) in logging:
+    logged = waits_of(case, Wait.LOG, Wait.SAVED)
+    logging = {line_of(case.trace.events[index]) for index in logged} - {None}
+    for location, pauses in groups.items():
+        duration_ns = sum(work.duration_ns for work in pauses.values())
+        is_short = duration_ns < _MIN_SHARE_FRACTION * case.step_ns
+        if is_short or line_of(location) in logging:
             continue
-        duration_ns = sum(_duration_ns(trace, index) for index in own)
-        if duration_ns < _MIN_SHARE_FRACTION * case.step_ns:
-            continue
-        occurrences.append(
-            Occurrence(
-                title=f"the script computes for {format_duration(duration_ns, 2)} outside of "
-                "torch in every step",
-                fix="do it for many samples at once, less often, in another process, or in torch",
-                evidence=f"no operator is issued for {format_duration(duration_ns, 2)} in "
-                f"{len(own)} pauses",
-                location=location,
-                events=tuple(own),
-                edit=without(own),
-            )
+        yield Occurrence(
+            title=f"the script computes for {format_duration(duration_ns, 2)} outside of "
+            "torch in every step",
+            fix="do it for many samples at once, less often, in another process, or in torch",
+            evidence=f"no operator is issued for {format_duration(duration_ns, 2)} in "
+            f"{len(pauses)} pauses",
+            location=location,
+            events=tuple(pauses),
+            edit=without(pauses),
         )
-    return tuple(occurrences)
-
-
-def _duration_ns(trace: StepTrace, index: int) -> int:
-    event = trace.events[index]
-    assert isinstance(event, HostWork)
-    return event.duration_ns
 
 
 def _working_line(case: Case, index: int) -> tuple[bool, Location | None]:
@@ -132,13 +118,12 @@ def _working_line(case: Case, index: int) -> tuple[bool, Location | None]:
         first = function.lineno
     # What NumPy does with a value that was just read belongs to the round trip of that value.
     is_round_trip = any(isinstance(one, Sync) for one in events[max(0, index - _NEAR) : index])
-    lines = _calling_lines(case, source, min(first, after.line), after.line, not is_round_trip)
+    search = partial(_calling_lines, case, source, with_libraries=not is_round_trip)
+    lines = search(min(first, after.line), after.line)
     if first > after.line and (loop := _shared_loop(source, first, after.line)) is not None:
         # The next iteration: from the line before to the end of the body, and from its beginning.
         end = loop.end_lineno or first
-        lines = _calling_lines(case, source, first, end, not is_round_trip) or _calling_lines(
-            case, source, loop.lineno + 1, after.line, not is_round_trip
-        )
+        lines = search(first, end) or search(loop.lineno + 1, after.line)
     if not lines:
         return False, after
     return True, Location(file=after.file, line=lines[0], function=after.function)
@@ -162,53 +147,48 @@ def _shared_loop(source: Source, one: int, other: int) -> ast.stmt | None:
 
 
 def _calling_lines(
-    case: Case, source: Source, first: int, last: int, with_libraries: bool
+    case: Case, source: Source, first: int, last: int, *, with_libraries: bool
 ) -> list[int]:
     """Return the lines of a range that do something other than issue operators, in order.
 
     Calls come before loops that issue nothing: what a loop calls is what takes the time.
     """
-    issuing = _issuing_lines(case.trace)
+    issuing = case.once(_issuing_lines)
     calls: list[int] = []
-    loops: list[int] = []
-    for node in source.nodes(ast.Call, ast.For, ast.While):
-        line = getattr(node, "lineno", 0)
-        end = getattr(node, "end_lineno", None) or line
-        if not first <= line <= last:
-            continue
-        if isinstance(node, ast.Call):
-            name = dotted_name(node.func)
+    for call in source.nodes(ast.Call):
+        if first <= call.lineno <= last:
+            name = dotted_name(call.func)
             library = source.imports.get(name.split(".")[0], "").split(".")[0]
             is_foreign = with_libraries and library != "" and library not in _FAST_LIBRARIES
             is_own = not library and _is_free_of_operators(case, name, issuing)
-            is_work = is_foreign or is_own or _SIMULATOR.search(name) is not None
-        else:
-            is_work = with_libraries and not any(
-                (source.path, at) in issuing for at in range(line, end + 1)
-            )
-        if is_work:
-            (calls if isinstance(node, ast.Call) else loops).append(line)
+            if is_foreign or is_own or _SIMULATOR.search(name) is not None:
+                calls.append(call.lineno)
+    loops = [
+        loop.lineno
+        for loop in source.nodes(ast.For, ast.While)
+        if with_libraries and first <= loop.lineno <= last and not _issues(source, loop, issuing)
+    ]
     return [*sorted(calls), *sorted(loops)]
 
 
-def _issuing_lines(trace: StepTrace) -> frozenset[tuple[str, int]]:
+def _issuing_lines(case: Case) -> frozenset[tuple[str, int] | None]:
     """Return the lines that lead to operators."""
-    lines = {(place.file, place.line) for stack in trace.stacks for place in stack}
-    lines.update(
-        (op.location.file, op.location.line) for op in trace.ops if op.location is not None
-    )
-    return frozenset(lines)
+    below = (place for stack in case.trace.stacks for place in stack)
+    return frozenset(map(line_of, (*below, *case.trace.ops)))
 
 
-def _is_free_of_operators(case: Case, name: str, issuing: frozenset[tuple[str, int]]) -> bool:
+def _issues(source: Source, node: ast.stmt, issuing: frozenset[tuple[str, int] | None]) -> bool:
+    return any((source.path, line) in issuing for line in lines_of(node))
+
+
+def _is_free_of_operators(
+    case: Case, name: str, issuing: frozenset[tuple[str, int] | None]
+) -> bool:
     """Return whether the user has a function of this name that issues none."""
     receiver, _, own_name = name.rpartition(".")
     if _UPDATING.search(receiver):  # a class of the user's may have a method of the same name
         return False
-    for source in case.sources:
-        for node in source.nodes(ast.FunctionDef):
-            assert isinstance(node, ast.FunctionDef)
-            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            if node.name == own_name and not any((source.path, at) in issuing for at in lines):
-                return True
-    return False
+    return any(
+        function.name == own_name and not _issues(source, function, issuing)
+        for source, function in case.sources.nodes(ast.FunctionDef)
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from breakeven.doctor.device_source import compares_devices
+from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case
 from breakeven.doctor.rules.time.timed_file import TimedFile
 from breakeven.doctor.rules.time.use import is_used, iterations
@@ -14,7 +15,16 @@ from breakeven.source import LOOP_STATEMENTS, Source, lines_of
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
 
 
-def measurements(case: Case) -> Iterator[tuple[Source, Timed]]:
+def wrong_measurements(case: Case, is_wrong: Callable[[Source, Timed], bool]) -> list[Timed]:
+    """Return what the script times and uses that is wrong: the first that ends at each line."""
+    found: dict[object, Timed] = {}
+    for source, timed in _measurements(case):
+        if is_wrong(source, timed):
+            found.setdefault(line_of(timed.end.location), timed)
+    return list(found.values())
+
+
+def _measurements(case: Case) -> Iterator[tuple[Source, Timed]]:
     """Yield what the script times and uses, with work of a device in it."""
     is_never = NEVER_ON_DEVICE in case.trace.caveats and not compares_devices(case.sources)
     if not case.trace.uses_device or is_never:

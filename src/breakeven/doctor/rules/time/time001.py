@@ -40,7 +40,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.time.measurements import measurements, steps_within
+from breakeven.doctor.rules.time.measurements import steps_within, wrong_measurements
 from breakeven.doctor.rules.time.walk import Timed
 from breakeven.source import Source
 
@@ -52,23 +52,18 @@ _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
 
 def detect(case: Case) -> Found:
-    found: dict[tuple[str, int], Occurrence] = {}
-    for source, timed in measurements(case):
-        if timed.is_awaited or _is_long(case, source, timed):
-            continue
-        location = timed.end.location
-        found.setdefault(
-            (location.file, location.line),
-            Occurrence(
-                title="the clock is read while the GPU is still at work",
-                fix="call torch.cuda.synchronize() before both readings of the clock",
-                evidence=f"{_what(timed)} is timed from line "
-                f"{timed.start.location.line}, and nothing waits for it",
-                location=location,
-                is_error=True,
-            ),
+    def is_wrong(source: Source, timed: Timed) -> bool:
+        return not timed.is_awaited and not _is_long(case, source, timed)
+
+    for timed in wrong_measurements(case, is_wrong):
+        yield Occurrence(
+            title="the clock is read while the GPU is still at work",
+            fix="call torch.cuda.synchronize() before both readings of the clock",
+            evidence=f"{_what(timed)} is timed from line {timed.start.location.line}, "
+            "and nothing waits for it",
+            location=timed.end.location,
+            is_error=True,
         )
-    return tuple(found.values())
 
 
 def _what(timed: Timed) -> str:

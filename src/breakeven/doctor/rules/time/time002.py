@@ -43,7 +43,7 @@ from __future__ import annotations
 import ast
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.rules.time.measurements import measurements, steps_within
+from breakeven.doctor.rules.time.measurements import steps_within, wrong_measurements
 from breakeven.doctor.rules.time.use import is_mean, iterations
 from breakeven.doctor.rules.time.walk import Timed
 from breakeven.source import Source, dotted_name
@@ -55,26 +55,20 @@ _MANY_STEPS = 1000
 
 
 def detect(case: Case) -> Found:
-    found: dict[tuple[str, int], Occurrence] = {}
-    for source, timed in measurements(case):
-        if _is_warm(source, timed) or not is_mean(source, timed):
-            continue
-        if steps_within(case, source, timed)[0] > 1:
-            continue  # over several epochs the first steps hardly show
-        location = timed.end.location
-        found.setdefault(
-            (location.file, location.line),
-            Occurrence(
-                title="the mean of these times includes the first steps",
-                fix="run three to ten steps before the clock starts, or leave them out",
-                evidence="the clock starts at line "
-                f"{timed.start.location.line}, "
-                "before the GPU has done anything",
-                location=location,
-                is_error=True,
-            ),
+    def is_wrong(source: Source, timed: Timed) -> bool:
+        # Over several epochs the first steps hardly show.
+        has_epochs = steps_within(case, source, timed)[0] > 1
+        return not has_epochs and not _is_warm(source, timed) and is_mean(source, timed)
+
+    for timed in wrong_measurements(case, is_wrong):
+        yield Occurrence(
+            title="the mean of these times includes the first steps",
+            fix="run three to ten steps before the clock starts, or leave them out",
+            evidence=f"the clock starts at line {timed.start.location.line}, before the GPU has "
+            "done anything",
+            location=timed.end.location,
+            is_error=True,
         )
-    return tuple(found.values())
 
 
 def _is_warm(source: Source, timed: Timed) -> bool:
