@@ -16,7 +16,8 @@ from importlib import resources
 from unittest import mock
 
 from breakeven.device import load_catalogue
-from breakeven.sweep import SilentSweepProgress, parse_axis, sweep_target
+from breakeven.progress import SilentProgress
+from breakeven.sweep import parse_axis, sweep_target
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_duration
 from breakeven.verdict import SweepReport
@@ -33,7 +34,7 @@ PARTS = {
 }
 
 
-class StageTimes(SilentSweepProgress):
+class StageTimes(SilentProgress):
     """Adds up how long the stages of a sweep take."""
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -37,3 +38,6 @@ class SilentProgress:
 
     def end(self) -> None:
         """Ignore the end."""
+
+    def finished(self, points: Sequence[object], num_done: int, num_points: int) -> None:
+        """Ignore the points of a sweep."""

@@ -18,9 +18,10 @@ from check_process import SCRIPTS, TAG_NAME, end_leftovers
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.cost import reference_host
 from breakeven.errors import ScriptError, UsageError
-from breakeven.sweep import SilentSweepProgress, assign_roles, parse_axis, sweep_target
+from breakeven.progress import SilentProgress
+from breakeven.sweep import assign_roles, parse_axis, sweep_target
+from breakeven.sweep.grid_runs import GridRuns
 from breakeven.sweep.scaling import _shapes
-from breakeven.sweep.script_runs import ScriptRuns
 from breakeven.sweep.traced_grid import TracedGrid
 from breakeven.timing import Source
 from breakeven.trace import StepTrace
@@ -46,7 +47,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-class Rows(SilentSweepProgress):
+class Rows(SilentProgress):
     """Keeps what a growing table would show."""
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ def test_told_steps_are_those_that_would_be_recorded() -> None:
         arguments := ["--width={width}", "--batch-size", "{batch}"],
     )
     with Launcher() as launcher:
-        runs = ScriptRuns(
+        runs = GridRuns(
             launcher, find_target(str(KNOBS)), arguments, axes, 60.0, progress := Rows()
         )
         told = TracedGrid(runs, axes).steps()

@@ -122,11 +122,11 @@ def run(args: argparse.Namespace) -> int:
     _ensure_writable(args)
 
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.cli.sweep_progress import show_sweep_progress
+    from breakeven.cli.progress import show_progress
     from breakeven.report import to_json
 
     try:
-        with show_sweep_progress(sys.stderr, is_quiet=args.quiet) as progress:
+        with show_progress(sys.stderr, is_quiet=args.quiet, has_points=True) as progress:
             report = _sweep(args, progress)
     except KeyboardInterrupt:
         _say_what_is_kept(args)

@@ -10,8 +10,7 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, ScriptError
 from breakeven.session.compared_step import ComparedStep
 from breakeven.session.device_path import DevicePath
-from breakeven.session.limits import LONGEST_STEP_NS, why_not_measured
-from breakeven.session.runs import Runs
+from breakeven.session.runs import LONGEST_STEP_NS, Runs, why_not_measured
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import ScaledTrace, ScalingError

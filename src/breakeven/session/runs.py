@@ -1,7 +1,8 @@
-"""The runs of a check: each of them in its own process, each failure an error for the user."""
+"""The runs of a session, each in its own process, each failure an error; and when none is made."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import monotonic
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from breakeven.capture import (
     Target,
     TracedRun,
 )
+from breakeven.memory import physical_bytes
 from breakeven.progress import Progress
 from breakeven.session.blame import find_cause
 from breakeven.trace import Configuration
@@ -24,6 +26,17 @@ REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_ST
 
 # Steps that took longer in all are not measured a second time.
 _REPEATABLE_NS = 3_000_000_000
+
+# Sizes whose steps are expected to take longer are not measured: the answer should come in
+# seconds, and a step that long has left the region where launches decide.
+LONGEST_STEP_NS = 1.0e9
+# The estimate is rough, and a machine that swaps is not only slow for us.
+_MEMORY_FRACTION = 0.5
+# Where Linux keeps the limit of a container, of which only one version of cgroups is in use.
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 class Runs:
@@ -206,3 +219,34 @@ def is_worth_repeating(run: PlainRun) -> bool:
 def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
     """Return the run that was disturbed less: other work only ever adds time, and often passes."""
     return min(run, again, key=lambda each: (is_all_disturbed(each), each.measurement.median_ns))
+
+
+def why_not_measured(
+    expected_ns: float, expected_bytes: float, *, longest_step_ns: float = LONGEST_STEP_NS
+) -> str | None:
+    """Return why a step of that size is better not measured here; None where it may be.
+
+    Args:
+        expected_ns: How long the step is expected to take.
+        expected_bytes: Memory that its process is expected to need.
+        longest_step_ns: Limit of the former.
+    """
+    if expected_ns > longest_step_ns:
+        return "a step would take too long"
+    if expected_bytes > _MEMORY_FRACTION * _memory_bytes():
+        return "memory is short"
+    return None
+
+
+def _memory_bytes() -> int:
+    """Return this machine's memory, or the part of it that a container may use."""
+    return min(
+        [physical_bytes(), *(limit for limit in map(_limit_bytes, _CONTAINER_LIMITS) if limit)]
+    )
+
+
+def _limit_bytes(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return None

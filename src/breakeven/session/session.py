@@ -64,7 +64,7 @@ class Session:
         self.launcher = launcher or Launcher(keep)
         self._is_own_launcher = launcher is None
         self._host_name = host
-        self._time_limit_s = time_limit_s
+        self.time_limit_s = time_limit_s
         self._budget_s = budget_s
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class Session:
     def runs(self) -> Runs:
         """Return what runs the target in different ways."""
         return Runs(
-            self.launcher, self.target, self._time_limit_s, self.progress, budget_s=self._budget_s
+            self.launcher, self.target, self.time_limit_s, self.progress, budget_s=self._budget_s
         )
 
     @cached_property

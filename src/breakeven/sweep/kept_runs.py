@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun, RunFailure, RunRequest
 from breakeven.session import REFUSALS, is_all_disturbed, is_worth_repeating, quieter
 from breakeven.store import MachineKey, RunKey, code_digest, forget_runs, read_run, write_run
-from breakeven.sweep.engine import Engine, EngineRun
-from breakeven.sweep.settings import MACHINE_SETTINGS, TORCH_SETTINGS
+from breakeven.sweep.engine import MACHINE_SETTINGS, TORCH_SETTINGS, Engine, EngineRun
 
 # Packages whose code decides what is measured.
 _MEASURING = ("capture", "configure", "measure", "timing")

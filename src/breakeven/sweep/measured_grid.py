@@ -14,10 +14,17 @@ from breakeven.session import at_its_best
 from breakeven.sweep.axes import is_whole
 from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.sweep.engine import EngineRun
-from breakeven.sweep.grid import Settings, Values, describe, grid_of, measured_axes, values_at
+from breakeven.sweep.grid import (
+    Settings,
+    SweepProgress,
+    Values,
+    describe,
+    grid_of,
+    measured_axes,
+    values_at,
+)
+from breakeven.sweep.grid_runs import GridRuns
 from breakeven.sweep.kept_runs import KeptRuns
-from breakeven.sweep.progress import SweepProgress
-from breakeven.sweep.script_runs import ScriptRuns
 from breakeven.timing import Estimate
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
@@ -64,7 +71,7 @@ class MeasuredGrid:
     """
 
     def __init__(
-        self, runs: ScriptRuns, kept: KeptRuns, axes: Sequence[SweepAxis], *,
+        self, runs: GridRuns, kept: KeptRuns, axes: Sequence[SweepAxis], *,
         is_there: Callable[[Settings], bool], loader_at: LoaderAt, progress: SweepProgress,
         on_point: Callable[[Settings], None], has_gpu: bool,
     ) -> None:  # fmt: skip

@@ -26,7 +26,7 @@ from breakeven.capture import (
 )
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.store import MachineKey, machine_key, machine_lock
-from breakeven.sweep.settings import TORCH_SETTINGS
+from breakeven.sweep.engine import TORCH_SETTINGS
 
 _LOW_PRIORITY = Caveat(
     code="low-priority",

@@ -3,68 +3,92 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, RunFailure, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError, Caveat
-from breakeven.session import DevicePath, at_its_best
-from breakeven.simulate import Strategy
-from breakeven.sweep.grid import Settings, Values, axis_of, grid_of, traced_axes, values_at
+from breakeven.session import DevicePath, Session, at_its_best, measured_result
+from breakeven.simulate import (
+    MultiGpuSetup,
+    StepPrediction,
+    Strategy,
+    build_program,
+    model_size,
+    phase_times,
+    predict_multi_gpu,
+    predict_steps,
+)
+from breakeven.sweep.grid import (
+    Settings,
+    SweepProgress,
+    Values,
+    axis_of,
+    grid_of,
+    point_at,
+    traced_axes,
+    values_at,
+)
+from breakeven.sweep.grid_runs import GridRuns
 from breakeven.sweep.kept_runs import KeptRuns
 from breakeven.sweep.measured_grid import COARSE_BUDGET_S, MeasuredGrid
-from breakeven.sweep.points import measured_point, predicted_point, told_point
-from breakeven.sweep.predicted_grid import Predictions, predict_grid
-from breakeven.sweep.progress import SweepProgress
-from breakeven.sweep.script_runs import ScriptRuns
 from breakeven.sweep.traced_grid import Base, TracedGrid
-from breakeven.timing import Estimate
+from breakeven.timing import Estimate, Source
 from breakeven.trace import StepTrace
 from breakeven.verdict import (
     SWEEP_SCHEMA_VERSION,
     AxisRole,
     DeviceKind,
+    DeviceResult,
     SweepAxis,
     SweepFailure,
     SweepPoint,
     SweepReport,
+    device_result,
     find_sweep_crossovers,
     host_summary,
 )
+
+# Arrays of as many steps of a large network stay within some 100 MB.
+_STEPS_AT_ONCE = 200
+
+# What is predicted: a step by the values of its traced axes, and how many devices share it.
+Predictions = dict[tuple[Values, int], tuple[StepPrediction, ...]]
 
 
 class SweepStages:
     """One sweep: `record`, `predict` and `measure`, in this order, then `report`.
 
     Args:
+        session: Of the target.
         axes: With their roles.
-        runs: Runs the script.
+        arguments: Of the script, with ``{NAME}`` where an axis enters.
         kept: Makes and keeps the measured runs.
-        devices: GPUs.
-        host: What feeds them.
-        here: This machine's costs.
         strategy: How several GPUs share a step.
         progress: Is told what happens.
     """
 
     def __init__(
-        self, axes: Sequence[SweepAxis], runs: ScriptRuns, kept: KeptRuns,
-        devices: Sequence[DeviceSpec], host: HostSpec, here: HostSpec, strategy: Strategy,
-        progress: SweepProgress,
+        self, session: Session, axes: Sequence[SweepAxis], arguments: Sequence[str],
+        kept: KeptRuns, strategy: Strategy, progress: SweepProgress,
     ) -> None:  # fmt: skip
+        self._session = session
         self._axes = tuple(axes)
+        self._arguments = tuple(arguments)
         self._traced_axes = traced_axes(axes)
         self._num_devices_axis = axis_of(axes, AxisRole.NUM_DEVICES)
         self._grid = grid_of(axes)
-        self._runs = runs
+        self._runs = GridRuns(
+            session.launcher, session.target, arguments, axes, session.time_limit_s, progress
+        )
         self._kept = kept
-        self._devices = devices
-        self._host = host
-        self._here = here
+        self._devices = session.devices
+        self._host = session.host
         self._strategy = strategy
         self._progress = progress
-        self._traced = TracedGrid(runs, axes)
+        self._traced = TracedGrid(self._runs, axes)
         self._steps: dict[Values, StepTrace] = {}
         self._refused: dict[Values, BreakevenError] = {}
         self._predictions: Predictions = {}
@@ -89,13 +113,13 @@ class SweepStages:
         """Predict each step on each GPU, with what the host's own work takes in a plain run."""
         self._base, self._plain = self._measure_base()
         path = DevicePath(self._base.traced, self._plain)
-        self._host = path.feeding(self._host, self._here)
+        self._host = path.feeding(self._host, self._session.here)
         # Points that differ in nothing that is traced share their step.
         distinct = {id(step): step for step in self._steps.values()}
         prepared = {key: path.prepare(TracedRun(trace=step)) for key, step in distinct.items()}
         steps = {values: prepared[id(step)] for values, step in self._steps.items()}
         self._progress.begin(f"predicting {len(prepared)} steps on {len(self._devices)} GPUs")
-        self._predictions = predict_grid(
+        self._predictions = _predicted_grid(
             steps,
             self._devices,
             self._host,
@@ -125,25 +149,19 @@ class SweepStages:
             if position not in self._points:
                 self._finish_at(position, settings)
 
-    def report(self, *, target: str, arguments: tuple[str, ...], torch_version: str) -> SweepReport:
-        """Return what was found out.
-
-        Args:
-            target: As it was given.
-            arguments: As they were given.
-            torch_version: torch that ran the script.
-        """
+    def report(self) -> SweepReport:
+        """Return what was found out."""
         points = tuple(
             point for position in range(len(self._grid)) for point in self._points[position]
         )
         return SweepReport(
             schema_version=SWEEP_SCHEMA_VERSION,
-            target=target,
-            arguments=arguments,
+            target=self._session.target.label,
+            arguments=self._arguments,
             host=host_summary(
                 self._host,
                 num_threads=self._plain.num_threads,
-                torch_version=torch_version,
+                torch_version=self._session.ready.torch_version,
                 python_version=platform.python_version(),
             ),
             axes=self._axes,
@@ -215,24 +233,31 @@ class SweepStages:
         axis = self._num_devices_axis
         number = int(settings[axis.name]) if axis else 1
         measured = self._measured.key(settings)
-        point_of = partial(measured_point, settings, step, names_threads=self._names_threads)
         points: list[SweepPoint] = []
         time = self._measured.time_at(settings)
         near = self._measured.run_near(settings)
         if measured in self._measured.cpu:
             run = self._measured.cpu[measured]
-            points.append(point_of(run, DeviceKind.CPU))
+            points.append(
+                self._cpu_point(settings, step, run, measured_result(run, DeviceKind.CPU))
+            )
         if measured in self._measured.gpu and number == 1:
             run = self._measured.gpu[measured]
-            points.append(point_of(run, DeviceKind.GPU))
+            points.append(point_at(settings, step, measured_result(run, DeviceKind.GPU)))
         if measured not in self._measured.cpu and time is not None and near is not None:
-            told = told_point(settings, step, near, time, names_threads=self._names_threads)
-            points.append(told)
+            points.append(self._cpu_point(settings, step, near, _interpolated(near, time)))
         points += [
-            predicted_point(settings, step, prediction, number)
+            point_at(settings, step, device_result(prediction), num_devices=number)
             for prediction in self._predictions[key, number]
         ]
         return tuple(points)
+
+    def _cpu_point(
+        self, settings: Settings, step: StepTrace, run: PlainRun, result: DeviceResult
+    ) -> SweepPoint:
+        if self._names_threads:
+            return point_at(settings, step, result, processor=run.processor)
+        return point_at(settings, step, replace(result, device=run.processor))
 
     @property
     def _names_threads(self) -> bool:
@@ -280,3 +305,66 @@ class SweepStages:
                 )
             )
         return tuple({caveat.message: caveat for caveat in caveats}.values())
+
+
+def _interpolated(run: PlainRun, time: Estimate) -> DeviceResult:
+    """Return the result of this CPU at a size between measured ones, of which ``run`` is one."""
+    return replace(
+        measured_result(run, DeviceKind.CPU),
+        source=Source.PREDICTED,
+        step_ns=time.value_ns,
+        low_ns=time.low_ns,
+        high_ns=time.high_ns,
+        fits=None,
+        caveats=(),
+        num_samples=0,
+        num_threads=None,
+    )
+
+
+def _predicted_grid(
+    steps: Mapping[Values, StepTrace],
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    *,
+    nums_devices: Sequence[int] = (1,),
+    strategy: Strategy = Strategy.DDP,
+) -> Predictions:
+    """Return each step on each device, in the order of the devices.
+
+    Args:
+        steps: Steps by the values of the traced axes.
+        devices: GPUs.
+        host: What issues the work.
+        nums_devices: How many of a kind share a step, each with the batch of the step.
+        strategy: How several share it.
+    """
+    # Points that differ in nothing that is traced share their step.
+    distinct = {id(step): step for step in steps.values()}
+    lone: dict[int, tuple[StepPrediction, ...]] = {}
+    items = list(distinct.items())
+    for first in range(0, len(items), _STEPS_AT_ONCE):
+        some = items[first : first + _STEPS_AT_ONCE]
+        flat = iter(predict_steps([step for _, step in some], devices, host))
+        lone |= {key: tuple(next(flat) for _ in devices) for key, _ in some}
+    found: Predictions = {(values, 1): lone[id(step)] for values, step in steps.items()}
+    shared = [number for number in nums_devices if number > 1]
+    if not shared:
+        return found
+    for values, step in steps.items():
+        program, size = build_program(step), model_size(step)
+        for index, device in enumerate(devices):
+            times = phase_times(program, device, host)
+            for number in shared:
+                prediction = predict_multi_gpu(
+                    step,
+                    device,
+                    host,
+                    MultiGpuSetup(strategy=strategy, num_devices=number),
+                    single=found[values, 1][index],
+                    times=times,
+                    size=size,
+                )
+                before = found.get((values, number), ())
+                found[values, number] = (*before, prediction.step)
+    return found

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from breakeven.calibrate import check_host_name, find_hosts
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
-from breakeven.device import select_devices
+from breakeven.capture import KEEP_NOTHING, Keep
+from breakeven.progress import SilentProgress
+from breakeven.session import Session
 from breakeven.simulate import Strategy
 from breakeven.sweep.axes import assign_roles
 from breakeven.sweep.engine import Engine, LocalEngine
+from breakeven.sweep.grid import SweepProgress
 from breakeven.sweep.kept_runs import KeptRuns
-from breakeven.sweep.progress import SilentSweepProgress, SweepProgress
-from breakeven.sweep.script_runs import ScriptRuns
 from breakeven.sweep.stages import SweepStages
 from breakeven.verdict import SweepAxis, SweepReport
 
@@ -57,24 +54,18 @@ def sweep_target(
         UsageError: The axes do not fit each other or the arguments.
         BreakevenError: The target gives no answer anywhere, or a device or host is unknown.
     """
-    progress = progress or SilentSweepProgress()
+    progress = progress or SilentProgress()
     axes = assign_roles(axes, arguments)
-    specs = select_devices(devices)
-    check_host_name(host)
-    found = find_target(target, is_module=is_module)
-    with Launcher(keep) as launcher:
-        progress.begin("starting torch")
-        ready = launcher.ready()
-        host_spec, here = find_hosts(host, launcher)
-        kept = KeptRuns(engine or LocalEngine(launcher, progress), is_fresh=is_fresh)
-        runs = ScriptRuns(launcher, found, arguments, axes, time_limit_s, progress)
-        stages = SweepStages(axes, runs, kept, specs, host_spec, here, strategy, progress)
+    session = Session(
+        target, is_module=is_module, devices=devices, host=host, time_limit_s=time_limit_s,
+        keep=keep, progress=progress,
+    )  # fmt: skip
+    with session:
+        kept = KeptRuns(engine or LocalEngine(session.launcher, progress), is_fresh=is_fresh)
+        stages = SweepStages(session, axes, arguments, kept, strategy, progress)
         stages.record()
         stages.predict()
-        stages.measure(has_gpu=bool(ready.gpu) and engine is None)
+        stages.measure(has_gpu=bool(session.ready.gpu) and engine is None)
         kept.complete()
         progress.end()
-    report = stages.report(
-        target=found.label, arguments=tuple(arguments), torch_version=ready.torch_version
-    )
-    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
+    return session.with_side_effects(stages.report())

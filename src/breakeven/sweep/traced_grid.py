@@ -12,7 +12,7 @@ from breakeven.errors import BreakevenError, Caveat, ScriptError
 from breakeven.session import LONGEST_STEP_NS
 from breakeven.sweep.argument_axis import ArgumentAxis, Step, work_ns
 from breakeven.sweep.grid import Settings, Values, grid_of, traced_axes, values_at
-from breakeven.sweep.script_runs import ScriptRuns
+from breakeven.sweep.grid_runs import GridRuns
 from breakeven.trace import ScaledTrace, ScalingError, StepTrace
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
@@ -33,7 +33,7 @@ class TracedGrid:
         axes: All axes of the sweep.
     """
 
-    def __init__(self, runs: ScriptRuns, axes: Sequence[SweepAxis]) -> None:
+    def __init__(self, runs: GridRuns, axes: Sequence[SweepAxis]) -> None:
         self._runs = runs
         self._axes = traced_axes(axes)
         # Arguments before the batch size: the script's own loader depends on them.

@@ -16,7 +16,7 @@ from rich.console import Console
 import breakeven.report
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
-from breakeven.cli.sweep_progress import LiveSweepProgress, show_sweep_progress
+from breakeven.cli.progress import LiveProgress, show_progress
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import to_json
 from breakeven.simulate import Strategy
@@ -315,7 +315,7 @@ class Clock:
         return self.now_s
 
 
-def drawn(progress: LiveSweepProgress) -> list[str]:
+def drawn(progress: LiveProgress) -> list[str]:
     console = Console(file=io.StringIO(), width=80, record=True)
     console.print(progress.renderable())
     return [line.rstrip() for line in console.export_text().splitlines()]
@@ -323,7 +323,7 @@ def drawn(progress: LiveSweepProgress) -> list[str]:
 
 def test_live_progress_shows_the_bar_the_time_left_and_the_points() -> None:
     clock = Clock()
-    progress = LiveSweepProgress(now_s=clock)
+    progress = LiveProgress(clock, num_rows=10)
     progress.begin("measuring on this CPU")
     clock.now_s += 4.0
     progress.finished(made_up.batch_sizes().points[:8], 2, 10)
@@ -340,7 +340,7 @@ def test_live_progress_shows_the_bar_the_time_left_and_the_points() -> None:
 
 
 def test_live_progress_keeps_to_the_screen_and_lets_nothing_steer_it() -> None:
-    progress = LiveSweepProgress(num_rows=3, now_s=Clock())
+    progress = LiveProgress(Clock(), num_rows=3)
     for number in range(20):
         progress.begin(f"stage {number}")
     points = made_up.hostile().points
@@ -354,7 +354,7 @@ def test_live_progress_keeps_to_the_screen_and_lets_nothing_steer_it() -> None:
 
 def test_a_quiet_sweep_writes_nothing() -> None:
     stream = io.StringIO()
-    with show_sweep_progress(stream, is_quiet=True) as progress:
+    with show_progress(stream, is_quiet=True, has_points=True) as progress:
         progress.begin("measuring", 5.0)
         progress.finished(made_up.batch_sizes().points, 13, 13)
         progress.end()
@@ -367,8 +367,8 @@ def test_a_terminal_gets_the_table_and_is_left_clean() -> None:
             return True
 
     stream = Terminal()
-    with show_sweep_progress(stream, is_quiet=False) as progress:
+    with show_progress(stream, is_quiet=False, has_points=True) as progress:
         progress.begin("measuring")
         progress.finished(made_up.batch_sizes().points[:4], 1, 13)
-        assert isinstance(progress, LiveSweepProgress)
+        assert isinstance(progress, LiveProgress)
     assert "\x1b[?25h" in stream.getvalue(), "the cursor is back"

@@ -9,7 +9,7 @@ from breakeven.capture import FailureKind, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import DeviceSpec, find_device
 from breakeven.session import ComparedStep, measured_result
-from breakeven.session import limits as module
+from breakeven.session import runs as module
 from breakeven.session.batch_sizes import BatchSizes, no_loader
 from breakeven.session.device_path import DevicePath
 from breakeven.session.failures import script_error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.session import limits, why_not_measured
+from breakeven.session import runs, why_not_measured
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,6 @@ def test_limit_of_a_container_counts(
     file = tmp_path / "memory.max"
     if limit is not None:
         file.write_text(limit)
-    monkeypatch.setattr(limits, "_CONTAINER_LIMITS", (tmp_path / "absent", file))
+    monkeypatch.setattr(runs, "_CONTAINER_LIMITS", (tmp_path / "absent", file))
     assert why_not_measured(1.0, 1_000_000) is None
     assert (why_not_measured(1.0, 1_100_000) is not None) is is_short

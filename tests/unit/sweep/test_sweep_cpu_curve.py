@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from breakeven.session import limits
+from breakeven.session import runs
 from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.timing import Estimate, Source
 
@@ -93,7 +93,7 @@ def test_another_knob_is_not_told_beyond_its_measured_values() -> None:
 
 
 def test_memory_that_is_short_ends_the_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(runs, "_memory_bytes", lambda: 1_000_000)
     curve = CpuCurve([1, 4, 16, 64, 256], is_batch_size=True)
     measured = measure(curve, float, num_bytes=lambda size: 10_000 * size)
     assert measured == [1, 4, 16]

@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest, ThreadTrial
+from breakeven.progress import SilentProgress
 from breakeven.store import MachineKey, machine_key
-from breakeven.sweep import EngineRun, SilentSweepProgress, assign_roles, parse_axis
+from breakeven.sweep import EngineRun, assign_roles, parse_axis
 from breakeven.sweep.grid import Settings
+from breakeven.sweep.grid_runs import GridRuns
 from breakeven.sweep.kept_runs import KeptRuns
 from breakeven.sweep.measured_grid import MeasuredGrid
-from breakeven.sweep.script_runs import ScriptRuns
 from breakeven.timing import Estimate, Measurement, Source
 from factories.runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
 
@@ -48,8 +49,8 @@ def measure(
 ) -> tuple[MeasuredGrid, FakeEngine, list[Settings]]:  # fmt: skip
     """Measure a grid to its end; return it, its engine, and the points as they were done."""
     axes = assign_roles([parse_axis(text) for text in over], arguments)
-    progress, engine, done = SilentSweepProgress(), FakeEngine(answer), list[Settings]()
-    runs = ScriptRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
+    progress, engine, done = SilentProgress(), FakeEngine(answer), list[Settings]()
+    runs = GridRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
     grid = MeasuredGrid(
         runs, KeptRuns(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
         progress=progress, on_point=done.append, has_gpu=has_gpu,

@@ -25,7 +25,7 @@ from breakeven.trace import Configuration
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
 
-class ScriptRuns:
+class GridRuns:
     """Knows how settings enter the script, and records its steps.
 
     Args:
