@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+# More than any machine has: all of them would be started at once.
+_Count = Annotated[int, Meta(ge=0, le=1_024)]
+_Samples = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class Configuration(
@@ -40,8 +45,8 @@ class Configuration(
         new_batch_size: The batch size that these get; it changes the training itself.
     """
 
-    num_threads: int = 0
-    num_interop_threads: int = 0
+    num_threads: _Count = 0
+    num_interop_threads: _Count = 0
     flushes_denormals: bool = False
     channels_last: bool = False
     keeps_freed_memory: bool = False
@@ -54,14 +59,14 @@ class Configuration(
     ] = ""
     cpp_wrapper: bool = False
     gathers_batches: bool = False
-    num_workers: int = -1
-    prefetch_factor: int = 0
+    num_workers: Annotated[int, Meta(ge=-1, le=1_024)] = -1
+    prefetch_factor: Annotated[int, Meta(ge=0, le=4_096)] = 0
     pins_memory: bool = False
     keeps_data_on_device: bool = False
     allows_tf32: bool = False
     benchmarks_cudnn: bool = False
-    loader_batch_size: int = 0
-    new_batch_size: int = 0
+    loader_batch_size: _Samples = 0
+    new_batch_size: _Samples = 0
 
     @property
     def changes(self) -> dict[str, bool | int | str]:
