@@ -151,6 +151,28 @@ def tune_json_page() -> str:
     )
 
 
+def tune_page() -> str:
+    """Return the page on tuning as it is, with the table of settings that the code declares."""
+    from breakeven.settings import SETTINGS
+
+    before, begin, rest = (DOCS / "tune.md").read_text("utf-8").partition("<!-- settings")
+    notice, _, rest = rest.partition("-->\n")
+    _, end, after = rest.partition("<!-- end of settings -->")
+    rows = [
+        ["Candidate", "What it changes", "Numbers", "How it is undone"],
+        ["---"] * 4,
+        *(
+            [setting.forms, setting.explanation, setting.numerics.replace("_", " "), setting.undo]
+            for setting in SETTINGS.values()
+            if setting.values
+        ),
+        ["`fast-step`", "the script's own lines, shown and never changed: below", "reordered",
+         "your edit"],
+    ]  # fmt: skip
+    table = "\n".join(map(_table_row, rows))
+    return f"{before}{begin}{notice}-->\n\n{table}\n\n{end}{after}"
+
+
 def validation_json_page() -> str:
     """Return the keys of the JSON report of a validation."""
     return _schema_page(
@@ -274,6 +296,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "rules-json.md": rules_json_page,
     "sweep-json.md": sweep_json_page,
     "tune-json.md": tune_json_page,
+    "tune.md": tune_page,
     "validation-json.md": validation_json_page,
     "workloads-json.md": workloads_json_page,
 }

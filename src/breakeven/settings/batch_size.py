@@ -74,8 +74,8 @@ SETTINGS = (
     ),
     Setting(
         name="new_batch_size",
-        meaning="the one that they get: another training",
-        note="with `--batch-size` alone; compared per sample",
+        meaning="the batch size that they get: another training",
+        note="; with `--batch-size` alone, compared per sample",
         numerics=Numerics.TRAINING,
         family="batch",
         candidate=lambda size: f"batch={size}" if size else "larger-batch",

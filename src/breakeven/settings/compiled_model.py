@@ -85,7 +85,7 @@ SETTINGS = (
     Setting(
         name="compile_mode",
         meaning="the model is compiled by torch.compile, in this mode",
-        note="CUDA graphs come with `compile=reduce-overhead`",
+        note="; CUDA graphs come with `compile=reduce-overhead`",
         numerics=Numerics.REORDERED,
         family="compile",
         candidate=lambda mode: "compile" if mode == "default" else f"compile={mode}",

@@ -52,7 +52,7 @@ SETTINGS = (
     Setting(
         name="allows_tf32",
         meaning="float32 matrix products may use TF32",
-        note="10 bits of mantissa, on tensor cores",
+        note=", with 10 bits of mantissa, on tensor cores",
         numerics=Numerics.LOWER_PRECISION,
         family="tf32",
         title="TF32 for matrix products of float32",
@@ -65,7 +65,7 @@ SETTINGS = (
     Setting(
         name="benchmarks_cudnn",
         meaning="cuDNN keeps the fastest of its algorithms",
-        note="found by trying them for each shape once",
+        note=", found by trying them for each shape once",
         numerics=Numerics.REORDERED,
         family="cudnn-benchmark",
         title="cuDNN's fastest algorithm, found by trying",

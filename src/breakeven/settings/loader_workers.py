@@ -105,7 +105,7 @@ SETTINGS = (
     Setting(
         name="num_workers",
         meaning="processes of each DataLoader",
-        note="they stay from one epoch to the next",
+        note=", which stay from one epoch to the next",
         numerics=Numerics.EXACT,
         family="workers",
         title=lambda _, count: (
@@ -122,7 +122,7 @@ SETTINGS = (
     Setting(
         name="prefetch_factor",
         meaning="batches that each of them loads ahead",
-        note="torch's own choice is 2",
+        note="; torch's own choice is 2",
         numerics=Numerics.EXACT,
         family="prefetch",
         title=lambda _, num_batches: f"{num_batches} batches loaded ahead by each process",

@@ -94,7 +94,8 @@ SETTINGS = (
     Setting(
         name="skips_distribution_checks",
         meaning="distributions do not test their arguments",
-        note="unless the script asks for it; a parameter that is not allowed raises no error then",
+        note=", unless the script asks for it; a parameter that is not allowed raises no error "
+        "then",
         numerics=Numerics.EXACT,
         family="no-distribution-checks",
         title="arguments of distributions not tested",

@@ -80,7 +80,7 @@ SETTINGS = (
     Setting(
         name="keeps_freed_memory",
         meaning="the process keeps memory that is freed",
-        note="for the tensors of the next step, with glibc",
+        note=", for the tensors of the next step, with glibc",
         numerics=Numerics.EXACT,
         family="keep-memory",
         title="freed memory kept for the next step",

@@ -92,8 +92,8 @@ SETTINGS = (
     Setting(
         name="gathers_batches",
         meaning="a data set of tensors hands out whole batches",
-        note="out of a `TensorDataset`, or a class of yours whose `__getitem__` only returns rows "
-        "of its tensors: `return self.x[i], self.y[i]`",
+        note=": those of a `TensorDataset`, or a class of yours whose `__getitem__` only returns "
+        "rows of its tensors: `return self.x[i], self.y[i]`",
         numerics=Numerics.EXACT,
         family="gather-batches",
         title="batches taken whole from the tensors of the data set",
@@ -106,7 +106,7 @@ SETTINGS = (
     Setting(
         name="keeps_data_on_device",
         meaning="a data set of tensors is copied to CUDA once",
-        note="a `TensorDataset`, whose batches are taken whole there",
+        note=": a `TensorDataset`, whose batches are taken whole there",
         numerics=Numerics.EXACT,
         family="data-on-device",
         title="the data set kept on the GPU",

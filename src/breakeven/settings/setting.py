@@ -37,7 +37,7 @@ class Setting:
     Args:
         name: Of the field.
         meaning: What a person wants to know of it, as it stands beside it in ``breakeven.toml``.
-        note: More of it for the documentation: where it applies, what it asks of a script.
+        note: How that sentence goes on in the documentation.
         numerics: What it may do to the numbers.
         family: Name of the choice that it makes: of one family, one candidate is kept.
         title: What a candidate changes, in a few words.
@@ -69,6 +69,23 @@ class Setting:
     why_not: Callable[[StepFacts, Configuration, Any], str | None] = lambda *_: None
     gain: float | Callable[[StepFacts, Any], float] = 0.0
     cost_s: float | Callable[[StepFacts, Any], float] = 0.0
+
+    @property
+    def forms(self) -> str:
+        """Return how candidates of it are named: `` `threads=N` ``."""
+        values = list(self.values) if not callable(self.values) else []
+        names = [
+            Candidate(setting=self, value=value, title="", changes={}).name for value in values
+        ]
+        if len(names) > 2:
+            names = [names[0], f"{self.family}=MODE"]
+        return ", ".join(f"`{name}`" for name in names or [f"{self.family}=N"])
+
+    @property
+    def explanation(self) -> str:
+        """Return what it does, for the documentation."""
+        gpu = "GPU: " if self.only_on == "cuda" else ""
+        return f"{gpu}{self.meaning}{self.note}"
 
     def candidates(self, facts: StepFacts) -> list[Candidate]:
         """Return what may be tried of it for a step."""

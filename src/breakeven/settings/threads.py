@@ -98,7 +98,7 @@ SETTINGS = (
     Setting(
         name="num_threads",
         meaning="torch's threads within an operator",
-        note="one, half of the processors, all",
+        note=": one, half of the processors, all",
         numerics=Numerics.REORDERED,
         family="threads",
         title=lambda _, count: f"{count} intra-op thread{'' if count == 1 else 's'}",
@@ -112,7 +112,7 @@ SETTINGS = (
     Setting(
         name="num_interop_threads",
         meaning="torch's threads between operators",
-        note="where operators run in a second one: work that a script forks stays in its thread",
+        note=", where any run in a second one: work that a script forks stays in its thread",
         numerics=Numerics.REORDERED,
         family="interop-threads",
         title="1 inter-op thread",
