@@ -11,7 +11,7 @@ from breakeven.session import ComparedStep
 from breakeven.simulate import Edit, Severity, Side
 from breakeven.timing import Source
 from breakeven.trace import HostWork, StepTrace
-from breakeven.verdict import DeviceKind, DeviceResult, PlanStep
+from breakeven.verdict import DeviceKind, DeviceResult, PlanStep, rescaled
 
 # Fixes that a person would still do one after the other.
 _MAX_FIXES = 8
@@ -137,11 +137,5 @@ def _measured_after(measured: Sequence[DeviceResult], removed_ns: int) -> tuple[
 def _shorter(result: DeviceResult, removed_ns: float) -> DeviceResult:
     # Work of the host that was recorded may be longer than it was in the measured run.
     factor = max(0.01, 1.0 - removed_ns / result.step_ns)
-    return replace(
-        result,
-        source=Source.PREDICTED,
-        step_ns=result.step_ns * factor,
-        low_ns=result.low_ns * factor,
-        high_ns=result.high_ns * factor,
-        num_samples=0,
-    )
+    shorter = rescaled(result, factor=factor)
+    return replace(shorter, source=Source.PREDICTED, num_samples=0)

@@ -17,10 +17,10 @@ from breakeven.verdict.comparison import DeviceChange as DeviceChange
 from breakeven.verdict.comparison import TimeChange as TimeChange
 from breakeven.verdict.comparison import VerdictChange as VerdictChange
 from breakeven.verdict.comparison import compare_reports as compare_reports
-from breakeven.verdict.comparison_facts import ClaimChange as ClaimChange
-from breakeven.verdict.comparison_facts import CountChange as CountChange
-from breakeven.verdict.comparison_facts import FactChange as FactChange
-from breakeven.verdict.comparison_times import PointName as PointName
+from breakeven.verdict.comparison_parts import ClaimChange as ClaimChange
+from breakeven.verdict.comparison_parts import CountChange as CountChange
+from breakeven.verdict.comparison_parts import FactChange as FactChange
+from breakeven.verdict.comparison_parts import PointName as PointName
 from breakeven.verdict.crossover import find_crossover as find_crossover
 from breakeven.verdict.decision import by_trust_and_time as by_trust_and_time
 from breakeven.verdict.decision import decide as decide
@@ -90,6 +90,7 @@ from breakeven.verdict.system_report import SystemsReport as SystemsReport
 from breakeven.verdict.system_report import SystemTable as SystemTable
 from breakeven.verdict.system_report import TableColumn as TableColumn
 from breakeven.verdict.system_report import TableRow as TableRow
+from breakeven.verdict.times import rescaled as rescaled
 from breakeven.verdict.tolerances import Compared as Compared
 from breakeven.verdict.tolerances import Tolerance as Tolerance
 from breakeven.verdict.tolerances import scale_of as scale_of

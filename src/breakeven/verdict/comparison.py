@@ -15,18 +15,20 @@ import msgspec
 
 from breakeven.simulate import Finding
 from breakeven.timing import Source
-from breakeven.verdict.comparison_facts import (
+from breakeven.verdict.comparison_parts import (
     ClaimChange,
     Comparable,
     CountChange,
     FactChange,
+    NamedTime,
+    PointName,
     claim_changes,
     fact_changes,
     finding_changes,
+    named_times,
+    settings_key,
     step_changes,
 )
-from breakeven.verdict.comparison_times import NamedTime, PointName, named_times
-from breakeven.verdict.ratio import log_ratio
 from breakeven.verdict.report import (
     CheckReport,
     Crossover,
@@ -36,6 +38,7 @@ from breakeven.verdict.report import (
 )
 from breakeven.verdict.sweep_report import AxisValue, SweepReport
 from breakeven.verdict.system_report import SystemsReport
+from breakeven.verdict.times import log_ratio
 
 COMPARISON_SCHEMA_VERSION = 1
 
@@ -196,8 +199,7 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
     """
     if type(before) is not type(after):
         raise ValueError("runs of different kinds have nothing to compare")
-    ours = {time.name.key: time for time in named_times(before)}
-    theirs = {time.name.key: time for time in named_times(after)}
+    ours, theirs = named_times(before), named_times(after)
     changes = {key: _time_change(ours[key], theirs[key]) for key in ours if key in theirs}
     times = tuple(change for change in changes.values() if change is not None)
     gone: tuple[Finding, ...] = ()
@@ -226,16 +228,16 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
 def _time_change(before: NamedTime, after: NamedTime) -> TimeChange | None:
     """Return how a time changed; None where one of them cannot be a divisor."""
     try:
-        ratio = log_ratio(after, before)
+        ratio = log_ratio(after.time, before.time)
         value, low, high = (math.exp(part) for part in (ratio.value, ratio.low, ratio.high))
     except (ValueError, OverflowError):
         return None
     return TimeChange(
         point=before.name,
-        before_ns=before.step_ns,
-        after_ns=after.step_ns,
-        before_source=before.source,
-        after_source=after.source,
+        before_ns=before.time.step_ns,
+        after_ns=after.time.step_ns,
+        before_source=before.time.source,
+        after_source=after.time.source,
         ratio=value,
         low=low,
         high=high,
@@ -288,32 +290,24 @@ def _crossover_changes(before: Comparable, after: Comparable) -> Iterator[Crosso
         )
 
 
-def _crossovers(report: Comparable) -> dict[_CrossoverKey, Crossover | NoCrossover]:
+def _crossovers(
+    report: Comparable, group: str = ""
+) -> dict[_CrossoverKey, Crossover | NoCrossover]:
     match report:
         case CheckReport():
-            return {("", "", report.crossover.axis, ()): report.crossover}
+            return {(group, "", report.crossover.axis, ()): report.crossover}
         case SweepReport():
-            return _sweep_crossovers(report, "")
+            return {
+                (group, found.device, found.outcome.axis, settings_key(found.held)): found.outcome
+                for found in report.crossovers
+            }
         case SystemsReport():
             return {
                 key: outcome
                 for system in report.systems
                 for sweep in system.sweeps
-                for key, outcome in _sweep_crossovers(sweep, system.name).items()
+                for key, outcome in _crossovers(sweep, system.name).items()
             }
-
-
-def _sweep_crossovers(
-    report: SweepReport, group: str
-) -> dict[_CrossoverKey, Crossover | NoCrossover]:
-    return {
-        (group, found.device, found.outcome.axis, _as_key(found.held)): found.outcome
-        for found in report.crossovers
-    }
-
-
-def _as_key(held: dict[str, AxisValue]) -> tuple[tuple[str, AxisValue], ...]:
-    return tuple(sorted(held.items(), key=lambda item: item[0]))
 
 
 def _shift(before: Crossover | NoCrossover, after: Crossover | NoCrossover) -> CrossoverShift:

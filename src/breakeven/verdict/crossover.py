@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from breakeven.timing import Estimate, Source
-from breakeven.verdict.ratio import LogRatio, log_ratio
+from breakeven.timing import Source
 from breakeven.verdict.report import (
     Crossover,
     Curve,
@@ -18,6 +17,7 @@ from breakeven.verdict.report import (
     curve_point,
 )
 from breakeven.verdict.size_curve import SizeCurve
+from breakeven.verdict.times import LogRatio, log_ratio
 
 _WORDS = {"num_parameters": "number of parameters", "num_devices": "number of GPUs"}
 
@@ -97,13 +97,7 @@ def _filled(points: Sequence[CurvePoint], wanted: Sequence[int]) -> list[CurvePo
 
     Without one the crossover between two measured sizes would be as certain as the measurements.
     """
-    measured = {
-        point.size: Estimate(
-            value_ns=point.step_ns, low_ns=point.low_ns, high_ns=point.high_ns, source=point.source
-        )
-        for point in points
-        if point.source is Source.MEASURED
-    }
+    measured = {point.size: point.estimate for point in points if point.source is Source.MEASURED}
     filled = list(points)
     for left, right in itertools.pairwise(points):
         if {left.size, right.size} <= measured.keys():

@@ -9,8 +9,8 @@ from typing import assert_never
 from breakeven.simulate import Bound, StepPrediction
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration
-from breakeven.verdict.ratio import log_ratio
 from breakeven.verdict.report import Choice, DeviceKind, DeviceResult, Verdict
+from breakeven.verdict.times import log_ratio
 
 # Step times of GPUs within this ratio are not told apart by a prediction.
 _ALIKE = 1.2

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from breakeven.units import NS_PER_S
-from breakeven.verdict.ratio import log_ratio
 from breakeven.verdict.report import (
     DeviceKind,
     DeviceResult,
@@ -18,6 +16,7 @@ from breakeven.verdict.report import (
     TrainingTime,
     Verdict,
 )
+from breakeven.verdict.times import log_ratio, rescaled
 
 # What a process takes longer to its first step on a GPU: the CUDA context, the libraries and the
 # first load of each kernel. Judgement, from 1-2 s (torch 1.3, RTX 2080 Ti: pytorch issue 39005) and
@@ -71,7 +70,7 @@ def program_of(
     whole_ns = cpu.step_ns + other_ns
     # What is not the step dampens the ratio by as much as it takes, and that is an estimate too.
     ratios = [
-        log_ratio(_with(over, added_ns), _with(device, added_ns))
+        log_ratio(rescaled(over, added_ns=added_ns), rescaled(device, added_ns=added_ns))
         for added_ns in (other_ns, facts.other_low_ns, facts.other_high_ns)
     ]
     return ProgramSummary(
@@ -101,15 +100,6 @@ def facts_of(program: ProgramSummary) -> ProgramFacts:
     """Return what was seen of the script, to judge it again on other devices."""
     names = ProgramFacts.__struct_fields__
     return ProgramFacts(**{name: getattr(program, name) for name in names})
-
-
-def _with(result: DeviceResult, added_ns: float) -> DeviceResult:
-    return replace(
-        result,
-        step_ns=result.step_ns + added_ns,
-        low_ns=result.low_ns + added_ns,
-        high_ns=result.high_ns + added_ns,
-    )
 
 
 def _training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) -> TrainingTime:

@@ -312,6 +312,13 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     high_ns: Nanoseconds
     source: Source
 
+    @property
+    def estimate(self) -> Estimate:
+        """Return the time, without the size."""
+        return Estimate(
+            value_ns=self.step_ns, low_ns=self.low_ns, high_ns=self.high_ns, source=self.source
+        )
+
 
 def curve_point(size: int, estimate: Estimate) -> CurvePoint:
     """Return the point of a curve for a time at a size."""

@@ -93,7 +93,7 @@ class SizeCurve:
             for time in times
         ]
         values = [math.log(time.value_ns) for time in times]
-        evened = _evened(values, widths)
+        fitted = _isotonic(values, widths)
         self._knots = [
             _Knot(
                 size=size,
@@ -102,7 +102,7 @@ class SizeCurve:
                 high=high + max(value - log_time, 0.0),
             )
             for size, value, log_time, (low, high) in zip(
-                self._sizes, values, evened, widths, strict=True
+                self._sizes, values, fitted, widths, strict=True
             )
         ]
 
@@ -177,7 +177,7 @@ class SizeCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Knot:
-    """A measured size, its time evened out, and the widths of the interval on both sides."""
+    """A measured size, its time fitted out, and the widths of the interval on both sides."""
 
     size: int
     log_time: float
@@ -238,7 +238,7 @@ def _predicted(log_time: float, low: float, high: float) -> Estimate:
     )
 
 
-def _evened(values: Sequence[float], widths: Sequence[tuple[float, float]]) -> list[float]:
+def _isotonic(values: Sequence[float], widths: Sequence[tuple[float, float]]) -> list[float]:
     """Return logarithms of times without the falls that lie within the widths, lower and upper."""
     weights = [1 / (low + high) ** 2 for low, high in widths]
     falls = [
@@ -246,13 +246,13 @@ def _evened(values: Sequence[float], widths: Sequence[tuple[float, float]]) -> l
         for position, (before, after) in enumerate(itertools.pairwise(values))
         if before - after > math.hypot(widths[position][0], widths[position + 1][1])
     ]
-    evened: list[float] = []
+    fitted: list[float] = []
     for start, end in itertools.pairwise([0, *falls, len(values)]):
-        evened += _never_falling(values[start:end], weights[start:end])
-    return evened
+        fitted += _rising(values[start:end], weights[start:end])
+    return fitted
 
 
-def _never_falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Return the nearest values, in weighted squares, of which none is below the one before.
 
     Source: pool adjacent violators; R. E. Barlow et al., "Statistical Inference under Order

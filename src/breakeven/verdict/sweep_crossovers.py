@@ -16,6 +16,7 @@ from breakeven.verdict.sweep_report import (
     SweepCurve,
     SweepPoint,
 )
+from breakeven.verdict.times import rescaled
 
 NUM_PARAMETERS = "num_parameters"
 """What a curve is along where it is along no axis, but along the size of the model."""
@@ -51,7 +52,7 @@ def sweep_curves(
         held = tuple(
             (axis.name, point.settings[axis.name])
             for axis in axes
-            if axis is not along and not _is_alien(axis, point.kind)
+            if axis is not along and not _is_irrelevant(axis, point.kind)
         )
         device = point.hardware if along.role is AxisRole.THREADS else point.device
         processors[device] = point.processor
@@ -155,7 +156,7 @@ def _is_whole(axis: SweepAxis) -> bool:
     return all(isinstance(value, int) and value >= 1 for value in axis.values)
 
 
-def _is_alien(axis: SweepAxis, kind: DeviceKind) -> bool:
+def _is_irrelevant(axis: SweepAxis, kind: DeviceKind) -> bool:
     """Return whether an axis changes nothing on devices of a kind."""
     foreign = AxisRole.THREADS if kind is DeviceKind.GPU else AxisRole.NUM_DEVICES
     return axis.role is foreign
@@ -199,15 +200,14 @@ def _best(curves: Sequence[SweepCurve]) -> Curve:
 def _outcome(
     cpu: Curve, gpu: SweepCurve, along: SweepAxis, num_devices: int
 ) -> Crossover | NoCrossover:
-    plain = Curve(device=gpu.device, kind=gpu.kind, axis=gpu.axis, points=gpu.points)
     # The CPU does the samples that n GPUs do in a step in n steps.
     if along.role is AxisRole.NUM_DEVICES:
-        return find_crossover(_scaled(cpu, lambda size: size), plain)
+        return find_crossover(_scaled(cpu, lambda size: size), gpu)
     if num_devices > 1:
         cpu = _scaled(cpu, lambda _: num_devices)
     if along.role is AxisRole.THREADS:
-        return _along_threads(cpu, plain)
-    return find_crossover(cpu, plain)
+        return _along_threads(cpu, gpu)
+    return find_crossover(cpu, gpu)
 
 
 def _held_devices(gpu: SweepCurve, axes: Iterable[SweepAxis]) -> int:
@@ -217,18 +217,8 @@ def _held_devices(gpu: SweepCurve, axes: Iterable[SweepAxis]) -> int:
 
 
 def _scaled(curve: Curve, factor: Callable[[int], float]) -> Curve:
-    return replace(
-        curve,
-        points=tuple(
-            replace(
-                point,
-                step_ns=point.step_ns * factor(point.size),
-                low_ns=point.low_ns * factor(point.size),
-                high_ns=point.high_ns * factor(point.size),
-            )
-            for point in curve.points
-        ),
-    )
+    points = (rescaled(point, factor=factor(point.size)) for point in curve.points)
+    return replace(curve, points=tuple(points))
 
 
 def _along_threads(cpu: Curve, gpu: Curve) -> NoCrossover:

@@ -16,7 +16,7 @@ from breakeven.timing import Source
 from breakeven.trace import FileWrites
 from breakeven.verdict.report import (
     Crossover,
-    CurvePoint,
+    Curve,
     DeviceKind,
     HostSummary,
     Nanoseconds,
@@ -111,23 +111,15 @@ class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class SweepCurve(msgspec.Struct, frozen=True, kw_only=True):
+class SweepCurve(Curve, frozen=True, kw_only=True):
     """Step time of one device along one axis, all other axes held.
 
     Args:
-        device: Name of the device.
-        kind: CPU or GPU.
-        axis: What is varied: the name of an axis, or ``num_parameters``.
         held: The value of every other axis.
-        points: By size.
         processor: As of a `SweepPoint`.
     """
 
-    device: str
-    kind: DeviceKind
-    axis: str
     held: dict[str, AxisValue]
-    points: tuple[CurvePoint, ...]
     processor: str = ""
 
 

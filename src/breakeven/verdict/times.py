@@ -1,10 +1,16 @@
-"""The ratio of two times that each have an interval."""
+"""Times that each have an interval: their ratio, and what they become."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from breakeven.verdict.report import CurvePoint, DeviceResult
+
+_Timed = TypeVar("_Timed", DeviceResult, CurvePoint)
 
 
 class Timed(Protocol):
@@ -63,3 +69,13 @@ def log_ratio(over: Timed, device: Timed) -> LogRatio:
     faster = (math.log(over.high_ns / over.step_ns), math.log(device.step_ns / device.low_ns))
     slower = (math.log(over.step_ns / over.low_ns), math.log(device.high_ns / device.step_ns))
     return LogRatio(value=value, low=value - math.hypot(*slower), high=value + math.hypot(*faster))
+
+
+def rescaled(time: _Timed, *, factor: float = 1.0, added_ns: float = 0.0) -> _Timed:
+    """Return a result or a point whose time and ends of the interval are changed alike."""
+    return replace(
+        time,
+        step_ns=time.step_ns * factor + added_ns,
+        low_ns=time.low_ns * factor + added_ns,
+        high_ns=time.high_ns * factor + added_ns,
+    )

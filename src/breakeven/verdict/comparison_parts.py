@@ -1,17 +1,112 @@
-"""What differs between two runs besides their times: machine, step, findings, claims."""
+"""What two runs are compared by: the names of their times, and all else that may differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
 
 import msgspec
 
 from breakeven.simulate import Finding
-from breakeven.verdict.report import CheckReport, HostSummary, StepSummary
-from breakeven.verdict.sweep_report import SweepReport
-from breakeven.verdict.system_report import ClaimOutcome, SystemsReport
+from breakeven.timing import Estimate
+from breakeven.verdict.report import (
+    CheckReport,
+    CurvePoint,
+    DeviceResult,
+    HostSummary,
+    StepSummary,
+    curve_point,
+)
+from breakeven.verdict.sweep_report import AxisValue, SweepPoint, SweepReport
+from breakeven.verdict.system_report import (
+    ClaimOutcome,
+    ColumnKind,
+    SystemsReport,
+    SystemTable,
+    TableRow,
+)
 
 Comparable = CheckReport | SweepReport | SystemsReport
+# Of columns on the left of a table, those that say what a row is about.
+_NAMING = (ColumnKind.TEXT, ColumnKind.COUNT, ColumnKind.BYTES)
+PointKey = tuple[str, str, tuple[tuple[str, AxisValue], ...]]
+
+
+def settings_key(settings: Mapping[str, AxisValue]) -> tuple[tuple[str, AxisValue], ...]:
+    """Return settings as a key of a dictionary, whatever the order of the axes."""
+    return tuple(sorted(settings.items(), key=lambda item: item[0]))
+
+
+class PointName(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells one step time of a run from the others.
+
+    Args:
+        group: The system, where a run has several; else empty.
+        device: Name of the device; of a table, what its row is about.
+        settings: The value of every axis; of a table, its title and column.
+    """
+
+    group: str
+    device: str
+    settings: dict[str, AxisValue]
+
+    @property
+    def key(self) -> PointKey:
+        """Return the same as a key of a dictionary, whatever the order of the axes."""
+        return self.group, self.device, settings_key(self.settings)
+
+
+class NamedTime(NamedTuple):
+    """A step time, and by what another run's is found."""
+
+    name: PointName
+    time: DeviceResult | SweepPoint | CurvePoint
+
+
+def named_times(report: Comparable) -> dict[PointKey, NamedTime]:
+    """Return every step time of a report that has an interval, by its key.
+
+    A check has those of its devices; systems have those of their sweeps, and the estimates of
+    their tables.
+    """
+    return {time.name.key: time for time in _times(report, "")}
+
+
+def _times(report: Comparable, group: str) -> Iterator[NamedTime]:
+    match report:
+        case CheckReport():
+            for result in report.results:
+                yield NamedTime(PointName(group=group, device=result.device, settings={}), result)
+        case SweepReport():
+            for point in report.points:
+                name = PointName(group=group, device=point.device, settings=point.settings)
+                yield NamedTime(name, point)
+        case SystemsReport():
+            for system in report.systems:
+                for sweep in system.sweeps:
+                    yield from _times(sweep, system.name)
+                for table in system.tables:
+                    yield from _of_table(table, system.name)
+
+
+def _of_table(table: SystemTable, group: str) -> Iterator[NamedTime]:
+    for row in table.rows:
+        about = " ".join(_about(row, table))
+        for column, cell in zip(table.columns, row.cells, strict=False):
+            if column.kind is ColumnKind.TIME_NS and isinstance(cell, Estimate):
+                settings: dict[str, AxisValue] = {"table": table.title, "column": column.name}
+                name = PointName(group=group, device=about, settings=settings)
+                yield NamedTime(name, curve_point(0, cell))
+
+
+def _about(row: TableRow, table: SystemTable) -> Iterator[str]:
+    """Yield what a row is about: texts and sizes left of its figures, which runs may change."""
+    columns = takewhile(lambda column: column.kind in _NAMING, table.columns)
+    for column, cell in zip(columns, row.cells, strict=False):
+        if isinstance(cell, str | int):
+            is_bytes = column.kind is ColumnKind.BYTES and isinstance(cell, int)
+            yield f"{cell:,} bytes" if is_bytes else str(cell)
 
 
 class FactChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,15 +225,8 @@ def _is_twin(one: Finding, other: Finding, *, same_line: bool) -> bool:
 
 
 def _counts(step: StepSummary) -> dict[str, int | None]:
-    return {
-        "num_ops": step.num_ops,
-        "num_kernels": step.num_kernels,
-        "num_syncs": step.num_syncs,
-        "h2d_bytes": step.h2d_bytes,
-        "d2h_bytes": step.d2h_bytes,
-        "batch_size": step.batch_size,
-        "num_parameters": step.num_parameters,
-    }
+    """Return all that a step tells of itself, but for what it takes."""
+    return {name: getattr(step, name) for name in step.__struct_fields__ if name != "host_ns"}
 
 
 def _facts(report: Comparable) -> Iterator[tuple[str, str]]:
