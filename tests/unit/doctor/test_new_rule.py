@@ -1,0 +1,71 @@
+"""A new rule is one new file of the source."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import breakeven
+
+PACKAGE = Path(breakeven.__file__).parent
+RULE = '''\
+"""SYNC999: the script says how long it slept.
+
+What it does:
+    Finds ``time.sleep`` in the script.
+"""
+
+from __future__ import annotations
+
+from breakeven.doctor.rule import Case, Found, Occurrence
+
+CAUSE = "SLEPT"
+
+
+def detect(case: Case) -> Found:
+    for source, call in case.sources.calls("time.sleep"):
+        yield Occurrence(title="the step sleeps", fix="wake up", location=source.location(call))
+'''
+ASKED = """
+from breakeven.cli import main
+from breakeven.cost import reference_host
+from breakeven.device import find_device
+from breakeven.doctor import Sources, diagnose
+from breakeven.trace import Op, SourceText, StepTrace
+
+assert main(["rules", "SLEPT"]) == 0
+script = SourceText(path="train.py", text="import time\\nfor step in range(9): time.sleep(1)")
+trace = StepTrace(events=(Op(name="aten.relu.default", inputs=(), outputs=()),))
+for one in diagnose(trace, find_device("A100"), reference_host(), sources=Sources.of((script,))):
+    print(one.finding.code, one.finding.file, one.finding.line, one.finding.title)
+"""
+
+
+def test_a_new_file_is_listed_as_a_rule_and_finds_what_it_is_about(tmp_path: Path) -> None:
+    family = Path("doctor", "rules", "sync")
+    copy_with_links(PACKAGE, tmp_path / "breakeven", but=family.parts)
+    (tmp_path / "breakeven" / family / "sync999.py").write_text(RULE, encoding="utf-8")
+
+    done = subprocess.run(
+        (sys.executable, "-c", ASKED),
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "SYNC999  the script says how long it slept" in done.stdout
+    assert "SYNC999 train.py 2 the step sleeps" in done.stdout
+
+
+def copy_with_links(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
+    """Copy folders down to one, and put links in the place of all else."""
+    copy.mkdir()
+    for entry in folder.iterdir():
+        if entry.name == "__pycache__":
+            continue
+        if but and entry.name == but[0]:
+            copy_with_links(entry, copy / entry.name, but[1:])
+        else:
+            (copy / entry.name).symlink_to(entry)
