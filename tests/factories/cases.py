@@ -7,7 +7,6 @@ from textwrap import dedent
 from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.doctor.rules import all_rules
 from breakeven.errors import Caveat
-from breakeven.simulate import build_program, predict_steps
 from breakeven.source import Sources
 from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts
@@ -31,16 +30,8 @@ def made_up_case(
         caveats=caveats,
         batch_size=batch_size,
     )
-    costs = MadeUpCosts()
-    (prediction,) = predict_steps(trace, (GPU,), HOST, costs=costs)
-    return Case(
-        trace=trace,
-        program=build_program(trace, costs=costs),
-        prediction=prediction,
-        device=GPU,
-        host=HOST,
-        sources=Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ()),
-    )
+    sources = Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ())
+    return Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
 
 
 def rule_of(code: str) -> Rule:

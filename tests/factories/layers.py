@@ -11,7 +11,7 @@ import msgspec
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor.rule import Case, Occurrence, Rule
-from breakeven.simulate import WhatIf, build_program, predict_steps
+from breakeven.simulate import WhatIf
 from breakeven.source import Sources
 from breakeven.timing import CpuFacts
 from breakeven.trace import (
@@ -45,17 +45,8 @@ def gpu_case(
         facts=facts or RunFacts(),
         peak_memory_bytes=peak_memory_bytes,
     )
-    spec, host = find_device(device), reference_host()
-    (prediction,) = predict_steps(trace, (spec,), host)
-    return Case(
-        trace=trace,
-        program=build_program(trace),
-        prediction=prediction,
-        device=spec,
-        host=host,
-        sources=Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ()),
-        cpu=cpu,
-    )
+    sources = Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ())
+    return Case.of(trace, find_device(device), reference_host(), sources=sources, cpu=cpu)
 
 
 def gain(case: Case, occurrence: Occurrence) -> float:

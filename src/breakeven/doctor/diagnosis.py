@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.framework import frames_below
 from breakeven.doctor.framework_fixes import fix_of
 from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.doctor.rules import all_rules
 from breakeven.simulate import (
-    CostModel,
     Finding,
-    Program,
     Severity,
     Side,
-    StepPrediction,
     Timeline,
     WhatIf,
     WhatIfResult,
-    build_program,
-    predict_steps,
 )
-from breakeven.source import Sources
-from breakeven.timing import CpuFacts
-from breakeven.trace import ScaledTrace, StepTrace
 
 _ROUNDING = 1e-9
 # Part of the step from which a gain is high, medium or low. A fifth is what people rent a larger
@@ -45,48 +36,16 @@ class Diagnosed:
     occurrence: Occurrence
 
 
-def diagnose(
-    trace: StepTrace,
-    device: DeviceSpec,
-    host: HostSpec,
-    *,
-    costs: CostModel | None = None,
-    sources: Sources | None = None,
-    scaled: ScaledTrace | None = None,
-    cpu: CpuFacts | None = None,
-    program: Program | None = None,
-    prediction: StepPrediction | None = None,
-) -> tuple[Diagnosed, ...]:
-    """Return what slows the step down on ``device``, by what its fix would gain.
+def diagnose(case: Case) -> tuple[Diagnosed, ...]:
+    """Return what slows a step down on its device, by what its fix would gain.
 
     Each gain is that of its fix alone, from simulating the step with and without it; gains of
     several fixes do not add up. Lines that would raise come first, whatever else there is.
 
     Args:
-        trace: The step as a GPU would run it.
-        device: The GPU on which gains are simulated.
-        host: What issues the work.
-        costs: The cost model; that which ships by default.
-        sources: The user's files, for what only the source shows.
-        scaled: The step at other batch sizes, where it was traced at two.
-        cpu: What was measured of the step on the CPU.
-        program: The step with its kernels, where that is there already.
-        prediction: The step on the device, where that is there already.
+        case: The step as a GPU would run it, on the GPU on which gains are simulated.
     """
-    program = program or build_program(trace, costs=costs)
-    if prediction is None:
-        (prediction,) = predict_steps(program, (device,), host)
-    case = Case(
-        trace=trace,
-        program=program,
-        prediction=prediction,
-        device=device,
-        host=host,
-        sources=sources or Sources(),
-        scaled=scaled,
-        cpu=cpu,
-    )
-    what_if = WhatIf(program, device, host)
+    what_if = WhatIf(case.program, case.device, case.host)
     found = [
         Diagnosed(finding=_finding(case, rule, occurrence, what_if), occurrence=occurrence)
         for rule in all_rules()

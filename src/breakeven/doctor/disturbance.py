@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from dataclasses import replace as replaced
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
-from breakeven.device import DeviceSpec, HostSpec
+from breakeven.device import HostSpec
 from breakeven.doctor.diagnosis import Diagnosed, diagnose, is_worth_it
+from breakeven.doctor.rule import Case
 from breakeven.errors import Caveat
-from breakeven.simulate import CostModel, Program, StepPrediction
-from breakeven.source import Sources
-from breakeven.timing import BUSY_FRACTION, CpuFacts, Estimate
+from breakeven.timing import BUSY_FRACTION, Estimate
 from breakeven.trace import Event, HostWork, Op, RunFacts, ScaledTrace, StepTrace
 
 # A process that shares all processors gets what others leave. Beyond this factor the figures say
@@ -56,55 +55,18 @@ class Examined:
         return (Caveat(code="disturbed-findings", message=message),)
 
 
-def examine(
-    trace: StepTrace,
-    device: DeviceSpec,
-    host: HostSpec,
-    *,
-    costs: CostModel | None = None,
-    sources: Sources | None = None,
-    scaled: ScaledTrace | None = None,
-    cpu: CpuFacts | None = None,
-    program: Program | None = None,
-    prediction: StepPrediction | None = None,
-) -> Examined:
+def examine(case: Case) -> Examined:
     """Return what `diagnose` finds, and would also find had nothing disturbed the measurements.
 
     Nobody knows by how much each of them is off: at most by what other processes took, and perhaps
     not at all. So the rules are asked again with each kind of figure as small as it may have been,
     and a finding has to come out every time, with a gain. Its interval then covers all of them.
     On a quiet machine they are asked once.
-
-    Args:
-        trace: As for `diagnose`.
-        device: As there.
-        host: As there.
-        costs: As there.
-        sources: As there.
-        scaled: As there.
-        cpu: As there.
-        program: As there, of the step as it was measured.
-        prediction: As there, of the same.
     """
-
-    def asked(measured: _Measured) -> tuple[Diagnosed, ...]:
-        return diagnose(
-            measured.trace,
-            device,
-            measured.host,
-            costs=costs,
-            sources=sources,
-            scaled=measured.scaled,
-            cpu=measured.cpu,
-            program=program if measured is as_measured else None,
-            prediction=prediction if measured is as_measured else None,
-        )
-
-    as_measured = _Measured(trace=trace, host=host, cpu=cpu, scaled=scaled)
-    found = asked(as_measured)
+    found = diagnose(case)
     if not found:
         return Examined(found=found)
-    others = [{_place(one): one for one in asked(other)} for other in _undisturbed(as_measured)]
+    others = [{_place(one): one for one in diagnose(other)} for other in _undisturbed(case)]
     kept = [
         _widened(one, [other[_place(one)] for other in others])
         for one in found
@@ -113,31 +75,22 @@ def examine(
     return Examined(found=tuple(kept), num_withheld=len(found) - len(kept))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """All that was measured on this machine."""
-
-    trace: StepTrace
-    host: HostSpec
-    cpu: CpuFacts | None
-    scaled: ScaledTrace | None
-
-
-def _undisturbed(measured: _Measured) -> Iterator[_Measured]:
-    """Yield the figures with those of one kind as small as they may have been in quiet."""
-    trace, host, cpu, scaled = measured.trace, measured.host, measured.cpu, measured.scaled
+def _undisturbed(case: Case) -> Iterator[Case]:
+    """Yield the step with figures of one kind as small as they may have been in quiet."""
+    trace, host, cpu, scaled = case.trace, case.host, case.cpu, case.scaled
+    measured = partial(Case.of, device=case.device, costs=case.program.costs, sources=case.sources)
     if (slowdown := _slowdown(trace.facts.load_fraction)) > 1.0:
         at_sizes = scaled and ScaledTrace(
             _quiet_trace(scaled.first, slowdown), _quiet_trace(scaled.second, slowdown)
         )
-        yield replaced(measured, trace=_quiet_trace(trace, slowdown), scaled=at_sizes)
+        yield measured(_quiet_trace(trace, slowdown), host=host, scaled=at_sizes, cpu=cpu)
     if (slowdown := _slowdown(host.load_fraction)) > 1.0:
         slowdown = min(slowdown, _MAX_SLOWDOWN_OF_OPERATORS)
         quiet = cpu and replace(cpu, dispatch_ns=cpu.dispatch_ns / slowdown)
-        yield replaced(measured, host=_quiet_host(host, slowdown), cpu=quiet)
+        yield measured(trace, host=_quiet_host(host, slowdown), scaled=scaled, cpu=quiet)
     if cpu is not None and (slowdown := _slowdown(cpu.load_fraction)) > 1.0:
         quiet = replace(cpu, estimate=_shorter(cpu.estimate, slowdown))
-        yield replaced(measured, cpu=quiet)
+        yield measured(trace, host=host, scaled=scaled, cpu=quiet)
 
 
 def _slowdown(load_fraction: float) -> float:

@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.events import line_of
-from breakeven.simulate import TYPICAL, Edit, Program, Scenario, Side, StepPrediction
+from breakeven.simulate import (
+    TYPICAL,
+    CostModel,
+    Edit,
+    Program,
+    Scenario,
+    Side,
+    StepPrediction,
+    build_program,
+    predict_steps,
+)
 from breakeven.source import Sources
 from breakeven.timing import CpuFacts
 from breakeven.trace import (
@@ -52,6 +62,32 @@ class Case:
     scaled: ScaledTrace | None = None
     cpu: CpuFacts | None = None
     _known: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        trace: StepTrace,
+        device: DeviceSpec,
+        host: HostSpec,
+        *,
+        costs: CostModel | None = None,
+        sources: Sources | None = None,
+        scaled: ScaledTrace | None = None,
+        cpu: CpuFacts | None = None,
+    ) -> Case:
+        """Return a step as it is predicted on a device; by the cost model that ships by default."""
+        program = build_program(trace, costs=costs)
+        (prediction,) = predict_steps(program, (device,), host)
+        return cls(
+            trace=trace,
+            program=program,
+            prediction=prediction,
+            device=device,
+            host=host,
+            sources=sources or Sources(),
+            scaled=scaled,
+            cpu=cpu,
+        )
 
     def once(self, work: Callable[[Case], _Result]) -> _Result:
         """Return what ``work`` finds out about this case; several rules ask for the same."""

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.doctor import Diagnosed, Examined, diagnose, examine
+from breakeven.doctor import Case, Diagnosed, Examined, diagnose, examine
 from breakeven.errors import Caveat
 from breakeven.session.device_path import DevicePath
 from breakeven.simulate import Program, StepPrediction, build_program, predict_steps
@@ -122,16 +122,17 @@ class ComparedStep:
             scaled: The step at other batch sizes, where it was recorded at two.
             cpu: What was measured of the step on the CPU.
         """
-        return examine(
-            self.trace,
-            device,
-            self.host,
+        case = Case(
+            trace=self.trace,
+            program=self.program,
+            prediction=self.prediction_on(device),
+            device=device,
+            host=self.host,
             sources=self._parsed,
             scaled=scaled,
             cpu=cpu,
-            program=self.program,
-            prediction=self.prediction_on(device),
         )
+        return examine(case)
 
     def changed(
         self, trace: StepTrace, measured: tuple[DeviceResult, ...], *, is_captured: bool
@@ -148,7 +149,7 @@ class ComparedStep:
 
     def diagnosed_again(self, trace: StepTrace, device: DeviceSpec) -> tuple[Diagnosed, ...]:
         """Return what slows a changed step down on a GPU."""
-        return diagnose(trace, device, self.host, sources=self._parsed)
+        return diagnose(Case.of(trace, device, self.host, sources=self._parsed))
 
 
 class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import pytest
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Finding, Sources, all_rules, diagnose
+from breakeven.doctor import Case, Finding, Sources, all_rules, diagnose
 from breakeven.simulate import Severity
 from breakeven.trace import (
     Copy,
@@ -27,7 +27,7 @@ BATCH = 1
 
 def findings(*events: Event, costs: MadeUpCosts | None = None) -> tuple[Finding, ...]:
     trace = StepTrace(events=events)
-    found = diagnose(trace, GPU, HOST, costs=costs or MadeUpCosts())
+    found = diagnose(Case.of(trace, GPU, HOST, costs=costs or MadeUpCosts()))
     return tuple(one.finding for one in found)
 
 
@@ -59,7 +59,9 @@ def test_a_healthy_step_has_no_findings() -> None:
 
 def test_a_finding_carries_what_the_rule_found() -> None:
     (one,) = diagnose(
-        StepTrace(events=(op(100, host_ns=90), sync("item"))), GPU, HOST, costs=MadeUpCosts()
+        Case.of(
+            StepTrace(events=(op(100, host_ns=90), sync("item"))), GPU, HOST, costs=MadeUpCosts()
+        )
     )
 
     assert one.occurrence.events == (1,)
@@ -76,7 +78,7 @@ def test_a_line_that_raises_comes_first() -> None:
         events=(op(100, host_ns=90), sync("item")),
         faults=(DeviceFault(message="the target is still on the CPU", location=at(5)),),
     )
-    codes = [one.finding.code for one in diagnose(trace, GPU, HOST, costs=MadeUpCosts())]
+    codes = [one.finding.code for one in diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts()))]
     assert codes == ["DEV001", "SYNC001"]
 
 
@@ -98,7 +100,7 @@ def test_a_line_that_is_expected_to_fail_is_not_told(source: str, is_told: bool)
         faults=(DeviceFault(message="an array", location=at(2)),),
     )
     sources = Sources.of((SourceText(path=at(2).file, text=source),))
-    found = diagnose(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
+    found = diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
     assert [one.finding.line for one in found if one.finding.code == "DEV001"] == [2] * is_told
 
 
@@ -174,7 +176,9 @@ def test_rules_work_with_the_real_costs() -> None:
         for i in range(8)
     ]
     trace = StepTrace(events=(copy(BATCH), *[layer] * 20, *update, sync("item")))
-    codes = {one.finding.code for one in diagnose(trace, find_device("A100"), reference_host())}
+    codes = {
+        one.finding.code for one in diagnose(Case.of(trace, find_device("A100"), reference_host()))
+    }
 
     assert codes >= {"COPY001", "LAUNCH001", "SYNC001"}
 

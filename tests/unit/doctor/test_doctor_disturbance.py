@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import diagnose, examine
+from breakeven.doctor import Case, diagnose, examine
 from breakeven.explain.cpu_trials import try_cpu_settings
 from breakeven.session import Runs
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Measurement, Source
@@ -40,7 +40,7 @@ def step(*events: Event, load: float = 0.0) -> StepTrace:
 
 
 def codes(trace: StepTrace, **known: object) -> list[str]:
-    examined = examine(trace, GPU, HOST, costs=MadeUpCosts(), **known)
+    examined = examine(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), **known))
     return [one.finding.code for one in examined.found]
 
 
@@ -60,8 +60,8 @@ def test_pauses_of_a_disturbed_recording(ms: float, load: float, found: list[str
 def test_gain_that_a_disturbance_may_explain_is_in_the_interval() -> None:
     # 110 ms of pauses beside 100 of the device, of which 100 ms at two fifths of the speed remain.
     events = (op(100 * MS, host_ns=1000), Sync(kind="item"), script(110))
-    quiet = examine(step(*events), GPU, HOST, costs=MadeUpCosts()).found
-    disturbed = examine(step(*events, load=0.6), GPU, HOST, costs=MadeUpCosts()).found
+    quiet = examine(Case.of(step(*events), GPU, HOST, costs=MadeUpCosts())).found
+    disturbed = examine(Case.of(step(*events, load=0.6), GPU, HOST, costs=MadeUpCosts())).found
     before = next(one.finding for one in quiet if one.finding.code == "HOST001")
     after = next(one.finding for one in disturbed if one.finding.code == "HOST001")
 
@@ -120,7 +120,7 @@ def test_launches_of_a_host_that_was_measured_under_load(
 ) -> None:
     trace = StepTrace(events=linear(batch=batch, inputs=width, outputs=width) * 20)
     host = replace(reference_host(), load_fraction=load)
-    examined = examine(trace, find_device("A100 SXM4 80GB"), host)
+    examined = examine(Case.of(trace, find_device("A100 SXM4 80GB"), host))
     found = [one.finding.code for one in examined.found]
 
     assert ("LAUNCH001" in found) is is_found
@@ -128,12 +128,16 @@ def test_launches_of_a_host_that_was_measured_under_load(
 
 
 def test_withheld_findings_are_counted_once() -> None:
-    quiet = examine(step(op(10 * MS, host_ns=1000), script(5)), GPU, HOST, costs=MadeUpCosts())
+    quiet = examine(
+        Case.of(step(op(10 * MS, host_ns=1000), script(5)), GPU, HOST, costs=MadeUpCosts())
+    )
     busy = examine(
-        step(op(10 * MS, host_ns=1000), script(5), load=0.5), GPU, HOST, costs=MadeUpCosts()
+        Case.of(
+            step(op(10 * MS, host_ns=1000), script(5), load=0.5), GPU, HOST, costs=MadeUpCosts()
+        )
     )
     both = msgspec.structs.replace(step(script(5), load=0.5))
-    two = examine(both, GPU, HOST, costs=MadeUpCosts(), cpu=threads(7, 0.5))
+    two = examine(Case.of(both, GPU, HOST, costs=MadeUpCosts(), cpu=threads(7, 0.5)))
 
     assert quiet.caveats == ()
     assert [caveat.message for caveat in busy.caveats] == [
@@ -149,7 +153,9 @@ def test_withheld_findings_are_counted_once() -> None:
 def test_quiet_machine_changes_nothing() -> None:
     trace = step(op(100, host_ns=90), Sync(kind="item", location=at(7)), script(30))
     facts = {"costs": MadeUpCosts(), "cpu": threads(7, 0.1)}
-    assert examine(trace, GPU, HOST, **facts).found == diagnose(trace, GPU, HOST, **facts)
+    assert examine(Case.of(trace, GPU, HOST, **facts)).found == diagnose(
+        Case.of(trace, GPU, HOST, **facts)
+    )
 
 
 def test_trials_tell_the_largest_load_of_any_of_them() -> None:

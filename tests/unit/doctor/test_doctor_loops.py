@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host, shipped_costs
 from breakeven.device import find_device
-from breakeven.doctor import Diagnosed, Finding, Sources, diagnose
+from breakeven.doctor import Case, Diagnosed, Finding, Sources, diagnose
 from breakeven.simulate import CostModel
 from breakeven.trace import (
     Copy,
@@ -74,7 +74,9 @@ class Script:
         )
         sources = Sources.of([SourceText(path=FILE, text=self.text)])
         device, host = (GPU, HOST) if costs is None else (find_device("A100"), reference_host())
-        found = diagnose(trace, device, host, costs=costs or MadeUpCosts(), sources=sources)
+        found = diagnose(
+            Case.of(trace, device, host, costs=costs or MadeUpCosts(), sources=sources)
+        )
         return {one.finding.code: one for one in found}
 
     def findings(self, facts: RunFacts | None = None) -> dict[str, Finding]:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Diagnosed, Finding, Sources, diagnose
+from breakeven.doctor import Case, Diagnosed, Finding, Sources, diagnose
 from breakeven.trace import (
     Copy,
     Event,
@@ -71,7 +71,7 @@ def diagnosed(
     trace = StepTrace(events=events, num_parameters=5 * NUM, facts=RunFacts(optimizers=optimizers))
     sources = Sources.of([SourceText(path="train.py", text=text)] if text else [])
     found: dict[str, list[Diagnosed]] = {}
-    for one in diagnose(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources):
+    for one in diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)):
         found.setdefault(one.finding.code, []).append(one)
     return found
 
@@ -156,7 +156,7 @@ def real_findings(
         Op(name="aten.mm.default", inputs=(batch, weight), outputs=(batch,)) for weight in weights
     ]
     trace = StepTrace(events=(*layers, *events), facts=RunFacts(optimizers=optimizers))
-    found = diagnose(trace, find_device("A100"), reference_host())
+    found = diagnose(Case.of(trace, find_device("A100"), reference_host()))
     return {one.finding.code: one for one in found}
 
 
@@ -264,7 +264,7 @@ def embedding(*lookups: Op, text: str = TABLE) -> list[Finding]:
     )
     trace = StepTrace(events=(*lookups, update))
     sources = Sources.of([SourceText(path="net.py", text=text)])
-    found = diagnose(trace, find_device("A100"), reference_host(), sources=sources)
+    found = diagnose(Case.of(trace, find_device("A100"), reference_host(), sources=sources))
     return [one.finding for one in found if one.finding.code == "OPT004"]
 
 
@@ -293,7 +293,7 @@ def test_tables_that_are_used_or_small(rows: int, num_indices: int) -> None:
 def test_a_table_that_is_a_small_part_of_the_model_stays() -> None:
     table = lookup(1_000_000, 512)
     trace = StepTrace(events=(table,), num_parameters=100_000_000)
-    found = diagnose(trace, find_device("A100"), reference_host())
+    found = diagnose(Case.of(trace, find_device("A100"), reference_host()))
     assert "OPT004" not in {one.finding.code for one in found}
 
 
@@ -394,7 +394,7 @@ def train():
         stacks=tuple(zip(called, own, strict=True)),
     )
     sources = Sources.of([SourceText(path="train.py", text=text)])
-    found = diagnose(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
+    found = diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
 
     (one,) = (each.finding for each in found if each.finding.code == "HOST001")
     assert one.line == 14

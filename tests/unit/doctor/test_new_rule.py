@@ -32,13 +32,14 @@ ASKED = """
 from breakeven.cli import main
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Sources, diagnose
+from breakeven.doctor import Case, Sources, diagnose
 from breakeven.trace import Op, SourceText, StepTrace
 
 assert main(["rules", "SLEPT"]) == 0
 script = SourceText(path="train.py", text="import time\\nfor step in range(9): time.sleep(1)")
 trace = StepTrace(events=(Op(name="aten.relu.default", inputs=(), outputs=()),))
-for one in diagnose(trace, find_device("A100"), reference_host(), sources=Sources.of((script,))):
+case = Case.of(trace, find_device("A100"), reference_host(), sources=Sources.of((script,)))
+for one in diagnose(case):
     print(one.finding.code, one.finding.file, one.finding.line, one.finding.title)
 """
 
