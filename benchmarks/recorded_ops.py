@@ -289,7 +289,7 @@ def profile_step(script: str, output: Path) -> None:
     )
 
     from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-    from breakeven.capture.redirect import redirect_cuda_to_cpu
+    from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 
     optimizers: list[int] = []
     profiler = torch.profiler.profile(

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.redirect import redirect_cuda_to_cpu
 
 DATA = [[1.0, 2.0], [3.0, 4.0]]
 MADE: dict[str, Callable[..., torch.Tensor]] = {

@@ -33,9 +33,9 @@ from breakeven.capture.target import TargetKind as TargetKind
 from breakeven.capture.target import find_target as find_target
 
 if TYPE_CHECKING:
-    from breakeven.capture.gpu_stand_ins import pretended_gpus as pretended_gpus
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
     from breakeven.capture.pretend.fake_session import FakeStep as FakeStep
+    from breakeven.capture.pretend.gpu_stand_ins import pretended_gpus as pretended_gpus
     from breakeven.capture.sessions.in_process import Recording as Recording
     from breakeven.capture.sessions.in_process import record_steps as record_steps
     from breakeven.capture.sessions.in_process import time_step as time_step
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "FakeSession": "pretend.fake_session",
     "FakeStep": "pretend.fake_session",
-    "pretended_gpus": "gpu_stand_ins",
+    "pretended_gpus": "pretend.gpu_stand_ins",
     "Recording": "sessions.in_process",
     "record_steps": "sessions.in_process",
     "time_step": "sessions.in_process",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from breakeven.capture.pretend.cuda_api import _answering
-from breakeven.capture.redirect import redirect_cuda_to_cpu
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from factories.pretended_steps import pretending
 
 # Graphs are captured, jiterator compiles, and `check_error` is about a number that one has.

@@ -13,9 +13,9 @@ from torch.optim import adamax
 
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.trace import Copy, GraphLaunch, Op, Phase, Sync
 from factories.pretended_steps import next_line, pretending
 

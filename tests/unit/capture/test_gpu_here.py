@@ -12,8 +12,8 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.cuda_devices import is_cuda
-from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.capture.sessions.gpu_here import gpu_here, gpu_name, gpu_peak_bytes
 from breakeven.capture.sessions.in_process import _request
 from breakeven.capture.sessions.plain import PlainSession

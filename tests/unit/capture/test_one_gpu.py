@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from breakeven.capture import record_steps
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.cuda_devices import CudaDevices
-from breakeven.capture.redirect import redirect_cuda_to_cpu
 from factories.pretended_steps import copies, names, next_line, pretending
 
 TORCHRUN = {

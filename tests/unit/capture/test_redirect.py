@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 

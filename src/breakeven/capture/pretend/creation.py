@@ -11,11 +11,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from breakeven.capture.pretend.device_functions import DeviceFunction, device_functions
+from breakeven.capture.pretend.redirect import patch_default_device
 from breakeven.capture.record.cuda_devices import is_cuda
 from breakeven.capture.record.device_map import HOST
 from breakeven.capture.record.modes import undispatched
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.redirect import patch_default_device
 from breakeven.configure import Patches
 from breakeven.trace import Phase
 

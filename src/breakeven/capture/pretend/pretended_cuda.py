@@ -28,6 +28,8 @@ from breakeven.capture.pretend.cuda_api import patch_cuda_api
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.data_parallel import keep_to_one_device, patch_data_parallel
 from breakeven.capture.pretend.device_functions import patch_legacy_types
+from breakeven.capture.pretend.process_group import patch_process_group
+from breakeven.capture.pretend.redirect import disable_compile, patch_generator, patch_module_to
 from breakeven.capture.pretend.serialization import patch_serialization
 from breakeven.capture.pretend.transfer import (
     is_uninitialized,
@@ -36,16 +38,10 @@ from breakeven.capture.pretend.transfer import (
     seen_by_subclasses,
     transfer,
 )
-from breakeven.capture.process_group import patch_process_group
 from breakeven.capture.record.cuda_devices import CudaDevices, is_cuda
 from breakeven.capture.record.device_map import DEVICE, HOST
 from breakeven.capture.record.modes import Watch
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.redirect import (
-    disable_compile,
-    patch_generator,
-    patch_module_to,
-)
 from breakeven.configure import Patches
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -30,6 +31,7 @@ from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.probe import ProbeSession
+from breakeven.capture.sessions.session import Session
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.sessions.turns import Turns
 from breakeven.capture.target import Target, TargetKind
@@ -183,14 +185,15 @@ class ChildRun:
             self._finish(failure, has_failed=status != 0)
         _exit(status)
 
-    def _make_session(self) -> PlainSession | TracedSession | NumbersSession | ProbeSession:
+    def _make_session(self) -> Session:
+        kind = partial(PlainSession, turns=self._turns)
         if self._request.is_traced:
-            return TracedSession(self._request, self._finish, self._on_step)
-        if self._request.num_recorded_steps:
-            return NumbersSession(self._request, self._finish, self._on_step)
-        if self._request.num_probe_steps:
-            return ProbeSession(self._request, self._finish, self._on_step)
-        return PlainSession(self._request, self._finish, self._on_step, self._turns)
+            kind = TracedSession
+        elif self._request.num_recorded_steps:
+            kind = NumbersSession
+        elif self._request.num_probe_steps:
+            kind = ProbeSession
+        return kind(self._request, self._finish, self._on_step)
 
     def _watch_time(self) -> None:
         begun_s = monotonic()

@@ -64,7 +64,7 @@ class _RunToEnd:
 
             from breakeven.capture.pretend.cuda_api import hide_other_gpus
             from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-            from breakeven.capture.redirect import redirect_cuda_to_cpu
+            from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
             from breakeven.capture.sessions.gpu_here import gpu_here
             from breakeven.configure import Patches
             from breakeven.settings import configured

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse, TracedRun
+from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.typical_step import (
     Segment,
@@ -22,7 +23,6 @@ from breakeven.capture.record.typical_step import (
     with_typical_host_times,
 )
 from breakeven.capture.record.update_watch import Boundary
-from breakeven.capture.redirect import COMPILE_IGNORED
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
 from breakeven.trace import NEVER_ON_DEVICE, Op, Settings, StepTrace

@@ -53,7 +53,8 @@ def record_steps() -> Iterator[Recording]:
     The block runs to its end: two steps are enough.
     """
     recording = Recording()
-    session = TracedSession(_request("the recorded block"), _go_on)
+    # It runs on when there are steps enough: it ends by itself.
+    session = TracedSession(_request("the recorded block"), lambda: None)
     with session:
         yield recording
         recording._run = session.result()
@@ -70,12 +71,8 @@ def trace_step(step: Callable[[], object]) -> TracedRun:
 
 
 def _trace(step: Callable[[], object], *, is_moved: bool) -> TracedRun:
-    is_done = Event()
-    session = TracedSession(_request(_name(step), is_moved=is_moved), is_done.set)
-    with session:
-        _repeat(step, session, is_done)
-        run = session.result()
-    assert run is not None, "done means at least one step"
+    run = _repeat(step, TracedSession, _request(_name(step), is_moved=is_moved))
+    assert isinstance(run, TracedRun), "done means at least one step"
     return run
 
 
@@ -86,29 +83,26 @@ def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
         step: One training step.
         budget_s: Seconds of steps that are enough when they are short.
     """
-    is_done = Event()
-    session = PlainSession(_request(_name(step), budget_s), is_done.set)
-    with session:
-        _repeat(step, session, is_done)
-        run = session.result()
-    assert run is not None, "done means at least one sample"
+    run = _repeat(step, PlainSession, _request(_name(step), budget_s))
+    assert isinstance(run, PlainRun), "done means at least one sample"
     return run
 
 
 def _repeat(
-    step: Callable[[], object],
-    session: PlainSession | TracedSession,
-    is_done: Event,
-) -> None:
+    step: Callable[[], object], kind: type[PlainSession | TracedSession], request: RunRequest
+) -> PlainRun | TracedRun | None:
     """Call ``step`` until done; one that updates no weights ends a step by returning."""
-    step()
-    updates = session.num_steps > 0
-    if not updates:
-        session.mark_call()
-    while not is_done.is_set():
+    is_done = Event()
+    with kind(request, is_done.set) as session:
         step()
+        updates = session.num_steps > 0
         if not updates:
             session.mark_call()
+        while not is_done.is_set():
+            step()
+            if not updates:
+                session.mark_call()
+        return session.result()
 
 
 def _request(label: str, budget_s: float = 1.0, *, is_moved: bool = False) -> RunRequest:
@@ -123,7 +117,3 @@ def _request(label: str, budget_s: float = 1.0, *, is_moved: bool = False) -> Ru
 
 def _name(step: Callable[[], object]) -> str:
     return str(getattr(step, "__qualname__", type(step).__name__))
-
-
-def _go_on() -> None:
-    """Let the block run on: it ends by itself."""

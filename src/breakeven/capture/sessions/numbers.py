@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,17 +13,15 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from breakeven.capture.answers import NumbersRun
-from breakeven.capture.load.loader_watch import LoaderWatch
-from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-from breakeven.capture.record.optimizer_hooks import Arguments, OptimizerHooks, around_closure
+from breakeven.capture.record.optimizer_hooks import Arguments, around_closure
 from breakeven.capture.record.repeatable import (
     WeightNoise,
     random_state_digest,
     repeatable_random_numbers,
 )
 from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
-from breakeven.capture.redirect import redirect_cuda_to_cpu
 from breakeven.capture.requests import RunRequest
+from breakeven.capture.sessions.session import UpdateSession
 from breakeven.configure import Patches, groups_of
 from breakeven.settings import configured
 from breakeven.trace import Configuration
@@ -34,25 +31,20 @@ from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumb
 _FEWEST_STEPS = 2
 
 
-class NumbersSession(ExitStack):
+class NumbersSession(UpdateSession):
     """Records the first steps of a training loop, and changes none of their numbers.
 
     Args:
         request: How many steps, where to write them, and under which configuration.
         on_done: Called from the training loop after the last of them.
-        on_step: Called after each step with the number of steps.
+        on_step: As in every session.
     """
 
     def __init__(
         self, request: RunRequest, on_done: Callable[[], None],
-        on_step: Callable[[int], None] = lambda _: None,
+        on_step: Callable[[int, bool], None] = lambda *_: None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self._request = request
-        self._on_done = on_done
-        self._on_step = on_step
-        self._graphs = CudaGraphs(self._mark)
-        self._optimizers = OptimizerHooks(self._graphs.end_update)
+        super().__init__(request, on_done, on_step)
         self._numbers: dict[int, int] = {}
         self._names = ParameterNames()
         self._noise = WeightNoise(request.weight_noise_roundoffs, request.weight_noise_seed)
@@ -73,23 +65,13 @@ class NumbersSession(ExitStack):
         request = self._request
         self.enter_context(repeatable_random_numbers())
         if not request.on_gpu:
-            self.enter_context(
-                redirect_cuda_to_cpu(
-                    has_cuda=request.has_cuda,
-                    keeps_compile=request.compiles,
-                    is_alone=True,
-                    graphs=self._graphs,
-                )
-            )
+            self._run_cuda_by_cpu()
         if request.compiles:
             import torch._inductor.config as inductor  # slow, and only of use for compiled code
 
             # Its own generator draws other numbers than the operators that it replaces.
             self.enter_context(inductor.patch(fallback_random=True))
-        loaders = LoaderWatch(
-            old_batch_size=request.loader_batch_size, new_batch_size=request.new_batch_size
-        )
-        self.enter_context(loaders)
+        self.enter_context(self._loaders)
         patches = self.enter_context(Patches())
         self._watch_backward(patches)
         if request.configuration == Configuration():
@@ -100,10 +82,6 @@ class NumbersSession(ExitStack):
         device = "cuda" if request.on_gpu else "cpu"
         self.enter_context(configured(request.configuration, device=device))
         return self
-
-    def mark_call(self) -> None:
-        """End a step that makes no optimizer call."""
-        self._mark(-1)
 
     def result(self) -> NumbersRun | None:
         """Write what is recorded, and return how much that is; None when there is no step."""
@@ -127,7 +105,7 @@ class NumbersSession(ExitStack):
         # Of the step: a script that has ended may have drawn more since, or been given them back.
         self._rng_digest = random_state_digest()
         self._noise.move(self._optimizers.parameters())
-        self._on_step(len(self._steps))
+        self._on_step(len(self._steps), False)
         self._first_step_s = self._first_step_s or monotonic()
         is_late = monotonic() - self._first_step_s > self._request.budget_s
         is_enough = len(self._steps) >= self._request.num_recorded_steps

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from statistics import median
 
 import torch
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse, PlainRun
-from breakeven.capture.load.loader_watch import LoaderWatch
-from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY, CudaGraphs
-from breakeven.capture.record.optimizer_hooks import OptimizerHooks
-from breakeven.capture.redirect import COMPILE_IGNORED, redirect_cuda_to_cpu
+from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
+from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls, PhaseWatch
 from breakeven.capture.sessions.gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
+from breakeven.capture.sessions.session import UpdateSession
 from breakeven.capture.sessions.source_files import user_sources
 from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
 from breakeven.capture.sessions.thread_trials import ThreadTrials
@@ -75,14 +73,13 @@ _PRECISIONS: dict[torch.dtype | None, str] = {
 }  # fmt: skip
 
 
-class PlainSession(ExitStack):
+class PlainSession(UpdateSession):
     """Times the steps of a training loop, with nothing added but the step boundary.
 
     Args:
         request: Which loaders get another batch size, and how long to take samples.
         on_done: Called from the training loop when there are samples enough.
-        on_step: Called after each step with the number of steps, and whether a quiet moment is
-            waited for.
+        on_step: As in every session.
         turns: Of a run that takes turns with another one.
     """
 
@@ -90,16 +87,11 @@ class PlainSession(ExitStack):
         self, request: RunRequest, on_done: Callable[[], None],
         on_step: Callable[[int, bool], None] = lambda *_: None, turns: Turns | None = None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self._request = request
-        self._on_done = on_done
-        self._on_step = on_step
+        super().__init__(request, on_done, on_step)
         # Its type, as torch calls it; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
         self._uses: list[LoaderUse] = []
         self._alone_ns = 0.0
-        self._graphs = CudaGraphs(self._mark)
-        self._optimizers = OptimizerHooks(self._graphs.end_update)
         self._num_backwards = 0
         self._num_skipped = 0
         # Of the steps as the script runs them; 0 before trials with others.
@@ -150,9 +142,6 @@ class PlainSession(ExitStack):
         self._settings = configured(
             request.configuration, device="cuda" if self._gpu == "cuda" else "cpu"
         )
-        self._loaders = LoaderWatch(
-            old_batch_size=request.loader_batch_size, new_batch_size=request.new_batch_size
-        )
 
     @property
     def num_steps(self) -> int:
@@ -162,15 +151,7 @@ class PlainSession(ExitStack):
     def __enter__(self) -> PlainSession:
         super().__enter__()
         if not self._gpu:
-            self.enter_context(
-                redirect_cuda_to_cpu(
-                    has_cuda=self._request.has_cuda,
-                    on_compile=self._note_compile,
-                    keeps_compile=self._request.compiles,
-                    is_alone=True,
-                    graphs=self._graphs,
-                )
-            )
+            self._run_cuda_by_cpu(self._note_compile)
         if self._request.tries_threads:
             self.enter_context(self._trials)
         if self._stacks is not None:
@@ -187,10 +168,6 @@ class PlainSession(ExitStack):
             self._turns.wait()
         self._started_ns = self._clock.now_ns()
         return self
-
-    def mark_call(self) -> None:
-        """End a step that makes no optimizer call."""
-        self._mark(-1)
 
     def result(self) -> PlainRun | None:
         """Return the samples so far, or None when there is no complete step."""
@@ -333,9 +310,8 @@ class PlainSession(ExitStack):
         return found
 
     def _sample_turns(self) -> tuple[int, ...]:
-        if self._turns is None:
-            return ()
-        return tuple(self._turn_of_call[call] for call in self._timer.end_calls()[1:])
+        ends = self._timer.end_calls()[1:] if self._turns is not None else ()
+        return tuple(self._turn_of_call[call] for call in ends)
 
     def _note_compile(self) -> None:
         self._is_compiled = True

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
-
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from breakeven.capture.answers import ProbeRun
-from breakeven.capture.redirect import redirect_cuda_to_cpu
-from breakeven.capture.requests import RunRequest
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.sessions.session import Session
 
 # Backward passes whose gradients a script may add up before its first update.
 _MOST_ACCUMULATED = 32
 
 
-class ProbeSession(ExitStack):
+class ProbeSession(Session):
     """Counts the steps of a script, and replaces nothing but what the request asks for.
 
     Where no optimizer of torch is stepped for long, each backward pass counts.
@@ -25,19 +21,11 @@ class ProbeSession(ExitStack):
     Args:
         request: How many steps are enough, and whether CUDA is the CPU.
         on_done: Called from the training loop after the last of them.
-        on_step: Called after each step with the number of steps.
+        on_step: As in every session.
     """
 
-    def __init__(
-        self, request: RunRequest, on_done: Callable[[], None],
-        on_step: Callable[[int], None] = lambda _: None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self._request = request
-        self._on_done = on_done
-        self._on_step = on_step
-        self._num_updates = 0
-        self._num_backwards = 0
+    _num_updates = 0
+    _num_backwards = 0
 
     @property
     def num_steps(self) -> int:
@@ -48,12 +36,11 @@ class ProbeSession(ExitStack):
         super().__enter__()
         if self._request.has_cuda:
             self.enter_context(redirect_cuda_to_cpu(has_cuda=True, is_alone=True))
-        self.callback(register_optimizer_step_post_hook(self._after).remove)
+        self.callback(register_optimizer_step_post_hook(lambda *_: self.mark_call()).remove)
         self.enter_context(BackwardCalls(self._end_backward))
         return self
 
-    def mark_call(self) -> None:
-        """End a step that makes no optimizer call."""
+    def _mark(self, optimizer: int) -> None:
         self._num_updates += 1
         self._tell()
 
@@ -63,7 +50,7 @@ class ProbeSession(ExitStack):
             self._tell()
 
     def _tell(self) -> None:
-        self._on_step(self.num_steps)
+        self._on_step(self.num_steps, False)
         if self.num_steps >= self._request.num_probe_steps:
             self._on_done()
 
@@ -71,6 +58,3 @@ class ProbeSession(ExitStack):
         """Return that all steps were taken; None where some are missing."""
         is_enough = self.num_steps >= self._request.num_probe_steps
         return ProbeRun(num_steps=self.num_steps) if is_enough else None
-
-    def _after(self, *_: Any) -> None:
-        self.mark_call()

@@ -13,21 +13,20 @@ from torch.utils.data import DataLoader
 
 from breakeven.capture.answers import TracedRun
 from breakeven.capture.load.loader_code import may_reach_device
-from breakeven.capture.load.loader_watch import LoaderWatch, tensors_of
-from breakeven.capture.pretend.cuda_graphs import CudaGraphs
+from breakeven.capture.load.loader_watch import tensors_of
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.held_objects import held_arrays
 from breakeven.capture.record.modes import without_modes
 from breakeven.capture.record.module_path import ModulePath
-from breakeven.capture.record.optimizer_hooks import OptimizerHooks
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.run_facts import with_machine_facts
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.capture.record.update_watch import Boundary, UpdateWatch
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
+from breakeven.capture.sessions.session import UpdateSession
 from breakeven.capture.sessions.source_files import mentions_cuda, source_texts
 from breakeven.configure import ByIdentity
 from breakeven.measure import OtherLoad
@@ -46,39 +45,30 @@ _DEVICE_PATIENCE_S = 15.0
 _DEVICE_SHARE = 0.25
 
 
-class TracedSession(ExitStack):
+class TracedSession(UpdateSession):
     """Records the steps of a training loop on a pretended CUDA device.
 
     Args:
         request: Which loaders get another batch size.
         on_done: Called from the training loop when there are recorded steps enough.
-        on_step: Called after each step with the number of steps.
+        on_step: As in every session.
     """
 
     def __init__(
         self, request: RunRequest, on_done: Callable[[], None],
-        on_step: Callable[[int], None] = lambda _: None,
+        on_step: Callable[[int, bool], None] = lambda *_: None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self._request = request
-        self._on_done = on_done
-        self._on_step = on_step
         self._recorder = StepRecorder(
             DeviceMap(DEVICE if request.is_moved else HOST), is_recording=False
         )
-        self._loaders = LoaderWatch(
-            old_batch_size=request.loader_batch_size,
-            new_batch_size=request.new_batch_size,
-            in_process=True,
-            around_fetch=self._around_fetch,
-            on_batch=self._on_batch,
-        )
+        super().__init__(
+            request, on_done, on_step, self._recorder, in_process=True,
+            around_fetch=self._around_fetch, on_batch=self._on_batch,
+        )  # fmt: skip
         # Whether a loader uses the device, as far as is known.
         self._uses_device = ByIdentity[DataLoader[Any], bool]()
         self._num_before_fetch = 0
         self._is_loading_timed = True
-        self._graphs = CudaGraphs(self._mark)
-        self._optimizers = OptimizerHooks(self._graphs.end_update, self._recorder)
         self._updates = UpdateWatch(self._recorder, self._mark_own)
         self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
@@ -113,10 +103,6 @@ class TracedSession(ExitStack):
         # Above what stands in for torch.compile and autocast.
         self.enter_context(self._calls)
         return self
-
-    def mark_call(self) -> None:
-        """End a step that makes no optimizer call."""
-        self._mark(-1)
 
     def result(self) -> TracedRun | None:
         """Return the typical step so far, or None when none was completed."""
@@ -162,7 +148,7 @@ class TracedSession(ExitStack):
         if self._tracer.num_calls == 1:
             self._arrays = held_arrays(sys._getframe(1))
         self._calls.end_update()
-        self._on_step(self._tracer.num_calls)
+        self._on_step(self._tracer.num_calls, False)
         if is_enough and self._waits_for_device():
             self._waiting_since_ns = perf_counter_ns()
             self._num_before_wait = self._recorder.num_device_events
@@ -182,7 +168,7 @@ class TracedSession(ExitStack):
     def _wait_for_device(self) -> None:
         """Begin anew once the device is used, or give up at length."""
         self._calls.end_update()
-        self._on_step(self._tracer.num_calls)
+        self._on_step(self._tracer.num_calls, False)
         waited_s = (perf_counter_ns() - self._waiting_since_ns) / NS_PER_S
         if self._recorder.num_device_events > self._num_before_wait:
             self._waiting_since_ns = 0

@@ -18,8 +18,8 @@ from breakeven.capture.pretend.device_functions import (
     device_functions,
     patch_legacy_types,
 )
+from breakeven.capture.pretend.process_group import patch_process_group
 from breakeven.capture.pretend.serialization import patch_serialization
-from breakeven.capture.process_group import patch_process_group
 from breakeven.capture.record.cuda_devices import CudaDevices, is_cuda
 from breakeven.configure import Patches
 from breakeven.errors import Caveat

@@ -1,6 +1,6 @@
 """Run a block, or a script to its end, on GPUs that are not there.
 
-Started as ``python -P -m breakeven.capture.gpu_stand_ins NUM_DEVICES SCRIPT [ARGUMENT ...]``.
+Started as ``python -P -m`` this module, with ``NUM_DEVICES SCRIPT [ARGUMENT ...]``.
 """
 
 from __future__ import annotations
