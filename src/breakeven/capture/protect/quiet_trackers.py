@@ -1,4 +1,7 @@
-"""Keep experiment trackers quiet in runs that only measure, and tell which the script used."""
+"""Keep experiment trackers quiet in runs that only measure, and tell which the script used.
+
+Which there are, and how each is told to log nothing, is in ``trackers.toml``.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,60 @@ import functools
 import inspect
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from breakeven.capture.location import is_user_file
 from breakeven.capture.process.after_import import call_after_import
-from breakeven.capture.protect.trackers import FOLDER, TELEMETRY, TRACKERS, Tracker
 
 _Function = Callable[..., Any]
 _ANY_NAME = inspect.Parameter.VAR_KEYWORD
+# In values of the table.
+_FOLDER, _NONE = "{folder}", "{none}"
+# Variables by which libraries report on their own use no more.
+# Source: https://consoledonottrack.com and Hugging Face Hub, "Environment variables".
+_TELEMETRY = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+class Tracker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tracker, or another service that a training script reports to.
+
+    What a variable does not reach, since the script has the last word in its code, is reached
+    through the functions that the script calls. Those that a version of the tracker does not have
+    are left out. A method is written ``Class.method``, a class means its ``__init__``.
+
+    Args:
+        name: As its makers write it.
+        module: Whose functions and classes these are.
+        environment: Variables that it documents; ``{none}`` for one that must not be there.
+        forced: Functions and classes whose call makes a run, each with the arguments that it gets
+            whatever the script gives it; arguments that it does not take are left out.
+        answered: Functions that are not called at all, each with what they return: those that ask.
+        ignored: Functions that are not called either, and return nothing: those that log, where
+            they take long although nobody listens, are among them.
+        refused: Functions that are nothing without an answer of the server; they raise.
+    """
+
+    name: str
+    module: str
+    environment: dict[str, str] = {}
+    forced: dict[str, dict[str, str | bool]] = {}
+    answered: dict[str, bool] = {}
+    ignored: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+# Read once, by the process from which those of the runs are forked.
+TRACKERS = msgspec.convert(
+    tomllib.loads(Path(__file__).with_name("trackers.toml").read_text("utf-8"))["tracker"],
+    tuple[Tracker, ...],
+)
 
 
 class QuietTrackers:
@@ -35,7 +80,7 @@ class QuietTrackers:
 
     def enter(self) -> None:
         """Set their variables, and wait for their import, for good."""
-        os.environ.update(TELEMETRY)
+        os.environ.update(_TELEMETRY)
         for tracker in self._trackers:
             self._set_variables(tracker)
         call_after_import(
@@ -57,20 +102,23 @@ class QuietTrackers:
         for path, arguments in tracker.forced.items():
             led = {name: self._led(value) for name, value in arguments.items()}
             _replace(module, path, partial(_forced, note, led))
-        for path, answer in tracker.answered.items():
+        for path, answer in (tracker.answered | dict.fromkeys(tracker.ignored)).items():
             _replace(module, path, partial(_answered, note, answer))
         for path in tracker.refused:
             _replace(module, path, partial(_refused, note, f"{tracker.module}.{path}"))
 
     def _set_variables(self, tracker: Tracker) -> None:
-        for name, value in tracker.environment.items():
+        for name, text in tracker.environment.items():
+            value = self._led(text)
             if value is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = self._led(value)
+                os.environ[name] = value
 
     def _led(self, value: Any) -> Any:
-        return value.replace(FOLDER, str(self._folder)) if isinstance(value, str) else value
+        if value == _NONE:
+            return None
+        return value.replace(_FOLDER, str(self._folder)) if isinstance(value, str) else value
 
 
 def _replace(module: ModuleType, path: str, wrap: Callable[[_Function], _Function]) -> None:
