@@ -27,17 +27,31 @@ from breakeven.capture.protect.redirected_paths import RedirectedPaths
 
 _Function = Callable[..., Any]
 
-# By what they do with the path that is their first argument. Some are not everywhere.
-_READING = ("access", "chdir", "getxattr", "listxattr", "lstat", "readlink", "stat", "statvfs")
-_CHANGING = ("chmod", "chown", "lchown", "removexattr", "setxattr", "truncate", "utime")
-_MAKING = ("mkdir", "mkfifo", "mknod")
-_DELETING = ("remove", "rmdir", "unlink")
-_MOVING = ("rename", "replace")
+# Functions of os, by where the path leads that is their first argument: a method of
+# `RedirectedPaths`. Some are not everywhere.
+_LED = {
+    "read": ("access", "chdir", "getxattr", "listxattr", "lstat", "readlink", "stat", "statvfs"),
+    "change": ("chmod", "chown", "lchown", "removexattr", "setxattr", "truncate", "utime"),
+    "create": ("mkdir", "mkfifo", "mknod"),
+}
+# Those that do more than to follow a path: a method below.
+_REPLACED = {
+    "link": "_linking", "listdir": "_listing", "open": "_opening", "remove": "_deleting",
+    "rename": "_moving", "replace": "_moving", "rmdir": "_deleting", "scandir": "_scanning",
+    "symlink": "_symlinking", "unlink": "_deleting",
+}  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 # They hold the functions themselves, and not what a script sees of them.
 _UNTOUCHED = frozenset({"posix", "nt", "_io", "_pyio"})
 
-_guard = threading.local()
+
+class _Guard(threading.local):
+    """Whether this thread is within a function that is led already."""
+
+    is_inside = False
+
+
+_guard = _Guard()
 
 
 class RedirectedFiles:
@@ -54,59 +68,24 @@ class RedirectedFiles:
     def enter(self) -> None:
         """Replace the functions, in this process and in those that it forks."""
         paths = self._paths
-        replaced = {
-            **{name: _led(paths.read) for name in _READING},
-            **{name: _led(paths.change) for name in _CHANGING},
-            **{name: _led(self._free) for name in _MAKING},
-            **dict.fromkeys(_DELETING, self._deleting),
-            **dict.fromkeys(_MOVING, self._moving),
-            "link": self._linking,
-            "listdir": self._listing,
-            "open": self._opening,
-            "scandir": self._scanning,
-            "symlink": self._symlinking,
-        }
+        led = [(os, name, _led(getattr(paths, to))) for to, names in _LED.items() for name in names]
+        replaced = [(os, name, getattr(self, method)) for name, method in _REPLACED.items()]
+        others = [(builtins, "open", self._file_opening), (sqlite3, "connect", _led(paths.change))]
         changes: dict[int, tuple[_Function, _Function]] = {}
-        for name, wrap in replaced.items():
-            original = getattr(os, name, None)
+        for owner, name, wrap in [*led, *replaced, *others]:
+            original = getattr(owner, name, None)
             if original is not None:
-                changes[id(original)] = (original, self._outermost(original, wrap(original)))
-        for original, wrap in (
-            (builtins.open, self._file_opening),
-            (sqlite3.connect, _led(paths.change)),
-        ):
-            changes[id(original)] = (original, self._outermost(original, wrap(original)))
+                changes[id(original)] = (original, _outermost(original, wrap(original)))
         for name, module in list(sys.modules.items()):
             if name not in _UNTOUCHED and module is not None:
                 _replace_all(vars(module), changes)
         # By paths, not by descriptors of folders.
         shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
         core: Any = torch._C
-        core.PyTorchFileWriter = _led_class(core.PyTorchFileWriter, _not_led(self._new))
-        core.PyTorchFileReader = _led_class(core.PyTorchFileReader, _not_led(paths.read))
-        self._lead_safetensors()
-
-    def _outermost(self, original: _Function, replacement: _Function) -> _Function:
-        """Return the replacement for all calls but its own, and those of what it calls."""
-
-        @functools.wraps(original)
-        def call(*arguments: Any, **named: Any) -> Any:
-            if getattr(_guard, "is_inside", False):
-                return original(*arguments, **named)
-            _guard.is_inside = True
-            try:
-                return replacement(*arguments, **named)
-            except OSError as error:
-                # As the script wrote it, which does not know of our folder.
-                if error.filename is not None and arguments:
-                    error.filename = arguments[0]
-                raise
-            finally:
-                _guard.is_inside = False
-
-        return call
-
-    def _lead_safetensors(self) -> None:
+        # Their calls are not guarded, but asking where they lead must be.
+        read, replace = (_outermost(lead, lead) for lead in (paths.read, paths.replace))
+        core.PyTorchFileWriter = _led_class(core.PyTorchFileWriter, replace)
+        core.PyTorchFileReader = _led_class(core.PyTorchFileReader, read)
         try:
             library: Any = importlib.import_module("safetensors")
         except ImportError:
@@ -114,19 +93,10 @@ class RedirectedFiles:
         serialize = library.serialize_file
 
         def serialize_file(tensors: Any, filename: Any, *rest: Any, **named: Any) -> Any:
-            return serialize(tensors, _apply(_not_led(self._new), filename), *rest, **named)
+            return serialize(tensors, _apply(replace, filename), *rest, **named)
 
         library.serialize_file = serialize_file
-        library.safe_open = _led(_not_led(self._paths.read))(library.safe_open)
-
-    def _new(self, path: str) -> str:
-        """Return where to write what replaces the content of a file."""
-        return self._paths.change(path, with_content=False)
-
-    def _free(self, path: str) -> str:
-        """Return where to make what must not be there."""
-        found = self._paths.read(path)
-        return found if os.path.lexists(found) else self._paths.change(path)
+        library.safe_open = _led(read)(library.safe_open)
 
     def _file_opening(self, original: _Function) -> _Function:
         def open_file(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
@@ -136,9 +106,9 @@ class RedirectedFiles:
 
     def _by_mode(self, mode: str) -> Callable[[str], str]:
         if "x" in mode:
-            return self._free
+            return self._paths.create
         if "w" in mode:
-            return self._new
+            return self._paths.replace
         return self._paths.change if "a" in mode or "+" in mode else self._paths.read
 
     def _opening(self, original: _Function) -> _Function:
@@ -148,9 +118,9 @@ class RedirectedFiles:
             if not flags & _WRITES:
                 lead = self._paths.read
             elif flags & os.O_CREAT and flags & os.O_EXCL:
-                lead = self._free
+                lead = self._paths.create
             else:
-                lead = self._new if flags & os.O_TRUNC else self._paths.change
+                lead = self._paths.replace if flags & os.O_TRUNC else self._paths.change
             return original(_apply(lead, path, dir_fd), flags, mode)
 
         return open_descriptor
@@ -191,13 +161,13 @@ class RedirectedFiles:
             if is_folder and os.path.isdir(there) and self._paths.names(new):
                 raise _error(errno.ENOTEMPTY, dst)
             if self._paths.is_passed(old):
-                return original(found, self._new(new))
+                return original(found, self._paths.replace(new))
             if is_folder:
                 with _let_through():
                     shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True)
                     shutil.rmtree(old)
                 return None
-            copy = self._new(new)
+            copy = self._paths.replace(new)
             if self._paths.is_copy(old):
                 original(found, copy)
             else:
@@ -211,7 +181,7 @@ class RedirectedFiles:
     def _linking(self, original: _Function) -> _Function:
         def link(src: Any, dst: Any, **named: Any) -> None:
             found = self._paths.read(_absolute(src, named.get("src_dir_fd")))
-            new = self._free(_absolute(dst, named.get("dst_dir_fd")))
+            new = self._paths.create(_absolute(dst, named.get("dst_dir_fd")))
             if os.path.lexists(new):
                 raise _error(errno.EEXIST, dst)
             shutil.copy2(found, new)
@@ -220,7 +190,7 @@ class RedirectedFiles:
 
     def _symlinking(self, original: _Function) -> _Function:
         def symlink(src: Any, dst: Any, *rest: Any, dir_fd: int | None = None) -> None:
-            original(src, self._free(_absolute(dst, dir_fd)), *rest)
+            original(src, self._paths.create(_absolute(dst, dir_fd)), *rest)
 
         return symlink
 
@@ -287,6 +257,27 @@ class _Entry:
         return f"<DirEntry {self.name!r}>"
 
 
+def _outermost(original: _Function, replacement: _Function) -> _Function:
+    """Return the replacement for all calls but its own, and those of what it calls."""
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if _guard.is_inside:
+            return original(*arguments, **named)
+        _guard.is_inside = True
+        try:
+            return replacement(*arguments, **named)
+        except OSError as error:
+            # As the script wrote it, which does not know of our folder.
+            if error.filename is not None and arguments:
+                error.filename = arguments[0]
+            raise
+        finally:
+            _guard.is_inside = False
+
+    return call
+
+
 @contextmanager
 def _let_through() -> Iterator[None]:
     """Let the functions called inside be led as those of the script are."""
@@ -295,19 +286,6 @@ def _let_through() -> Iterator[None]:
         yield
     finally:
         _guard.is_inside = True
-
-
-def _not_led(lead: Callable[[str], str]) -> Callable[[str], str]:
-    """Return the same for functions that are not ours, within which ours are not led themselves."""
-
-    def call(path: str) -> str:
-        was_inside, _guard.is_inside = getattr(_guard, "is_inside", False), True
-        try:
-            return lead(path)
-        finally:
-            _guard.is_inside = was_inside
-
-    return call
 
 
 def _led(lead: Callable[[str], str]) -> Callable[[_Function], _Function]:

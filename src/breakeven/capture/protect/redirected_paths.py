@@ -74,6 +74,15 @@ class RedirectedPaths:
             shutil.copy2(real, copy)
         return copy
 
+    def replace(self, path: str) -> str:
+        """Return where to write what replaces the content of a file."""
+        return self.change(path, with_content=False)
+
+    def create(self, path: str) -> str:
+        """Return where to make what must not be there."""
+        found = self.read(path)
+        return found if os.path.lexists(found) else self.change(path)
+
     def delete(self, path: str) -> None:
         """Take what a path names, and all below, for gone; its copy is gone already."""
         real = self._real(path)
