@@ -18,7 +18,13 @@ from statistics import mean, median, quantiles
 from breakeven.cost import era_of
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
-from breakeven.report import ensure_can_plot, plot_name, scatter_svg, validation_markdown
+from breakeven.report import (
+    ensure_can_plot,
+    plot_name,
+    render_markdown,
+    scatter_svg,
+    validation_page,
+)
 from breakeven.validate import RowFilter, predictor_for, validate_table
 from breakeven.verdict import AccuracyReport, LeaveOut
 
@@ -40,7 +46,9 @@ def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str)
     """Write the page about the reports and their plots; return the names of the files."""
     plots = {report.protocol: scatter_svg(report) for report in reports}
     names = {protocol: plot_name(protocol) for protocol, plot in plots.items() if plot is not None}
-    page = validation_markdown(reports, plots=names, command=command) + small_steps_markdown()
+    notice = f"Written by `{command}`; do not edit by hand."
+    page = render_markdown(validation_page(reports, plots=names), notice=notice)
+    page += small_steps_markdown()
     (folder / "accuracy.md").write_text(page, "utf-8")
     for protocol, plot in plots.items():
         if plot is not None:

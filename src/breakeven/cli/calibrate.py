@@ -114,7 +114,13 @@ def _measure(args: argparse.Namespace) -> int:
     from breakeven.cli.output import write_stdout
     from breakeven.cli.progress import show_progress
     from breakeven.cost import measured_speed
-    from breakeven.report import busy_note, calibration_document, render_calibration, to_json
+    from breakeven.report import (
+        busy_note,
+        calibration_document,
+        render,
+        stored_calibration,
+        to_json,
+    )
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress, Launcher() as launcher:
         progress.begin("starting torch")
@@ -124,7 +130,7 @@ def _measure(args: argparse.Namespace) -> int:
         progress.end()
     speed = measured_speed(here.calibration)
     if args.json:
-        document = calibration_document(
+        document = stored_calibration(
             here.calibration,
             single_thread_speed=speed,
             is_remembered=here.is_remembered,
@@ -137,7 +143,8 @@ def _measure(args: argparse.Namespace) -> int:
         notes.append("Remembered; measure again with --force.")
     if here.is_busy:
         notes.append(busy_note(here.other_load_fraction))
-    render_calibration(here.calibration, CommandConsole(), single_thread_speed=speed, notes=notes)
+    shown = calibration_document(here.calibration, single_thread_speed=speed, notes=notes)
+    render(shown, CommandConsole())
     return 0
 
 

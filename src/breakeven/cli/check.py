@@ -149,6 +149,6 @@ def _explain_command(args: argparse.Namespace) -> str:
 
 def _render(report: CheckReport, args: argparse.Namespace) -> None:
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import render
+    from breakeven.report import show
 
-    render(report, CommandConsole(), hints=next_hints(report, args))
+    show(report, CommandConsole(), hints=next_hints(report, args))

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for rich.
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
-    from breakeven.report import read_document, render_comparison, report_command, to_json
+    from breakeven.report import read_document, report_command, show, to_json
     from breakeven.verdict import ExplainReport, compare_reports
 
     before, after = read_document(args.before), read_document(args.after)
@@ -56,5 +56,5 @@ def run(args: argparse.Namespace) -> int:
         write_stdout(to_json(comparison))
     else:
         names = (str(args.before), str(args.after))
-        render_comparison(comparison, CommandConsole(), names=names)
+        show(comparison, CommandConsole(), names=names)
     return 0

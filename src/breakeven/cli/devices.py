@@ -41,16 +41,16 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
     from breakeven.device import find_device, load_catalogue
-    from breakeven.report import devices_document, render_device, render_devices, to_json
+    from breakeven.report import device_document, devices_document, render, stored_devices, to_json
 
     one = None if args.name is None else find_device(args.name)
     if args.json:
         devices = load_catalogue() if one is None else (one,)
-        write_stdout(to_json(devices_document(devices)))
+        write_stdout(to_json(stored_devices(devices)))
     elif one is None:
-        render_devices(load_catalogue(), CommandConsole())
+        render(devices_document(load_catalogue()), CommandConsole())
     else:
-        render_device(one, CommandConsole())
+        render(device_document(one), CommandConsole())
     return 0
 
 
@@ -58,11 +58,11 @@ def _show_hosts(args: argparse.Namespace) -> int:
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
     from breakeven.device import find_host_cpu, load_host_cpus
-    from breakeven.report import hosts_document, render_hosts, to_json
+    from breakeven.report import hosts_document, render, stored_hosts, to_json
 
     cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
     if args.json:
-        write_stdout(to_json(hosts_document(cpus)))
+        write_stdout(to_json(stored_hosts(cpus)))
     else:
-        render_hosts(cpus, CommandConsole())
+        render(hosts_document(cpus), CommandConsole())
     return 0

@@ -172,9 +172,9 @@ def next_hints(report: ExplainReport, args: argparse.Namespace) -> tuple[str, ..
 
 def _render(report: ExplainReport, args: argparse.Namespace) -> None:
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import render_explanation
+    from breakeven.report import show
 
-    render_explanation(
+    show(
         report,
         CommandConsole(),
         hints=next_hints(report, args),

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from breakeven.errors import UsageError
-
-if TYPE_CHECKING:
-    from breakeven.verdict import CheckReport, ExplainReport, SweepReport, SystemsReport
 
 SUMMARY = "show a stored run again, or write it as a page or a chart"
 DESCRIPTION = """\
@@ -48,10 +44,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--force is about -o FILE, which was not given")
 
     # Imported here, since --help must not wait for rich.
-    from breakeven.report import read_document
+    from breakeven.cli.console import CommandConsole
+    from breakeven.report import read_document, show
 
     if args.output is None:
-        _render(read_document(args.run_file))
+        hints = ("As a page with all figures: add -o report.html",)
+        show(read_document(args.run_file), CommandConsole(), hints=hints)
     else:
         _write(args)
     return 0
@@ -66,39 +64,3 @@ def _write(args: argparse.Namespace) -> None:
     ensure_writable(args.output, force=args.force)
     document = chart_document(read_document(args.run_file), suffix)
     write_document(args.output, document, force=args.force)
-
-
-def _render(report: CheckReport | ExplainReport | SweepReport | SystemsReport) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.verdict import CheckReport, ExplainReport, SweepReport
-
-    hints = ("As a page with all figures: add -o report.html",)
-    if isinstance(report, CheckReport):
-        from breakeven.report import render
-
-        render(report, CommandConsole(), hints=hints)
-    elif isinstance(report, ExplainReport):
-        from breakeven.report import render_explanation
-
-        render_explanation(report, CommandConsole(), hints=hints)
-    elif isinstance(report, SweepReport):
-        from breakeven.report import render_sweep
-
-        render_sweep(report, CommandConsole(), hints=hints)
-    else:
-        _render_systems(report, hints)
-
-
-def _render_systems(report: SystemsReport, hints: tuple[str, ...]) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.report import render_claims, render_system
-
-    console = CommandConsole()
-    for system in report.systems:
-        render_system(system, console)
-        console.line()
-    if len(report.systems) + len(report.failures) > 1:
-        render_claims(report, console)
-        console.line()
-    for hint in hints:
-        console.print(hint, style="dim", soft_wrap=True, markup=False)

@@ -38,21 +38,22 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.report import (
         all_rule_pages,
         find_rule_pages,
-        render_rule_page,
-        render_rules,
+        render,
+        rule_document,
         rules_document,
+        stored_rules,
         to_json,
     )
 
     pages = all_rule_pages() if args.name is None else find_rule_pages(args.name)
     if args.json:
-        write_stdout(to_json(rules_document(pages)))
+        write_stdout(to_json(stored_rules(pages)))
     elif args.name is None:
-        render_rules(pages, CommandConsole())
+        render(rules_document(pages), CommandConsole())
     else:
         console = CommandConsole()
         for number, page in enumerate(pages):
             if number:
                 console.line(2)
-            render_rule_page(page, console)
+            render(rule_document(page), console)
     return 0

@@ -221,12 +221,12 @@ def _write_files(report: SweepReport, document: bytes, args: argparse.Namespace)
 def _show(report: SweepReport, document: bytes, args: argparse.Namespace) -> None:
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
-    from breakeven.report import render_sweep
+    from breakeven.report import show
 
     if args.json:
         write_stdout(document)
         return
-    render_sweep(report, CommandConsole(), hints=next_hints(report, args))
+    show(report, CommandConsole(), hints=next_hints(report, args))
 
 
 def next_hints(report: SweepReport, args: argparse.Namespace) -> tuple[str, ...]:

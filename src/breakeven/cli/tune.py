@@ -241,6 +241,6 @@ def _run_command(args: argparse.Namespace) -> str:
 
 def _render(report: TuneReport, args: argparse.Namespace) -> None:
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import render_tuning
+    from breakeven.report import show
 
-    render_tuning(report, CommandConsole(), hints=next_hints(report, args))
+    show(report, CommandConsole(), hints=next_hints(report, args))

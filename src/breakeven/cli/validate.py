@@ -132,7 +132,7 @@ def _ensure_writable(args: argparse.Namespace, protocol: LeaveOut) -> None:
 
 
 def _write_files(report: AccuracyReport, document: bytes, args: argparse.Namespace) -> None:
-    from breakeven.report import plot_name, scatter_svg, validation_markdown
+    from breakeven.report import plot_name, render_markdown, scatter_svg, validation_page
     from breakeven.store import write_document
 
     if args.output is not None:
@@ -141,7 +141,10 @@ def _write_files(report: AccuracyReport, document: bytes, args: argparse.Namespa
         return
     plot = scatter_svg(report)
     plots = {} if plot is None else {report.protocol: plot_name(report.protocol)}
-    page = validation_markdown((report,), plots=plots, command="breakeven validate --report")
+    shown = validation_page((report,), plots=plots)
+    page = render_markdown(
+        shown, notice="Written by `breakeven validate --report`; do not edit by hand."
+    )
     write_document(args.report / _PAGE_NAME, page.encode(), force=args.force)
     if plot is not None:
         write_document(args.report / plot_name(report.protocol), plot, force=args.force)
@@ -150,12 +153,12 @@ def _write_files(report: AccuracyReport, document: bytes, args: argparse.Namespa
 def _show(report: AccuracyReport, document: bytes, args: argparse.Namespace) -> None:
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import write_stdout
-    from breakeven.report import render_validation
+    from breakeven.report import show
 
     if args.json:
         write_stdout(document)
         return
-    render_validation(report, CommandConsole(), hints=next_hints(report, args))
+    show(report, CommandConsole(), hints=next_hints(report, args))
 
 
 def next_hints(report: AccuracyReport, args: argparse.Namespace) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ def _run_one(entry: SystemEntry, stage: str, args: argparse.Namespace) -> System
     """Run a system and show it at once, so that an interrupt loses nothing that was shown."""
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.progress import show_progress
-    from breakeven.report import render_system
+    from breakeven.report import render, system_document
     from breakeven.systems import run_system
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
@@ -201,7 +201,7 @@ def _run_one(entry: SystemEntry, stage: str, args: argparse.Namespace) -> System
         progress.end()
     if not args.json:
         console = CommandConsole()
-        render_system(report, console)
+        render(system_document(report), console)
         console.line()
         sys.stdout.flush()
     return report
@@ -212,11 +212,11 @@ def _show_end(report: SystemsReport, args: argparse.Namespace) -> None:
     from rich.text import Text
 
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import render_claims
+    from breakeven.report import claims_document, render
 
     console = CommandConsole()
     if len(report.systems) + len(report.failures) > 1:
-        render_claims(report, console)
+        render(claims_document(report), console)
         console.line()
     if args.output is not None:
         hint = f"Every number as JSON: {args.output}"

@@ -28,7 +28,7 @@ def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
     if not with_recording and hasattr(report, "recording"):
         report = msgspec.structs.replace(report, recording=None)
     document = encode_document(kind.write(report))
-    msgspec.json.decode(document, type=kind.document)
+    msgspec.json.decode(document, type=kind.stored)
     return document
 
 
@@ -39,9 +39,9 @@ def json_schema(name: str = "check") -> dict[str, Any]:
         name: Of its kind, as `kinds_by_schema` has it.
     """
     kind = kinds_by_schema()[name]
-    described = msgspec.json.schema(kind.document)
+    described = msgspec.json.schema(kind.stored)
     definitions: dict[str, Any] = described["$defs"]
-    root = kind.document.__name__
+    root = kind.stored.__name__
     _hide_recording(definitions, root)
     for definition in definitions.values():
         _describe_fields(definition)

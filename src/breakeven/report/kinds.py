@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from breakeven.report.device_sheet import DEVICES_SCHEMA_VERSION, DevicesDocument
-from breakeven.report.host_sheet import (
+from breakeven.report.builders.check import check_document
+from breakeven.report.builders.compare import comparison_document
+from breakeven.report.builders.devices import DEVICES_SCHEMA_VERSION, DevicesDocument
+from breakeven.report.builders.explain import explain_document
+from breakeven.report.builders.hosts import (
     CALIBRATION_SCHEMA_VERSION,
     HOSTS_SCHEMA_VERSION,
     CalibrationDocument,
     HostsDocument,
 )
-from breakeven.report.rule_sheet import RULES_SCHEMA_VERSION, RulesDocument
-from breakeven.report.validation_document import (
+from breakeven.report.builders.rules import RULES_SCHEMA_VERSION, RulesDocument
+from breakeven.report.builders.sweep import sweep_document
+from breakeven.report.builders.systems import (
+    system_documents,
+    systems_document,
+)
+from breakeven.report.builders.tune import tune_document
+from breakeven.report.builders.validate import validation_document
+from breakeven.report.builders.validate_stored import (
     VALIDATION_SCHEMA_VERSION,
     ValidationDocument,
     accuracy_report,
-    validation_document,
+    stored_validation,
 )
+from breakeven.report.document import Document
 from breakeven.verdict import (
     COMPARISON_SCHEMA_VERSION,
     EXPLAIN_SCHEMA_VERSION,
@@ -57,9 +68,11 @@ class Kind:
         rerun: What writes a stored one anew, after ``breakeven``.
         schema: Name of its schema, where that is not the command's.
         title: What it is, where that is not the report of the command.
-        document: Its type in JSON, where that is not the report's.
-        write: Turns a report into that.
-        read: Turns that into a report.
+        stored: Its type in JSON, where that is not the report's.
+        build: Makes the document to be shown of a report.
+        parts: Makes those that a terminal shows one after the other, where that is not one.
+        write: Turns a report into what is stored.
+        read: Turns that back into a report.
     """
 
     command: str
@@ -70,14 +83,16 @@ class Kind:
     rerun: str = ""
     schema: str = ""
     title: str = ""
-    document: type[msgspec.Struct] = None  # type: ignore[assignment]
+    stored: type[msgspec.Struct] = None  # type: ignore[assignment]
+    build: Callable[..., Document] | None = None
+    parts: Callable[[Any], Iterable[Document]] | None = None
     write: Callable[[Any], Any] = _same
     read: Callable[[Any], Any] = _same
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", self.schema or self.command)
         object.__setattr__(self, "title", self.title or f"Report of breakeven {self.command}")
-        object.__setattr__(self, "document", self.document or self.type)
+        object.__setattr__(self, "stored", self.stored or self.type)
 
 
 _FRACTIONS = "shares between 0 and 1; low and high bound a 90 % interval."
@@ -87,6 +102,7 @@ KINDS = (
     # Before check, since an explanation has a verdict too.
     Kind(
         command="explain",
+        build=explain_document,
         type=ExplainReport,
         version=EXPLAIN_SCHEMA_VERSION,
         description=f"What `breakeven explain --json` prints. {_OF_A_STEP}",
@@ -95,6 +111,7 @@ KINDS = (
     ),
     Kind(
         command="check",
+        build=check_document,
         type=CheckReport,
         version=SCHEMA_VERSION,
         description=f"What `breakeven check --json` prints. {_OF_A_STEP}",
@@ -103,6 +120,7 @@ KINDS = (
     ),
     Kind(
         command="sweep",
+        build=sweep_document,
         type=SweepReport,
         version=SWEEP_SCHEMA_VERSION,
         description=(
@@ -114,6 +132,8 @@ KINDS = (
     ),
     Kind(
         command="workloads",
+        build=systems_document,
+        parts=system_documents,
         type=SystemsReport,
         version=SYSTEMS_SCHEMA_VERSION,
         description=(
@@ -126,35 +146,41 @@ KINDS = (
     ),
     Kind(
         command="tune",
+        build=tune_document,
         type=TuneReport,
         version=TUNE_SCHEMA_VERSION,
         description=(
             "What `breakeven tune --json` prints. Times are in nanoseconds; low and high bound a "
             "95 % interval of the ratio of two step times."
         ),
+        key="trials",
         rerun="tune TARGET --json > FILE",
     ),
     Kind(
         command="compare",
+        build=comparison_document,
         type=ComparisonReport,
         version=COMPARISON_SCHEMA_VERSION,
         description=(
             "What `breakeven compare --json` prints. Times are in nanoseconds, ratios are those "
             "of the second run to the first; low and high bound a 90 % interval."
         ),
+        key="only_before",
         rerun="compare A.json B.json --json > FILE",
     ),
     Kind(
         command="validate",
+        build=validation_document,
         type=AccuracyReport,
         version=VALIDATION_SCHEMA_VERSION,
         description=(
             "What `breakeven validate --json` prints. Times are in milliseconds, as in tables, "
             "errors and shares are fractions; low and high bound a 90 % interval."
         ),
+        key="protocol",
         rerun="validate TABLE.csv -o FILE --force",
-        document=ValidationDocument,
-        write=validation_document,
+        stored=ValidationDocument,
+        write=stored_validation,
         read=accuracy_report,
     ),
     Kind(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import PurePath
 
-from breakeven.report.result_table import device_label, reference_cpu
+from breakeven.report.document import Fact
+from breakeven.report.run_text import device_label, named_label, reference_cpu
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.units import format_duration, format_percent, format_time
 from breakeven.verdict import (
     CheckReport,
     Choice,
     DeviceKind,
-    DeviceResult,
     ExplainReport,
     ProgramPart,
     ProgramSummary,
@@ -41,11 +41,11 @@ def program_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
         yield f"Of your whole training, {rest.replace('of its time', 'of the time', 1)}"
         return
     ratio = ratio_with_interval(program.speedup, program.low, program.high)
-    device, over = (_label(report.results, name) for name in (verdict.device, verdict.over))
+    device, over = (named_label(report.results, name) for name in (verdict.device, verdict.over))
     yield f"Your whole training is {ratio} as fast on {device} as on {over}: {rest}"
 
 
-def program_lines(program: ProgramSummary | None) -> Iterator[tuple[str, str]]:
+def program_facts(program: ProgramSummary | None) -> Iterator[Fact]:
     """Yield the parts of the training, where they are known, under their name."""
     if program is None:
         return
@@ -58,7 +58,7 @@ def program_lines(program: ProgramSummary | None) -> Iterator[tuple[str, str]]:
         unnamed_ns = program.other_ns - sum(part.time_ns for part in program.parts)
         if unnamed_ns > _LEAST_SHARE * program.other_ns:
             parts.append(f"between them {_share(program, unnamed_ns)}")
-    yield "program", " · ".join(parts)
+    yield Fact("program", " · ".join(parts))
 
 
 def training_times(report: CheckReport) -> Iterator[tuple[str, str]]:
@@ -117,8 +117,3 @@ def _share(program: ProgramSummary, time_ns: float) -> str:
 
 def _name(part: ProgramPart) -> str:
     return printable(part.function, 60) or f"{printable(PurePath(part.file).name, 40)}:{part.line}"
-
-
-def _label(results: Sequence[DeviceResult], device: str) -> str:
-    named = (result for result in results if result.device == device)
-    return next(map(device_label, named), printable(device))

@@ -66,7 +66,7 @@ def read_document(path: str | os.PathLike[str]) -> Any:
         raise StoredDataError(f"{path} is cut off: it is empty", hint=_RERUN)
     kind = _kind(path, document)
     try:
-        report = kind.read(_decode(document, kind.document))
+        report = kind.read(_decode(document, kind.stored))
         _ensure_whole(report)
         return with_fields(report)
     except msgspec.ValidationError as error:

@@ -14,11 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.cli import main
-from breakeven.errors import StoredDataError
-from breakeven.report import read_document, read_report, report_command, to_json
-from breakeven.verdict import DeviceKind, ProgramFacts, program_of
+from breakeven.errors import StoredDataError, UsageError
+from breakeven.report import chart_document, read_document, read_report, report_command, to_json
+from breakeven.verdict import DeviceKind, ProgramFacts, compare_reports, program_of
+from factories import accuracy, sweeps, systems, tunings
 from factories import reports as made_up
-from factories import sweeps, systems
+from factories.pages import Reader
 
 CHECK, SWEEP, SYSTEMS = made_up.cpu_wins(), sweeps.widths(), systems.report()
 DOCUMENTS = {
@@ -203,6 +204,29 @@ def test_a_page_is_written_and_not_replaced(
     assert main([*command, "--force"]) == 0
     assert page.read_text() != "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run.json"]
+
+
+@pytest.mark.parametrize("command", ["tune", "compare", "validate"])
+def test_what_other_commands_print_is_shown_again_and_made_a_page(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = {
+        "tune": tunings.faster,
+        "compare": lambda: compare_reports(CHECK, made_up.gpu_wins()),
+        "validate": lambda: accuracy.mixed(tmp_path / "steps.csv"),
+    }[command]()
+    path, page = tmp_path / "run.json", tmp_path / "run.html"
+    path.write_bytes(to_json(report))
+    again = read_document(path)
+    assert to_json(again) == path.read_bytes()
+    assert report_command(again) == command
+    assert main(["report", str(path)]) == 0
+    first = {"tune": "1.84× faster", "compare": "A: the first run", "validate": "10 of 12 rows"}
+    assert capsys.readouterr().out.startswith(first[command])
+    assert main(["report", str(path), "-o", str(page)]) == 0
+    Reader(page.read_bytes())
+    with pytest.raises(UsageError, match="is no chart"):
+        chart_document(report, ".svg")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.report.chart_build import axis_word, report_charts, settings_text, value_text
-from breakeven.report.chart_model import Chart, Scale
+from breakeven.report.charts.build import axis_word, report_charts, settings_text, value_text
+from breakeven.report.charts.model import Chart, Scale
 from breakeven.timing import Source
 from breakeven.verdict import (
     SYSTEMS_SCHEMA_VERSION,

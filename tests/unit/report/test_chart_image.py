@@ -11,7 +11,7 @@ import pytest
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import chart_document, ensure_can_chart
-from breakeven.report.chart_image import MAX_CHARTS
+from breakeven.report.charts.image import MAX_CHARTS
 from factories import reports as made_up
 from factories import sweeps
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from rich.cells import cell_len
 
-from breakeven.report.chart_build import report_charts
-from breakeven.report.chart_model import Chart
-from breakeven.report.chart_terminal import chart_text
+from breakeven.report.charts.build import report_charts
+from breakeven.report.charts.model import Chart
+from breakeven.report.charts.terminal import chart_text
 from breakeven.verdict import SweepReport
 from factories import sweeps as made_up
 

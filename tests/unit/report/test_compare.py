@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.cli import main
-from breakeven.report import json_schema, render_comparison, to_json
+from breakeven.report import json_schema, show, to_json
 from breakeven.timing import Source
 from breakeven.verdict import (
     Cell,
@@ -84,7 +84,7 @@ def changed_sweep(factor: float = 0.4) -> SweepReport:
 def shown(report: ComparisonReport, columns: int = 80) -> str:
     file = io.StringIO()
     console = Console(file=file, width=columns)
-    render_comparison(report, console, names=("before.json", "after.json"))
+    show(report, console, names=("before.json", "after.json"))
     return file.getvalue()
 
 

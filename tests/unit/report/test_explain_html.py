@@ -6,16 +6,17 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from test_html_report import HOSTILE, Reader
+from test_html_report import HOSTILE
 
 from breakeven.errors import UsageError
 from breakeven.report import chart_document
-from breakeven.report.explain_parts import cause_shares, line_shares
-from breakeven.report.explain_svg import svg_timeline
+from breakeven.report.builders.explain_parts import cause_shares, line_shares
+from breakeven.report.charts.timeline_svg import svg_timeline
 from breakeven.simulate import StepCause
 from breakeven.units import format_percent
 from breakeven.verdict import ExplainReport
 from factories import explanations as made_up
+from factories.pages import Reader
 
 STYLE_CLASSES = {f"c{number}" for number in range(7)}
 

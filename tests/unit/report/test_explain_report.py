@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from breakeven.report import json_schema, render_explanation, to_json
-from breakeven.report.explain_parts import (
+from breakeven.report import json_schema, show, to_json
+from breakeven.report.builders.explain_parts import (
     NO_MODULE,
     cause_shares,
     line_shares,
@@ -23,8 +23,7 @@ from breakeven.report.explain_parts import (
     phase_shares,
     short_names,
 )
-from breakeven.report.explain_strip import timeline_strip
-from breakeven.report.explain_text import (
+from breakeven.report.builders.explain_words import (
     CauseGroup,
     cause_words,
     choice_word,
@@ -33,6 +32,7 @@ from breakeven.report.explain_text import (
     group_of,
     plan_sentence,
 )
+from breakeven.report.charts.strip import timeline_strip
 from breakeven.report.json import encode_document
 from breakeven.simulate import Severity, StepCause
 from breakeven.timing import Source
@@ -65,7 +65,7 @@ def shown(
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
     console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
-    render_explanation(
+    show(
         report,
         console,
         hints=("What a finding means: breakeven rules SYNC001",),

@@ -12,8 +12,9 @@ from breakeven.report import (
     busy_note,
     calibration_document,
     hosts_document,
-    render_calibration,
-    render_hosts,
+    render,
+    stored_calibration,
+    stored_hosts,
     to_json,
 )
 from factories.hosts import HOST, calibration
@@ -22,7 +23,8 @@ from factories.hosts import HOST, calibration
 def test_sheet_says_what_was_measured_and_what_it_gives() -> None:
     console = Console(file=io.StringIO(), width=80)
     measured = calibration(op=1_000.0, layer_norm=2_000.0)
-    render_calibration(measured, console, single_thread_speed=2.04, notes=["Remembered."])
+    shown = calibration_document(measured, single_thread_speed=2.04, notes=["Remembered."])
+    render(shown, console)
     text = console.file.getvalue()
     assert "Made-up CPU" in text
     assert "2× the single-thread speed" in text
@@ -46,7 +48,7 @@ def test_busy_machine_is_said() -> None:
 def test_calibration_as_json() -> None:
     document = json.loads(
         to_json(
-            calibration_document(
+            stored_calibration(
                 calibration(op=1_000.0),
                 single_thread_speed=2.0,
                 is_remembered=True,
@@ -65,12 +67,12 @@ def test_calibration_as_json() -> None:
 def test_hosts_as_a_table_and_as_json() -> None:
     cpus = (find_host_cpu("EPYC 7742"), find_host_cpu("vm-epyc"))
     console = Console(file=io.StringIO(), width=80)
-    render_hosts(cpus, console)
+    render(hosts_document(cpus), console)
     lines = console.file.getvalue().splitlines()
     assert lines[1].split() == ["EPYC", "7742", "Zen", "2", "2019", "64", "3.4", "GHz", "1.00"]
     assert "--host NAME" in lines[-1]
     assert all(len(line) <= 80 for line in lines)
-    document = json.loads(to_json(hosts_document(cpus)))
+    document = json.loads(to_json(stored_hosts(cpus)))
     assert [host["id"] for host in document["hosts"]] == ["epyc-7742", "vm-epyc"]
     assert document["hosts"][0]["single_thread_speed"] == 1.0
     assert document["hosts"][1]["is_virtual"] is True

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
@@ -15,14 +14,14 @@ from test_chart_model import contrast
 
 from breakeven.errors import Caveat
 from breakeven.report import chart_document
-from breakeven.report.systems_terminal import claim_counts
+from breakeven.report.builders.systems import claim_counts
 from breakeven.report.text import duration_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.verdict import SweepReport, SystemsReport
 from factories import reports as made_up
 from factories import sweeps, systems
+from factories.pages import Reader
 
-VOID = {"meta", "link", "br", "img", "hr", "input"}
 HOSTILE = (
     "</script><script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -34,42 +33,6 @@ HOSTILE = (
     "' onmouseover='alert(1)",
     "]]><!--",
 )
-
-
-class Reader(HTMLParser):
-    """Reads a page strictly: each element that is opened is closed, in order."""
-
-    def __init__(self, document: bytes) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(document.decode())
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len(attrs) == len(dict(attrs)), f"an attribute of {tag} is there twice"
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and data.strip():
-            self.texts.append((self.open[-1], " ".join(data.split())))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    def text(self, *tags: str) -> list[str]:
-        return [text for tag, text in self.texts if tag in tags]
 
 
 def with_sweep() -> SystemsReport:
@@ -172,7 +135,7 @@ def test_an_estimate_of_another_source_than_its_row_says_so() -> None:
     )
     tables = (msgspec.structs.replace(table, rows=(row,)),)
     system = msgspec.structs.replace(report.systems[0], tables=tables)
-    text = chart_document(system, ".html").decode()
+    text = chart_document(msgspec.structs.replace(report, systems=(system,)), ".html").decode()
     assert re.search(r"1\.\d+ ms \([^)]*\) measured</td>", text)
 
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from breakeven.device import load_catalogue, load_host_cpus
 from breakeven.report import (
     all_rule_pages,
-    calibration_document,
-    devices_document,
-    hosts_document,
     json_schema,
     kinds_by_schema,
-    rules_document,
+    stored_calibration,
+    stored_devices,
+    stored_hosts,
+    stored_rules,
     to_json,
 )
 from breakeven.report.json import encode_document
@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parents[3] / "docs" / "schema"
 Document = dict[str, Any]
 DOCUMENTS: Mapping[str, Callable[[], bytes]] = {
     "calibrate": lambda: to_json(
-        calibration_document(
+        stored_calibration(
             calibration(op=1_000.0),
             single_thread_speed=2.0,
             is_remembered=True,
@@ -42,9 +42,9 @@ DOCUMENTS: Mapping[str, Callable[[], bytes]] = {
     "compare": lambda: to_json(
         compare_reports(made_up.cpu_wins(), replace(made_up.gpu_wins(), findings=()))
     ),
-    "devices": lambda: to_json(devices_document(load_catalogue())),
-    "hosts": lambda: to_json(hosts_document(load_host_cpus())),
-    "rules": lambda: to_json(rules_document(all_rule_pages())),
+    "devices": lambda: to_json(stored_devices(load_catalogue())),
+    "hosts": lambda: to_json(stored_hosts(load_host_cpus())),
+    "rules": lambda: to_json(stored_rules(all_rule_pages())),
 }
 
 

@@ -8,9 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from breakeven.report import render
-from breakeven.report.html_check import check_page
-from breakeven.report.html_page import render_page
+from breakeven.report import chart_document, show
 from breakeven.units import format_time
 from breakeven.verdict import CheckReport, ProgramFacts, ProgramPart, decide, program_of
 from factories import reports as made_up
@@ -44,12 +42,12 @@ def of_evaluation() -> ProgramFacts:
 
 
 def page_of(report: CheckReport) -> str:
-    return render_page(check_page(report)).decode()
+    return chart_document(report, ".html").decode()
 
 
 def shown(report: CheckReport) -> str:
     file = io.StringIO()
-    render(report, Console(file=file, width=80))
+    show(report, Console(file=file, width=80))
     return " ".join(file.getvalue().split())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from breakeven.report.side_effects_text import side_effect_lines
+from breakeven.report.run_text import side_effect_facts
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
 from factories import reports
 
@@ -21,7 +21,7 @@ FILES = tuple(
 
 def text(writes: FileWrites | None) -> str:
     report = replace(reports.cpu_wins(), writes=writes)
-    return "".join(text for _, text in side_effect_lines(report))
+    return "".join(fact.text for fact in side_effect_facts(report))
 
 
 def test_files_are_named_and_counted() -> None:
@@ -50,7 +50,8 @@ def test_it_says_which_protection_there_was() -> None:
 
 def test_quiet_trackers_are_named() -> None:
     report = replace(reports.cpu_wins(), quiet_trackers=("MLflow", "Aim\x1b[31m"))
-    ((name, said),) = side_effect_lines(report)
+    (fact,) = side_effect_facts(report)
+    name, said = fact.name, fact.text
     assert name == "trackers"
     assert said.startswith("nothing was logged to MLflow, Aim")
     assert said.endswith(" (--keep-trackers lets them be)")

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import render_sweep, to_json
+from breakeven.report import show, to_json
 from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import DeviceKind, NoCrossover, SweepCrossover, SweepReport
 from factories import sweeps as made_up
@@ -30,7 +30,7 @@ def shown(
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
     console = Console(file=file, width=columns, height=rows)
-    render_sweep(report, console, hints=("Every number as JSON: --json, or -o sweep.json",))
+    show(report, console, hints=("Every number as JSON: --json, or -o sweep.json",))
     file.flush()
     return raw.getvalue().decode(encoding)
 

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import render_claims, render_system, to_json
+from breakeven.report import claims_document, render, system_document, to_json
 from breakeven.verdict import (
     ColumnKind,
     RowSource,
@@ -38,9 +38,9 @@ def shown(report: SystemsReport, *, columns: int = 80, encoding: str = "utf-8") 
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
     console = Console(file=file, width=columns, height=25)
     for system in report.systems:
-        render_system(system, console)
+        render(system_document(system), console)
         console.line()
-    render_claims(report, console)
+    render(claims_document(report), console)
     file.flush()
     return raw.getvalue().decode(encoding)
 

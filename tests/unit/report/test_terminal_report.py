@@ -11,8 +11,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import printable, render
-from breakeven.report.result_table import interval_plot, log_axis, sort_results
+from breakeven.report import printable, show
+from breakeven.report.backends.terminal import interval_plot
+from breakeven.report.builders.check import log_axis
+from breakeven.report.document import Interval
+from breakeven.report.run_text import sort_results
 from breakeven.report.text import (
     duration_with_interval,
     ratio_alone,
@@ -30,7 +33,7 @@ def shown(
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
     console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
-    render(report, console, hints=("Every number as JSON: --json, or -o report.json",))
+    show(report, console, hints=("Every number as JSON: --json, or -o report.json",))
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -234,7 +237,7 @@ def test_colours_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_columns_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     file = io.StringIO()
-    render(made_up.cpu_wins(), Console(file=file))
+    show(made_up.cpu_wins(), Console(file=file))
     assert 50 < max(cell_len(line) for line in file.getvalue().splitlines()) <= 60
 
 
@@ -286,9 +289,8 @@ def test_printable_and_shorten() -> None:
 
 def test_interval_plot_on_a_log_axis() -> None:
     # Two decades in 21 characters: 10 characters a decade; 1 at 0, 10 at 10, 100 at 20.
-    plot = interval_plot(
-        (10.0, 31.6, 100.0), axis=(1.0, 100.0), num_characters=21, mark="o", reference=1.0
-    )
+    interval = Interval(10.0, 31.6, 100.0, "o", "")
+    plot = interval_plot(interval, axis=(1.0, 100.0, 1.0), num_characters=21)
     assert plot == "┊         ─────o─────"
 
 

@@ -14,9 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import json_schema, render_tuning, to_json
-from breakeven.report.json import encode_document
-from breakeven.report.tune_text import (
+from breakeven.report import json_schema, show, to_json
+from breakeven.report.builders.tune_words import (
     OUTCOME_WORDS,
     cost_sentence,
     headline,
@@ -25,6 +24,7 @@ from breakeven.report.tune_text import (
     setting_text,
     trial_speedup,
 )
+from breakeven.report.json import encode_document
 from breakeven.trace import Configuration
 from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport, is_undecided
 from factories import tunings as made_up
@@ -46,7 +46,7 @@ def shown(
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
     console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
-    render_tuning(report, console, hints=("Train with it: breakeven run train.py",))
+    show(report, console, hints=("Train with it: breakeven run train.py",))
     file.flush()
     return raw.getvalue().decode(encoding)
 

@@ -7,7 +7,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,12 +21,13 @@ from breakeven.report import (
     ensure_can_plot,
     json_schema,
     plot_name,
-    render_validation,
+    render_markdown,
     scatter_svg,
+    show,
     to_json,
-    validation_markdown,
+    validation_page,
 )
-from breakeven.report.validation_text import percent, signed_percent, worst_rows
+from breakeven.report.builders.validate_words import percent, signed_percent, worst_rows
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
     AccuracyReport,
@@ -40,12 +41,17 @@ SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "validate.schema.j
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
 
 
+def markdown(
+    reports: Sequence[AccuracyReport], *, plots: Mapping[LeaveOut, str], command: str
+) -> str:
+    notice = f"Written by `{command}`; do not edit by hand."
+    return render_markdown(validation_page(reports, plots=plots), notice=notice)
+
+
 def shown(report: AccuracyReport, *, columns: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    render_validation(
-        report, Console(file=file, width=columns), hints=("Every row as JSON: --json",)
-    )
+    show(report, Console(file=file, width=columns), hints=("Every row as JSON: --json",))
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -81,7 +87,7 @@ def test_rows_that_were_fitted_on_are_pointed_out(tmp_path: Path) -> None:
     text = flat(shown(report))
     assert "Careful: The calibration has seen 1 row of this table" in text
     assert "the calibration that ships with breakeven predicts every row" in text
-    page = validation_markdown((report,), plots={}, command="x")
+    page = markdown((report,), plots={}, command="x")
     assert "**The calibration has seen 1 row of this table" in page
 
 
@@ -92,7 +98,7 @@ def test_a_table_without_any_prediction(tmp_path: Path) -> None:
     assert "2× unknown-workload  no such model" in text
     assert "furthest off" not in text
     assert "others publish" not in text
-    page = validation_markdown((report,), plots={}, command="x")
+    page = markdown((report,), plots={}, command="x")
     assert "| 2 | `unknown-workload` | no such model |" in page
     assert "furthest off" not in page
 
@@ -216,7 +222,7 @@ def test_page_has_a_section_for_each_protocol(tmp_path: Path) -> None:
         mixed(tmp_path / "b.csv", LeaveOut.MODEL),
     ]
     plots = {LeaveOut.GPU: "accuracy-gpu.svg"}
-    page = validation_markdown(reports, plots=plots, command="python docs/accuracy.py t.csv")
+    page = markdown(reports, plots=plots, command="python docs/accuracy.py t.csv")
     assert page.startswith("<!-- Written by `python docs/accuracy.py t.csv`; do not edit by hand.")
     assert page.endswith("|\n")
     headings = [line for line in page.splitlines() if line.startswith("## ")]
@@ -230,9 +236,9 @@ def test_page_has_a_section_for_each_protocol(tmp_path: Path) -> None:
 
 def test_tables_of_the_page_have_equally_many_cells(tmp_path: Path) -> None:
     rows = [{"workload": "breakeven:a|b"}, {"device": "V|100"}]
-    page = validation_markdown(
-        (report_of(tmp_path / "t.csv", rows, {}),), plots={}, command="x"
-    ).replace("\\|", "")
+    page = markdown((report_of(tmp_path / "t.csv", rows, {}),), plots={}, command="x").replace(
+        "\\|", ""
+    )
     num_cells = 0
     for line in page.splitlines():
         if not line.startswith("|"):
@@ -246,7 +252,7 @@ def test_one_protocol_has_one_section(tmp_path: Path) -> None:
     report = mixed(tmp_path / "t.csv")
     for reports in ((), (report, report)):
         with pytest.raises(ValueError, match="one report per protocol"):
-            validation_markdown(reports, plots={}, command="x")
+            markdown(reports, plots={}, command="x")
 
 
 def test_name_of_a_plot() -> None:

@@ -1,0 +1,1 @@
+"""Back-ends: a document at a terminal, as HTML and as Markdown."""

@@ -1,0 +1,253 @@
+"""A document as one page: everything it needs is in it, and it can ask the network for nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from breakeven.report.charts.style import PUBLISHED_PATH, colours
+from breakeven.report.charts.svg import WIDTH, svg_chart
+from breakeven.report.charts.timeline_svg import svg_timeline
+from breakeven.report.document import (
+    Bar,
+    Beside,
+    Block,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Drawing,
+    Image,
+    Line,
+    Lines,
+    Markdown,
+    Medium,
+    Notes,
+    Section,
+    Table,
+    Timeline,
+    page_text,
+    plain,
+)
+from breakeven.report.text import printable
+
+_PACKAGE = "breakeven.report"
+_FOLDER = "html"
+_MAX_WORD_CHARACTERS = 28
+
+
+def render_page(document: Document) -> bytes:
+    r"""Return a document as HTML in UTF-8.
+
+    Every text is escaped, and what could steer a reader's eye (control characters, marks of text
+    direction, bytes that are not UTF-8) is written out as ``\x1b``. The page's own policy lets
+    run its one script and style sheet, by their digests, and nothing else.
+
+    Args:
+        document: What to show.
+    """
+    # Not with the module: a command without a page must not wait for it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader(_PACKAGE, _FOLDER)
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+    )
+    style = _series_css() + loader.get_source(environment, "style.css")[0]
+    script = loader.get_source(environment, "chart.js")[0]
+    text = environment.get_template("page.html.j2").render(
+        document=document,
+        before=list(_sections(document.before)),
+        answers=list(page_lines(document.answers)),
+        facts=[fact for fact in document.facts if fact.only is not Medium.TERMINAL],
+        sections=list(_sections(document.blocks)),
+        policy=_policy(script=script, style=style),
+        style=_Verbatim(style),
+        script=_Verbatim(script),
+        star=PUBLISHED_PATH,
+        width=WIDTH,
+        has_long_word=_has_long_word,
+    )
+    return text.encode()
+
+
+def page_lines(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield lines as a page shows them."""
+    for line in lines:
+        if line.only is not Medium.TERMINAL:
+            text = plain(line.phrase)
+            if line.place is not None:
+                text = f"{text} ({line.place.text(300)})" if text else line.place.text(300)
+            yield text
+
+
+def page_columns(table: Table) -> list[Column]:
+    """Return the columns of a table that have texts in a page."""
+    return [
+        column
+        for column in table.columns
+        if column.only is not Medium.TERMINAL and not any(isinstance(c, Bar) for c in column.cells)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a section has: the template lays it out by its kind."""
+
+    kind: str
+    content: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PageTable:
+    caption: str
+    headings: Sequence[str]
+    are_numbers: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+    marks: Sequence[str]
+    bars: Sequence[Bar]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PageSection:
+    title: str
+    level: int
+    parts: Sequence[_Part]
+
+
+def _sections(blocks: Sequence[Block]) -> Iterator[_PageSection]:
+    """Yield sections, each followed by those within it; blocks outside of any have no title."""
+    loose = [block for block in blocks if not isinstance(block, Section | Beside)]
+    if loose:
+        yield _PageSection(title="", level=2, parts=list(_parts(loose)))
+    for block in blocks:
+        if block.only is Medium.TERMINAL:
+            continue
+        if isinstance(block, Beside):
+            yield from _sections((block.left, block.right))
+        elif isinstance(block, Section):
+            inner = [one for one in block.blocks if isinstance(one, Section | Beside)]
+            own = [one for one in block.blocks if not isinstance(one, Section | Beside)]
+            yield _PageSection(title=block.title, level=block.level, parts=list(_parts(own)))
+            yield from _sections(inner)
+
+
+def _parts(blocks: Sequence[Block]) -> Iterator[_Part]:
+    for block in blocks:
+        if block.only is Medium.TERMINAL:
+            continue
+        match block:
+            case Lines(lines, is_list):
+                texts = list(page_lines(lines))
+                if texts:
+                    yield _Part(kind="list" if is_list else "paragraphs", content=texts)
+            case Table():
+                yield _Part(kind="table", content=_page_table(block))
+            case Notes():
+                yield _Part(kind="table", content=_page_table(notes_table(block)))
+            case Code(lines):
+                yield _Part(kind="code", content="\n".join(printable(one, 500) for one in lines))
+            case Markdown(text):
+                yield _Part(kind="paragraphs", content=text.split("\n\n"))
+            case Drawing(chart):
+                yield _Part(kind="chart", content=svg_chart(chart))
+            case Timeline(spans, description):
+                view = svg_timeline(spans, description)
+                if view is not None:
+                    yield _Part(kind="timeline", content=view)
+            case Image() | Section() | Beside():  # a page alone cannot hold another file
+                continue
+            case _:
+                assert_never(block)
+
+
+def notes_table(notes: Notes) -> Table:
+    """Return notes as a table."""
+    labels = [Cell(phrase=note.label, is_code=True) for note in notes.notes]
+    texts = [note.text for note in notes.notes]
+    if any(note.count for note in notes.notes):
+        columns = ([note.count for note in notes.notes], labels, texts)
+    else:
+        columns = (labels, texts, [note.remark or "all" for note in notes.notes])
+    return Table(
+        columns=tuple(
+            Column(header=heading, cells=cells, is_number=heading == "rows")
+            for heading, cells in zip(notes.headings, columns, strict=True)
+        ),
+        caption=notes.caption,
+    )
+
+
+def _page_table(table: Table) -> _PageTable:
+    columns = page_columns(table)
+    bars = [cell for column in table.columns for cell in column.cells if isinstance(cell, Bar)]
+    headers = (c.header if c.page_header is None else c.page_header for c in columns)
+    return _PageTable(
+        caption=table.caption,
+        headings=list(headers),
+        are_numbers=[column.is_number for column in columns],
+        rows=[[page_text(column.cells[n]) for column in columns] for n in range(table.num_rows)],
+        marks=table.marks,
+        bars=bars,
+        note=table.note,
+    )
+
+
+class _Verbatim:
+    """Our own style sheet or script, which escaping would break."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __html__(self) -> str:
+        return self._text
+
+
+def _visible(value: object) -> object:
+    """Return a value of the template as it may be shown; markup of our own as it is."""
+    if hasattr(value, "__html__"):
+        return value
+    text = str(value)
+    return text if text.isprintable() else printable(text, None)
+
+
+def _has_long_word(text: str) -> bool:
+    """Return whether a word must be broken, lest one name makes a table too wide to read."""
+    return any(len(word) > _MAX_WORD_CHARACTERS for word in text.split())
+
+
+def _policy(*, script: str, style: str) -> str:
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _series_css() -> str:
+    """Return the colours of the series, for light paper and print, and for dark paper."""
+
+    def rules(*, is_dark: bool) -> str:
+        return "".join(
+            f".c{number}{{--c:{colour}}}\n"
+            for number, colour in enumerate(colours(is_dark=is_dark))
+        )
+
+    return (
+        rules(is_dark=False)
+        + "@media screen and (prefers-color-scheme: dark) {\n"
+        + rules(is_dark=True)
+        + "}\n"
+    )

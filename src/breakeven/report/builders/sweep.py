@@ -1,0 +1,444 @@
+"""The document of a sweep: from where on a GPU wins, the times behind it, and what went wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
+
+from breakeven.errors import Caveat
+from breakeven.report.builders.sweep_words import (
+    crossover_groups,
+    group_title,
+    headline,
+    held_settings,
+    place_text,
+    start_of,
+)
+from breakeven.report.charts.build import (
+    axis_word,
+    crossover_interval,
+    report_charts,
+    settings_text,
+    value_text,
+)
+from breakeven.report.charts.model import Chart, ChartPoint, ChartSeries, Scale
+from breakeven.report.charts.svg import published_text
+from breakeven.report.document import (
+    AnyCell,
+    Cell,
+    Column,
+    Document,
+    Drawing,
+    Fact,
+    Line,
+    Lines,
+    Medium,
+    Phrase,
+    Section,
+    Table,
+    caveat_section,
+)
+from breakeven.report.run_text import (
+    SOURCE_MARKS,
+    busy_warnings,
+    host_facts,
+    sample_legend,
+    side_effect_facts,
+)
+from breakeven.report.text import plural, printable, shorten
+from breakeven.timing import BUSY_MACHINE, Source
+from breakeven.units import format_duration
+from breakeven.verdict import (
+    AxisRole,
+    Crossover,
+    DeviceKind,
+    NoCrossover,
+    SweepAxis,
+    SweepCrossover,
+    SweepPoint,
+    SweepReport,
+)
+
+_MAX_BLOCKS = 3
+_MAX_CHARTS = 24
+_MAX_FAILURES = 8
+_MAX_SETTINGS = 4
+# Values of an axis that are written out; of more, only the first and the last are.
+_MAX_VALUES = 6
+_MAX_LABEL_CHARACTERS = 24
+_MAX_HELD_CHARACTERS = 14
+_MAX_ROWS = 12
+_NEVER = {DeviceKind.CPU: "never", DeviceKind.GPU: "always", None: "not known"}
+
+
+def sweep_document(report: SweepReport) -> Document:
+    """Return the document of a sweep."""
+    words = " and ".join(axis_word(axis.name) for axis in report.axes)
+    return Document(
+        title=f"When does a GPU pay off for {printable(report.target, 120)}, by {words}?",
+        answers=(Line(headline(report), "bold"),),
+        warnings=sweep_warnings(report),
+        facts=tuple(sweep_facts(report)),
+        blocks=(
+            *sweep_sections(report, level=2),
+            *caveat_section(sweep_caveats(report)),
+        ),
+        charts=report_charts(report),
+        heading=report.target,
+    )
+
+
+def sweep_warnings(report: SweepReport) -> tuple[str, ...]:
+    """Return what may turn the answer of a sweep."""
+    return busy_warnings(caveat for held in (*report.points, report) for caveat in held.caveats)
+
+
+def sweep_facts(report: SweepReport) -> Iterator[Fact]:
+    """Yield what was swept, over what, and where."""
+    command = printable(" ".join([report.target, *report.arguments]), 160)
+    yield Fact("target", command, is_bare=True)
+    yield Fact("over", " · ".join(_axis_text(axis) for axis in report.axes))
+    yield Fact("step times", f"{len(report.points):,}", only=Medium.PAGE)
+    yield from host_facts(report.host, _threads(report))
+    # With --host, or on a cluster, the step was measured on another processor.
+    cpus = dict.fromkeys(point.hardware for point in _cpu_points(report))
+    if cpus and set(cpus) != {report.host.name}:
+        yield Fact("CPU", ", ".join(printable(name, 80) for name in cpus))
+    yield from side_effect_facts(report)
+
+
+def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
+    """Yield crossovers, step times, published figures and failures.
+
+    Args:
+        report: The sweep.
+        level: Of their headings, in a page.
+    """
+    for group in crossover_groups(report):
+        table = _crossover_table(group)
+        yield Section(title=group_title(group), blocks=(table,), only=Medium.TERMINAL)
+    if report.crossovers:
+        table = _every_crossover(report)
+        yield Section(title="Crossovers", blocks=(table,), level=level, only=Medium.PAGE)
+    charts = report_charts(report)
+    yield from _step_sections(report, charts)
+    shown = charts[:_MAX_CHARTS]
+    if shown:
+        cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
+        lines = Lines((Line(cut),) if len(shown) < len(charts) else ())
+        drawings = tuple(map(Drawing, shown))
+        yield Section(title="Step time", blocks=(lines, *drawings), level=level, only=Medium.PAGE)
+    marks = dict.fromkeys(mark for chart in charts for mark in chart.published)
+    if marks:
+        items = Lines(tuple(Line(published_text(mark)) for mark in marks), is_list=True)
+        yield Section(title="Published figures", blocks=(items,), level=level, only=Medium.PAGE)
+    yield from _failure_section(report, level)
+
+
+def sweep_caveats(report: SweepReport) -> Mapping[Caveat, str]:
+    """Return each caveat once, with the devices and the number of points that it holds for.
+
+    That of a busy machine stands beside the answer already.
+    """
+    points_by_caveat: dict[Caveat, list[SweepPoint]] = {caveat: [] for caveat in report.caveats}
+    for point in report.points:
+        for caveat in point.caveats:
+            points_by_caveat.setdefault(caveat, []).append(point)
+    return {
+        caveat: "" if caveat in report.caveats else _where(points, report)
+        for caveat, points in points_by_caveat.items()
+        if caveat.code != BUSY_MACHINE
+    }
+
+
+def _where(points: Sequence[SweepPoint], report: SweepReport) -> str:
+    names = list(dict.fromkeys(printable(point.device, 40) for point in points))
+    devices = {point.device for point in points}
+    num_points = sum(point.device in devices for point in report.points)
+    where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return where if len(points) == num_points else f"{where}; {len(points)} of {num_points} times"
+
+
+def _threads(report: SweepReport) -> str:
+    """Return the threads of the CPU's steps, of which each point has those that suit it best."""
+    counts = sorted({point.num_threads for point in report.points if point.num_threads})
+    if not counts or any(axis.role is AxisRole.THREADS for axis in report.axes):
+        return plural(report.host.num_threads, "thread")
+    if len(counts) == 1:
+        return plural(counts[0], "thread")
+    listed = ", ".join(f"{count:,}" for count in counts[:-1])
+    return f"{listed} or {counts[-1]:,} threads, whichever suits a point"
+
+
+def _cpu_points(report: SweepReport) -> list[SweepPoint]:
+    return [point for point in report.points if point.kind is DeviceKind.CPU]
+
+
+def _axis_text(axis: SweepAxis) -> str:
+    texts = [shorten(value_text(value), 24) for value in axis.values]
+    if len(texts) <= _MAX_VALUES:
+        return f"{axis_word(axis.name)} {', '.join(texts)}"
+    return f"{axis_word(axis.name)} {texts[0]} to {texts[-1]} ({len(texts):,} values)"
+
+
+def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
+    """Return the crossovers along one axis.
+
+    With all other axes held once, each GPU has a line of its own in words; with several held
+    settings, each of these has a row, and each GPU a column.
+    """
+    settings = held_settings(group)
+    if len(settings) == 1:
+        ordered = sorted(group, key=start_of)
+        names = [shorten(printable(crossover.device), 24) for crossover in ordered]
+        sentences = [Cell(phrase=_sentence(crossover)) for crossover in ordered]
+        columns = (
+            Column(header="GPU", cells=names),
+            Column(header="from", cells=sentences, folds=True, least=12),
+        )
+        return Table(columns=columns, has_header=False)
+    num_shown = min(len(settings), _MAX_ROWS)
+    last = len(settings) - 1
+    shown = [settings[round(i * last / max(num_shown - 1, 1))] for i in range(num_shown)]
+    devices = list(dict.fromkeys(crossover.device for crossover in group))
+    found = {(c.device, settings.index(c.held)): c for c in group}
+    numbers = [settings.index(held) for held in shown]
+
+    def left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
+        parts: list[str] = []
+        if num_shown < len(settings):
+            parts.append(f"{num_shown} of {len(settings):,} settings")
+        if hidden:
+            parts.append(f"no room for {len(hidden)} more {'GPU' if len(hidden) == 1 else 'GPUs'}")
+        return "; ".join([*parts, "all by --json"]) if parts else ""
+
+    return Table(
+        columns=(
+            *(
+                Column(
+                    header=printable(name.replace("_", " ")),
+                    cells=[printable(value_text(held.get(name, ""))) for held in shown],
+                    is_number=True,
+                    most=_MAX_HELD_CHARACTERS,
+                )
+                for name in settings[0]
+            ),
+            *(
+                Column(
+                    header=printable(device),
+                    cells=[_crossover_cell(found.get((device, number))) for number in numbers],
+                    is_number=True,
+                    is_across=True,
+                )
+                for device in devices
+            ),
+        ),
+        left_out=left_out,
+    )
+
+
+def _sentence(crossover: SweepCrossover) -> Phrase:
+    outcome = crossover.outcome
+    match outcome:
+        case Crossover():
+            return ("from ", (place_text(outcome), "bold"), f" on ({crossover_interval(outcome)})")
+        case NoCrossover():
+            # The name stands before the sentence already.
+            reason = printable(outcome.none_because, 600)
+            return reason.removeprefix(f"{printable(crossover.device)} ")
+        case _:
+            assert_never(outcome)
+
+
+def _crossover_cell(crossover: SweepCrossover | None) -> AnyCell:
+    if crossover is None:
+        return "-"
+    outcome = crossover.outcome
+    if not isinstance(outcome, Crossover):
+        return _NEVER[outcome.faster]
+    value = f"{outcome.value:,}"
+    return Cell(phrase=f"{value} ({crossover_interval(outcome)})", brief=value)
+
+
+def _every_crossover(report: SweepReport) -> Table:
+    """Return what is known of each GPU against the CPU."""
+    headings = ("GPU", "along", "from", "90 % interval", "searched", "against", "held", "remark")
+    columns = zip(*map(_crossover_cells, report.crossovers), strict=True)
+    return Table(
+        columns=tuple(
+            Column(
+                header=heading,
+                cells=cells,
+                is_number=heading in ("from", "90 % interval", "searched"),
+            )
+            for heading, cells in zip(headings, columns, strict=True)
+            if any(cells)
+        ),
+        caption="From where on each GPU is faster than the CPU, for all larger values searched",
+    )
+
+
+def _crossover_cells(found: SweepCrossover) -> tuple[str, ...]:
+    outcome = found.outcome
+    searched = outcome.searched
+    is_found = isinstance(outcome, Crossover)
+    return (
+        printable(found.device, 60),
+        axis_word(outcome.axis),
+        f"{outcome.value:,}" if is_found else _NEVER[outcome.faster],
+        crossover_interval(outcome) if is_found else "",
+        "" if searched is None else f"{searched[0]:,} to {searched[1]:,}",
+        printable(found.cpu, 60),
+        settings_text(found.held),
+        "" if is_found else printable(outcome.none_because, 600),
+    )
+
+
+def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Section]:
+    """Yield a table and a chart for each held setting, as many as a person reads."""
+    word = axis_word(report.axes[0].name)
+    along = [chart for chart in charts if chart.x.label == word]
+    samples = [p.num_samples for p in report.points if p.source is Source.MEASURED]
+    is_predicted = any(point.source is Source.PREDICTED for point in report.points)
+    legend = sample_legend(samples, is_predicted=is_predicted)
+    for chart in along[:_MAX_BLOCKS]:
+        chart = _with_short_names(report, chart)
+        is_curve = chart.x.scale is not Scale.CATEGORY and len(chart.x_labels) > 1
+        title = chart.title + (f", {chart.note}" if chart.note else "")
+        blocks = (_step_table(chart, legend), *([Drawing(chart)] if is_curve else []))
+        yield Section(title=title, blocks=blocks, only=Medium.TERMINAL)
+    num_hidden = len(along) - _MAX_BLOCKS
+    if num_hidden > 0:
+        more = Line(f"and {plural(num_hidden, 'more setting')}, listed by --json", "dim")
+        yield Section(title="", blocks=(Lines((more,)),), only=Medium.TERMINAL)
+
+
+def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
+    """Return the chart with "CPU" for the name of the CPU, where there is only one kind of it."""
+    names = {point.device for point in _cpu_points(report)}
+    kinds = {point.hardware for point in _cpu_points(report)}
+    if len(kinds) != 1:
+        return chart
+    (long_name,) = names if len(names) == 1 else kinds
+    long_name = printable(long_name, 60)
+    series = tuple(
+        dataclasses.replace(one, name="CPU" + one.name.removeprefix(long_name))
+        if one.kind is DeviceKind.CPU and one.name.startswith(long_name)
+        else one
+        for one in chart.series
+    )
+    return dataclasses.replace(chart, series=series)
+
+
+def _step_table(chart: Chart, legend: str) -> Table:
+    """Return the sizes downwards and the devices across; the shortest step of a row is bold."""
+    rows = range(len(chart.x_labels))
+    shortest = [_shortest(chart, row) for row in rows]
+
+    def left_out(num_rows: int, num_all: int, hidden: Sequence[str]) -> str:
+        parts: list[str] = []
+        if num_rows < num_all:
+            parts.append(f"{num_rows} of {num_all} sizes")
+        if hidden:
+            rest = f" and {len(hidden) - 4} more" if len(hidden) > 4 else ""
+            parts.append(f"no room for {', '.join(hidden[:4])}{rest}")
+        return "; ".join([*parts, "all by --json"]) if parts else ""
+
+    return Table(
+        columns=(
+            Column(
+                header=shorten(chart.x.label, _MAX_LABEL_CHARACTERS),
+                cells=chart.x_labels,
+                is_number=True,
+                most=_MAX_LABEL_CHARACTERS,
+            ),
+            *(
+                Column(
+                    header=series.name,
+                    cells=_step_cells(series, shortest),
+                    is_number=True,
+                    is_across=True,
+                )
+                for series in chart.series
+            ),
+        ),
+        legend=legend,
+        is_thinned=True,
+        kept_rows=frozenset(_rows_around_crossover(chart)),
+        left_out=left_out,
+    )
+
+
+def _step_cells(series: ChartSeries, shortest: Sequence[float]) -> list[AnyCell]:
+    by_row = {point.row: point for point in series.points}
+    return [_step_cell(by_row.get(row), time_ns) for row, time_ns in enumerate(shortest)]
+
+
+def _step_cell(point: ChartPoint | None, shortest_ns: float) -> Cell:
+    if point is None:
+        return Cell(phrase="-", style="dim")
+    if point.is_too_big:
+        return Cell(phrase="too big", style="red")
+    time = format_duration(point.step_ns, 2, keeps_zeros=True)
+    style = "bold" if point.step_ns == shortest_ns else ""
+    return Cell(phrase=(SOURCE_MARKS[point.source], " ", (time, style)))
+
+
+def _shortest(chart: Chart, row: int) -> float:
+    times = [
+        point.step_ns
+        for series in chart.series
+        for point in series.points
+        if point.row == row and not point.is_too_big
+    ]
+    return min(times, default=0.0)
+
+
+def _rows_around_crossover(chart: Chart) -> Iterator[int]:
+    if not chart.crossovers:
+        return
+    first = min(mark.x for mark in chart.crossovers)
+    x_of = {point.row: point.x for series in chart.series for point in series.points}
+    below = [row for row, x in x_of.items() if x < first]
+    above = [row for row, x in x_of.items() if x >= first]
+    if below:
+        yield max(below)
+    if above:
+        yield min(above)
+
+
+def _failure_section(report: SweepReport, level: int) -> Iterator[Section]:
+    """Yield each reason once, with the settings that it holds for."""
+    if not report.failures:
+        return
+    by_message: dict[str, list[str]] = {}
+    for failure in report.failures:
+        settings = printable(settings_text(failure.settings), 120)
+        by_message.setdefault(failure.message, []).append(settings)
+    lines: list[Line] = []
+    for message, settings in list(by_message.items())[:_MAX_FAILURES]:
+        lines += [Line(_some(settings), indent=2), Line(printable(message, 600), "dim", 4)]
+    num_hidden = len(by_message) - _MAX_FAILURES
+    if num_hidden > 0:
+        lines.append(Line(f"and {num_hidden} more reasons, listed by --json", "dim", 2))
+    table = Table(
+        columns=(
+            Column(header="settings", cells=[settings_text(f.settings) for f in report.failures]),
+            Column(header="reason", cells=[printable(f.message, 600) for f in report.failures]),
+        ),
+        caption="Points of the grid without an answer",
+        only=Medium.PAGE,
+    )
+    yield Section(
+        title="Failures",
+        heading=f"{plural(len(report.failures), 'point')} failed",
+        style="bold red",
+        blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
+        level=level,
+    )
+
+
+def _some(texts: Sequence[str]) -> str:
+    rest = len(texts) - _MAX_SETTINGS
+    return "; ".join(texts[:_MAX_SETTINGS]) + (f"; and {rest:,} more" if rest > 0 else "")

@@ -1,0 +1,288 @@
+"""The documents of systems with published figures: each system's figures, and all claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from breakeven.report.builders.cell_text import cell_text
+from breakeven.report.builders.sweep import (
+    sweep_caveats,
+    sweep_facts,
+    sweep_sections,
+    sweep_warnings,
+)
+from breakeven.report.builders.sweep_words import headline
+from breakeven.report.charts.build import axis_word, report_charts
+from breakeven.report.document import (
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Line,
+    Lines,
+    Medium,
+    Section,
+    Table,
+    caveat_section,
+)
+from breakeven.report.run_text import SOURCE_MARKS, busy_warnings, held_caveats, host_facts
+from breakeven.report.text import plural, printable
+from breakeven.timing import Estimate, Source
+from breakeven.verdict import (
+    SYSTEMS_SCHEMA_VERSION,
+    ClaimOutcome,
+    ColumnKind,
+    RowSource,
+    SystemReport,
+    SystemsReport,
+    SystemTable,
+    TableRow,
+)
+from breakeven.verdict import Cell as Figure
+
+_MAX_CAVEATS = 8
+_OUTCOME_STYLES = {
+    ClaimOutcome.AGREES: "green",
+    ClaimOutcome.DISAGREES: "red",
+    ClaimOutcome.OPEN: "yellow",
+}
+_ROW_MARKS = {
+    RowSource.PUBLISHED: ("◆", "magenta"),
+    RowSource.MEASURED: SOURCE_MARKS[Source.MEASURED],
+    RowSource.PREDICTED: SOURCE_MARKS[Source.PREDICTED],
+    RowSource.CHECKED: ("▪", "cyan"),
+}
+
+
+def system_document(system: SystemReport) -> Document:
+    """Return the document of one system, as a terminal shows it once that has run."""
+    script = printable(system.script) if system.script else ""
+    copy = f"a copy of yours: breakeven workloads {printable(system.name)} --write-script ."
+    lines = [
+        Line(((printable(system.name), "bold"), f": {printable(system.title)}")),
+        Line(f"published in {printable(system.published_in)}", "dim"),
+        *_fact_lines(host_facts(system.host)),
+        *([Line(f"script: {script} ({copy})", "dim")] if script else []),
+    ]
+    title = "The claim" if len(system.claims) == 1 else "The claims"
+    claims = Lines(tuple(_claim_lines(system)))
+    return Document(
+        title=system.title,
+        answers=lines,
+        blocks=(
+            *_figure_sections(system),
+            *([Section(title=title, blocks=(claims,))] if system.claims else []),
+        ),
+        charts=report_charts(system),
+        heading=system.title,
+    )
+
+
+def system_documents(report: SystemsReport) -> Iterator[Document]:
+    """Yield the documents that a terminal shows: of each system, then of all claims."""
+    yield from map(system_document, report.systems)
+    if len(report.systems) + len(report.failures) > 1:
+        yield claims_document(report)
+
+
+def claims_document(report: SystemsReport) -> Document:
+    """Return the table of all claims, and which systems were not run and why."""
+    rows = [
+        (
+            "" if number else printable(system.name, 20),
+            f"{printable(claim.claim)}; published: {printable(claim.published)}",
+            printable(claim.ours),
+            Cell(
+                phrase=(
+                    (claim.outcome.value, _OUTCOME_STYLES[claim.outcome]),
+                    f": {printable(claim.because, 600)}",
+                )
+            ),
+        )
+        for system in report.systems
+        for number, claim in enumerate(system.claims)
+    ]
+    rows += [
+        (printable(name, 20), "", "", f"not run: {printable(reason, 600)}")
+        for name, reason in report.failures.items()
+    ]
+    names, claims, ours, outcomes = zip(*rows, strict=True) if rows else ((),) * 4
+    table = Table(
+        columns=(
+            Column(header="system", cells=names, most=20),
+            Column(header="published claim", cells=claims, folds=True, least=8),
+            Column(header="ours", cells=ours, folds=True, least=8),
+            Column(header="agrees or not, and why", cells=outcomes, folds=True, least=8),
+        ),
+        indent=0,
+    )
+    return Document(
+        title="What was published, and what is found here",
+        answers=(Line("What was published, and what is found here", "bold"),),
+        blocks=(table, Lines((Line(claim_counts(report), "bold"),))),
+    )
+
+
+def systems_document(report: SystemsReport | SystemReport) -> Document:
+    """Return the document of one or more systems, as a page shows it: claims first."""
+    if isinstance(report, SystemReport):
+        report = SystemsReport(schema_version=SYSTEMS_SCHEMA_VERSION, systems=(report,))
+    answers = [Line(claim_counts(report))]
+    answers += [
+        Line(f"{printable(name, 60)} was not run: {printable(reason, 600)}")
+        for name, reason in report.failures.items()
+    ]
+    return Document(
+        title="Systems with published figures, side by side",
+        answers=answers,
+        # Each was run on one machine, but a system may be fed by another host.
+        facts=tuple(host_facts(report.systems[0].host)) if report.systems else (),
+        blocks=(
+            *_claim_section(report),
+            *(section for system in report.systems for section in _system_sections(system)),
+        ),
+        charts=report_charts(report),
+        heading=", ".join(system.name for system in report.systems),
+    )
+
+
+def claim_counts(report: SystemsReport) -> str:
+    """Return how many claims agree, disagree and are open, in a sentence."""
+    claims = [claim for system in report.systems for claim in system.claims]
+    agree, disagree, is_open = (
+        sum(claim.outcome is outcome for claim in claims) for outcome in ClaimOutcome
+    )
+    counts = f"agreeing {agree}, disagreeing {disagree}, open {is_open}"
+    sentence = f"{plural(len(claims), 'claim')}: {counts}."
+    if report.failures:
+        systems = "system was" if len(report.failures) == 1 else "systems were"
+        sentence += f" {len(report.failures)} {systems} not run."
+    return sentence
+
+
+def _fact_lines(facts: Iterable[Fact]) -> Iterator[Line]:
+    for fact in facts:
+        if fact.only is not Medium.PAGE:
+            text = fact.text if fact.is_bare else f"{fact.name}: {fact.text}"
+            yield Line(text, "dim", only=Medium.TERMINAL)
+
+
+def _claim_lines(system: SystemReport) -> Iterator[Line]:
+    for claim in system.claims:
+        style = f"bold {_OUTCOME_STYLES[claim.outcome]}"
+        yield Line(((claim.outcome.value, style), f"  {printable(claim.claim)}"), indent=2)
+        for label, text in (("published", claim.published), ("ours", claim.ours)):
+            yield Line(((f"{label}: ", "dim"), printable(text)), indent=4)
+        if claim.because:
+            yield Line(printable(claim.because, 600), indent=4)
+
+
+def _claim_section(report: SystemsReport) -> Iterator[Section]:
+    pairs = [(system, claim) for system in report.systems for claim in system.claims]
+    if not pairs:
+        return
+    table = Table(
+        columns=(
+            Column(header="system", cells=[printable(system.name, 60) for system, _ in pairs]),
+            Column(header="claim", cells=[printable(claim.claim, 600) for _, claim in pairs]),
+            Column(header="published", cells=[printable(claim.published) for _, claim in pairs]),
+            Column(header="ours", cells=[printable(claim.ours) for _, claim in pairs]),
+            Column(header="outcome", cells=[claim.outcome.value for _, claim in pairs]),
+            Column(header="because", cells=[printable(claim.because, 600) for _, claim in pairs]),
+        ),
+        caption="What was claimed, what is found here, and whether they agree",
+        marks=[claim.outcome.value for _, claim in pairs],
+    )
+    yield Section(title="Claims", blocks=(table,))
+
+
+def _system_sections(system: SystemReport) -> Iterator[Section]:
+    script = f" Script: {printable(system.script)}." if system.script else ""
+    lines = [
+        f"Published in {printable(system.published_in)}.{script}",
+        *busy_warnings(system.caveats),
+    ]
+    yield Section(
+        title=f"{printable(system.name, 60)}: {printable(system.title)}",
+        blocks=(Lines(tuple(map(Line, lines))),),
+    )
+    yield from _figure_sections(system)
+
+
+def _figure_sections(system: SystemReport) -> Iterator[Section]:
+    """Yield tables, curves and caveats of a system."""
+    for table in system.tables:
+        yield Section(title="", heading=printable(table.title), blocks=(_table(table),))
+    for sweep in system.sweeps:
+        along = " and ".join(axis_word(axis.name) for axis in sweep.axes)
+        lines = (
+            Line(headline(sweep), "bold"),
+            *(Line(warning, "yellow") for warning in sweep_warnings(sweep)),
+            Line("", only=Medium.TERMINAL),
+            *_fact_lines(sweep_facts(sweep)),
+        )
+        yield Section(
+            title=f"{printable(sweep.target, 120)}, by {along}",
+            heading="",
+            level=3,
+            blocks=(Lines(lines),),
+        )
+        yield from sweep_sections(sweep, level=4)
+        yield from caveat_section(sweep_caveats(sweep), level=4)
+    yield from caveat_section(held_caveats(system.caveats, (), 0), most=_MAX_CAVEATS, level=3)
+
+
+def _table(table: SystemTable) -> Table:
+    sources = {row.source for row in table.rows}
+    for row in table.rows:
+        sources |= {RowSource(cell.source) for cell in row.cells if isinstance(cell, Estimate)}
+    shown = [source for source in RowSource if source in sources - {RowSource.CHECKED}]
+    legend: list[str | tuple[str, str]] = []
+    for number, source in enumerate(shown):
+        legend += ["   " if number else "", _ROW_MARKS[source], f" {source.value}"]
+    note = printable(table.note, 1_000)
+    if note:
+        legend += ["\n" if legend else "", note]
+    columns = zip(*(row.cells for row in table.rows), strict=True)
+    return Table(
+        columns=(
+            Column(
+                header="",
+                cells=[Cell(phrase=(_ROW_MARKS[row.source],)) for row in table.rows],
+                only=Medium.TERMINAL,
+            ),
+            *(
+                Column(
+                    header=printable(column.name, 80),
+                    cells=[
+                        _figure(cell, column.kind, row)
+                        for cell, row in zip(cells, table.rows, strict=True)
+                    ],
+                    is_number=column.kind is not ColumnKind.TEXT,
+                    folds=column.kind is ColumnKind.TEXT,
+                    least=12 if column.kind is ColumnKind.TEXT else None,
+                )
+                for column, cells in zip(table.columns, columns, strict=True)
+            ),
+            Column(
+                header="source", cells=[row.source.value for row in table.rows], only=Medium.PAGE
+            ),
+        ),
+        caption=printable(table.title),
+        note=note,
+        legend=tuple(legend),
+        marks=[row.source.value for row in table.rows],
+        splits=True,
+    )
+
+
+def _figure(figure: Figure, kind: ColumnKind, row: TableRow) -> Cell | str:
+    text = cell_text(figure, kind)
+    if not isinstance(figure, Estimate):
+        return text
+    brief = cell_text(figure.value_ns, kind)
+    if figure.source.value == row.source.value:
+        return Cell(phrase=text, brief=brief, page=text)
+    # A measured CPU beside a predicted GPU: the row's source is that of one of them.
+    mark, _ = _ROW_MARKS[RowSource(figure.source)]
+    return Cell(phrase=f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")

@@ -1,0 +1,283 @@
+"""The document of a validation: the answer, errors by group, what failed, and the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from breakeven.report.builders.validate_peers import OTHER_SETS, OwnFigure, beside_published
+from breakeven.report.builders.validate_words import (
+    GROUPING_TITLES,
+    HEADERS,
+    PROTOCOL_SENTENCES,
+    PROTOCOL_TITLES,
+    SHOWN_GROUPINGS,
+    headline,
+    p90_percent,
+    percent,
+    signed_percent,
+    summary_cells,
+    unpredicted_reasons,
+    warning,
+    worst_rows,
+)
+from breakeven.report.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Image,
+    Line,
+    Lines,
+    Markdown,
+    Medium,
+    Note,
+    Notes,
+    Section,
+    Table,
+)
+from breakeven.report.text import plural, printable, shorten
+from breakeven.units import format_duration
+from breakeven.verdict import AccuracyReport, LeaveOut, RowResult
+
+_PLOT = "Predicted against measured time of each row, both axes logarithmic, with a band of ±20 %"
+_PAGE_GROUPINGS = (*SHOWN_GROUPINGS, "phase", "architecture", "device", "workload")
+_MAX_REASONS = 12
+# What a narrow terminal can do without, the first of them longest.
+_JOINS = {"bias": 1, "mean": 2, "right GPU": 3}
+_LEGEND = (
+    "error: |predicted / measured - 1|   bias: + is too slow   in 90 %: rows that the interval "
+    "holds, those not predicted counted as missed   right GPU: of two devices that differ by "
+    "more than 20 %, the faster one is predicted to be faster"
+)
+
+_HOW_TO_READ = """\
+Predicted times of whole steps, beside measured ones that others published. **Error** is
+|predicted / measured - 1|; **bias** is the geometric mean of predicted / measured, minus 1: `+` is
+too slow. **In 90 %** is the share of rows whose 90 % interval holds the measured time; a row that
+could not be predicted counts as missed. **Right GPU** is the share of pairs of rows, equal in all
+but the device and more than 20 % apart, of which the faster device is predicted to be faster.
+Fewer than ten rows have no P90.
+
+What these figures do not show: a GPU that is left out may have relatives with its chip that are
+not (an RTX 2080 Ti teaches a TITAN RTX); the four figures that scale the intervals, and the prior
+widths of the effects, were chosen on the very errors of leaving out GPUs and model families; and
+the prediction of a row knows its host, framework and kind of copy, as the table tells them."""
+
+
+def plot_name(protocol: LeaveOut) -> str:
+    """Return the file name of the plot of a protocol."""
+    return f"accuracy-{protocol}.svg"
+
+
+def validation_document(report: AccuracyReport) -> Document:
+    """Return the document of a validation."""
+    seen = warning(report)
+    sentence = PROTOCOL_SENTENCES[report.protocol]
+    protocol = sentence[0].lower() + sentence[1:]
+    return Document(
+        title=f"How far off are predictions of {printable(report.table, 120)}?",
+        answers=(Line(headline(report), "bold"),),
+        warnings=() if seen is None else (f"Careful: {seen}",),
+        facts=(Fact("table", f"{printable(report.table, 200)} · {protocol}", is_bare=True),),
+        blocks=tuple(_sections(report)),
+    )
+
+
+def validation_page(
+    reports: Sequence[AccuracyReport], *, plots: Mapping[LeaveOut, str]
+) -> Document:
+    """Return the page about one or more validations, one section for each.
+
+    Args:
+        reports: Each with a protocol of its own.
+        plots: Address of the plot of each protocol that has one, relative to the page.
+
+    Raises:
+        ValueError: There is no report, or two have the same protocol.
+    """
+    protocols = [report.protocol for report in reports]
+    if not reports or len(set(protocols)) < len(protocols):
+        raise ValueError(f"one report per protocol is needed, not {protocols}")
+    sections: list[Section] = []
+    for report in reports:
+        seen = warning(report)
+        blocks: list[Block] = [
+            Lines((Line(f"{PROTOCOL_SENTENCES[report.protocol]} {headline(report)}"),)),
+            *([Lines((Line(f"**{seen}**"),))] if seen is not None else []),
+        ]
+        if report.protocol in plots:
+            blocks.append(Image(plots[report.protocol], _PLOT))
+        title = PROTOCOL_TITLES[report.protocol]
+        sections += (Section(title=title, blocks=blocks), *_sections(report))
+    return Document(title="Accuracy", before=(Markdown(_HOW_TO_READ),), blocks=sections)
+
+
+def _sections(report: AccuracyReport) -> Iterator[Section]:
+    yield Section(title="", blocks=tuple(_summary_tables(report)))
+    yield from _worst_section(report)
+    yield from _reason_section(report)
+    if report.overall.num_unpredicted < report.overall.num_rows:
+        own = tuple(beside_published(report))
+        lines = [line for one in own for line in _own_lines(one)]
+        blocks = (
+            Lines(tuple(lines), only=Medium.TERMINAL),
+            Lines((Line(OTHER_SETS, "dim", 2),)),
+            _published_table(own),
+        )
+        yield Section(title="What others publish", level=3, blocks=blocks)
+
+
+def _is_shown(report: AccuracyReport, by: str) -> bool:
+    """Return whether a grouping says more than the line of all rows."""
+    return by == "split" or len(report.summary[by]) > 1
+
+
+def _summary_tables(report: AccuracyReport) -> Iterator[Table]:
+    """Yield errors by group: one table at a terminal, one for each grouping in a page."""
+    rows: list[tuple[str, tuple[str, ...]]] = [("all rows", summary_cells(report.overall))]
+    for by in SHOWN_GROUPINGS:
+        if _is_shown(report, by):
+            rows.append((f"by {GROUPING_TITLES[by]}", ("",) * len(HEADERS)))
+            rows += [
+                (f"  {printable(group)}", summary_cells(summary))
+                for group, summary in report.summary[by].items()
+            ]
+    yield _summary_table(rows, "", Medium.TERMINAL)
+    yield _summary_table(rows[:1], "Errors of all rows", Medium.PAGE)
+    for by in _PAGE_GROUPINGS:
+        if _is_shown(report, by):
+            groups = [(group, summary_cells(one)) for group, one in report.summary[by].items()]
+            yield _summary_table(groups, f"by {GROUPING_TITLES[by]}", Medium.PAGE)
+
+
+def _summary_table(
+    rows: Sequence[tuple[str, tuple[str, ...]]], title: str, medium: Medium
+) -> Table:
+    names, cells = zip(*rows, strict=True)
+    is_page = medium is Medium.PAGE
+    return Table(
+        columns=(
+            Column(header=title if title.startswith("by ") else "", cells=names, most=40, least=16),
+            *(
+                Column(header=header, cells=column, is_number=True, joins=_JOINS.get(header, 0))
+                for header, column in zip(HEADERS, zip(*cells, strict=True), strict=True)
+            ),
+        ),
+        caption=title,
+        legend="" if is_page else _LEGEND,
+        row_styles=["" if any(row) else "dim" for row in cells],
+        indent=0,
+        only=medium,
+    )
+
+
+def _published_table(own: Sequence[OwnFigure]) -> Table:
+    peers = [one.published for one in own]
+    return Table(
+        columns=(
+            Column(header="predictor", cells=[f"{peer.name} ({peer.source})" for peer in peers]),
+            Column(header="published", cells=[peer.figure for peer in peers]),
+            Column(header="measured on", cells=[peer.measured_on for peer in peers]),
+            Column(
+                header="nearest rows here",
+                cells=[f"{one.published.nearest_rows}, n = {one.num_rows:,}" for one in own],
+            ),
+            Column(
+                header="mean",
+                cells=[percent(one.mean_error_fraction) for one in own],
+                is_number=True,
+            ),
+            Column(
+                header="median",
+                cells=[percent(one.median_error_fraction) for one in own],
+                is_number=True,
+            ),
+        ),
+        caption="Errors that others publish, beside those of the nearest rows here",
+        only=Medium.PAGE,
+    )
+
+
+def _own_lines(own: OwnFigure) -> Iterator[Line]:
+    peer = own.published
+    yield Line(((peer.name, "magenta"), f"  {peer.figure}"), indent=2)
+    yield Line(f"on {peer.measured_on} ({peer.source})", "dim", 4)
+    figures = "no such rows"
+    if own.num_rows:
+        figures = (
+            f"{percent(own.mean_error_fraction)} mean, "
+            f"{percent(own.median_error_fraction)} median, "
+            f"{p90_percent(own.p90_error_fraction, own.num_rows)} P90 (n = {own.num_rows:,})"
+        )
+    yield Line(f"here: {peer.nearest_rows}: {figures}", indent=4)
+
+
+def _worst_section(report: AccuracyReport) -> Iterator[Section]:
+    rows = worst_rows(report)
+    if not rows:
+        return
+    errors = [signed_percent(row.error_fraction) for row in rows]
+    width = max(map(len, errors))
+    lines = [
+        line
+        for row, error in zip(rows, errors, strict=True)
+        for line in _worst_lines(row, error.rjust(width))
+    ]
+    table = Table(
+        columns=(
+            Column(header="case", cells=[row.case_id for row in rows]),
+            Column(
+                header="workload",
+                cells=[Cell(phrase=row.workload, is_code=True) for row in rows],
+            ),
+            *(
+                Column(header=name, cells=[str(getattr(row, name)) for row in rows])
+                for name in ("phase", "device", "precision")
+            ),
+            Column(
+                header="measured",
+                cells=[format_duration(row.value_ns) for row in rows],
+                is_number=True,
+            ),
+            Column(header="error", cells=errors, is_number=True),
+        ),
+        caption="Rows with the largest errors, by factor",
+        only=Medium.PAGE,
+    )
+    yield Section(
+        title=f"The {plural(len(rows), 'row')} furthest off",
+        level=3,
+        blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
+    )
+
+
+def _worst_lines(row: RowResult, error: str) -> Iterator[Line]:
+    assert row.prediction is not None
+    measured = format_duration(row.value_ns)
+    predicted = format_duration(row.prediction.estimate.value_ns)
+    times = f"{measured} measured, {predicted} predicted"
+    yield Line(f"{error}  {printable(row.case_id, 40)}  {times}", indent=2)
+    workload = shorten(printable(row.workload, None), 40)
+    facts = (row.device, row.precision, row.phase, f"batch {row.batch_size:,}")
+    beneath = " · ".join((workload, *map(printable, facts)))
+    yield Line(beneath, "dim", len(error) + 4)
+
+
+def _reason_section(report: AccuracyReport) -> Iterator[Section]:
+    reasons = unpredicted_reasons(report.rows)
+    if not reasons:
+        return
+    rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
+    notes = Notes(
+        notes=[
+            Note(printable(code, 40), printable(reason, 300), count=f"{count:,}")
+            for code, reason, count in reasons
+        ],
+        caption="Why rows are not predicted",
+        headings=("rows", "code", "reason"),
+        most=_MAX_REASONS,
+        rest=f"and {plural(rest, 'row')} for other reasons, listed by --json",
+    )
+    rows = plural(report.overall.num_unpredicted, "row")
+    yield Section(title=f"{rows} not predicted", level=3, blocks=(notes,))

@@ -1,0 +1,138 @@
+"""The words and figures that the terminal and the page of a validation share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from breakeven.report.text import plural
+from breakeven.units import format_digits
+from breakeven.verdict import AccuracyReport, AccuracySummary, LeaveOut, RowResult, Unpredictable
+
+PROTOCOL_SENTENCES: Mapping[LeaveOut, str] = {
+    LeaveOut.NONE: "The calibration that ships with breakeven predicts every row.",
+    LeaveOut.GPU: "Leave one GPU out: each GPU is predicted by a calibration made without any "
+    "figure of it.",
+    LeaveOut.MODEL: "Leave one model family out: each family is predicted by a calibration made "
+    "without any row of it.",
+}
+PROTOCOL_TITLES: Mapping[LeaveOut, str] = {
+    LeaveOut.NONE: "The calibration that ships",
+    LeaveOut.GPU: "A GPU never calibrated on",
+    LeaveOut.MODEL: "A new model on a known GPU",
+}
+
+# The groupings that a person reads; all of them are in the JSON document.
+SHOWN_GROUPINGS = ("split", "precision", "era", "regime", "bound", "source", "num_devices")
+GROUPING_TITLES: Mapping[str, str] = {
+    "all": "all",
+    "split": "split",
+    "precision": "precision",
+    "era": "era",
+    "regime": "measured time",
+    "bound": "bound",
+    "source": "source",
+    "num_devices": "devices per step",
+    "device": "device",
+    "architecture": "architecture",
+    "workload": "workload",
+    "phase": "phase",
+}
+
+HEADERS = ("rows", "median", "mean", "P90", "bias", "in 90 %", "right GPU")
+# Fewer rows than this have no 90th percentile worth the name.
+_LEAST_ROWS_FOR_P90 = 10
+# As many as a person reads one by one.
+_NUM_WORST = 10
+
+
+def headline(report: AccuracyReport) -> str:
+    """Return the answer in one sentence."""
+    overall = report.overall
+    num_predicted = overall.num_rows - overall.num_unpredicted
+    if num_predicted == 0:
+        return f"None of {plural(overall.num_rows, 'row')} could be predicted."
+    of_all = "" if overall.num_unpredicted == 0 else f" of {overall.num_rows:,}"
+    p90 = p90_percent(overall.p90_error_fraction, num_predicted)
+    rows = plural(num_predicted, "row") if not of_all else f"{num_predicted:,}{of_all} rows"
+    return (
+        f"{rows} predicted: error {percent(overall.median_error_fraction)} "
+        f"median{'' if p90 == '-' else f', {p90} P90'}; 90 % intervals hold "
+        f"{percent(overall.coverage_fraction)} of all rows."
+    )
+
+
+def warning(report: AccuracyReport) -> str | None:
+    """Return what a reader must know first: rows that the calibration has seen."""
+    num_seen = report.overall.num_calibrated_on
+    if num_seen == 0:
+        return None
+    return (
+        f"The calibration has seen {plural(num_seen, 'row')} of this table: their errors say "
+        "how well it fits, not how well it predicts."
+    )
+
+
+def summary_cells(summary: AccuracySummary) -> tuple[str, ...]:
+    """Return the figures of a group, in the order of ``HEADERS``."""
+    num_predicted = summary.num_rows - summary.num_unpredicted
+    rows = f"{summary.num_rows:,}"
+    if summary.num_unpredicted:
+        rows = f"{num_predicted:,}/{rows}"
+    return (
+        rows,
+        percent(summary.median_error_fraction),
+        percent(summary.mean_error_fraction),
+        p90_percent(summary.p90_error_fraction, num_predicted),
+        signed_percent(summary.bias_fraction),
+        percent(summary.coverage_fraction),
+        percent(summary.right_device_fraction),
+    )
+
+
+def worst_rows(report: AccuracyReport, num_rows: int = _NUM_WORST) -> tuple[RowResult, ...]:
+    """Return the rows with the largest errors, by factor, so that 2× too slow and too fast tie."""
+
+    def factor(row: RowResult) -> float:
+        ratio = 1.0 + (row.error_fraction or 0.0)
+        return max(ratio, 1.0 / ratio)
+
+    predicted = [row for row in report.rows if row.prediction is not None]
+    return tuple(sorted(predicted, key=factor, reverse=True)[:num_rows])
+
+
+def unpredicted_reasons(rows: Sequence[RowResult]) -> tuple[tuple[str, str, int], ...]:
+    """Return code, reason and number of the rows that have no prediction, most rows first."""
+    counts = Counter(
+        (row.outcome.code, row.outcome.reason)
+        for row in rows
+        if isinstance(row.outcome, Unpredictable)
+    )
+    return tuple((code, reason, count) for (code, reason), count in counts.most_common())
+
+
+def percent(fraction: float | None) -> str:
+    """Return a share or error as a percentage with two digits: ``9.1 %``; ``-`` without one."""
+    return "-" if fraction is None else f"{format_digits(100 * fraction, _digits(fraction))} %"
+
+
+def p90_percent(fraction: float | None, num_rows: int) -> str:
+    """Return a 90th percentile as a percentage; ``-`` where there are too few rows for one."""
+    return "-" if num_rows < _LEAST_ROWS_FOR_P90 else percent(fraction)
+
+
+def signed_percent(fraction: float | None) -> str:
+    """Return ``+9.1 %`` or ``-12 %``; ``-`` where there is none."""
+    if fraction is None:
+        return "-"
+    if fraction == 0:
+        return percent(fraction)
+    sign = "-" if fraction < 0 else "+"
+    return f"{sign}{percent(abs(fraction))}"
+
+
+def _digits(fraction: float) -> int:
+    # 96 % and 99.6 % of pairs are not the same; 0.3 % of error is as much as 0 %.
+    if abs(fraction) < 0.01:
+        return 1
+    return 3 if 0.95 <= fraction < 1.0 else 2

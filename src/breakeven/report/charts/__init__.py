@@ -1,0 +1,1 @@
+"""Charts: one description of each, drawn for terminals, pages and images."""

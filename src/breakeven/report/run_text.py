@@ -1,0 +1,266 @@
+"""Words about a run that reports of several kinds share: verdict, facts, caveats, side effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import assert_never
+
+from breakeven.errors import Caveat
+from breakeven.report.charts.build import axis_word, crossover_interval
+from breakeven.report.document import Fact, Medium
+from breakeven.report.text import plural, printable, ratio_with_interval
+from breakeven.timing import BUSY_MACHINE, Source
+from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
+from breakeven.units import format_bytes, format_count, format_duration
+from breakeven.verdict import (
+    CheckReport,
+    Choice,
+    Crossover,
+    DeviceKind,
+    DeviceResult,
+    ExplainReport,
+    HostSummary,
+    NoCrossover,
+    SweepReport,
+    TuneReport,
+    Verdict,
+    by_trust_and_time,
+)
+
+CHOICE_STYLES = {
+    Choice.CPU: "bold cyan",
+    Choice.GPU: "bold green",
+    Choice.TOO_CLOSE: "bold yellow",
+    Choice.UNDECIDED: "bold yellow",
+}
+# The sign of where a figure comes from, and its colour at a terminal.
+SOURCE_MARKS = {Source.MEASURED: ("●", "green"), Source.PREDICTED: ("○", "blue")}
+# Files that are named; all that are known are in the JSON report.
+_MAX_NAMES = 3
+
+
+def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
+    """Return where to train, and by how much that is faster.
+
+    Args:
+        verdict: What was decided.
+        results: Of all devices that were compared.
+    """
+    ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
+    device, over = named_label(results, verdict.device), named_label(results, verdict.over)
+    match verdict.choice:
+        case Choice.CPU:
+            num_gpus = sum(result.kind is DeviceKind.GPU for result in results)
+            rival = f"the {over}" if num_gpus == 1 else f"the best GPU, {over}"
+            is_here = device.startswith("this CPU")
+            where = device.replace("this", "your", 1) if is_here else f"the CPU ({device})"
+            return f"Train this on {where}: {ratio} faster than {rival}."
+        case Choice.GPU:
+            return f"A GPU pays off: {device}, {ratio} faster than {over}."
+        case Choice.TOO_CLOSE:
+            return f"Too close to call: {device} at {ratio} the speed of {over}. Measure."
+        case Choice.UNDECIDED:
+            return f"Undecided: {over} cannot be timed well enough to compare it with {device}."
+        case _:
+            assert_never(verdict.choice)
+
+
+def crossover_sentence(report: CheckReport) -> str:
+    """Return from which size on a GPU wins, or why that is not told."""
+    cpu = reference_cpu(report.results)
+    rival = "the CPU" if cpu is None else device_label(cpu)
+    match report.crossover:
+        case Crossover() as crossover:
+            return _found_sentence(crossover, named_label(report.results, crossover.device), rival)
+        case NoCrossover() as none:
+            # What was not searched may well be there.
+            what = "Crossover not known" if none.searched is None else "No crossover"
+            return f"{what}: {printable(none.none_because, 600)}"
+
+
+def _found_sentence(crossover: Crossover, winner: str, rival: str) -> str:
+    first, last = crossover.searched
+    return (
+        f"Crossover: from {axis_word(crossover.axis)} {crossover.value:,} "
+        f"({crossover_interval(crossover)}) on, {winner} is faster than {rival} "
+        f"(searched {first:,} to {last:,})."
+    )
+
+
+def run_facts(report: CheckReport | ExplainReport, program: Iterable[Fact] = ()) -> Iterator[Fact]:
+    """Yield what was run, and where.
+
+    Args:
+        report: Of the run.
+        program: What is known of the program around the step.
+    """
+    step = report.step
+    batch = [] if step.batch_size is None else [f"batch size {step.batch_size:,}"]
+    copies = ", ".join(
+        f"{format_bytes(num_bytes, 2)} {direction}"
+        for num_bytes, direction in ((step.h2d_bytes, "in"), (step.d2h_bytes, "out"))
+        if num_bytes > 0
+    )
+    parts = [
+        printable(report.target, 120),
+        *batch,
+        f"{format_count(step.num_parameters)} parameters",
+    ]
+    yield Fact("target", " · ".join(parts), is_bare=True)
+    parts = [
+        plural(step.num_ops, "op"),
+        plural(step.num_kernels, "kernel"),
+        plural(step.num_syncs, "sync"),
+        *([f"copies {copies}"] if copies else []),
+        f"host {format_duration(step.host_ns, 2)}",
+    ]
+    yield Fact("step", " · ".join(parts))
+    yield from program
+    yield from side_effect_facts(report)
+    yield from host_facts(report.host)
+
+
+def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
+    """Yield what the machine is.
+
+    Args:
+        host: The machine.
+        threads: Those of the CPU's steps, where they are not the host's alone.
+    """
+    parts = [
+        printable(host.name, 80),
+        threads or plural(host.num_threads, "thread"),
+        f"torch {printable(host.torch_version)}",
+        # What was assumed beside is in a page and in the JSON report.
+        printable(host.calibration, 120),
+    ]
+    yield Fact("host", " · ".join(parts))
+    yield Fact("host costs", printable(host.source), only=Medium.PAGE)
+    yield Fact("Python", printable(host.python_version, 60), only=Medium.PAGE)
+
+
+def sample_legend(counts: Sequence[int], *, is_predicted: bool = True, noun: str = "step") -> str:
+    """Return ``● measured (5 to 43 steps)   ○ predicted``.
+
+    Args:
+        counts: Samples of each measured time.
+        is_predicted: Whether there are predictions.
+        noun: What was counted.
+    """
+    marks: list[str] = []
+    if counts:
+        least = f"{min(counts):,} to " if min(counts) < max(counts) else ""
+        marks.append(f"● measured ({least}{plural(max(counts), noun)})")
+    return "   ".join([*marks, *(["○ predicted"] if is_predicted else [])])
+
+
+def busy_warnings(caveats: Iterable[Caveat]) -> tuple[str, ...]:
+    """Return a sentence where other processes disturbed a measurement; else nothing."""
+    messages = [caveat.message for caveat in caveats if caveat.code == BUSY_MACHINE]
+    if not messages:
+        return ()
+    # Each names its own load: the first stands for all.
+    times = f" (so in {len(messages):,} measurements)" if len(messages) > 1 else ""
+    quiet = "Run it again when the machine is quiet."
+    return (f"Careful: {printable(messages[0])}{times}. {quiet}",)
+
+
+def held_caveats(
+    of_all: Iterable[Caveat], of_devices: Iterable[tuple[str, Sequence[Caveat]]], num_names: int
+) -> Mapping[Caveat, str]:
+    """Return each caveat once, with the names it holds for; none where it holds for all.
+
+    That of a busy machine may turn the answer itself: ``busy_warnings`` puts it beside that.
+
+    Args:
+        of_all: Caveats of everything.
+        of_devices: Names with their caveats.
+        num_names: As many names are all.
+    """
+    everywhere = dict.fromkeys(of_all)
+    grouped: dict[Caveat, dict[str, None]] = {caveat: {} for caveat in everywhere}
+    for name, caveats in of_devices:
+        for caveat in caveats:
+            grouped.setdefault(caveat, {})[name] = None
+    return {
+        caveat: ", ".join(names) if caveat not in everywhere and len(names) < num_names else ""
+        for caveat, names in grouped.items()
+        if caveat.code != BUSY_MACHINE
+    }
+
+
+def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, str]:
+    """Return the caveats of a run with the devices that they hold for."""
+    of_devices = [(device_label(result), result.caveats) for result in report.results]
+    num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
+    return held_caveats(report.caveats, of_devices, num_gpus)
+
+
+def result_name(result: DeviceResult) -> str:
+    """Return a device's name, with the processor's where it is this CPU."""
+    label = device_label(result)
+    return label if label == printable(result.device) else f"{label} ({printable(result.device)})"
+
+
+def sort_results(results: Sequence[DeviceResult]) -> tuple[DeviceResult, ...]:
+    """Return results by step time, those that do not fit their device last."""
+    return tuple(sorted(results, key=lambda result: (result.fits is False, result.step_ns)))
+
+
+def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
+    """Return the CPU that GPUs are compared with: the fastest that was not disturbed."""
+    cpus = [result for result in results if result.kind is DeviceKind.CPU]
+    return min(cpus, key=by_trust_and_time, default=None)
+
+
+def device_label(result: DeviceResult) -> str:
+    """Return a device's name; the CPU that the step was measured on is ``this CPU``."""
+    if result.kind is DeviceKind.CPU and result.source is Source.MEASURED:
+        return f"this CPU, {result.setting}" if result.setting else "this CPU"
+    return printable(result.device)
+
+
+def named_label(results: Sequence[DeviceResult], device: str) -> str:
+    """Return the label of a device by its name, whether it is among results or not."""
+    named = (result for result in results if result.device == device)
+    return next(map(device_label, named), printable(device))
+
+
+def side_effect_facts(
+    report: CheckReport | ExplainReport | SweepReport | TuneReport,
+) -> Iterator[Fact]:
+    """Yield what the script wrote and logged, and where that went, where there is any.
+
+    Args:
+        report: Of the runs.
+    """
+    writes = report.writes
+    if writes is not None and (
+        writes.num_files or writes.protection is not WriteProtection.OVERLAY
+    ):
+        yield Fact("files", _writes_text(writes))
+    if report.quiet_trackers:
+        names = ", ".join(printable(name, 40) for name in report.quiet_trackers)
+        text = f"nothing was logged to {names} (--keep-trackers lets them be)"
+        yield Fact("trackers", text)
+
+
+def _writes_text(writes: FileWrites) -> str:
+    if writes.protection is WriteProtection.NONE:
+        return "written for real, as asked for"
+    led = " (what programs and libraries write past Python is real)"
+    limit = led if writes.protection is WriteProtection.REDIRECTED else ""
+    if not writes.num_files:
+        return f"none written{limit}"
+    names = [_name(write) for write in writes.files[:_MAX_NAMES]]
+    if writes.num_files > len(names):
+        names.append("…")
+    size = f", {format_bytes(writes.num_bytes, 2)}" if writes.num_bytes else ""
+    written = f"{plural(writes.num_files, 'file')}{size} ({', '.join(names)})"
+    return f"{written}, written to a layer that is thrown away{limit}"
+
+
+def _name(write: FileWrite) -> str:
+    name = printable(PurePath(write.path).name, 40)
+    return f"{name} deleted" if write.change is FileChange.DELETED else name
