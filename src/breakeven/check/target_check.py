@@ -38,7 +38,7 @@ def check_target(
         time_limit_s: Limit of each run, in seconds.
         length: Of the training, whose time on each device is told where it is known.
         keep: What of the target's side effects is to be real; by default nothing.
-        progress: Is told what happens.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: The target gave no answer, or a device or host is unknown.

@@ -47,7 +47,7 @@ def explain_target(
             seconds; without it, findings that need that are not looked for.
         budget_s: Seconds of plain steps that are enough when they are short.
         keep: What of the target's side effects is to be real; by default nothing.
-        progress: Is told what happens.
+        progress: Progress callback.
         launcher: Makes the processes, where several targets are explained after one another; each
             call has its own by default, which takes some seconds to import torch.
 

@@ -17,6 +17,7 @@ from breakeven.session.measured_step import measured_result as measured_result
 from breakeven.session.runs import LONGEST_STEP_NS as LONGEST_STEP_NS
 from breakeven.session.runs import REFUSALS as REFUSALS
 from breakeven.session.runs import Runs as Runs
+from breakeven.session.runs import SkippedSize as SkippedSize
 from breakeven.session.runs import is_all_disturbed as is_all_disturbed
 from breakeven.session.runs import is_worth_repeating as is_worth_repeating
 from breakeven.session.runs import quieter as quieter

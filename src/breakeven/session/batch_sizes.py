@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from breakeven.capture import LoaderUse, PlainRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, ScriptError
 from breakeven.session.compared_step import ComparedStep
 from breakeven.session.device_path import DevicePath
-from breakeven.session.runs import LONGEST_STEP_NS, Runs, why_not_measured
+from breakeven.session.runs import LONGEST_STEP_NS, Runs, SkippedSize, why_not_measured
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import ScaledTrace, ScalingError
@@ -69,7 +68,7 @@ class BatchSizes:
         # The step at every size, once the search has recorded it at a second one.
         self.scaled: ScaledTrace | None = None
         # The size at which the search ended, since this machine has no time or memory for it.
-        self._left_out: _LeftOut | None = None
+        self._skipped: SkippedSize | None = None
 
     def search(self, compared: ComparedStep) -> Answer:
         """Return from which batch size the best GPU is faster than this CPU, and all curves.
@@ -83,7 +82,7 @@ class BatchSizes:
             return scaled, ()
         self._measure_towards_crossover(scaled, best, host)
         sizes, gpus = self._gpu_curves(scaled, devices, best, host)
-        self._note_left_out(sizes)
+        self._note_skipped(sizes)
         times = SizeCurve(self._cpu)
         cpu = Curve(
             device=compared.results[0].device,
@@ -133,7 +132,7 @@ class BatchSizes:
             return False
         because = why_not_measured(expected_ns, expected_bytes)
         if because is not None:
-            self._left_out = _LeftOut(size=size, because=because)
+            self._skipped = SkippedSize(size=size, because=because)
             return False
         plain = self._runs.measure_at(
             size, loader_batch_size=self._loader.batch_size, budget_s=_BUDGET_S
@@ -187,33 +186,25 @@ class BatchSizes:
     def _sizes(self) -> list[int]:
         """Return the measured sizes, the powers of two between them, and where measuring ended."""
         low, high = min(self._cpu), max(self._cpu)
-        if self._left_out is not None and self._left_out.size > high:
+        if self._skipped is not None and self._skipped.size > high:
             high = min(high * _BEYOND, _LARGEST)
-        elif self._left_out is not None and self._left_out.size < low:
+        elif self._skipped is not None and self._skipped.size < low:
             low = max(low // _BEYOND, 1)
         return sorted({*self._cpu, low, high, *_powers_between(low, high)})
 
-    def _note_left_out(self, sizes: Sequence[int]) -> None:
+    def _note_skipped(self, sizes: Sequence[int]) -> None:
         """Say which sizes beyond the measured ones the curves have, and why those were not."""
         low, high = min(self._cpu), max(self._cpu)
-        if self._left_out is None or (low <= sizes[0] and sizes[-1] <= high):
+        if self._skipped is None or (low <= sizes[0] and sizes[-1] <= high):
             return
         side = f"above {high}" if sizes[-1] > high else f"below {low}"
         self.caveats.append(
             Caveat(
                 code="batch-size-not-measured",
                 message=f"batch sizes {side} were not measured on this CPU, since "
-                f"{self._left_out.because}; its times there are predicted from the others",
+                f"{self._skipped.because}; its times there are predicted from the others",
             )
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LeftOut:
-    """A batch size that was not measured, and why."""
-
-    size: int
-    because: str
 
 
 def _none(because: str) -> NoCrossover:

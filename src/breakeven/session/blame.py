@@ -174,6 +174,6 @@ def _fault_on_gpu(target: Target, alone: ProbeRun | RunFailure) -> str:
         by_itself = "by itself, on what this machine has, it runs"
     return (
         "the script fails so where torch.cuda.is_available() says yes, as it does while a step is "
-        f"recorded; {by_itself}: {command_of(target)}. Mend what it does with a GPU; if it runs "
+        f"recorded; {by_itself}: {command_of(target)}. Fix what it does with a GPU; if it runs "
         "on one, please report this"
     )

@@ -27,6 +27,14 @@ _STEP_HINT = (
     "one step: path.py:function"
 )
 
+# What to do about exceptions that mean one thing.
+_HINTS = {
+    "FileExistsError": "breakeven runs the script several times, and an earlier run may have made "
+    "it: let the script take what is there, for instance with exist_ok=True",
+    "EOFError": "the script reads standard input, which is empty here: pass what it asks for as an "
+    "argument after `--`",
+    "SyntaxError": "the file is no Python that this version understands",
+}
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -48,15 +56,7 @@ def script_error(
             hint=f"this is a bug in breakeven; please report it with:\n{failure.message}",
         )
     message, hint = _explain(failure, target, known)
-    location = failure.location
-    return ScriptError(
-        message,
-        hint=hint,
-        file=location.file if location else None,
-        line=location.line if location else None,
-        # A time limit or a missing step has no traceback; the output may tell more.
-        output=output,
-    )
+    return _error_at(failure, message, hint, output)
 
 
 def our_error(
@@ -100,14 +100,25 @@ def late_error(
         num_steps: Steps that it took by itself.
         took_s: How long that took, in seconds.
     """
-    stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
-    return ScriptError(
+    return _error_at(
+        failure,
         f"{target.label} did not complete {_wanted(failure)} within {failure.message} while "
-        f"breakeven {watching} it{stood}; by itself it took {num_steps} steps in {took_s:.1f} s",
-        hint="raise --time-limit, since breakeven looks at more steps and recording slows them, or "
+        f"breakeven {watching} it{_stuck(failure)}; by itself it took {num_steps} steps in "
+        f"{took_s:.1f} s",
+        "raise --time-limit, since breakeven looks at more steps and recording slows them, or "
         "give the script a smaller model",
-        file=failure.location.file if failure.location else None,
-        line=failure.location.line if failure.location else None,
+        output,
+    )
+
+
+def _error_at(failure: RunFailure, message: str, hint: str, output: str) -> ScriptError:
+    location = failure.location
+    return ScriptError(
+        message,
+        hint=hint,
+        file=location.file if location else None,
+        line=location.line if location else None,
+        # A time limit or a missing step has no traceback; the output may tell more.
         output=output,
     )
 
@@ -141,10 +152,9 @@ def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]
                 "path.py:function",
             )
         case FailureKind.TIME_LIMIT:
-            stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
             return (
                 f"{target.label} did not complete {_wanted(failure)} within {failure.message}"
-                f"{stood}",
+                f"{_stuck(failure)}",
                 "raise --time-limit, or give the script a smaller model or less data to load",
             )
         case FailureKind.KILLED:
@@ -184,10 +194,9 @@ def _explain_processes(failure: RunFailure, target: Target) -> tuple[str, str]:
     others = "another process" if number == 1 else f"{number} other processes"
     unseen = f"it started {others}{line}, whose steps breakeven does not see"
     if failure.kind is FailureKind.TIME_LIMIT:
-        stood = f"; it stood at {_line_of(failure)}" if failure.location else ""
         return (
             f"{target.label} did not complete a training step in its own process within "
-            f"{failure.message}{stood}; {unseen}",
+            f"{failure.message}{_stuck(failure)}; {unseen}",
             f"where these train, {hint}; otherwise raise --time-limit",
         )
     return (
@@ -213,20 +222,8 @@ def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple
             "the script is started by torchrun, which sets variables of the environment: run "
             f"`{_LAUNCHER_ENVIRONMENT} breakeven check ...`, with the number of GPUs as WORLD_SIZE",
         )
-    if failure.exception == "FileExistsError":
-        return (
-            message,
-            "breakeven runs the script several times, and an earlier run may have made it: let the "
-            "script take what is there, for instance with exist_ok=True",
-        )
-    if failure.exception == "EOFError":
-        return (
-            message,
-            "the script reads standard input, which is empty here: pass what it asks "
-            "for as an argument after `--`",
-        )
-    if failure.exception == "SyntaxError":
-        return message, "the file is no Python that this version understands"
+    if failure.exception in _HINTS:
+        return message, _HINTS[failure.exception]
     if failure.exception == "MemoryError" or any(
         text in failure.message for text in _OUT_OF_MEMORY
     ):
@@ -300,6 +297,10 @@ def _after(failure: RunFailure) -> str:
 
 def _at(failure: RunFailure) -> str:
     return f" at {_line_of(failure)}" if failure.location else ""
+
+
+def _stuck(failure: RunFailure) -> str:
+    return f"; stuck at {_line_of(failure)}" if failure.location else ""
 
 
 def _line_of(failure: RunFailure) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -46,7 +47,7 @@ class Runs:
         launcher: Makes the processes.
         target: What to run.
         time_limit_s: Limit of each run.
-        progress: Is told the stages and steps.
+        progress: Progress callback, of stages and steps.
         num_threads: torch's intra-op threads; 0 for its own default.
         budget_s: How long to take samples of the step as it is.
         keeps_compile: Let the script's own ``torch.compile`` do its work when the step is timed.
@@ -219,6 +220,14 @@ def is_worth_repeating(run: PlainRun) -> bool:
 def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
     """Return the run that was disturbed less: other work only ever adds time, and often passes."""
     return min(run, again, key=lambda each: (is_all_disturbed(each), each.measurement.median_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSize:
+    """A size that was not measured, and why."""
+
+    size: int
+    because: str
 
 
 def why_not_measured(

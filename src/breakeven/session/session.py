@@ -36,7 +36,7 @@ class Session:
         time_limit_s: Limit of each run, in seconds.
         budget_s: Seconds of plain steps that are enough when they are short.
         keep: What of the target's side effects is to be real; by default nothing.
-        progress: Is told what happens.
+        progress: Progress callback.
         launcher: Makes the processes; the session has its own by default.
 
     Raises:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from breakeven.session import LONGEST_STEP_NS, why_not_measured
+from breakeven.session import LONGEST_STEP_NS, SkippedSize, why_not_measured
 from breakeven.timing import Estimate
 from breakeven.verdict import SizeCurve
 
@@ -22,14 +21,6 @@ _LONGEST_OTHER_NS = 10.0 * LONGEST_STEP_NS
 _BEYOND = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """The smallest size that was not measured, and why."""
-
-    size: int
-    because: str
-
-
 class CpuCurve:
     """The sizes of one curve: asks for what to measure next, and tells the times of all.
 
@@ -40,7 +31,7 @@ class CpuCurve:
 
     def __init__(self, sizes: Sequence[int], *, is_batch_size: bool) -> None:
         self.sizes = sorted(sizes)
-        self.left_out: LeftOut | None = None
+        self.skipped: SkippedSize | None = None
         self._is_batch_size = is_batch_size
         self._times: dict[int, Estimate] = {}
         self._peaks_bytes: dict[int, int] = {}
@@ -72,7 +63,7 @@ class CpuCurve:
         if todo and not allowed:
             because = self._why_not(todo[0])
             assert because is not None
-            self.left_out = LeftOut(size=todo[0], because=because)
+            self.skipped = SkippedSize(size=todo[0], because=because)
         return allowed
 
     def next_close(self, others: Sequence[Mapping[int, Estimate]]) -> list[int]:

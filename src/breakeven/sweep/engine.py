@@ -78,7 +78,7 @@ class LocalEngine:
 
     Args:
         launcher: Makes the processes.
-        progress: Is told of steps, and of a wait for another breakeven process.
+        progress: Progress callback, of steps and of a wait for another breakeven process.
     """
 
     def __init__(self, launcher: Launcher, progress: Progress | None = None) -> None:

@@ -34,7 +34,7 @@ class GridRuns:
         arguments: Its arguments, with ``{NAME}`` where an axis enters.
         axes: The axes with their roles.
         time_limit_s: Limit of each run.
-        progress: Is told the stages and steps.
+        progress: Progress callback, of stages and steps.
     """
 
     def __init__(

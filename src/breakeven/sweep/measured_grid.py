@@ -1,4 +1,4 @@
-"""The step at the points of a grid, timed: at some of them, and told at others from these."""
+"""The step at the points of a grid, timed: at some of them, and interpolated at others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from breakeven.sweep.grid import (
     values_at,
 )
 from breakeven.sweep.grid_runs import GridRuns
-from breakeven.sweep.kept_runs import KeptRuns
+from breakeven.sweep.run_cache import RunCache
 from breakeven.timing import Estimate
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
@@ -66,12 +66,12 @@ class MeasuredGrid:
         axes: All axes of the sweep.
         is_there: Whether there is a step at given settings.
         loader_at: The script's own loader at given settings.
-        progress: Is told the stages.
+        progress: Progress callback, of stages.
         on_point: Called with the settings of each point that was timed or cannot be.
     """
 
     def __init__(
-        self, runs: GridRuns, kept: KeptRuns, axes: Sequence[SweepAxis], *,
+        self, runs: GridRuns, kept: RunCache, axes: Sequence[SweepAxis], *,
         is_there: Callable[[Settings], bool], loader_at: LoaderAt, progress: SweepProgress,
         on_point: Callable[[Settings], None], has_gpu: bool,
     ) -> None:  # fmt: skip
@@ -110,7 +110,7 @@ class MeasuredGrid:
             self._time(jobs, _CLOSE_BUDGET_S, deadline_s)
 
     def time_at(self, settings: Settings) -> Estimate | None:
-        """Return the time on the CPU, measured or told from others; None where it is unknown."""
+        """Return the time on the CPU, measured or interpolated; None where it is unknown."""
         key = values_at(settings, self._axes)
         if key in self.cpu:
             return self.cpu[key].measurement.estimate
@@ -150,20 +150,20 @@ class MeasuredGrid:
                 )
             )
         for curve in self._curves:
-            left_out = curve.sizes.left_out
-            if left_out is None or self._curve_axis is None:
+            skipped = curve.sizes.skipped
+            if skipped is None or self._curve_axis is None:
                 continue
             at = f" at {describe(curve.held)}" if curve.held else ""
-            larger = [size for size in curve.sizes.sizes if size >= left_out.size]
-            told = [size for size in larger if curve.sizes.is_known(size)]
-            then = "are predicted from the others" if told else "are left out"
-            if told and told != larger:
-                then += f" up to {told[-1]}, and left out beyond"
+            larger = [size for size in curve.sizes.sizes if size >= skipped.size]
+            known = [size for size in larger if curve.sizes.is_known(size)]
+            then = "are predicted from the others" if known else "are left out"
+            if known and known != larger:
+                then += f" up to {known[-1]}, and left out beyond"
             found.append(
                 Caveat(
                     code="size-not-measured",
-                    message=f"{self._curve_axis.name} from {left_out.size} on was not measured "
-                    f"on this CPU{at}, since {left_out.because}; its times there {then}",
+                    message=f"{self._curve_axis.name} from {skipped.size} on was not measured "
+                    f"on this CPU{at}, since {skipped.because}; its times there {then}",
                 )
             )
         return tuple(found)
@@ -267,9 +267,9 @@ class MeasuredGrid:
 
 
 def _curve_axis(axes: Sequence[SweepAxis]) -> SweepAxis | None:
-    """Return the axis along which times are told from others: the one with the most values."""
+    """Return the axis along which times are interpolated: the one with the most values."""
     candidates = [axis for axis in axes if axis.role is not AxisRole.THREADS and is_whole(axis)]
-    # Among equals, times along a batch size are told best.
+    # Among equals, times along a batch size are interpolated best.
     return max(candidates, key=lambda axis: (len(axis.values), _is_batch_size(axis)), default=None)
 
 

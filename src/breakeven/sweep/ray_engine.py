@@ -64,7 +64,7 @@ class RayEngine:
         address: The cluster, such as ``10.0.0.1:6379``; None for ``RAY_ADDRESS``, or else the one
             that this machine belongs to.
         machine: Custom resource of the nodes that measure; empty for all nodes.
-        progress: Is told which machines measure, and which are waited for.
+        progress: Progress callback, of machines that measure or are waited for.
         keep: What of the script's side effects on the nodes is to be real; by default nothing.
 
     Raises:

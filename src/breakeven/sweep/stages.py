@@ -32,8 +32,8 @@ from breakeven.sweep.grid import (
     values_at,
 )
 from breakeven.sweep.grid_runs import GridRuns
-from breakeven.sweep.kept_runs import KeptRuns
 from breakeven.sweep.measured_grid import COARSE_BUDGET_S, MeasuredGrid
+from breakeven.sweep.run_cache import RunCache
 from breakeven.sweep.traced_grid import Base, TracedGrid
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepTrace
@@ -67,12 +67,12 @@ class SweepStages:
         arguments: Of the script, with ``{NAME}`` where an axis enters.
         kept: Makes and keeps the measured runs.
         strategy: How several GPUs share a step.
-        progress: Is told what happens.
+        progress: Progress callback.
     """
 
     def __init__(
         self, session: Session, axes: Sequence[SweepAxis], arguments: Sequence[str],
-        kept: KeptRuns, strategy: Strategy, progress: SweepProgress,
+        kept: RunCache, strategy: Strategy, progress: SweepProgress,
     ) -> None:  # fmt: skip
         self._session = session
         self._axes = tuple(axes)

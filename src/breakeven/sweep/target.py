@@ -11,7 +11,7 @@ from breakeven.simulate import Strategy
 from breakeven.sweep.axes import assign_roles
 from breakeven.sweep.engine import Engine, LocalEngine
 from breakeven.sweep.grid import SweepProgress
-from breakeven.sweep.kept_runs import KeptRuns
+from breakeven.sweep.run_cache import RunCache
 from breakeven.sweep.stages import SweepStages
 from breakeven.verdict import SweepAxis, SweepReport
 
@@ -48,7 +48,7 @@ def sweep_target(
         strategy: How several GPUs share a step.
         is_fresh: Measure also what was measured before.
         keep: What of the target's side effects is to be real; by default nothing.
-        progress: Is told what happens.
+        progress: Progress callback.
 
     Raises:
         UsageError: The axes do not fit each other or the arguments.
@@ -61,7 +61,7 @@ def sweep_target(
         keep=keep, progress=progress,
     )  # fmt: skip
     with session:
-        kept = KeptRuns(engine or LocalEngine(session.launcher, progress), is_fresh=is_fresh)
+        kept = RunCache(engine or LocalEngine(session.launcher, progress), is_fresh=is_fresh)
         stages = SweepStages(session, axes, arguments, kept, strategy, progress)
         stages.record()
         stages.predict()

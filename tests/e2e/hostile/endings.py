@@ -71,20 +71,20 @@ SCRIPTS = (
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         train()
     """),
-    refused("ignores what asks it to end, and hangs", r"within 1 s; it stood at train\.py:8", """
+    refused("ignores what asks it to end, and hangs", r"within 1 s; stuck at train\.py:8", """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         time.sleep(120)
     """, time_limit_s=1.0),
-    refused("sleeps", r"within 1 s; it stood at train\.py:6", "time.sleep(120)", time_limit_s=1.0),
-    refused("computes without end", r"within 1 s; it stood at train\.py:[67]", """
+    refused("sleeps", r"within 1 s; stuck at train\.py:6", "time.sleep(120)", time_limit_s=1.0),
+    refused("computes without end", r"within 1 s; stuck at train\.py:[67]", """
         while True:
             pass
     """, time_limit_s=1.0),
     refused("sleeps in C and lets no thread run", r"within 1 s", """
         ctypes.PyDLL(None).sleep(60)
     """, time_limit_s=1.0),
-    refused("waits for itself", r"within 1 s; it stood at train\.py:8", """
+    refused("waits for itself", r"within 1 s; stuck at train\.py:8", """
         lock = threading.Lock()
         lock.acquire()
         lock.acquire()

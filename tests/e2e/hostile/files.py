@@ -252,7 +252,7 @@ SCRIPTS = (
         while True:
             kept.append(open("training.py"))
     """),
-    refused("waits for a fifo that nobody writes", r"within 1 s; it stood at .*train\.py:7", """
+    refused("waits for a fifo that nobody writes", r"within 1 s; stuck at .*train\.py:7", """
         os.mkfifo("fifo")
         open("fifo").read()
     """, time_limit_s=1.0),

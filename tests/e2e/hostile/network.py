@@ -15,7 +15,7 @@ SCRIPTS = (
         import urllib.request
         urllib.request.urlopen("http://127.0.0.1:9/model.pt", timeout=2)
     """),
-    refused("waits for a call", r"within 1 s; it stood at train\.py:10", """
+    refused("waits for a call", r"within 1 s; stuck at train\.py:10", """
         import socket
         server = socket.socket()
         server.bind(("127.0.0.1", 0))

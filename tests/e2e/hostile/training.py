@@ -263,7 +263,7 @@ SCRIPTS = (
                 return torch.ones(16 + index % 2)
         train_on(DataLoader(Ragged(), batch_size=8))
     """)),
-    refused("has data that never comes", r"within 1 s; it stood at train\.py", _on_loader("""
+    refused("has data that never comes", r"within 1 s; stuck at train\.py", _on_loader("""
         class Waits(Dataset):
             def __len__(self):
                 return 64

@@ -156,7 +156,7 @@ def test_script_that_fails_in_every_way_is_told_what_it_does_by_itself() -> None
 def test_time_limit_is_to_be_raised_where_breakeven_takes_the_time() -> None:
     error, launcher = cause(LATE, ProbeRun(num_steps=2))
     assert isinstance(error, ScriptError)
-    assert "within 60 s while breakeven recorded it; it stood at /home/me/train.py:7" in str(error)
+    assert "within 60 s while breakeven recorded it; stuck at /home/me/train.py:7" in str(error)
     assert "by itself it took 2 steps in " in error.message
     assert "raise --time-limit" in str(error.hint)
     assert len(launcher.probed) == 1

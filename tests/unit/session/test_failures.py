@@ -71,13 +71,13 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
         ),
         (
             FailureKind.TIME_LIMIT, "60 s", 0,
-            "train.py did not complete a training step within 60 s; it stood at "
+            "train.py did not complete a training step within 60 s; stuck at "
             "/elsewhere/model.py:17: `x = net(y)`",
             "--time-limit",
         ),
         (
             FailureKind.TIME_LIMIT, "60 s", 1,
-            "train.py did not complete a second training step within 60 s; it stood at "
+            "train.py did not complete a second training step within 60 s; stuck at "
             "/elsewhere/model.py:17: `x = net(y)`",
             "--time-limit",
         ),

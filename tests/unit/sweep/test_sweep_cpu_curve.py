@@ -78,9 +78,9 @@ def test_steps_of_more_than_a_second_are_left_out_and_told() -> None:
     curve = CpuCurve([2**power for power in range(13)], is_batch_size=True)
     measured = measure(curve, lambda size: 1e7 * size)
     assert max(measured) == 64
-    assert curve.left_out is not None
-    assert curve.left_out.size == 256
-    assert "too long" in curve.left_out.because
+    assert curve.skipped is not None
+    assert curve.skipped.size == 256
+    assert "too long" in curve.skipped.because
     # The error of the line is known up to 16 times the largest size.
     assert max(curve.times()) == 1_024
 
@@ -88,7 +88,7 @@ def test_steps_of_more_than_a_second_are_left_out_and_told() -> None:
 def test_another_knob_is_not_told_beyond_its_measured_values() -> None:
     curve = CpuCurve([2**power for power in range(13)], is_batch_size=False)
     measured = measure(curve, lambda size: 1e6 * size**2)
-    assert curve.left_out is not None
+    assert curve.skipped is not None
     assert max(curve.times()) == max(measured) < 4_096
 
 
@@ -97,8 +97,8 @@ def test_memory_that_is_short_ends_the_measuring(monkeypatch: pytest.MonkeyPatch
     curve = CpuCurve([1, 4, 16, 64, 256], is_batch_size=True)
     measured = measure(curve, float, num_bytes=lambda size: 10_000 * size)
     assert measured == [1, 4, 16]
-    assert curve.left_out is not None
-    assert "memory" in curve.left_out.because
+    assert curve.skipped is not None
+    assert "memory" in curve.skipped.because
 
 
 def test_size_that_fails_ends_the_curve() -> None:

@@ -11,8 +11,8 @@ from breakeven.store import MachineKey, machine_key
 from breakeven.sweep import EngineRun, assign_roles, parse_axis
 from breakeven.sweep.grid import Settings
 from breakeven.sweep.grid_runs import GridRuns
-from breakeven.sweep.kept_runs import KeptRuns
 from breakeven.sweep.measured_grid import MeasuredGrid
+from breakeven.sweep.run_cache import RunCache
 from breakeven.timing import Estimate, Measurement, Source
 from factories.runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
 
@@ -52,7 +52,7 @@ def measure(
     progress, engine, done = SilentProgress(), FakeEngine(answer), list[Settings]()
     runs = GridRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
     grid = MeasuredGrid(
-        runs, KeptRuns(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
+        runs, RunCache(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
         progress=progress, on_point=done.append, has_gpu=has_gpu,
     )  # fmt: skip
 

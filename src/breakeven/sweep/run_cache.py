@@ -22,7 +22,7 @@ from breakeven.sweep.engine import MACHINE_SETTINGS, TORCH_SETTINGS, Engine, Eng
 _MEASURING = ("capture", "configure", "measure", "timing")
 
 
-class KeptRuns:
+class RunCache:
     """Measures what was not measured before, and keeps each answer as soon as it is there.
 
     What was measured while other programs ran is kept until the sweep is complete, so that

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile, file_digest
 from breakeven.store import MachineKey
 from breakeven.sweep import EngineRun
-from breakeven.sweep.kept_runs import KeptRuns
+from breakeven.sweep.run_cache import RunCache
 from breakeven.timing import Measurement
 from breakeven.trace import Configuration
 from factories.runs import SCRIPT, failure, plain_run
@@ -53,7 +53,7 @@ def request(**changes: object) -> RunRequest:
 
 
 def measured(engine: FakeEngine, *requests: RunRequest, **options: bool) -> list[EngineRun]:
-    return list(KeptRuns(engine, **options).measure(requests))
+    return list(RunCache(engine, **options).measure(requests))
 
 
 def quick(_: RunRequest) -> PlainRun:
@@ -177,7 +177,7 @@ def test_damaged_file_counts_as_absent(cache: Path, damage: bytes | None) -> Non
 def test_fresh_sweep_measures_all_once_and_is_kept() -> None:
     measured(FakeEngine(quick), request())
     engine = FakeEngine(lambda _: plain_run(2_000_000))
-    kept = KeptRuns(engine, is_fresh=True)
+    kept = RunCache(engine, is_fresh=True)
     list(kept.measure([request()]))
     list(kept.measure([request()]))
     assert len(engine.requests) == 1
@@ -188,7 +188,7 @@ def test_fresh_sweep_measures_all_once_and_is_kept() -> None:
 
 def test_answers_are_kept_one_by_one() -> None:
     requests = [request(configuration=Configuration(num_threads=n)) for n in (1, 2, 3)]
-    answers = KeptRuns(FakeEngine(quick)).measure(requests)
+    answers = RunCache(FakeEngine(quick)).measure(requests)
     next(answers)
     next(answers)
     answers.close()  # type: ignore[attr-defined]
@@ -204,7 +204,7 @@ def test_folder_that_cannot_be_written_is_no_error(
     blocked.write_text("")
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(blocked / name))
     engine = FakeEngine(quick)
-    kept = KeptRuns(engine)
+    kept = RunCache(engine)
     assert len(list(kept.measure([request()]))) == 1
     assert len(list(kept.measure([request()]))) == 1
     assert len(engine.requests) == 1
@@ -245,13 +245,13 @@ def test_disturbed_run_is_repeated_and_kept_until_the_sweep_is_complete(
 ) -> None:
     times = iter(tries)
     engine = FakeEngine(lambda _: disturbed(next(times)))
-    kept = KeptRuns(engine)
+    kept = RunCache(engine)
     (done,) = kept.measure([request()])
     assert isinstance(done.answer, PlainRun)
     assert done.answer.measurement.median_ns == 2_000_000
     # Broken off here, nothing is measured again ...
     resumed = FakeEngine(quick)
-    resumed_kept = KeptRuns(resumed)
+    resumed_kept = RunCache(resumed)
     (again,) = resumed_kept.measure([request()])
     assert resumed.requests == []
     assert again.answer == done.answer
@@ -264,7 +264,7 @@ def test_disturbed_run_is_repeated_and_kept_until_the_sweep_is_complete(
 
 def test_quiet_repetition_is_kept_for_good() -> None:
     answers = iter((disturbed(3_000_000), plain_run(2_000_000)))
-    kept = KeptRuns(FakeEngine(lambda _: next(answers)))
+    kept = RunCache(FakeEngine(lambda _: next(answers)))
     list(kept.measure([request()]))
     kept.complete()
     engine = FakeEngine(quick)
