@@ -61,58 +61,47 @@ _SUFFICIENT_FRACTION = 0.8
 def detect(case: Case) -> Found:
     base = case.trace.batch_size
     if base is None or not 1 <= base <= _LARGEST_SMALL_BATCH or not case.prediction.fits:
-        return ()
-    if _step_ns(case) <= 0:
-        return ()
+        return
+    if case.step_ns <= 0:
+        return
     paced = _paced_by_device(case.trace)
-    (without,) = predict_steps((paced,), (case.device,), case.host, costs=case.program.costs)
+    (without,) = _predicted(case, paced)
     pace_ns = without.estimate.value_ns
     if case.scaled is None:
-        return _limited(case, base, pace_ns)
+        yield from _limited(case, base, pace_ns)
+        return
     larger = _at_larger_batches(case, base)
     if len(larger) < 2 or larger[1].estimate.value_ns > _MAX_GROWTH * pace_ns:
-        return ()
+        return
     per_sample = [prediction.estimate.value_ns / _size(prediction) for prediction in larger]
     limit_ns = min(per_sample)
-    enough = next(
-        number
-        for number, time_ns in enumerate(per_sample)
+    chosen = next(
+        prediction
+        for prediction, time_ns in zip(larger, per_sample, strict=True)
         if limit_ns >= _SUFFICIENT_FRACTION * time_ns
     )
-    chosen = larger[enough]
-    is_last = enough == len(larger) - 1
-    return (
-        Occurrence(
-            title=f"a step of {base} samples takes {format_duration(pace_ns)}, one of "
-            f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}"
-            + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
-            fix=f"a batch of {_size(chosen)} samples"
-            + (" or more" if is_last else ", from which on it hardly matters"),
-            evidence=f"the step simulated at {base} to {_size(larger[-1])} samples",
-            gain=_gain_per_sample(case, base, _size(chosen)),
-            share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / _step_ns(case)),
-        ),
+    yield Occurrence(
+        title=f"a step of {base} samples takes {format_duration(pace_ns)}, one of "
+        f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}"
+        + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
+        fix=f"a batch of {_size(chosen)} samples"
+        + (" or more" if chosen is larger[-1] else ", from which on it hardly matters"),
+        evidence=f"the step simulated at {base} to {_size(larger[-1])} samples",
+        gain=_gain_per_sample(case, case.scaled.at(_size(chosen)), _size(chosen) / base),
+        share_fraction=_idle_fraction(case),
     )
-
-
-def _paced_by_device(trace: StepTrace) -> StepTrace:
-    """Return the step without the host's own work: that has rules of its own, and grows."""
-    kept = (event for event in trace.events if not isinstance(event, HostWork))
-    return msgspec.structs.replace(trace, events=tuple(kept))
 
 
 def _limited(case: Case, base: int, pace_ns: float) -> Found:
-    """Return the occurrence of a step that was recorded at one batch size only.
+    """Yield the occurrence of a step that was recorded at one batch size only.
 
     Whatever a larger batch does, it takes no longer than the step and, for each further batch,
     what grows with the samples: kernels, copies, and the host's own work.
     """
-    step_ns, busy_ns = _step_ns(case), case.prediction.device_busy_ns
+    step_ns, busy_ns = case.step_ns, case.prediction.device_busy_ns
     if pace_ns + 3 * busy_ns > _MAX_GROWTH * pace_ns:
         return
-    growing_ns = busy_ns + sum(
-        event.duration_ns for event in case.trace.events if isinstance(event, HostWork)
-    )
+    growing_ns = busy_ns + sum(work.duration_ns for _, work in case.each(HostWork))
     factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(pace_ns / max(busy_ns, 1.0))))
     longest_ns = min(factor * step_ns, step_ns + (factor - 1) * growing_ns)
     yield Occurrence(
@@ -125,12 +114,22 @@ def _limited(case: Case, base: int, pace_ns: float) -> Found:
             low_fraction=0.0,
             high_fraction=1 - 1 / factor,
         ),
-        share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / step_ns),
+        share_fraction=_idle_fraction(case),
     )
 
 
-def _step_ns(case: Case) -> float:
-    return case.step_ns
+def _predicted(case: Case, *traces: StepTrace) -> tuple[StepPrediction, ...]:
+    return tuple(predict_steps(traces, (case.device,), case.host, costs=case.program.costs))
+
+
+def _paced_by_device(trace: StepTrace) -> StepTrace:
+    """Return the step without the host's own work: that has rules of its own, and grows."""
+    kept = (event for event in trace.events if not isinstance(event, HostWork))
+    return msgspec.structs.replace(trace, events=tuple(kept))
+
+
+def _idle_fraction(case: Case) -> float:
+    return max(0.0, 1 - case.prediction.device_busy_ns / case.step_ns)
 
 
 def _size(prediction: StepPrediction) -> int:
@@ -140,29 +139,24 @@ def _size(prediction: StepPrediction) -> int:
 
 def _at_larger_batches(case: Case, base: int) -> list[StepPrediction]:
     """Return the step at larger batches, as far as there are samples and memory for them."""
-    if case.scaled is None:
-        return []
+    assert case.scaled is not None
     num_samples = max((loader.num_samples for loader in case.facts.loaders), default=0)
-    sizes = [base * factor for factor in _FACTORS]
-    if num_samples:
-        sizes = [size for size in sizes if size <= num_samples]
-    traces = [_paced_by_device(case.scaled.at(size)) for size in sizes]
-    costs = case.program.costs
-    predictions = predict_steps(traces, (case.device,), case.host, costs=costs)
+    sizes = (base * factor for factor in _FACTORS)
+    wanted = [size for size in sizes if not num_samples or size <= num_samples]
+    predictions = _predicted(case, *(_paced_by_device(case.scaled.at(size)) for size in wanted))
     return [prediction for prediction in predictions if prediction.fits]
 
 
-def _gain_per_sample(case: Case, base: int, size: int) -> KnownGain:
+def _gain_per_sample(case: Case, larger: StepTrace, growth: float) -> KnownGain:
     """Return what a sample takes less of; both steps are off in the same direction or apart."""
-    assert case.scaled is not None
-    traces, costs = (case.scaled.at(size),), case.program.costs
-    (chosen,) = predict_steps(traces, (case.device,), case.host, costs=costs)
-    before, after = case.prediction.estimate, chosen.estimate
-    growth = size / base
-    fraction = 1 - after.value_ns / growth / before.value_ns
-    ends = (
-        1 - after.high_ns / growth / before.value_ns,
-        1 - after.low_ns / growth / before.value_ns,
+    (chosen,) = _predicted(case, larger)
+    after = chosen.estimate
+    fraction, low, high = (
+        1 - time_ns / growth / case.step_ns
+        for time_ns in (after.value_ns, after.high_ns, after.low_ns)
     )
-    low, high = (max(0.0, min(1.0, end)) for end in ends)
-    return KnownGain(fraction=max(0.0, fraction), low_fraction=low, high_fraction=high)
+    return KnownGain(
+        fraction=max(0.0, fraction),
+        low_fraction=max(0.0, min(1.0, low)),
+        high_fraction=max(0.0, min(1.0, high)),
+    )

@@ -47,7 +47,7 @@ from breakeven.doctor.device_source import (
     unused_choices,
 )
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.trace import NEVER_ON_DEVICE, Location
+from breakeven.trace import NEVER_ON_DEVICE
 
 CAUSE = "NOT_ON_GPU"
 
@@ -56,52 +56,37 @@ _MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the 
 
 def detect(case: Case) -> Found:
     is_never = any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats)
-    if not is_never and not case.trace.faults:
-        return ()
-    found = [
-        _unused(
-            location,
-            "a tensor is moved to the GPU and the result dropped: the tensor stays where it is",
-            "assign it: x = x.to(device)",
-            "the statement is a call of .to() or .cuda() alone",
+    dropped = list(discarded_moves(case.sources)) if is_never or case.trace.faults else []
+    for location in dropped:
+        yield Occurrence(
+            title="a tensor is moved to the GPU and the result dropped: the tensor stays where it "
+            "is",
+            fix="assign it: x = x.to(device)",
+            evidence="the statement is a call of .to() or .cuda() alone",
+            location=location,
+            share_fraction=0.0,
         )
-        for location in discarded_moves(case.sources)
-    ]
-    if is_never:
-        found += _never_moved(case, tuple(unused_choices(case.sources)))
-    if found or not is_never or not _is_at_fault(case):
-        return tuple(found)
-    return (
-        _unused(
-            next(forced_to_cpu(case.sources), None),
-            "the script never moves its model to a GPU",
-            _MOVE,
-            "no operator of the step runs on the GPU",
-        ),
-    )
-
-
-def _never_moved(case: Case, choices: tuple[Location, ...]) -> list[Occurrence]:
-    """Return where a chosen GPU is left unused: the model's line, or that of the choice."""
-    if not choices:
-        return []
-    calls = case.facts.model_calls
-    model = made_at(case.sources, calls[0].model) if calls else None
-    return [
-        _unused(
-            model or choices[0],
-            "a GPU is chosen, and nothing is ever moved to it",
-            _MOVE,
-            "no operator of the step runs on the GPU, and nothing uses what line "
-            f"{choices[0].line} chooses",
+    if not is_never:
+        return
+    choice = next(iter(unused_choices(case.sources)), None)
+    if choice is not None:
+        calls = case.facts.model_calls
+        yield Occurrence(
+            title="a GPU is chosen, and nothing is ever moved to it",
+            fix=_MOVE,
+            evidence="no operator of the step runs on the GPU, and nothing uses what line "
+            f"{choice.line} chooses",
+            location=(made_at(case.sources, calls[0].model) if calls else None) or choice,
+            share_fraction=0.0,
         )
-    ]
-
-
-def _unused(location: Location | None, title: str, fix: str, evidence: str) -> Occurrence:
-    return Occurrence(
-        title=title, fix=fix, evidence=evidence, location=location, share_fraction=0.0
-    )
+    elif not dropped and _is_at_fault(case):
+        yield Occurrence(
+            title="the script never moves its model to a GPU",
+            fix=_MOVE,
+            evidence="no operator of the step runs on the GPU",
+            location=next(forced_to_cpu(case.sources), None),
+            share_fraction=0.0,
+        )
 
 
 def _is_at_fault(case: Case) -> bool:

@@ -39,9 +39,9 @@ import msgspec
 from breakeven.doctor.copy_edits import on_device
 from breakeven.doctor.copy_owner import Made, Upload, is_layer, made_on_host, uploads
 from breakeven.doctor.device_source import made_at
-from breakeven.doctor.events import host_ns, line_of, op_at
+from breakeven.doctor.events import line_of
 from breakeven.doctor.memory import parameters_of
-from breakeven.doctor.rule import Case, Found, Occurrence, by_line
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, changed
 from breakeven.doctor.sync_owner import NEAR, Wait, is_average, waits_of
 from breakeven.simulate import Edit
 from breakeven.trace import Event, Location, Op, Phase
@@ -56,54 +56,48 @@ _MIN_ELEMENTS = 16
 
 
 def detect(case: Case) -> Found:
-    return (*_host_part(case), *_averages(case))
+    if case.trace.uses_device:
+        yield from _host_part(case)
+    yield from _averages(case)
 
 
 def _host_part(case: Case) -> Found:
-    events = case.trace.events
-    if not case.trace.uses_device:
-        return
-    faults = {(at.file, at.line) for fault in case.trace.faults if (at := fault.location)}
+    faults = {line_of(fault.location) for fault in case.trace.faults if fault.location}
     made = made_on_host(case.trace)
+    on_host = {index: op for index, op in case.each(Op) if op.is_on_host}
     # The hooks of the script run in the backward pass as well, and compute for operators of the
     # device what no gradient flows through.
-    with_forward = {line_of(op) for op in case.trace.ops if op.is_on_host and _is_forward(op)}
-    part = [
-        index
-        for index, event in enumerate(events)
-        if isinstance(event, Op)
-        and _is_part(event, made)
-        and line_of(event) in with_forward
-        and line_of(event) not in faults
-    ]
-    waits = waits_of(case, Wait.HOST_PART)
-    copies = [i for i, kind in uploads(case).items() if kind is Upload.OF_HOST_PART]
-    part_ns = sum(host_ns(events[index]) for index in part)
-    has_gradients = any(events[index].phase is Phase.BACKWARD for index in part)
+    with_forward = {line_of(op) for op in on_host.values() if op.phase is Phase.FORWARD}
+    part = {
+        index: op
+        for index, op in on_host.items()
+        if _is_part(op, made) and line_of(op) in with_forward - faults
+    }
+    part_ns = sum(op.host_ns for op in part.values())
+    has_gradients = any(op.phase is Phase.BACKWARD for op in part.values())
     is_large = part_ns >= _MIN_SHARE_FRACTION * case.step_ns
     if not part or not (has_gradients or is_large):
         return
     lines = Counter[tuple[str, int] | None]()
-    for index in part:
-        lines[line_of(events[index])] += host_ns(events[index]) + 1
+    for op in part.values():
+        lines[line_of(op)] += op.host_ns + 1
     dearest = lines.most_common(1)[0][0]
-    moved: dict[int, tuple[Event, ...]] = {index: (on_device(events[index]),) for index in part}
-    gone: dict[int, tuple[Event, ...]] = dict.fromkeys((*waits, *copies), ())
+    copies = (i for i, kind in uploads(case).items() if kind is Upload.OF_HOST_PART)
+    gone = (*waits_of(case, Wait.HOST_PART), *copies)
     yield Occurrence(
         title=f"the host computes a part of the step for {format_duration(part_ns, 2)}, "
         "between operators of the GPU",
         fix="move the module or the loss to the GPU, with its inputs",
         evidence=f"{len(part)} operators on the host"
         + (", gradients flow through them" if has_gradients else ""),
-        location=_line_of_part(case, [i for i in part if line_of(events[i]) == dearest]),
-        events=tuple(sorted((*part, *gone))),
-        edit=Edit(replaced={**moved, **gone}),
+        location=_line_of_part(case, [op for op in part.values() if line_of(op) == dearest]),
+        events=tuple(sorted({*part, *gone})),
+        edit=changed({index: on_device(op) for index, op in part.items()}, gone),
     )
 
 
-def _line_of_part(case: Case, dearest: list[int]) -> Location | None:
+def _line_of_part(case: Case, ops: list[Op]) -> Location | None:
     """Return the line that makes the module of these operators, else that of the first of them."""
-    ops = [op_at(case.trace, index) for index in dearest]
     module = next((op.module for op in ops if op.module), "")
     elsewhere = {f"{op.module}." for op in case.trace.ops if not op.is_on_host}
     parts = module.split(".") if module else []
@@ -124,10 +118,6 @@ def _line_of_part(case: Case, dearest: list[int]) -> Location | None:
     return made or ops[0].location
 
 
-def _is_forward(op: Op) -> bool:
-    return op.phase is Phase.FORWARD
-
-
 def _is_part(op: Op, made: dict[int, Made]) -> bool:
     if not op.is_on_host or not any(t.numel >= _MIN_ELEMENTS for t in (*op.inputs, *op.outputs)):
         return False
@@ -136,10 +126,9 @@ def _is_part(op: Op, made: dict[int, Made]) -> bool:
     return op.phase is Phase.BACKWARD or is_layer(op)
 
 
-def _averages(case: Case) -> tuple[Occurrence, ...]:
-    """Return lines that read weights to the host and change tensors there with them."""
+def _averages(case: Case) -> Found:
+    """Yield lines that read weights to the host and change tensors there with them."""
     events = case.trace.events
-    found: list[Occurrence] = []
     for location, reads in by_line(case.trace, waits_of(case, Wait.AVERAGE)):
         updates = [
             index
@@ -147,24 +136,17 @@ def _averages(case: Case) -> tuple[Occurrence, ...]:
             for index in range(read + 1, min(read + 1 + NEAR, len(events)))
             if is_average(events[index]) or _is_beside(events[index], events[read])
         ]
-        at_once = _averaged_at_once(
-            [events[index] for index in updates if is_average(events[index])]
+        gone = {*reads, *updates}
+        averages = [events[index] for index in updates if is_average(events[index])]
+        yield Occurrence(
+            title=f"{len(reads)} weights are copied to the host in every step and averaged there",
+            fix="keep the average on the GPU: torch.optim.swa_utils.AveragedModel with "
+            "get_ema_multi_avg_fn",
+            evidence=f"{len(reads)} reads of parameters, each followed by an update on the host",
+            location=location,
+            events=tuple(sorted(gone)),
+            edit=Edit(replaced={**dict.fromkeys(gone, ()), reads[0]: _averaged_at_once(averages)}),
         )
-        gone: dict[int, tuple[Event, ...]] = dict.fromkeys((*reads, *updates), ())
-        found.append(
-            Occurrence(
-                title=f"{len(reads)} weights are copied to the host in every step and averaged "
-                "there",
-                fix="keep the average on the GPU: torch.optim.swa_utils.AveragedModel with "
-                "get_ema_multi_avg_fn",
-                evidence=f"{len(reads)} reads of parameters, each followed by an update on the "
-                "host",
-                location=location,
-                events=tuple(sorted({*reads, *updates})),
-                edit=Edit(replaced={**gone, reads[0]: at_once}),
-            )
-        )
-    return tuple(found)
 
 
 def _averaged_at_once(updates: list[Event]) -> tuple[Event, ...]:

@@ -35,13 +35,15 @@ from __future__ import annotations
 from breakeven.doctor.memory import parameters_of
 from breakeven.doctor.operators import base_name
 from breakeven.doctor.rule import Case, Found, Occurrence, without
-from breakeven.trace import Event, Location, Op, Phase, StepTrace
+from breakeven.trace import Location, Op, Phase, StepTrace
 from breakeven.units import format_percent
 
 CAUSE = "RECOMPUTE_FROZEN"
 
 # Part of the forward pass's arithmetic that must be frozen for its results to be worth keeping.
 _MIN_FLOP_FRACTION = 0.5
+
+_PRODUCTS = ("mm", "addmm", "bmm", "convolution")
 
 
 def detect(case: Case) -> Found:
@@ -51,24 +53,20 @@ def detect(case: Case) -> Found:
         return
     owned = parameters_of(trace)
     flop: dict[str, float] = {}
-    for event, lowering in zip(trace.events, case.program.lowerings, strict=True):
-        if isinstance(event, Op) and event.phase is Phase.FORWARD and lowering is not None:
-            kernels = lowering.kernels
-            own = sum(kernel.flop for kernel in kernels)
-            flop[event.module] = flop.get(event.module, 0.0) + own
-            if any(tensor.storage in owned for tensor in event.inputs):
-                trained.add(event.module)
+    forward = {index: op for index, op in case.each(Op) if op.phase is Phase.FORWARD}
+    for index, op in forward.items():
+        if case.program.lowerings[index] is not None:
+            own = sum(kernel.flop for kernel in case.kernels_of(index))
+            flop[op.module] = flop.get(op.module, 0.0) + own
+            if any(tensor.storage in owned for tensor in op.inputs):
+                trained.add(op.module)
     frozen = {module for module in flop if module and module not in trained}
     total = sum(flop.values())
     part = sum(flop[module] for module in frozen) / total if total else 0.0
     if part < _MIN_FLOP_FRACTION:
         return
-    events = [
-        index
-        for index, event in enumerate(trace.events)
-        if isinstance(event, Op) and event.phase is Phase.FORWARD and event.module in frozen
-    ]
-    if not any(_is_product(trace.events[index]) for index in events):
+    events = [index for index, op in forward.items() if op.module in frozen]
+    if not any(base_name(forward[index]) in _PRODUCTS for index in events):
         return
     yield Occurrence(
         title=f"{format_percent(part)} of the forward pass's arithmetic is in frozen modules",
@@ -79,11 +77,6 @@ def detect(case: Case) -> Found:
         events=tuple(events),
         edit=without(events),
     )
-
-
-def _is_product(event: Event) -> bool:
-    products = ("mm", "addmm", "bmm", "convolution")
-    return isinstance(event, Op) and base_name(event) in products
 
 
 def _call(trace: StepTrace, events: list[int]) -> Location | None:

@@ -46,8 +46,6 @@ CAUSE = "MEMORY_FULL"
 def detect(case: Case) -> Found:
     if case.prediction.fits:
         return
-    needs = format_bytes(case.prediction.peak_memory_bytes)
-    has = format_bytes(case.device.memory_bytes)
     largest = _largest_batch(case)
     if largest is None:
         fix = "a smaller batch, mixed precision or torch.utils.checkpoint"
@@ -57,7 +55,8 @@ def detect(case: Case) -> Found:
         fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "
         fix += "with more memory"
     yield Occurrence(
-        title=f"the step needs {needs} of memory, {case.device.name} has {has}",
+        title=f"the step needs {format_bytes(case.prediction.peak_memory_bytes)} of memory, "
+        f"{case.device.name} has {format_bytes(case.device.memory_bytes)}",
         fix=fix,
         evidence="the largest sum of tensors that are alive at once, and CUDA's own memory",
         share_fraction=0.0,

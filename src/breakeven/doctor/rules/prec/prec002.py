@@ -55,7 +55,7 @@ CAUSE = "NO_TF32_AMP"
 _MIN_PRODUCT_FRACTION = 0.1
 _MIN_TENSOR_CORE_GAIN = 0.05
 # Where they take this part, and launches pace the rest of the step, any gain that a person would
-# notice counts: it grows as soon as launches are mended, or the host is faster than assumed.
+# notice counts: it grows as soon as launches are fixed, or the host is faster than assumed.
 _MANY_PRODUCTS_FRACTION = 0.2
 _MIN_GAIN_BESIDE_LAUNCHES = 0.01
 
