@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from breakeven.cli.amounts import duration_s, whole_number
 from breakeven.cli.options import add_module, add_target
 from breakeven.cli.output import say
-from breakeven.cli.tune_alone import tune_alone
+from breakeven.cli.tune import tune_alone
 from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS
 
 if TYPE_CHECKING:

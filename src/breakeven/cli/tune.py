@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from breakeven.cli.amounts import duration_s, whole_number
 from breakeven.cli.options import add_keep, add_module, add_target, add_time_limit, keep_of
 from breakeven.cli.output import say
-from breakeven.cli.tune_alone import tune_alone
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
 from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS, default_budget_s
 
@@ -244,3 +245,27 @@ def _render(report: TuneReport, args: argparse.Namespace) -> None:
     from breakeven.report import show
 
     show(report, CommandConsole(), hints=next_hints(report, args))
+
+
+def tune_alone(
+    target: str, arguments: Sequence[str], *, is_quiet: bool, **options: Any
+) -> TuneReport:
+    """Return what a tuning finds; one that runs already is waited for.
+
+    Args:
+        target: The script.
+        arguments: ``sys.argv[1:]`` of it.
+        is_quiet: Show no progress.
+        options: As ``tune_target`` takes them.
+    """
+    from breakeven.cli.progress import show_progress
+    from breakeven.store import machine_lock
+    from breakeven.tune import tune_target
+
+    with show_progress(sys.stderr, is_quiet=is_quiet) as progress:
+
+        def tell_wait() -> None:
+            progress.begin("the machine is busy: waiting for another breakeven to finish")
+
+        with machine_lock(tell_wait):
+            return tune_target(target, arguments=arguments, progress=progress, **options)

@@ -1,14 +1,14 @@
 """Which of the devices that are here runs a model fastest, measured in a moment."""
 
+from breakeven.placement.automatic import Choice as Choice
 from breakeven.placement.automatic import auto as auto
 from breakeven.placement.automatic import choose_device as choose_device
 from breakeven.placement.call import LossFunction as LossFunction
-from breakeven.placement.choice import Choice as Choice
 from breakeven.placement.copies import OptimizerFactory as OptimizerFactory
 from breakeven.placement.fastest import OnFastest as OnFastest
 from breakeven.placement.fastest import on_fastest as on_fastest
-from breakeven.placement.place import Place as Place
 from breakeven.placement.racing import LeftOut as LeftOut
+from breakeven.placement.racing import Place as Place
 from breakeven.placement.racing import PlaceTime as PlaceTime
 from breakeven.placement.racing import RaceResult as RaceResult
 from breakeven.placement.racing import race as race

@@ -4,22 +4,56 @@ from __future__ import annotations
 
 import gc
 import logging
+import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.placement import devices
 from breakeven.placement.call import LossFunction, ModelCall
-from breakeven.placement.choice import Choice
 from breakeven.placement.copies import OptimizerFactory
-from breakeven.placement.racing import LeftOut, race
+from breakeven.placement.racing import LeftOut, PlaceTime, race
 from breakeven.placement.training_place import TrainingPlace
-from breakeven.placement.untouched import untouched
 from breakeven.units import NS_PER_S, format_duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The fastest place for a model's training step.
+
+    Args:
+        device: Where to train.
+        num_threads: Threads of torch on the CPU that were fastest; 0 where that was not asked.
+        times: What was measured; empty where there was nothing to choose between.
+        left_out: Places that took no part, and why.
+        duration_ns: How long choosing took.
+    """
+
+    device: torch.device
+    num_threads: int = 0
+    times: tuple[PlaceTime, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    duration_ns: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Return in one line what was measured where."""
+        parts = [
+            f"{time.name}: {format_duration(time.step_ns.median_ns, 2)}" for time in self.times
+        ]
+        parts += [f"{left.name} left out: {left.reason}" for left in self.left_out]
+        if not parts:
+            return "it is the only device here"
+        return "; ".join(parts)
+
 
 _LOG = logging.getLogger("breakeven")
 
@@ -177,3 +211,30 @@ def _told(choice: Choice) -> Choice:
     took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
     _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
     return choice
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Give back the random numbers, the threads and the hooks of optimizers as they were.
+
+    Inside, gradients are recorded whatever the caller does, and steps of optimizers call none of
+    the hooks that were registered for all optimizers: they count the user's steps.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch_state, num_threads = torch.get_rng_state(), torch.get_num_threads()
+    all_hooks: list[dict[int, Any]] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
+    kept: list[dict[int, Any]] = [dict(hooks) for hooks in all_hooks]
+    for hooks in all_hooks:
+        hooks.clear()
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for hooks, before in zip(all_hooks, kept, strict=True):
+            hooks.clear()
+            hooks.update(before)
+        if torch.get_num_threads() != num_threads:
+            torch.set_num_threads(num_threads)
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from breakeven.errors import UsageError
-from breakeven.placement.automatic import choose_device
+from breakeven.placement.automatic import Choice, choose_device
 from breakeven.placement.call import LossFunction
-from breakeven.placement.choice import Choice
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

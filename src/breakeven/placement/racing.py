@@ -5,10 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import Protocol
 
 from breakeven.measure import own_time_ns
-from breakeven.placement.place import Place
 from breakeven.timing import Measurement
+
+
+class Place(Protocol):
+    """Somewhere a step can run: a device, or the CPU with a number of threads.
+
+    Any method may raise; the place is then left out, and why is told.
+
+    Attributes:
+        name: Unlike that of all others.
+        starts_up: Whether first steps take long for reasons of their own, as on a GPU: libraries
+            are loaded, kernels chosen. Such a first step says nothing of later ones.
+        one_off_ns: What moving there costs once, known after `prepare`.
+    """
+
+    name: str
+    starts_up: bool
+    one_off_ns: float
+
+    def prepare(self) -> None:
+        """Get ready for steps; the user's own model and batch stay as they are."""
+        ...
+
+    def enter(self) -> None:
+        """Put settings into effect that hold for the following steps; called out of the time."""
+        ...
+
+    def run_step(self) -> None:
+        """Issue one step."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all that was issued is done."""
+        ...
+
 
 # Within this of each other, places are equally good: the first one given is taken, the simplest.
 TIE_FRACTION = 0.01

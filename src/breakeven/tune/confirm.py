@@ -87,7 +87,7 @@ def confirm(
         facts: Of the step.
         budget: Time for everything; the search has kept back what the first pairs need.
         num_steps: Steps of the run that is tuned for.
-        progress: Is told what is done.
+        progress: Progress callback.
     """
     progress = progress or SilentProgress()
     kept, configuration = found.kept, found.configuration

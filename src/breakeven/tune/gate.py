@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 
 import msgspec
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ _MOST_PERTURBED = 3
 _OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
 
 
-class Gate:
+class Gate(ExitStack):
     """Lets a configuration pass only if it changes the numbers by no more than it may.
 
     The script as it is runs twice, when the first check needs it, to see whether it repeats itself.
@@ -65,6 +65,7 @@ class Gate:
     ) -> None:
         if num_steps < 1:
             raise ValueError(f"{num_steps} steps cannot be compared")
+        super().__init__()
         self._launcher = launcher
         self._request = replace(
             request,
@@ -74,24 +75,10 @@ class Gate:
             budget_s=budget_s,
         )
         self._has_time = has_time
-        self._folder = tempfile.TemporaryDirectory(prefix="numbers-", dir=launcher.folder)
+        folder = tempfile.TemporaryDirectory(prefix="numbers-", dir=launcher.folder)
+        self._file = Path(self.enter_context(folder)) / "numbers"
         self._longest_s = 0.0
         self._perturbed: dict[tuple[float, int], RecordedNumbers | RunFailure] = {}
-
-    def __enter__(self) -> Gate:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove the files."""
-        self._folder.cleanup()
 
     def check(
         self, configuration: Configuration, numerics: Numerics, *, is_exact_only: bool = False
@@ -163,14 +150,13 @@ class Gate:
         weight_noise_roundoffs: float = 0.0,
         weight_noise_seed: int = 0,
     ) -> RecordedNumbers | RunFailure:
-        path = Path(self._folder.name) / "numbers"
-        path.unlink(missing_ok=True)
+        self._file.unlink(missing_ok=True)
         begun_s = monotonic()
         answer = self._launcher.record_numbers(
             replace(
                 self._request,
                 configuration=configuration,
-                raw_numbers_path=os.fsencode(path),
+                raw_numbers_path=os.fsencode(self._file),
                 weight_noise_roundoffs=weight_noise_roundoffs,
                 weight_noise_seed=weight_noise_seed,
             )
@@ -178,7 +164,7 @@ class Gate:
         self._longest_s = max(self._longest_s, monotonic() - begun_s)
         if isinstance(answer, RunFailure):
             return answer
-        return msgspec.msgpack.decode(path.read_bytes(), type=RecordedNumbers)
+        return msgspec.msgpack.decode(self._file.read_bytes(), type=RecordedNumbers)
 
 
 def _why(failure: RunFailure) -> str:

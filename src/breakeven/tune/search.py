@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from breakeven.errors import BreakevenError
@@ -61,7 +62,7 @@ def search(
         budget: Time for everything, confirmation included.
         num_steps: Steps of the run that is tuned for; start-up is counted against them.
         is_exact_only: Leave out whatever may change one bit of the numbers.
-        progress: Is told what is tried.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: The script as it is fails.
@@ -72,7 +73,14 @@ def search(
         baseline = run_base(runs, Configuration())
     except BaseFailedError as error:
         raise _baseline_error(error) from error
-    state = _Search(runs, facts, budget, num_steps, progress, baseline)
+    state = _Search(
+        runs=runs,
+        facts=facts,
+        budget=budget,
+        num_steps=num_steps,
+        progress=progress,
+        baseline=baseline,
+    )
     return state.run(candidates, is_exact_only=is_exact_only)
 
 
@@ -84,33 +92,27 @@ def _baseline_error(error: BaseFailedError) -> BreakevenError:
     )
 
 
+@dataclass(kw_only=True)
 class _Search:
     """The state of a search: what is kept, what is left to try, what came of the rest."""
 
-    def __init__(
-        self,
-        runs: TrialRuns,
-        facts: StepFacts,
-        budget: Budget,
-        num_steps: int,
-        progress: Progress,
-        baseline: RunResult,
-    ) -> None:
-        self._runs = runs
-        self._facts = facts
-        self._budget = budget
-        self._num_steps = num_steps
-        self._progress = progress
-        self._baseline = baseline
+    runs: TrialRuns
+    facts: StepFacts
+    budget: Budget
+    num_steps: int
+    progress: Progress
+    baseline: RunResult
+
+    def __post_init__(self) -> None:
         self._log = TrialLog()
         self._pending: list[Candidate] = []
         self._kept: list[Kept] = []
         self._base = Configuration()
-        self._costs = TrialCosts(facts, budget, baseline.wall_s)
-        self._last: RunResult | None = baseline  # the latest run of all, where it was the base's
+        self._costs = TrialCosts(self.facts, self.budget, self.baseline.wall_s)
+        self._last: RunResult | None = self.baseline  # latest run of all, where it was the base's
         # Start-up of the base with nothing cached, where compiling is part of it.
         self._cold_ns: float | None = None
-        self._one_thread = OneThread(runs)
+        self._one_thread = OneThread(self.runs)
 
     def run(self, candidates: Sequence[Candidate], *, is_exact_only: bool) -> SearchResult:
         """Try everything, check again what is kept, and return what came of it."""
@@ -131,7 +133,7 @@ class _Search:
             configuration=self._base,
             kept=tuple(self._kept),
             trials=self._log.trials,
-            baseline=self._baseline,
+            baseline=self.baseline,
             caveats=self._log.caveats,
         )
 
@@ -162,7 +164,7 @@ class _Search:
         return is_first, self._costs.gain_per_s(candidate)
 
     def _why_not(self, candidate: Candidate) -> str | None:
-        if reason := candidate.why_not(self._facts, self._base):
+        if reason := candidate.why_not(self.facts, self._base):
             return reason
         changed = candidate.apply(self._base)
         if changed == self._base:
@@ -182,7 +184,7 @@ class _Search:
                 planned_s += self._costs.trial_s(candidate)
                 running.append(candidate)
         if running:
-            with self._budget.trial(lambda: len(self._kept)):
+            with self.budget.trial(lambda: len(self._kept)):
                 self._compare(family, running, planned_s)
 
     def _compare(
@@ -192,10 +194,10 @@ class _Search:
         self._one_thread.begin(running, self._base)
         rivals = {each.name: self._rival(each) for each in running}
         names = ", ".join(each.name for each in running)
-        self._progress.begin(f"trying {names}", planned_s)
+        self.progress.begin(f"trying {names}", planned_s)
         base = self._one_thread.applied(self._base)
         last = None if self._one_thread.is_on else self._last
-        pairs = PairedRuns(self._runs, base, last, self._costs.longest_s)
+        pairs = PairedRuns(self.runs, base, last, self._costs.longest_s)
         faster: list[Candidate] = []
         while running := [each for each in running if self._is_in_time(each, rivals[each.name])]:
             self._last = None  # also where the round is not completed
@@ -229,15 +231,15 @@ class _Search:
         return Rival(
             configuration=self._one_thread.applied(configuration),
             samples=samples_of(configuration) / samples_of(self._base),
-            extra_s=candidate.expected_cost_s(self._facts),
+            extra_s=candidate.expected_cost_s(self.facts),
         )
 
     def _is_worth_a_trial(self, candidate: Candidate, planned_s: float) -> bool:
         """Return whether a candidate may pay off, and be decided in time after what is planned."""
-        extra_s = candidate.expected_cost_s(self._facts)
-        all_steps_s = self._num_steps * self._baseline.step_ns / NS_PER_S
+        extra_s = candidate.expected_cost_s(self.facts)
+        all_steps_s = self.num_steps * self.baseline.step_ns / NS_PER_S
         if extra_s > _MOST_SAVED * all_steps_s:
-            reason = never_pays(extra_s, self._num_steps, all_steps_s)
+            reason = never_pays(extra_s, self.num_steps, all_steps_s)
             self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
             return False
         if reason := self._costs.why_no_time(candidate, planned_s):
@@ -256,14 +258,14 @@ class _Search:
             self._add(candidate, rival, *failure_outcome(rival.failure))
             return False
         text = ratio_text(searched_speedup(rival))
-        self._progress.detail(f"{candidate.name}: {text}")
+        self.progress.detail(f"{candidate.name}: {text}")
         self._log.note_load(rival.load_fraction)
         latest = rival.own_runs[-1]
         if rival.finds_nothing(self._one_thread.applied(self._base)):
             reason = "finds nothing to change in this script"
             self._add(candidate, rival, Outcome.NOT_APPLICABLE, reason)
-        elif takes_too_much_memory(latest, self._baseline):
-            reason = memory_grew(latest.peak_memory_bytes, self._baseline.peak_memory_bytes)
+        elif takes_too_much_memory(latest, self.baseline):
+            reason = memory_grew(latest.peak_memory_bytes, self.baseline.peak_memory_bytes)
             self._add(candidate, rival, Outcome.OUT_OF_MEMORY, reason)
         elif self._decide(candidate, rival) is Decision.NOT_FASTER:
             reason = f"{text}: not shown to be faster"
@@ -291,10 +293,10 @@ class _Search:
     def _pays_off(self, candidate: Candidate, rival: Rival) -> bool:
         trial = self._add(candidate, rival, Outcome.NOT_WORTH_IT, "")
         after = trial.pays_off_after_steps
-        if self._steadies(candidate) or (after is not None and after <= self._num_steps):
+        if self._steadies(candidate) or (after is not None and after <= self.num_steps):
             return True
         speedup = searched_speedup(rival)
-        reason = starts_too_late(speedup, trial.startup_ns, after, self._num_steps)
+        reason = starts_too_late(speedup, trial.startup_ns, after, self.num_steps)
         self._log.change(trial, Outcome.NOT_WORTH_IT, reason)
         return False
 
@@ -304,11 +306,11 @@ class _Search:
             reason = not_checked_in_time(searched_speedup(rival))
             self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
             return False
-        self._progress.detail(f"{candidate.name}: comparing losses and gradients")
+        self.progress.detail(f"{candidate.name}: comparing losses and gradients")
         self._last = None
         self._costs.note_gate()
         numerics = least_strict([*(each.candidate for each in self._kept), candidate])
-        difference = self._runs.check_numbers(candidate.apply(self._base), numerics)
+        difference = self.runs.check_numbers(candidate.apply(self._base), numerics)
         if difference is not None:
             self._add(candidate, rival, Outcome.WRONG_NUMBERS, difference)
         return difference is None
@@ -346,7 +348,7 @@ class _Search:
             raise _baseline_error(error) from error
         last = self._kept[-1]
         outcome, reason = failure_outcome(error.failure)
-        reduced = without(self._kept, last, self._facts)
+        reduced = without(self._kept, last, self.facts)
         self._drop(last, outcome, f"failed in a later run: {reason}")
         assert reduced is not None  # nothing builds on what came last
         self._base, self._last = reduced, None
@@ -361,18 +363,18 @@ class _Search:
         The candidate that was added last was compared with just that, so it is not again.
         """
         for each in sorted(self._kept[:-1], key=lambda each: each.trial.speedup or 1.0):
-            reduced = without(self._kept, each, self._facts)
+            reduced = without(self._kept, each, self.facts)
             if reduced is not None and reduced != self._base:
                 self._recheck_one(each, reduced)
 
     def _recheck_one(self, kept: Kept, reduced: Configuration) -> None:
         """Let the full configuration show again that it is faster than the reduced one."""
         name = kept.candidate.name
-        self._progress.begin(f"checking {name} again, beside what was kept after it")
+        self.progress.begin(f"checking {name} again, beside what was kept after it")
         self._one_thread.begin([kept.candidate], reduced)
         samples = samples_of(self._base) / samples_of(reduced)
         full = Rival(configuration=self._one_thread.applied(self._base), samples=samples)
-        pairs = PairedRuns(self._runs, self._one_thread.applied(reduced))
+        pairs = PairedRuns(self.runs, self._one_thread.applied(reduced))
         wins_ties = self._one_thread.steadies(self._base, reduced)
         while not full.num_pairs or decide(full, wins_ties=wins_ties) is Decision.UNDECIDED:
             if not self._costs.has_time_to_recheck():
@@ -384,7 +386,7 @@ class _Search:
             if full.failure is not None:
                 return  # the confirmation will tell
             self._log.note_load(full.load_fraction)
-            self._progress.detail(f"{name}: {ratio_text(searched_speedup(full))}")
+            self.progress.detail(f"{name}: {ratio_text(searched_speedup(full))}")
         if decide(full, wins_ties=wins_ties) is Decision.NOT_FASTER:
             text = ratio_text(searched_speedup(full))
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")

@@ -14,7 +14,7 @@ WORTHWHILE = 1.02
 # What a rival must be faster by to be taken along to the confirmation: several small gains may
 # add up to a worthwhile one.
 _FASTER = 1.005
-# One pair says nothing that one hiccup of the machine would not say as well.
+# One pair says nothing that one outlier of the machine would not say as well.
 _FEWEST_PAIRS = 2
 # More pairs narrow the interval slowly, and each costs two runs.
 _MOST_PAIRS = 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Literal
 
@@ -78,7 +79,7 @@ def tune_target(
         tries_batch_size: Try larger batches, which change the training.
         time_limit_s: Limit of each run, in seconds.
         keep: What of the target's side effects is to be real; by default nothing.
-        progress: Is told what happens.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: The target gave no answer, or there is no such device here.
@@ -148,82 +149,69 @@ def step_facts(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Tuning:
     """One tuning: search, confirmation, and the change of the script."""
 
-    def __init__(
-        self,
-        *,
-        launcher: Launcher,
-        second: Launcher | None,
-        takes_long_turns: bool,
-        request: RunRequest,
-        facts: StepFacts,
-        budget: Budget,
-        startup_s: float,
-        num_steps: int,
-        is_exact_only: bool,
-        progress: Progress,
-    ) -> None:
-        self._launcher = launcher
-        self._second = second
-        self._takes_long_turns = takes_long_turns
-        self._request = request
-        self._facts = facts
-        self._budget = budget
-        self._startup_s = startup_s
-        self._num_steps = num_steps
-        self._is_exact_only = is_exact_only
-        self._progress = progress
+    launcher: Launcher
+    second: Launcher | None
+    takes_long_turns: bool
+    request: RunRequest
+    facts: StepFacts
+    budget: Budget
+    startup_s: float
+    num_steps: int
+    is_exact_only: bool
+    progress: Progress
 
     def run(self, *, tries_batch_size: bool) -> tuple[Confirmation, CodeChangeTrial]:
         """Search and confirm, then try the change of the script with what time is left."""
-        with Gate(self._launcher, self._request, has_time=self._budget.fits) as gate:
+        with Gate(self.launcher, self.request, has_time=self.budget.fits) as gate:
 
             def check_numbers(configuration: Configuration, numerics: Numerics) -> str | None:
-                return gate.check(configuration, numerics, is_exact_only=self._is_exact_only)
+                return gate.check(configuration, numerics, is_exact_only=self.is_exact_only)
 
             runs = ScriptRuns(
-                self._launcher,
-                self._request,
+                self.launcher,
+                self.request,
                 check_numbers,
-                second=self._second,
-                num_threads=self._facts.num_threads,
-                takes_long_turns=self._takes_long_turns,
+                second=self.second,
+                num_threads=self.facts.num_threads,
+                takes_long_turns=self.takes_long_turns,
             )
             plan = plan_code_change(
-                self._request,
-                self._facts,
-                startup_s=self._startup_s,
-                num_steps=self._num_steps,
-                is_exact_only=self._is_exact_only,
+                self.request,
+                self.facts,
+                startup_s=self.startup_s,
+                num_steps=self.num_steps,
+                is_exact_only=self.is_exact_only,
             )
             is_planned = isinstance(plan, CodeChangePlan)
-            with self._budget.kept_back(plan.kept_back_s(self._budget) if is_planned else 0.0):
+            with self.budget.kept_back(plan.kept_back_s(self.budget) if is_planned else 0.0):
                 confirmed = self._find_settings(runs, tries_batch_size=tries_batch_size)
             if not is_planned:
                 return confirmed, plan
-            self._progress.begin("trying breakeven.fast_step in the script")
-            return confirmed, plan.measured(runs, confirmed.configuration, self._budget)
+            self.progress.begin("trying breakeven.fast_step in the script")
+            return confirmed, plan.measured(runs, confirmed.configuration, self.budget)
 
     def _find_settings(self, runs: ScriptRuns, *, tries_batch_size: bool) -> Confirmation:
         """Search and confirm."""
         found = search(
-            all_candidates(self._facts, tries_batch_size=tries_batch_size),
+            all_candidates(self.facts, tries_batch_size=tries_batch_size),
             runs,
-            facts=self._facts,
-            budget=self._budget,
-            num_steps=self._num_steps,
-            is_exact_only=self._is_exact_only,
-            progress=self._progress,
+            facts=self.facts,
+            budget=self.budget,
+            num_steps=self.num_steps,
+            is_exact_only=self.is_exact_only,
+            progress=self.progress,
         )
         return confirm(
             found,
             runs,
-            facts=self._facts,
-            budget=self._budget,
-            num_steps=self._num_steps,
-            progress=self._progress,
+            facts=self.facts,
+            budget=self.budget,
+            num_steps=self.num_steps,
+            progress=self.progress,
         )
 
 

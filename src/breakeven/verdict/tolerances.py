@@ -8,8 +8,8 @@ from enum import Enum, auto
 
 from breakeven.verdict.tune_report import Numerics
 
-# Half the distance from 1 to the next number of the format.
-ROUNDOFFS = {
+# Unit roundoff: half the distance from 1 to the next number of the format.
+UNIT_ROUNDOFFS = {
     "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
     "float16": 2.0**-11, "bfloat16": 2.0**-8,
 }  # fmt: skip
@@ -52,27 +52,29 @@ def _of_step(loss: float) -> Tolerance:
 
 _Row = tuple[Compared, Numerics, str]
 _TOLERANCES: Mapping[_Row, Tolerance] = {
-    # The same n terms added up in another order differ by up to some sqrt(n) roundoffs of the sum
-    # of their magnitudes. Gradients sum over batch and positions, up to 10^6 terms: 10^3 roundoffs,
-    # and terms cancel, which takes another factor: 2^12 roundoffs, 0.02 % in float32. Tried with
-    # one thread for two and channels last for first, on two linear networks, a convolutional one, a
+    # The same n terms added up in another order differ by up to some sqrt(n) unit roundoffs of the
+    # sum of their magnitudes. Gradients sum over batch and positions, up to 10^6 terms: 10^3 of
+    # them, and terms cancel, which takes another factor: 2^12, 0.02 % in float32. Tried with one
+    # thread for two and channels last for first, on two linear networks, a convolutional one, a
     # transformer and an LSTM: at most 0.01 % in the first step. A ResNet-18 had 0.6 %, where an
     # activation came out on the other side of zero: runs with moved weights widen it for such.
     **{
-        (Compared.RUNS, Numerics.REORDERED, dtype): _of_runs(2.0**12 * ROUNDOFFS[dtype])
+        (Compared.RUNS, Numerics.REORDERED, dtype): _of_runs(2.0**12 * UNIT_ROUNDOFFS[dtype])
         for dtype in ("float64", "complex128", "float32", "complex64")
     },
     # Formats of 16 bits add up in float32: what differs is the last rounding, a few times in a row.
     **{
-        (Compared.RUNS, Numerics.REORDERED, dtype): _of_runs(4.0 * ROUNDOFFS[dtype])
+        (Compared.RUNS, Numerics.REORDERED, dtype): _of_runs(4.0 * UNIT_ROUNDOFFS[dtype])
         for dtype in ("float16", "bfloat16")
     },
     # A bfloat16 operand is off by 2^-8 at most. Gradients of a batch cancel, which leaves an error
     # of some 1 to 20 % by layer (tried on the same networks): 2^6 roundoffs. A ResNet-18 had 40 %:
     # it takes the comparison with moved weights to tell that this is its nature.
     **{
-        (Compared.RUNS, Numerics.LOWER_PRECISION, dtype): _of_runs(2.0**6 * ROUNDOFFS["bfloat16"])
-        for dtype in ROUNDOFFS
+        (Compared.RUNS, Numerics.LOWER_PRECISION, dtype): _of_runs(
+            2.0**6 * UNIT_ROUNDOFFS["bfloat16"]
+        )
+        for dtype in UNIT_ROUNDOFFS
     },
     # A step is compared in the middle of a training, once, where nothing tells how much of a
     # difference is this model's nature. So its losses have more room than those of runs, which
@@ -96,12 +98,12 @@ def tolerance_of(compared: Compared, numerics: Numerics, *dtypes: str) -> Tolera
         dtypes: Formats that take part, as torch names them: the coarsest counts. A number that is
             in none of those known is taken to be computed in float32.
     """
-    coarsest = max((_known(dtype) for dtype in dtypes), key=ROUNDOFFS.__getitem__)
+    coarsest = max((_known(dtype) for dtype in dtypes), key=UNIT_ROUNDOFFS.__getitem__)
     return _TOLERANCES[compared, numerics, coarsest]
 
 
 def _known(dtype: str) -> str:
-    return dtype if dtype in ROUNDOFFS else "float32"
+    return dtype if dtype in UNIT_ROUNDOFFS else "float32"
 
 
 def scale_of(norm: float, whole: float) -> float:
@@ -115,7 +117,7 @@ def scale_of(norm: float, whole: float) -> float:
 
 
 def weight_noise_roundoffs(numerics: Numerics) -> float:
-    """Return by how many roundoffs weights are moved to see what becomes of a class's errors.
+    """Return by how many unit roundoffs weights are moved to see what becomes of a class's errors.
 
     Sums of some thousand products, as a layer computes them, are off by some 16 roundoffs of the
     weights' format; a weight that is rounded from float32 to bfloat16, by 2^16 of them.

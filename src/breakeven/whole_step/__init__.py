@@ -2,4 +2,4 @@
 
 from breakeven.whole_step.fast import FastStep as FastStep
 from breakeven.whole_step.fast import fast_step as fast_step
-from breakeven.whole_step.step_cost import StepCost as StepCost
+from breakeven.whole_step.gate import StepCost as StepCost

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from breakeven.whole_step.batch import Batch
-from breakeven.whole_step.bound_tensors import BoundTensors
 from breakeven.whole_step.compiling import Mode, compile_tensors
 from breakeven.whole_step.step_function import Recipe, make_step
-from breakeven.whole_step.tensors import clone_all
+from breakeven.whole_step.tensors import BoundTensors, clone_all
 
 
 class CompiledStep:

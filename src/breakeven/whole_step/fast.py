@@ -13,16 +13,13 @@ from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
 from breakeven.whole_step.batch import Batch, take_apart
-from breakeven.whole_step.bound_tensors import BoundTensors
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.compiling import Mode
-from breakeven.whole_step.gate import check_step_numbers
+from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
-from breakeven.whole_step.snapshot import Snapshot
-from breakeven.whole_step.step_cost import StepCost
 from breakeven.whole_step.step_function import Recipe
-from breakeven.whole_step.stock_step import StockStep
-from breakeven.whole_step.tensors import check_tensors, read_tensors
+from breakeven.whole_step.stock_step import Snapshot, StockStep
+from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
 from breakeven.whole_step.update_rules import code_options, find_rule
 
 # Batches of another shape than the first: this many are done by stock steps, such as the last
@@ -167,7 +164,7 @@ class FastStep:
 
     def _do(self, batch: Batch, indices: Tensor | None) -> Tensor:
         """Do a step, or the steps of one call; return the loss or the losses."""
-        self._look_around()
+        self._refresh_bindings()
         if self._bound is None:
             return self.do_stock(batch, indices)
         key = (batch.key, None if indices is None else indices.shape)
@@ -180,8 +177,8 @@ class FastStep:
         call_step_hooks(self._optimizer, step.num_steps)
         return losses
 
-    def _look_around(self) -> None:
-        """Notice whatever changed since the last call that a compiled step depends on."""
+    def _refresh_bindings(self) -> None:
+        """Bind tensors and options anew where what a compiled step depends on has changed."""
         refuse_hooks(self._modules, self._optimizer)
         groups, rule = self._optimizer.param_groups, self._recipe.rule
         situation = (

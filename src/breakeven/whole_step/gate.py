@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +15,39 @@ from torch import Tensor
 from breakeven.errors import BreakevenError
 from breakeven.verdict import Compared, Numerics, Tolerance, scale_of, tolerance_of
 from breakeven.whole_step.batch import Batch
-from breakeven.whole_step.bound_tensors import BoundTensors
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.hooks import unwatched_steps
-from breakeven.whole_step.snapshot import Snapshot
-from breakeven.whole_step.step_cost import StepCost
-from breakeven.whole_step.stock_step import StockStep
-from breakeven.whole_step.tensors import clone_all
+from breakeven.whole_step.stock_step import Snapshot, StockStep
+from breakeven.whole_step.tensors import BoundTensors, clone_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Measured times of one compiled step and of the stock step that it replaces.
+
+    Args:
+        compile_ns: Tracing and compiling.
+        stock_step_ns: One step as the loop did it before.
+        fast_step_ns: One step of a compiled call.
+        steps_per_call: Steps that one compiled call does.
+    """
+
+    compile_ns: int
+    stock_step_ns: float
+    fast_step_ns: float
+    steps_per_call: int
+
+    @property
+    def speedup(self) -> float:
+        """Return how many times faster the compiled step is."""
+        return self.stock_step_ns / self.fast_step_ns
+
+    @property
+    def pays_off_after_steps(self) -> int | None:
+        """Return the steps after which compiling is earned back; None where it never is."""
+        saved_ns = self.stock_step_ns - self.fast_step_ns
+        return math.ceil(self.compile_ns / saved_ns) if saved_ns > 0 else None
+
 
 # Repetitions that the times come from, and how long they may take together.
 _NUM_TIMED = 9

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from breakeven.whole_step.batch import Batch, call_model
-from breakeven.whole_step.tensors import StepTensors, Trained
+from breakeven.whole_step.tensors import Pack, StepTensors
 from breakeven.whole_step.update_rules import Group, UpdateRule
 
 
@@ -51,24 +50,6 @@ def compute_loss(
         if of_loss:
             return torch.func.functional_call(recipe.loss_fn, of_loss, (output, targets))
         return recipe.loss_fn(output, targets)
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """Parameters whose update uses the same numbers: of one group, after equally many steps."""
-
-    group: int
-    members: tuple[Trained, ...]
-
-
-def make_packs(tensors: StepTensors) -> tuple[Pack, ...]:
-    """Return the packs of all trained parameters."""
-
-    def key(one: Trained) -> tuple[int, int, str, str]:
-        return one.group, one.num_steps, str(one.param.dtype), str(one.param.device)
-
-    ordered = sorted(tensors.trained, key=key)
-    return tuple(Pack(key_[0], tuple(members)) for key_, members in groupby(ordered, key))
 
 
 def make_step(
