@@ -1,4 +1,11 @@
-"""Run the user's training script as it is, and record a step."""
+"""Run the user's training script as it is, and record a step.
+
+A `Launcher` (in ``process``) sends a request, and gets an answer from a process that it has
+started. There the script's files, trackers and services are kept out of reach (``protect``), and a
+session of the kind that was asked for is around the script (``sessions``). Those that record a step
+have ``record`` for what it does, ``load`` for what feeds it, and ``pretend`` for a GPU that is not
+there.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         raw_numbers_path: The file that they are written to.
         num_probe_steps: Run the script until it has taken so many steps, to see whether it fails by
             itself: with nothing replaced but, with ``has_cuda``, CUDA by the CPU; 0 for no probe.
-        weight_noise_roundoffs: Move the weights by so many roundoffs in such a run, before the
+        weight_noise_roundoffs: Move the weights by so many unit roundoffs in such a run, before the
             first step and after each.
         weight_noise_seed: Which of them up, and which down.
         backwards_per_step: End a step of a plain run after so many backward passes; 0 where

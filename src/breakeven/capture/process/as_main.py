@@ -120,34 +120,34 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _without_machinery(traceback: TracebackType | None) -> TracebackType | None:
     """Return where the user's code begins; None where none of it ran."""
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_MACHINERY):
-        traceback = traceback.tb_next
-    return traceback
+    steps = _steps(traceback)
+    return next((one for one in steps if not _file_of(one).startswith(_MACHINERY)), None)
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames of breakeven, such as of a watched optimizer."""
-    frames: list[TracebackType] = []
-    while traceback is not None:
-        if not _is_ours(traceback.tb_frame.f_code.co_filename):
-            frames.append(traceback)
-        traceback = traceback.tb_next
     kept: TracebackType | None = None
-    for one in reversed(frames):
+    for one in reversed([one for one in _steps(traceback) if not _is_ours(_file_of(one))]):
         kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return kept
 
 
 def _is_our_bug(error: BaseException) -> bool:
     """Return whether an exception arose in our own code, and what led there is wanted."""
-    traceback = _without_machinery(error.__traceback__)
-    while traceback is not None and traceback.tb_next is not None:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return False
+    *_, last = (None, *_steps(_without_machinery(error.__traceback__)))
+    return last is not None and _is_ours(_file_of(last))
+
+
+def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
         traceback = traceback.tb_next
-    return (
-        traceback is not None
-        and _is_ours(traceback.tb_frame.f_code.co_filename)
-        and not isinstance(error, KeyboardInterrupt | SystemExit)
-    )
+
+
+def _file_of(step: TracebackType) -> str:
+    return step.tb_frame.f_code.co_filename
 
 
 def _is_ours(file: str) -> bool:

@@ -6,7 +6,7 @@ import linecache
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from breakeven.capture.answers import FailureKind, RunFailure
 from breakeven.capture.location import (
@@ -139,8 +139,5 @@ def _our_line(error: BaseException) -> Location | None:
 
 def _lines(error: BaseException) -> Iterator[tuple[str, int, str]]:
     """Yield file, line and function of each frame that an exception passed, outermost first."""
-    step: TracebackType | None = error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        yield code.co_filename, step.tb_lineno, code.co_name
-        step = step.tb_next
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield frame.f_code.co_filename, line, frame.f_code.co_name

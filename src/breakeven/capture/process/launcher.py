@@ -96,7 +96,7 @@ class Launcher:
 
         Args:
             request: What to run.
-            tell: Called now and then with how far the run is.
+            tell: Progress callback: gets a text for a person.
         """
         answer = self._ask(request, request.time_limit_s, tell)
         assert not isinstance(answer, HostRun | NumbersRun | ProbeRun)

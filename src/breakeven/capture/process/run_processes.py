@@ -30,7 +30,7 @@ _MESSAGES = msgspec.json.Decoder(Message)
 
 
 class RunProcesses(ABC):
-    """Makes a process for each run, one at a time, and hears it.
+    """Makes a process for each run, one at a time, and receives its messages.
 
     Args:
         output: What scripts print.

@@ -42,7 +42,7 @@ class BackwardCalls(Patches):
     Those within another one, as of a checkpoint, are part of it.
 
     Args:
-        on_end: Told of each that has ended.
+        on_end: Called with each that has ended.
     """
 
     def __init__(self, on_end: Callable[[BackwardCall], None]) -> None:

@@ -40,7 +40,7 @@ class ThreadTrials(Patches):
     A script that sets the number of torch's threads itself is left alone.
 
     Args:
-        make_timer: Makes a timer of the steps of one trial. It is told whether the trial is to wait
+        make_timer: Makes a timer of the steps of one trial. It gets whether the trial is to wait
             for what is done between some of the steps.
     """
 
