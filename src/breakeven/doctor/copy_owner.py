@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from breakeven.doctor.events import line_of, lines_where
 from breakeven.doctor.memory import written_by
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
-from breakeven.source import dotted_name
+from breakeven.source import Source, dotted_name
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync
 
 # Wraps data of Python or NumPy in a tensor.
@@ -85,11 +85,13 @@ def _upload(
     if copy.phase is Phase.OPTIMIZER or copy.via.startswith("torch."):
         return Upload.OF_LIBRARY
     origin = made.get(copy.storage)
-    if origin is Made.SIZES or (origin is Made.DATA and _is_at(case, copy, _is_numpy_noise)):
+    if origin is Made.SIZES or (
+        origin is Made.DATA and case.sources.is_at(copy.location, _is_numpy_noise)
+    ):
         return Upload.CREATED
-    if origin is Made.NUMBERS and not _is_at(case, copy, _is_from_numpy):
+    if origin is Made.NUMBERS and not case.sources.is_at(copy.location, _is_from_numpy):
         return Upload.SCALARS
-    if origin is Made.DATA and _is_at(case, copy, _is_literal):
+    if origin is Made.DATA and case.sources.is_at(copy.location, _is_literal):
         return Upload.SCALARS
     return Upload.INDEX if _is_index(case.trace, index, copy) else Upload.BATCH
 
@@ -150,26 +152,22 @@ def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
     )
 
 
-def _is_at(case: Case, copy: Copy, test: Callable[[ast.Call], bool]) -> bool:
-    """Return whether a call on the line of the copy is of a kind; unknown lines have none."""
-    return case.sources.is_at(
-        copy.location, lambda source, line: any(map(test, source.calls_on(line)))
+def _is_literal(source: Source, line: int) -> bool:
+    """Return whether a list or number of Python becomes a tensor."""
+    makers = ("torch.tensor", "torch.as_tensor", "torch.Tensor")
+    return any(
+        dotted_name(call.func) in makers and isinstance(next(iter(call.args), None), _LITERALS)
+        for call in source.calls_on(line)
     )
 
 
-def _is_literal(call: ast.Call) -> bool:
-    """Return whether a list or number of Python becomes a tensor."""
-    is_maker = dotted_name(call.func) in ("torch.tensor", "torch.as_tensor", "torch.Tensor")
-    return is_maker and bool(call.args) and isinstance(call.args[0], _LITERALS)
+def _is_from_numpy(source: Source, line: int) -> bool:
+    return any(dotted_name(call.func).endswith("from_numpy") for call in source.calls_on(line))
 
 
-def _is_from_numpy(call: ast.Call) -> bool:
-    return dotted_name(call.func).endswith("from_numpy")
-
-
-def _is_numpy_noise(call: ast.Call) -> bool:
+def _is_numpy_noise(source: Source, line: int) -> bool:
     """Return whether NumPy draws random numbers."""
-    return dotted_name(call.func).startswith(_NUMPY_NOISE)
+    return any(dotted_name(call.func).startswith(_NUMPY_NOISE) for call in source.calls_on(line))
 
 
 def _is_to_host(event: Event) -> bool:

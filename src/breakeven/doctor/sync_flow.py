@@ -37,11 +37,8 @@ _SAVING = frozenset({
 _SAVING_ENDS = (".np.save", ".numpy.save", ".fromarray.save", ".json.dump", ".pickle.dump")
 _PLOTTING = frozenset({"plt", "pyplot", "matplotlib"})
 
-# Lines whose answer is kept: each of them is asked about by several rules, for many events.
-_REMEMBERED = 4096
 
-
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=4096)
 def reaches(source: Source, line: int, other_line: int) -> bool:
     """Return whether what the statement at ``line`` makes is used by that at ``other_line``.
 
@@ -52,7 +49,6 @@ def reaches(source: Source, line: int, other_line: int) -> bool:
     return any(spans(statement, other_line) for statement, _ in reached_by(source, line))
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def feeds_simulator(source: Source, line: int) -> bool:
     """Return whether what is read at ``line`` is given to the ``step`` of a simulator."""
     scope = source.scope_around(line)
@@ -65,7 +61,6 @@ def feeds_simulator(source: Source, line: int) -> bool:
     return any(True for one in lines for _ in _given(source, one, _simulator_calls))
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def is_saved(source: Source, line: int) -> bool:
     """Return whether what is read at ``line`` is written to a file or drawn each time it is read.
 
@@ -82,7 +77,6 @@ def is_saved(source: Source, line: int) -> bool:
     return False
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def is_beside_clock(source: Source, line: int) -> bool:
     """Return whether a clock is read in the statement before or after that at ``line``."""
     found = list(statements_of(source.scope_around(line)))

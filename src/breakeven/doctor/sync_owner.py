@@ -6,7 +6,6 @@ import ast
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum, auto
-from functools import lru_cache
 
 from breakeven.doctor.events import line_of, lines_where, op_at
 from breakeven.doctor.memory import Origins
@@ -174,7 +173,6 @@ def _each_with_one_cause(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
     return result
 
 
-@lru_cache(maxsize=1024)
 def _is_in_parameter_loop(source: Source, line: int) -> bool:
     """Return whether the line is repeated for each parameter.
 
@@ -189,7 +187,6 @@ def _is_in_parameter_loop(source: Source, line: int) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)
 def _is_packing(source: Source, line: int) -> bool:
     """Return whether lengths are packed, which torch wants on the host."""
     return source.call_at(line, "pack_padded_sequence") is not None

@@ -158,6 +158,7 @@ class Source(SyntaxTree):
         self.path = text.path
         self.lines = text.text.splitlines()
         self._loops_by_line: dict[int, tuple[Loop, ...]] = {}
+        self._passed: dict[tuple[_Test, int], bool] = {}
 
     def location(self, node: ast.AST) -> Location:
         """Return the line at which ``node`` begins."""
@@ -188,6 +189,12 @@ class Source(SyntaxTree):
         """Return the innermost function that holds ``line``, else the module."""
         return self.function_around(line) or self.tree
 
+    def passes(self, test: _Test, line: int) -> bool:
+        """Return whether a line passes a test, which is made once: many events have one line."""
+        if (test, line) not in self._passed:
+            self._passed[test, line] = test(self, line)
+        return self._passed[test, line]
+
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """Yield the calls whose dotted name ends with one of ``names``: ``DataLoader``."""
         return (call for name, call in self._calls if is_named(name, *names))
@@ -203,6 +210,10 @@ class Source(SyntaxTree):
     @cached_property
     def _calls(self) -> tuple[tuple[str, ast.Call], ...]:
         return tuple((dotted_name(call.func), call) for call in self.nodes(ast.Call))
+
+
+# Of a line of a file.
+_Test = Callable[[Source, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +235,10 @@ class Sources:
         """Return the file that holds a location; None where it is not known."""
         return None if location is None else self.files.get(location.file)
 
-    def is_at(self, location: Location | None, test: Callable[[Source, int], bool]) -> bool:
-        """Return whether the source passes a test at a line; an unknown one does not."""
+    def is_at(self, location: Location | None, test: _Test) -> bool:
+        """Return whether a line passes a test; an unknown one does not."""
         source = self.find(location)
-        return source is not None and location is not None and test(source, location.line)
+        return source is not None and location is not None and source.passes(test, location.line)
 
     def nodes(self, *kinds: type[_Node]) -> Iterator[tuple[Source, _Node]]:
         """Yield all nodes of these kinds, file by file."""
