@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 
 from breakeven.doctor.device_source import compares_devices
-from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case
 from breakeven.doctor.rules.time.timed_file import TimedFile
 from breakeven.doctor.rules.time.use import is_used, iterations
@@ -15,30 +15,29 @@ from breakeven.source import LOOP_STATEMENTS, Source, lines_of
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
 
 
-def wrong_measurements(case: Case, is_wrong: Callable[[Source, Timed], bool]) -> list[Timed]:
-    """Return what the script times and uses that is wrong: the first that ends at each line."""
-    found: dict[object, Timed] = {}
-    for source, timed in _measurements(case):
-        if is_wrong(source, timed):
-            found.setdefault(line_of(timed.end.location), timed)
+def wrong_measurements(case: Case, is_wrong: Callable[[Timed], bool]) -> list[Timed]:
+    """Return what the script times wrongly: the first that ends at each line."""
+    found: dict[Location, Timed] = {}
+    for timed in case.once(_measurements):
+        if is_wrong(timed):
+            found.setdefault(timed.end.location, timed)
     return list(found.values())
 
 
-def _measurements(case: Case) -> Iterator[tuple[Source, Timed]]:
-    """Yield what the script times and uses, with work of a device in it."""
+def _measurements(case: Case) -> list[Timed]:
+    """Return what the script times and uses, with work of a device in it."""
+    found: list[Timed] = []
     is_never = NEVER_ON_DEVICE in case.trace.caveats and not compares_devices(case.sources)
     if not case.trace.uses_device or is_never:
-        return  # a CPU is done when a call returns
+        return found  # a CPU is done when a call returns
     files = [_timed_file(case, source) for source in case.sources]
     readers = clock_readers(files)
     for file in files:
-        if not file.has_clocks and not readers:
-            continue
-        try:
-            found = tuple(timed_work(file, readers))
-        except RecursionError:
-            continue  # an expression nested a thousand times over, as programs write it
-        yield from ((file.source, timed) for timed in found if is_used(timed))
+        # An expression may be nested a thousand times over, as programs write it.
+        with suppress(RecursionError):
+            if file.has_clocks or readers:
+                found += filter(is_used, list(timed_work(file, readers)))
+    return found
 
 
 def _timed_file(case: Case, source: Source) -> TimedFile:
@@ -80,9 +79,9 @@ def _waits(event: Event) -> bool:
     )
 
 
-def steps_within(case: Case, source: Source, timed: Timed) -> tuple[int, int | None]:
+def steps_within(case: Case, timed: Timed) -> tuple[int, int | None]:
     """Return how many loops over steps lie between the readings, and the innermost's iterations."""
-    loops = _loops_within(case, source, timed)
+    loops = _loops_within(case, timed)
     if not loops:
         return 0, None
     num_steps = iterations(*loops[-1])
@@ -92,7 +91,7 @@ def steps_within(case: Case, source: Source, timed: Timed) -> tuple[int, int | N
     return len(loops), num_steps
 
 
-def _loops_within(case: Case, source: Source, timed: Timed) -> list[tuple[Source, ast.AST]]:
+def _loops_within(case: Case, timed: Timed) -> list[tuple[Source, ast.AST]]:
     """Return the loops between the readings that lead to an update, the outermost first."""
     loops: list[tuple[Source, ast.AST]] = []
     is_below = False
@@ -104,7 +103,7 @@ def _loops_within(case: Case, source: Source, timed: Timed) -> list[tuple[Source
             if isinstance(loop, LOOP_STATEMENTS) and (is_below or loop in timed.loops):
                 loops.append((holder, loop))
         # All that the timed lines call lies between the readings.
-        is_below = is_below or (holder is source and location.line in timed.work)
+        is_below = is_below or (holder is timed.source and location.line in timed.work)
     return loops
 
 

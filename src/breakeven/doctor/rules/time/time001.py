@@ -42,7 +42,6 @@ from __future__ import annotations
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.time.measurements import steps_within, wrong_measurements
 from breakeven.doctor.rules.time.walk import Timed
-from breakeven.source import Source
 
 CAUSE = "TIME_NO_SYNC"
 
@@ -52,15 +51,14 @@ _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
 
 def detect(case: Case) -> Found:
-    def is_wrong(source: Source, timed: Timed) -> bool:
-        return not timed.is_awaited and not _is_long(case, source, timed)
-
-    for timed in wrong_measurements(case, is_wrong):
+    for timed in wrong_measurements(
+        case, lambda one: not one.is_awaited and not _is_long(case, one)
+    ):
         yield Occurrence(
             title="the clock is read while the GPU is still at work",
             fix="call torch.cuda.synchronize() before both readings of the clock",
-            evidence=f"{_what(timed)} is timed from line {timed.start.location.line}, "
-            "and nothing waits for it",
+            evidence=f"{_what(timed)} is timed from line {timed.start.location.line}, and nothing "
+            "waits for it",
             location=timed.end.location,
             is_error=True,
         )
@@ -73,9 +71,9 @@ def _what(timed: Timed) -> str:
     return f"work of line {first}" if first == last else f"work of lines {first} to {last}"
 
 
-def _is_long(case: Case, source: Source, timed: Timed) -> bool:
+def _is_long(case: Case, timed: Timed) -> bool:
     """Return whether so much is timed that the queue at its end is a small part of it."""
-    depth, num_steps = steps_within(case, source, timed)
+    depth, num_steps = steps_within(case, timed)
     if depth != 1:
         return depth > 1
     launches = (num_steps or 0) * case.prediction.num_kernels

@@ -46,7 +46,7 @@ from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.time.measurements import steps_within, wrong_measurements
 from breakeven.doctor.rules.time.use import is_mean, iterations
 from breakeven.doctor.rules.time.walk import Timed
-from breakeven.source import Source, dotted_name
+from breakeven.source import dotted_name, nodes_in, parameters_of
 
 CAUSE = "TIME_WARMUP"
 
@@ -55,12 +55,7 @@ _MANY_STEPS = 1000
 
 
 def detect(case: Case) -> Found:
-    def is_wrong(source: Source, timed: Timed) -> bool:
-        # Over several epochs the first steps hardly show.
-        has_epochs = steps_within(case, source, timed)[0] > 1
-        return not has_epochs and not _is_warm(source, timed) and is_mean(source, timed)
-
-    for timed in wrong_measurements(case, is_wrong):
+    for timed in wrong_measurements(case, lambda one: not _is_warm(one) and _is_few(case, one)):
         yield Occurrence(
             title="the mean of these times includes the first steps",
             fix="run three to ten steps before the clock starts, or leave them out",
@@ -71,18 +66,20 @@ def detect(case: Case) -> Found:
         )
 
 
-def _is_warm(source: Source, timed: Timed) -> bool:
+def _is_few(case: Case, timed: Timed) -> bool:
+    """Return whether a mean is of one epoch's steps; over several the first hardly show."""
+    return is_mean(timed) and steps_within(case, timed)[0] <= 1
+
+
+def _is_warm(timed: Timed) -> bool:
     """Return whether steps were run before the clock starts, or so many after it that few show."""
-    if timed.has_work_before:
-        return True
-    nodes = list(ast.walk(timed.scope))
-    names = [dotted_name(node) for node in nodes if isinstance(node, (ast.Name, ast.Attribute))]
-    names += [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
-    names += [node.arg for node in nodes if isinstance(node, ast.arg)]
-    if any("warm" in name.lower() for name in names):
+    names = [dotted_name(node) for node in nodes_in(timed.scope, ast.Name, ast.Attribute)]
+    names += [node.name for node in nodes_in(timed.scope, ast.FunctionDef)]
+    if any("warm" in name.lower() for name in (*names, *parameters_of(timed.scope))):
         return True
     if isinstance(timed.scope, ast.FunctionDef):
-        calls = list(source.calls(timed.scope.name))
+        calls = list(timed.source.calls(timed.scope.name))
         if len(calls) > 1 or any("warm" in ast.unparse(call).lower() for call in calls):
             return True
-    return any((iterations(source, loop) or 0) >= _MANY_STEPS for loop in timed.loops)
+    num_steps = (iterations(timed.source, loop) or 0 for loop in timed.loops)
+    return timed.has_work_before or any(num >= _MANY_STEPS for num in num_steps)

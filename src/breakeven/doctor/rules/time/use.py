@@ -23,12 +23,13 @@ def is_used(timed: Timed) -> bool:
     )
 
 
-def is_mean(source: Source, timed: Timed) -> bool:
+def is_mean(timed: Timed) -> bool:
     """Return whether a mean over steps, the first included, is made of a time.
 
     Either a time of many steps is divided by their number (or the other way round), or the times
     of single steps are collected and their mean is taken.
     """
+    source = timed.source
     if timed.loops:
         return not source.is_in_loop(timed.start.node) and any(
             isinstance(use, ast.BinOp)

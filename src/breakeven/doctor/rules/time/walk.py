@@ -64,6 +64,7 @@ class Timed:
         loops: Loops that are entered in between.
         has_work_before: Whether the scope issues work before the start, or before the outermost
             loop that the start is in.
+        source: The file that it is in.
         scope: Function or module that it is in.
     """
 
@@ -75,6 +76,7 @@ class Timed:
     is_awaited: bool
     loops: tuple[LoopStatement, ...]
     has_work_before: bool
+    source: Source
     scope: ast.AST
 
 
@@ -127,6 +129,7 @@ class _Walk:
         self.found: list[Timed] = []
         self._file = file
         self._readers = readers
+        self._source = file.source
         self._scope = scope
         self._log: list[int | LoopStatement | None] = []
         self._readings: dict[str, Reading] = {}
@@ -326,6 +329,7 @@ class _Walk:
                 is_awaited=None in between[work[0] :],
                 loops=tuple(one for one in between if isinstance(one, LOOP_STATEMENTS)),
                 has_work_before=any(isinstance(one, int) for one in self._log[: start.before]),
+                source=self._source,
                 scope=self._scope,
             )
         )
