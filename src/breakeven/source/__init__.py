@@ -7,18 +7,17 @@ from breakeven.source.files import Binding as Binding
 from breakeven.source.files import Source as Source
 from breakeven.source.files import Sources as Sources
 from breakeven.source.files import SyntaxTree as SyntaxTree
-from breakeven.source.flow import reached_by as reached_by
-from breakeven.source.flow import statements_of as statements_of
-from breakeven.source.flow import used_names as used_names
 from breakeven.source.line_edits import LineEdits as LineEdits
 from breakeven.source.line_edits import NoEditError as NoEditError
 from breakeven.source.line_edits import split_lines as split_lines
 from breakeven.source.names import all_identifiers as all_identifiers
 from breakeven.source.names import declared_names as declared_names
 from breakeven.source.names import mentions as mentions
+from breakeven.source.names import reached_by as reached_by
 from breakeven.source.names import read_names as read_names
 from breakeven.source.names import reads_in_scope as reads_in_scope
 from breakeven.source.names import substituted as substituted
+from breakeven.source.names import used_names as used_names
 from breakeven.source.names import with_values as with_values
 from breakeven.source.names import written_names as written_names
 from breakeven.source.names import written_part as written_part
@@ -44,4 +43,5 @@ from breakeven.source.nodes import own_nodes as own_nodes
 from breakeven.source.nodes import parameters_of as parameters_of
 from breakeven.source.nodes import plain_name as plain_name
 from breakeven.source.nodes import spans as spans
+from breakeven.source.nodes import statements_of as statements_of
 from breakeven.source.nodes import text_of as text_of

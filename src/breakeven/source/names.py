@@ -1,4 +1,4 @@
-"""What a piece of Python source reads and writes, by name."""
+"""What a piece of Python source reads and writes by name, and where that goes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping
 
-from breakeven.source.nodes import FUNCTIONS, nodes_in, parameters_of, plain_name
+from breakeven.source.files import Source
+from breakeven.source.nodes import (
+    FUNCTIONS,
+    nodes_in,
+    parameters_of,
+    plain_name,
+    spans,
+    statements_of,
+)
 
 
 def mentions(node: ast.AST, *names: str) -> bool:
@@ -17,6 +25,18 @@ def mentions(node: ast.AST, *names: str) -> bool:
 def read_names(node: ast.AST) -> set[str]:
     """Return the plain names that are read anywhere in ``node``."""
     return {part.id for part in nodes_in(node, ast.Name) if isinstance(part.ctx, ast.Load)}
+
+
+def used_names(*nodes: ast.AST) -> set[str]:
+    """Return the dotted names within nodes: ``self.hist``, and ``self`` for nothing but that."""
+    found: set[str] = set()
+    for node in nodes:
+        for part in nodes_in(node, ast.Attribute, ast.Name):
+            if isinstance(part, ast.Name):
+                found.add(part.id)
+            elif isinstance(part.value, ast.Name) and part.value.id == "self":
+                found.add(f"self.{part.attr}")
+    return found - {"self"}
 
 
 def written_names(node: ast.AST) -> set[str]:
@@ -93,6 +113,31 @@ def _has_own(function: ast.AST, name: str) -> bool:
     for child in ast.iter_child_nodes(function):
         inside |= written_names(child)
     return name in inside - declared_names(function)
+
+
+def reached_by(source: Source, line: int) -> Iterator[tuple[ast.AST, set[str]]]:
+    """Yield the statement at ``line`` and those that use what it makes, with the names of that.
+
+    Each block is gone through once, and no call is followed.
+    """
+    made: set[str] = set()
+    for statement in statements_of(source.scope_around(line)):
+        if spans(statement, line) or made & used_names(statement):
+            yield statement, made
+            made |= _changed_names(statement)
+
+
+def _changed_names(statement: ast.AST) -> set[str]:
+    """Return the names that a statement writes, those that it appends to included."""
+    match statement:
+        case ast.Assign(targets=targets):
+            return used_names(*targets)
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return used_names(target)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
+            return used_names(owner)
+        case _:
+            return set()
 
 
 def substituted(

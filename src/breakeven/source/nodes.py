@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import chain
 from typing import TypeVar, cast
 
 LoopStatement = ast.For | ast.AsyncFor | ast.While
@@ -65,6 +66,21 @@ def headers_of(node: ast.AST) -> list[ast.expr]:
             return [node.subject]
         case _:
             return []
+
+
+def statements_of(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield simple statements and headers of compound ones in order, not those of inner scopes."""
+    for node in chain.from_iterable(blocks_of(scope)):
+        if isinstance(node, DEFINITIONS):
+            continue
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            # Its own lines alone, not those of its body.
+            yield ast.copy_location(ast.Assign([node.target], node.iter), node.iter)
+        elif blocks_of(node):
+            yield from headers_of(node)
+        else:
+            yield node
+        yield from statements_of(node)
 
 
 def methods_of(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
