@@ -11,8 +11,15 @@ from breakeven.doctor.events import line_of, lines_where, op_at
 from breakeven.doctor.memory import Origins
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
-from breakeven.doctor.sync_flow import feeds_simulator, is_beside_clock, is_saved
-from breakeven.doctor.sync_round_trip import NUMBER_BYTES, TENSOR_READS, is_whole_read, round_trips
+from breakeven.doctor.sync_flow import (
+    NUMBER_BYTES,
+    TENSOR_READS,
+    feeds_simulator,
+    is_beside_clock,
+    is_saved,
+    is_whole_read,
+    round_trips,
+)
 from breakeven.source import COMPREHENSIONS, Source, nodes_in
 from breakeven.trace import Copy, Event, Op, Phase, Sync
 

@@ -6,7 +6,7 @@ from breakeven.doctor.copy_owner import Made, Upload, made_on_host, uploads
 from breakeven.doctor.events import copy_at
 from breakeven.doctor.memory import Origins
 from breakeven.doctor.rule import Case, num_copies
-from breakeven.doctor.sync_round_trip import round_trips
+from breakeven.doctor.sync_flow import round_trips
 from breakeven.trace import Op, StepTrace
 from breakeven.units import format_bytes
 

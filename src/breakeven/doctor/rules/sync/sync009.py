@@ -44,7 +44,7 @@ from breakeven.doctor.rule import (
     without,
 )
 from breakeven.doctor.rules.sync.waits import seen
-from breakeven.doctor.sync_round_trip import round_trips
+from breakeven.doctor.sync_flow import round_trips
 from breakeven.trace import Op
 
 CAUSE = "CPU_ROUNDTRIP"
