@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from breakeven.capture import PlainRun
 from breakeven.device import HostSpec
 from breakeven.measure import has_bf16_hardware
 from breakeven.session import LONGEST_STEP_NS, Runs
-from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Estimate
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
 from breakeven.trace import Configuration, Op, StepTrace
 
 # From this part of subnormal values on it is worth to measure the step without them.
@@ -26,28 +28,18 @@ def try_cpu_settings(
     """
     if plain.measurement.median_ns > LONGEST_STEP_NS:
         return None
-    num_cores = trace.facts.num_cores
     trials: list[CpuTrial] = []
     loads = [plain.load_fraction]
-    for num_threads in _thread_counts(plain.num_threads, num_cores):
-        run = runs.measure_under(Configuration(num_threads=num_threads))
-        if run is not None and run.num_threads == num_threads:
-            trials.append(CpuTrial.of_threads(num_threads, _estimate(run, loads)))
-    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
-        run = runs.measure_under(Configuration(flushes_denormals=True))
-        if run is not None:
-            time = _estimate(run, loads)
-            trials.append(CpuTrial(setting=CpuSetting.FLUSH_DENORMAL, estimate=time))
-    if any(_is_channels_first(op) for op in trace.ops):
-        run = runs.measure_under(Configuration(channels_last=True))
-        if run is not None:
-            time = _estimate(run, loads)
-            trials.append(CpuTrial(setting=CpuSetting.CHANNELS_LAST, estimate=time))
+    for setting, configuration in _settings(plain, trace):
+        run = runs.measure_under(configuration)
+        if run is not None and configuration.num_threads in (0, run.num_threads):
+            loads.append(run.load_fraction)
+            trials.append(CpuTrial(setting=setting, estimate=run.measurement.estimate))
     return CpuFacts(
         name=plain.processor,
         estimate=plain.measurement.estimate,
         num_threads=plain.num_threads,
-        num_cores=num_cores,
+        num_cores=trace.facts.num_cores,
         trials=tuple(trials),
         has_bf16=has_bf16_hardware(),
         dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
@@ -55,14 +47,18 @@ def try_cpu_settings(
     )
 
 
-def _estimate(run: PlainRun, loads: list[float]) -> Estimate:
-    loads.append(run.load_fraction)
-    return run.measurement.estimate
+def _settings(plain: PlainRun, trace: StepTrace) -> Iterator[tuple[str, Configuration]]:
+    """Yield what is worth to be tried: other numbers of threads, and what the step gives cause for.
 
-
-def _thread_counts(used: int, num_cores: int) -> list[int]:
-    """Return other numbers of threads to try: one, half of the processors, all of them."""
-    return sorted({1, max(1, num_cores // 2), num_cores} - {used})
+    Of threads: one, half of the processors, all of them.
+    """
+    num_cores = trace.facts.num_cores
+    for number in sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads}):
+        yield f"{CpuSetting.THREADS}={number}", Configuration(num_threads=number)
+    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
+        yield CpuSetting.FLUSH_DENORMAL, Configuration(flushes_denormals=True)
+    if any(_is_channels_first(op) for op in trace.ops):
+        yield CpuSetting.CHANNELS_LAST, Configuration(channels_last=True)
 
 
 def _is_channels_first(op: Op) -> bool:

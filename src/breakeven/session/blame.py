@@ -6,9 +6,8 @@ import re
 import tempfile
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
 
-from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target
+from breakeven.capture import FailureKind, Launcher, ProbeRun, RunFailure, RunRequest, Target
 from breakeven.errors import BreakevenError
 from breakeven.session.failures import (
     TIMERS,
@@ -17,7 +16,7 @@ from breakeven.session.failures import (
     our_error,
     script_error,
 )
-from breakeven.trace import FileWrites, WriteProtection
+from breakeven.trace import WriteProtection
 
 # A run that failed after so many steps may fail at the next one.
 _STEPS_BEYOND = 2
@@ -31,31 +30,8 @@ _FILE_ERRORS = frozenset({"FileExistsError", "OSError", "PermissionError"})
 _OF_ONE_RUN = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-class Probes(Protocol):
-    """The part of ``capture.Launcher`` that is needed here."""
-
-    @property
-    def output(self) -> str:
-        """Return the end of what the script printed in the last run."""
-        ...
-
-    @property
-    def writes(self) -> FileWrites | None:
-        """Return what runs wrote, and where that went; None where that is not known."""
-        ...
-
-    @property
-    def quiet_trackers(self) -> tuple[str, ...]:
-        """Return the names of the trackers that logged nothing."""
-        ...
-
-    def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        """Run the script as it is for a few steps."""
-        ...
-
-
 def find_cause(
-    launcher: Probes,
+    launcher: Launcher,
     request: RunRequest,
     failure: RunFailure,
     output: str,
@@ -103,7 +79,7 @@ def find_cause(
 
 
 def _probe(
-    launcher: Probes, request: RunRequest, failure: RunFailure, *, has_cuda: bool
+    launcher: Launcher, request: RunRequest, failure: RunFailure, *, has_cuda: bool
 ) -> tuple[ProbeRun | RunFailure, float]:
     """Return what came of it, and how many seconds it took."""
     begun_s = monotonic()
@@ -146,7 +122,7 @@ def _is_well(run: ProbeRun | RunFailure, failure: RunFailure) -> bool:
     return has_trained or (run.kind is FailureKind.TIME_LIMIT and run.num_steps > failure.num_steps)
 
 
-def _own_fault(launcher: Probes, alone: RunFailure, target: Target) -> str:
+def _own_fault(launcher: Launcher, alone: RunFailure, target: Target) -> str:
     command, writes = command_of(target), launcher.writes
     if (
         alone.exception in _FILE_ERRORS

@@ -56,11 +56,6 @@ class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):
     setting: str
     estimate: Estimate
 
-    @classmethod
-    def of_threads(cls, num_threads: int, estimate: Estimate) -> CpuTrial:
-        """Return the trial of a number of threads."""
-        return cls(setting=f"{CpuSetting.THREADS}={num_threads}", estimate=estimate)
-
     def changes(self, setting: CpuSetting) -> bool:
         """Return whether it is one of that setting."""
         return self.setting.partition("=")[0] == setting

@@ -167,24 +167,19 @@ def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
 
 def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
     """Say what the GPU's step consists of, where that is not its work."""
-    step = _about(gpu.step_ns)
-    match detail.bound:
-        case Bound.COMPUTE | Bound.MEMORY:
-            return ""
-        case Bound.LAUNCH:
-            return f"; launching {detail.num_kernels} kernels makes it {step}"
-        case Bound.TRANSFER:
-            return f"; copies between host and GPU make it {step}"
-        case Bound.SYNC:
-            return f"; waiting for each other makes it {step}"
-        case Bound.HOST_DATA if _waits_for_loader(detail):
-            return f"; the workers of the DataLoader make it {step}"
-        case Bound.HOST_DATA:
-            return f"; the host's own work makes it {step}"
-        case Bound.HOST_OPTIMIZER:
-            return f"; the optimizer on the host makes it {step}"
-        case _ as unreachable:
-            assert_never(unreachable)
+    own_work = "the host's own work makes"
+    if _waits_for_loader(detail):
+        own_work = "the workers of the DataLoader make"
+    what_makes = {
+        Bound.LAUNCH: f"launching {detail.num_kernels} kernels makes",
+        Bound.TRANSFER: "copies between host and GPU make",
+        Bound.SYNC: "waiting for each other makes",
+        Bound.HOST_DATA: own_work,
+        Bound.HOST_OPTIMIZER: "the optimizer on the host makes",
+    }
+    if detail.bound not in what_makes:
+        return ""
+    return f"; {what_makes[detail.bound]} it {_about(gpu.step_ns)}"
 
 
 def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
