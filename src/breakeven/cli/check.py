@@ -17,7 +17,7 @@ from breakeven.cli.options import (
     add_time_limit,
     ensure_output,
     is_stored_run,
-    keep_of,
+    session_options,
 )
 from breakeven.errors import UsageError
 
@@ -93,13 +93,8 @@ def run(args: argparse.Namespace) -> int:
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = check_target(
             args.target,
-            arguments=args.script_arguments,
-            is_module=args.is_module,
-            devices=tuple(args.devices),
-            host=args.host,
-            time_limit_s=args.time_limit_s,
+            **session_options(args),
             length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
-            keep=keep_of(args),
             progress=progress,
         )
     try:

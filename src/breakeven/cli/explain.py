@@ -16,7 +16,7 @@ from breakeven.cli.options import (
     add_time_limit,
     ensure_output,
     is_stored_run,
-    keep_of,
+    session_options,
 )
 from breakeven.errors import UsageError
 
@@ -117,13 +117,8 @@ def _explain(args: argparse.Namespace) -> ExplainReport:
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         return explain_target(
             args.target,
-            arguments=args.script_arguments,
-            is_module=args.is_module,
-            devices=tuple(args.devices),
-            host=args.host,
-            time_limit_s=args.time_limit_s,
+            **session_options(args),
             rules=tuple(args.rules),
-            keep=keep_of(args),
             progress=progress,
         )
 

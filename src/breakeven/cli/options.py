@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from breakeven.errors import UsageError
 
@@ -153,6 +153,18 @@ def ensure_output(args: argparse.Namespace) -> None:
     """Refuse, before the work, what is about the file of the answer where none is asked for."""
     if args.output is None and not args.has_source:
         raise UsageError("--no-source is about -o FILE, which was not given")
+
+
+def session_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what was said of the target and how to run it, as a session takes it by name."""
+    return {
+        "arguments": args.script_arguments,
+        "is_module": args.is_module,
+        "devices": tuple(args.devices),
+        "host": args.host,
+        "time_limit_s": args.time_limit_s,
+        "keep": keep_of(args),
+    }
 
 
 def is_stored_run(target: str | Path) -> bool:

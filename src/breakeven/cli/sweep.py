@@ -8,7 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli.options import add_comparison, add_keep, add_target, add_time_limit, keep_of
+from breakeven.cli.options import (
+    add_comparison,
+    add_keep,
+    add_target,
+    add_time_limit,
+    keep_of,
+    session_options,
+)
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -153,15 +160,10 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
         return sweep_target(
             args.target,
             axes=axes,
-            arguments=args.script_arguments,
-            is_module=args.is_module,
-            devices=tuple(args.devices),
-            host=args.host,
-            time_limit_s=args.time_limit_s,
+            **session_options(args),
             engine=engine,
             strategy=Strategy(args.strategy),
             is_fresh=args.fresh,
-            keep=keep_of(args),
             progress=progress,
         )
 

@@ -157,22 +157,20 @@ class Runs:
     def measure_on_gpu(self) -> PlainRun | None:
         """Time the step on this machine's GPU; None where the script fails on it, or leaves it."""
         self._begin("measuring the step on this machine's GPU")
-        answer = self._run(replace(self._request, on_gpu=True, has_cuda=False))
-        return answer if isinstance(answer, PlainRun) else None
+        return self._plain(replace(self._request, on_gpu=True, has_cuda=False))
 
     def measure_under(self, configuration: Configuration) -> PlainRun | None:
         """Time the step on this CPU under other settings; None where the script fails then."""
         changes = (f"{name}={value}" for name, value in configuration.changes.items())
         self._begin(f"measuring the step on this CPU with {', '.join(changes)}")
-        answer = self._run(replace(self._request, configuration=configuration))
-        return answer if isinstance(answer, PlainRun) else None
+        return self._plain(replace(self._request, configuration=configuration))
 
     def measure_at(
         self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
     ) -> PlainRun | None:
         """Time the step on this CPU at another batch size; None where the script fails at it."""
         self._begin(f"measuring the step on this CPU at batch size {new_batch_size}")
-        answer = self._run(
+        return self._plain(
             replace(
                 self._with_threads(self._plain_threads),
                 budget_s=budget_s,
@@ -180,6 +178,9 @@ class Runs:
                 new_batch_size=new_batch_size,
             )
         )
+
+    def _plain(self, request: RunRequest) -> PlainRun | None:
+        answer = self._run(request)
         return answer if isinstance(answer, PlainRun) else None
 
     def _with_threads(self, num_threads: int) -> RunRequest:
