@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from breakeven.doctor.memory import gradients_of, is_view, parameters_of, read_by, written_by
 from breakeven.doctor.operators import base_name
-from breakeven.doctor.repeated_loops import RepeatedLoop, ops_at
+from breakeven.doctor.repeated_loops import RepeatedLoop, ops_at, typical_iteration
 from breakeven.trace import Op, StepTrace, TensorSpec
 
 # Operators by which a sum or a list of results grows. What only they read back hands on nothing
@@ -19,6 +19,8 @@ _GATHERING = frozenset({
 })  # fmt: skip
 # Operators that overwrite their first input without reading it.
 _OVERWRITING = frozenset({"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"})
+# An LSTM has three sigmoids and two hyperbolic tangents, a GRU two and one.
+_MIN_GATE_SIGMOIDS = 2
 
 _Iterations = tuple[tuple[int, ...], ...]
 
@@ -78,6 +80,16 @@ def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:
         own_parameters=_has_own_parameters(issued, parameters),
         has_shared_input=any(sizes[storage] == outside[-1][storage].numel for storage in shared),
     )
+
+
+def is_over_time(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> bool:
+    """Return whether a loop is a recurrence over a sequence rather than a solver or layers."""
+    if not flow.is_chained or flow.own_parameters:
+        return False
+    typical = typical_iteration(trace, loop.longest_run)
+    names = [base_name(op) for op in ops_at(trace, typical)]
+    is_gated = names.count("sigmoid") >= _MIN_GATE_SIGMOIDS and "tanh" in names
+    return flow.reads_sequence or is_gated
 
 
 def _smallest_read(ops: list[Op], inside: frozenset[int]) -> dict[int, TensorSpec]:

@@ -42,9 +42,9 @@ from breakeven.doctor.repeated_loops import (
     ops_at,
     typical_iteration,
 )
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.rule import Case, Found
 from breakeven.doctor.rules.loop.edits import batched
-from breakeven.doctor.rules.loop.repeated import evidence_of, num_launches_of, worthwhile
+from breakeven.doctor.rules.loop.repeated import occurrence_of, worthwhile
 from breakeven.trace import ModelCall, StepTrace
 
 CAUSE = "PER_SAMPLE_LOOP"
@@ -55,27 +55,20 @@ _MIN_RAGGED = 8
 
 
 def detect(case: Case) -> Found:
-    found: list[Occurrence] = []
     covered: set[int] = set()
     for loop, flow in worthwhile(case):
         if flow.is_chained or covered.intersection(loop.longest_run[0]):
             continue
-        if not _is_over_samples(case, loop, flow):
-            continue
-        covered.update(loop.events)
-        found.append(
-            Occurrence(
-                title=f"a loop of {loop.num_iterations} iterations issues "
-                f"{num_launches_of(case.trace, loop.events)} small operators in every step",
+        if _is_over_samples(case, loop, flow):
+            covered.update(loop.events)
+            yield occurrence_of(
+                case.trace,
+                loop,
+                what=f"a loop of {loop.num_iterations} iterations",
                 fix="write it for all of them at once: batched operators, torch.where, vmap",
-                evidence=evidence_of(case.trace, loop)
-                + ", and none of them needs the result of another",
-                location=loop.location,
-                events=loop.events,
+                evidence="and none of them needs the result of another",
                 edit=batched(case.trace, loop),
             )
-        )
-    return tuple(found)
 
 
 def _is_over_samples(case: Case, loop: RepeatedLoop, flow: LoopFlow) -> bool:

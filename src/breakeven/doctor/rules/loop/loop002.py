@@ -37,31 +37,24 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.loop_flow import is_over_time
+from breakeven.doctor.rule import Case, Found
 from breakeven.doctor.rules.loop.edits import batched, fused
-from breakeven.doctor.rules.loop.repeated import (
-    evidence_of,
-    is_over_time,
-    num_launches_of,
-    worthwhile,
-)
+from breakeven.doctor.rules.loop.repeated import occurrence_of, worthwhile
 
 CAUSE = "TIME_LOOP"
 
 
 def detect(case: Case) -> Found:
     trace = case.trace
-    return tuple(
-        Occurrence(
-            title=f"a recurrence of {loop.num_iterations} time steps issues "
-            f"{num_launches_of(trace, loop.events)} small operators in every step",
-            fix="nn.LSTM, nn.GRU or nn.RNN over the whole sequence; for a cell of your own "
-            "take the products with the input out of the loop and compile the rest",
-            evidence=evidence_of(trace, loop) + ", each with the state of the one before",
-            location=loop.location,
-            events=loop.events,
-            edit=fused(trace, loop, flow) or batched(trace, loop),
-        )
-        for loop, flow in worthwhile(case)
-        if is_over_time(trace, loop, flow)
-    )
+    for loop, flow in worthwhile(case):
+        if is_over_time(trace, loop, flow):
+            yield occurrence_of(
+                trace,
+                loop,
+                what=f"a recurrence of {loop.num_iterations} time steps",
+                fix="nn.LSTM, nn.GRU or nn.RNN over the whole sequence; for a cell of your own "
+                "take the products with the input out of the loop and compile the rest",
+                evidence="each with the state of the one before",
+                edit=fused(trace, loop, flow) or batched(trace, loop),
+            )

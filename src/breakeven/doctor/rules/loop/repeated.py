@@ -7,35 +7,22 @@ import re
 from collections.abc import Iterator
 
 from breakeven.doctor.loop_flow import LoopFlow, flow_of
-from breakeven.doctor.operators import base_name
 from breakeven.doctor.repeated_loops import (
     RepeatedLoop,
     find_loops,
     is_launch,
-    ops_at,
     typical_iteration,
 )
-from breakeven.doctor.rule import Case
+from breakeven.doctor.rule import Case, Occurrence
 from breakeven.doctor.sync_flow import SIMULATORS
+from breakeven.simulate import Edit
 from breakeven.source import dotted_name
 from breakeven.trace import Copy, HostWork, Op, StepTrace, Sync
 
 # A loop that issues less than this part of the step's operators is not worth a change.
 _MIN_LAUNCH_FRACTION = 0.05
-# An LSTM has three sigmoids and two hyperbolic tangents, a GRU two and one.
-_MIN_GATE_SIGMOIDS = 2
 # What asks a simulator for its next state.
 _SIMULATOR = re.compile(SIMULATORS + r"\.(step|reset)$")
-
-
-def is_over_time(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> bool:
-    """Return whether a loop is a recurrence over a sequence rather than a solver or layers."""
-    if not flow.is_chained or flow.own_parameters:
-        return False
-    typical = typical_iteration(trace, loop.longest_run)
-    names = [base_name(op) for op in ops_at(trace, typical)]
-    is_gated = names.count("sigmoid") >= _MIN_GATE_SIGMOIDS and "tanh" in names
-    return flow.reads_sequence or is_gated
 
 
 def worthwhile(case: Case) -> Iterator[tuple[RepeatedLoop, LoopFlow]]:
@@ -43,16 +30,41 @@ def worthwhile(case: Case) -> Iterator[tuple[RepeatedLoop, LoopFlow]]:
     trace = case.trace
     total = sum(map(is_launch, trace.events))
     for loop in find_loops(trace, case.sources):
-        launches = num_launches_of(trace, loop.events)
+        launches = _num_launches(trace, loop)
         if launches < max(_MIN_LAUNCH_FRACTION * total, loop.num_iterations):
             continue
         if not _works_with_the_host(case, loop):
             yield loop, flow_of(trace, loop)
 
 
-def num_launches_of(trace: StepTrace, events: tuple[int, ...]) -> int:
-    """Return how many events the device is given."""
-    return sum(is_launch(trace.events[index]) for index in events)
+def occurrence_of(
+    trace: StepTrace, loop: RepeatedLoop, *, what: str, fix: str, evidence: str, edit: Edit
+) -> Occurrence:
+    """Return what a rule tells of a loop.
+
+    Args:
+        trace: The step.
+        loop: The loop.
+        what: What issues the operators, and how often.
+        fix: What to change.
+        evidence: What is known of its iterations.
+        edit: The step after the fix.
+    """
+    typical = typical_iteration(trace, loop.longest_run)
+    per_iteration = sum(isinstance(trace.events[index], Op) for index in typical)
+    return Occurrence(
+        title=f"{what} issues {_num_launches(trace, loop)} small operators in every step",
+        fix=fix,
+        evidence=f"the same {per_iteration} operators are issued {loop.num_iterations} times in a "
+        f"row from within this loop, {evidence}",
+        location=loop.location,
+        events=loop.events,
+        edit=edit,
+    )
+
+
+def _num_launches(trace: StepTrace, loop: RepeatedLoop) -> int:
+    return sum(is_launch(trace.events[index]) for index in loop.events)
 
 
 def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
@@ -72,13 +84,3 @@ def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
     crossings = [event for event in typical if isinstance(event, Copy | Sync)]
     kinds = [isinstance(event, Copy) and event.is_to_device for event in crossings]
     return True in kinds and False in kinds[kinds.index(True) :]
-
-
-def evidence_of(trace: StepTrace, loop: RepeatedLoop) -> str:
-    """Return in words what each iteration issues."""
-    typical = typical_iteration(trace, loop.longest_run)
-    per_iteration = sum(isinstance(trace.events[index], Op) for index in typical)
-    return (
-        f"the same {per_iteration} operators are issued {loop.num_iterations} times in a row "
-        f"from within this loop"
-    )
