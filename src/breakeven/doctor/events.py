@@ -39,8 +39,3 @@ def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
     for place in places:
         found.setdefault(line_of(place), place)
     return list(found.values())
-
-
-def host_ns(event: Event) -> int:
-    """Return the host time of an operator, in nanoseconds; 0 for any other event."""
-    return event.host_ns if isinstance(event, Op) else 0
