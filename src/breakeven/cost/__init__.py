@@ -13,6 +13,7 @@ from breakeven.cost.efficiency import EfficiencyTable as EfficiencyTable
 from breakeven.cost.efficiency import FamilyEfficiency as FamilyEfficiency
 from breakeven.cost.efficiency import HeldOutError as HeldOutError
 from breakeven.cost.efficiency import load_efficiencies as load_efficiencies
+from breakeven.cost.efficiency import read_shipped as read_shipped
 from breakeven.cost.family_times import KernelGroup as KernelGroup
 from breakeven.cost.family_times import KernelTimes as KernelTimes
 from breakeven.cost.family_times import arithmetic_of as arithmetic_of
@@ -41,6 +42,7 @@ from breakeven.cost.named_hosts import host_of as host_of
 from breakeven.cost.named_hosts import host_spec as host_spec
 from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
+from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
 from breakeven.cost.rules import is_in_place as is_in_place
 from breakeven.cost.step_costs import StepCosts as StepCosts

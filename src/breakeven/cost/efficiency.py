@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -110,15 +110,34 @@ class EfficiencyTable(msgspec.Struct, frozen=True, kw_only=True):
     held_out: tuple[HeldOutError, ...]
 
 
-@cache
-def load_efficiencies() -> EfficiencyTable:
-    """Return the table that ships with the package.
+_Table = TypeVar("_Table", bound="_Versioned")
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+def read_shipped(package: str, name: str, kind: type[_Table], version: int) -> _Table:
+    """Return a fitted table that ships with the package.
+
+    Args:
+        package: Where it lies.
+        name: Of its file.
+        kind: What it holds.
+        version: That this code reads.
 
     Raises:
         ValueError: The file is of another version.
     """
-    text = resources.files("breakeven.cost").joinpath("efficiency.json").read_bytes()
-    table = msgspec.json.decode(text, type=EfficiencyTable)
-    if table.version != TABLE_VERSION:
-        raise ValueError(f"efficiency.json has version {table.version}, expected {TABLE_VERSION}")
+    text = resources.files(package).joinpath(name).read_bytes()
+    table = msgspec.json.decode(text, type=kind)
+    if table.version != version:
+        raise ValueError(f"{name} has version {table.version}, expected {version}")
     return table
+
+
+@cache
+def load_efficiencies() -> EfficiencyTable:
+    """Return the table that ships with the package."""
+    return read_shipped("breakeven.cost", "efficiency.json", EfficiencyTable, TABLE_VERSION)

@@ -12,6 +12,7 @@ from breakeven.cost.arithmetic import device_arrays, resolve_arithmetic, suits_m
 from breakeven.cost.efficiency import Arithmetic, EfficiencyTable, load_efficiencies
 from breakeven.cost.kernel import Algorithm, Family, Kernel, TileSet
 from breakeven.cost.roofline import (
+    Columns,
     DeviceArrays,
     EfficiencyArrays,
     WorkArrays,
@@ -33,7 +34,7 @@ _TILED = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTimes:
+class KernelTimes(Columns):
     """Times of kernels on devices; each array has shape (num_kernels, num_devices).
 
     Args:
@@ -48,19 +49,6 @@ class KernelTimes:
     log_sigma: NDArray[np.float64]
     shared_log_sigma: NDArray[np.float64]
     is_memory_bound: NDArray[np.bool_]
-
-    def take(self, rows: NDArray[np.intp]) -> KernelTimes:
-        """Return the times of the kernels at these positions."""
-        return KernelTimes(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-    def then(self, others: KernelTimes) -> KernelTimes:
-        """Return these kernels and the others, on the same devices."""
-        return KernelTimes(
-            **{
-                f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name)))
-                for f in fields(self)
-            }
-        )
 
 
 def kernel_times(

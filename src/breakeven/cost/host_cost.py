@@ -94,7 +94,7 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
         Kinds of host work and their nanoseconds.
     """
     factor = _factor(Phase.BACKWARD if starts_backward(op) else op.phase, host)
-    return tuple((part, time_ns * factor) for part, time_ns in _parts(op, lowering, host))
+    return tuple([(part, time_ns * factor) for part, time_ns in _parts(op, lowering, host)])
 
 
 def _factor(phase: Phase, host: HostSpec) -> float:

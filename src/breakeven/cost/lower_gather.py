@@ -10,7 +10,13 @@ import math
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import Kernels, RuleTable, base_name, is_in_place
-from breakeven.cost.traffic import output_numel, streaming_kernel, tensor_bytes, total_bytes
+from breakeven.cost.traffic import (
+    fill_kernel,
+    output_numel,
+    streaming_kernel,
+    tensor_bytes,
+    total_bytes,
+)
 from breakeven.trace import Op, TensorSpec
 
 RULES = RuleTable()
@@ -120,7 +126,7 @@ def _sorted_scatter(
 def _lower_embedding_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``embedding_dense_backward(grad (…, D), indices (…))``: zero all, add rows."""
     grad, indices = op.inputs[0], op.inputs[1]
-    zeroed = streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
+    zeroed = fill_kernel(op)
     touched_bytes = min(tensor_bytes(grad), total_bytes(op.outputs))
     if indices.numel > _UNSORTED_INDICES:
         moved_bytes = tensor_bytes(grad)
@@ -272,4 +278,4 @@ def _lower_sampling(op: Op) -> Kernels:
     sampled = streaming_kernel(op, family=Family.GATHER, flop=flop)
     if "backward" not in op.name:
         return sampled
-    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"), sampled
+    return fill_kernel(op), sampled

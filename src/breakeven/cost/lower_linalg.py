@@ -13,7 +13,13 @@ from collections.abc import Callable
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import RuleTable, base_name
-from breakeven.cost.traffic import output_numel, precision_of, streaming_kernel, total_bytes
+from breakeven.cost.traffic import (
+    Streaming,
+    output_numel,
+    precision_of,
+    streaming_kernel,
+    total_bytes,
+)
 from breakeven.trace import Op
 
 RULES = RuleTable()
@@ -99,10 +105,8 @@ def _lower_solve(op: Op) -> Kernel:
     return _linalg_kernel(op, batch=batch, rows=rows, columns=rows, flop=flop)
 
 
-@RULES.add("linalg_cross")
-def _lower_cross(op: Op) -> Kernel:
-    """Lower ``linalg_cross``: two products and a difference per element."""
-    return streaming_kernel(op, flop=3 * output_numel(op))
+# Two products and a difference per element.
+RULES.add("linalg_cross")(Streaming(flop_per_output=3))
 
 
 # Elements that a block transforms in shared memory; a longer transform makes another pass.

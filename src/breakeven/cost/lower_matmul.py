@@ -30,8 +30,7 @@ def gemm_kernel(
     n: int,
     k: int,
     batch: int | None = None,
-    read_bytes: float,
-    write_bytes: float,
+    read_bytes: float | None = None,
 ) -> Kernel:
     """Return the kernel of a product (m, k) × (k, n), or of ``batch`` of them where it is given.
 
@@ -42,8 +41,8 @@ def gemm_kernel(
     return Kernel(
         family=Family.GEMM if batch is None else Family.BATCHED_GEMM,
         flop=float(multiply_add_flop(operand) * m * n * k * (1 if batch is None else batch)),
-        read_bytes=read_bytes,
-        write_bytes=write_bytes,
+        read_bytes=total_bytes(op.inputs) if read_bytes is None else read_bytes,
+        write_bytes=total_bytes(op.outputs),
         precision=tensor_core_precision(operand, allow_tf32=settings.allow_tf32_matmul),
         m=m,
         n=n,
@@ -81,14 +80,7 @@ def _lower_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
         kernels.append(streaming_kernel(op, flop=0, read_bytes=copied_bytes))
     kernels.append(
         gemm_kernel(
-            op,
-            settings,
-            m=m,
-            n=n,
-            k=k,
-            batch=batch,
-            read_bytes=total_bytes((*added, left, right)),
-            write_bytes=total_bytes(op.outputs),
+            op, settings, m=m, n=n, k=k, batch=batch, read_bytes=total_bytes((*added, left, right))
         )
     )
     return tuple(kernels)
@@ -109,11 +101,7 @@ def _lower_linear(op: Op, settings: Settings) -> Kernel:
     k = weight.shape[-1]
     n = weight.numel // k if k else 0
     m = source.numel // k if k else 0
-    operand_bytes = total_bytes(op.inputs)
-    written_bytes = total_bytes(op.outputs)
-    return gemm_kernel(
-        op, settings, m=m, n=n, k=k, read_bytes=operand_bytes, write_bytes=written_bytes
-    )
+    return gemm_kernel(op, settings, m=m, n=n, k=k)
 
 
 @RULES.add_with_settings("_grouped_mm")
@@ -135,18 +123,8 @@ def _lower_grouped(op: Op, settings: Settings) -> Kernel:
     elif len(left.shape) == 2:
         k = math.ceil(k / num_groups)
     read_bytes = total_bytes(op.inputs)
-    written_bytes = total_bytes(op.outputs)
     matrices = msgspec.structs.replace(op, inputs=(left, right))
-    return gemm_kernel(
-        matrices,
-        settings,
-        m=m,
-        n=n,
-        k=k,
-        batch=num_groups,
-        read_bytes=read_bytes,
-        write_bytes=written_bytes,
-    )
+    return gemm_kernel(matrices, settings, m=m, n=n, k=k, batch=num_groups, read_bytes=read_bytes)
 
 
 @RULES.add("_cdist_forward _cdist_backward _pdist_forward _pdist_backward")
@@ -171,16 +149,7 @@ def _lower_euclidean_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     prepare = streaming_kernel(
         op, flop=2 * (left.numel + right.numel), write_bytes=operand_bytes, launches=8
     )
-    product = gemm_kernel(
-        op,
-        settings,
-        m=p,
-        n=r,
-        k=k + 2,
-        batch=batch,
-        read_bytes=operand_bytes,
-        write_bytes=written_bytes,
-    )
+    product = gemm_kernel(op, settings, m=p, n=r, k=k + 2, batch=batch)
     finish = streaming_kernel(
         op, flop=2 * batch * p * r, read_bytes=2 * written_bytes, write_bytes=2 * written_bytes,
         launches=2,

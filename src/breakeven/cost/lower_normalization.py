@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import RuleTable, base_name
-from breakeven.cost.traffic import streaming_kernel, tensor_bytes, total_bytes
+from breakeven.cost.traffic import Streaming, streaming_kernel, tensor_bytes, total_bytes
 from breakeven.trace import Op
 
 RULES = RuleTable()
@@ -53,11 +53,11 @@ def _is_training(op: Op, statistic_index: int) -> bool:
     return len(op.outputs) <= statistic_index or op.outputs[statistic_index].numel > 0
 
 
-@RULES.add("native_layer_norm layer_norm _fused_rms_norm")
-def _lower_layer_norm(op: Op) -> Kernel:
-    """Lower ``native_layer_norm(input, weight?, bias?)``: one block per row, one pass."""
-    flop = _FORWARD_FLOP * op.inputs[0].numel
-    return streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant=_kind(op))
+# One block per row, one pass, of (input, weight?, bias?).
+for _norm, _names in (("layer", "native_layer_norm layer_norm"), ("rms", "_fused_rms_norm")):
+    RULES.add(_names)(
+        Streaming(family=Family.NORMALIZATION, flop_per_input=_FORWARD_FLOP, variant=_norm)
+    )
 
 
 @RULES.add("native_layer_norm_backward _fused_rms_norm_backward")
@@ -157,51 +157,38 @@ def _lower_batch_norm_backward(op: Op) -> Kernel:
     return _batch_kernel(op, flop=flop, num_sources=2, variant="batch_backward")
 
 
-@RULES.add("native_group_norm")
-def _lower_group_norm(op: Op) -> Kernel:
-    """Lower ``native_group_norm``: moments, coefficients per channel, application.
-
-    Source: aten/src/ATen/native/cuda/group_norm_kernel.cu.
-    """
-    source = op.inputs[0]
-    return streaming_kernel(
-        op,
+# Moments, coefficients per channel, application; backward: sums per channel, coefficients, input,
+# parameters. Source: aten/src/ATen/native/cuda/group_norm_kernel.cu.
+RULES.add("native_group_norm")(
+    Streaming(
         family=Family.NORMALIZATION,
-        flop=_FORWARD_FLOP * source.numel,
-        read_bytes=total_bytes(op.inputs) + tensor_bytes(source),
+        flop_per_input=_FORWARD_FLOP,
+        num_read_twice=1,
         launches=3,
         variant="group",
     )
-
-
-@RULES.add("native_group_norm_backward")
-def _lower_group_norm_backward(op: Op) -> Kernel:
-    """Lower ``native_group_norm_backward``: sums per channel, coefficients, input, parameters."""
-    return streaming_kernel(
-        op,
+)
+RULES.add("native_group_norm_backward")(
+    Streaming(
         family=Family.NORMALIZATION,
-        flop=(_BACKWARD_FLOP + _WEIGHT_FLOP) * op.inputs[0].numel,
-        read_bytes=total_bytes(op.inputs) + total_bytes(op.inputs[:2]),
+        flop_per_input=_BACKWARD_FLOP + _WEIGHT_FLOP,
+        num_read_twice=2,
         launches=4,
         variant="group_backward",
     )
-
-
-@RULES.add(
-    """
-    batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts
-    batch_norm_elemt batch_norm_backward_reduce batch_norm_backward_elemt
-    batch_norm_update_stats
-    """
 )
-def _lower_batch_statistics(op: Op) -> Kernel:
-    """Lower one half of a synchronised batch norm: sums per channel, or their application."""
-    flop = _WEIGHT_FLOP * op.inputs[0].numel
-    return streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant="batch")
 
 
-@RULES.add("_weight_norm_interface _weight_norm_interface_backward")
-def _lower_weight_norm(op: Op) -> Kernel:
-    """Lower ``_weight_norm_interface(v, g)``: norm per row, then scale it."""
-    flop = 3 * op.inputs[0].numel
-    return streaming_kernel(op, family=Family.NORMALIZATION, flop=flop, variant="weight")
+# One half of a synchronised batch norm: sums per channel, or their application.
+RULES.add(
+    """
+    batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_elemt
+    batch_norm_backward_reduce batch_norm_backward_elemt batch_norm_update_stats
+    """
+)(Streaming(family=Family.NORMALIZATION, flop_per_input=_WEIGHT_FLOP, variant="batch"))
+
+
+# Of (v, g): the norm per row, then scale it.
+RULES.add("_weight_norm_interface _weight_norm_interface_backward")(
+    Streaming(family=Family.NORMALIZATION, flop_per_input=3, variant="weight")
+)

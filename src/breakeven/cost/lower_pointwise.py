@@ -12,8 +12,10 @@ from breakeven.cost.kernel import Kernel
 from breakeven.cost.rules import Kernels, Rule, RuleTable, is_in_place, names_in
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
+    Streaming,
     broadcast_bytes,
     copy_kernel,
+    fill_kernel,
     output_numel,
     streaming_kernel,
     total_bytes,
@@ -179,10 +181,8 @@ def _lower_masked_fill(op: Op) -> Kernels:
     return copied, filled
 
 
-@RULES.add(FILL)
-def _lower_fill(op: Op) -> Kernel:
-    """Lower an operator that only writes; a tensor of the value to fill in is negligible."""
-    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
+# A tensor of the value to fill in is negligible.
+RULES.add(FILL)(fill_kernel)
 
 
 @RULES.add(RANDOM)
@@ -198,11 +198,10 @@ def _lower_random(op: Op) -> Kernel:
     return streaming_kernel(op, flop=flop, read_bytes=read_bytes, variant="random")
 
 
-@RULES.add("native_dropout _fused_dropout")
-def _lower_dropout(op: Op) -> Kernel:
-    """Lower ``native_dropout``: draw, compare, scale; writes the result and a boolean mask."""
-    flop = (TRANSCENDENTAL_FLOP + 2) * output_numel(op)
-    return streaming_kernel(op, flop=flop, variant="random")
+# Draw, compare, scale; writes the result and a boolean mask.
+RULES.add("native_dropout _fused_dropout")(
+    Streaming(flop_per_output=TRANSCENDENTAL_FLOP + 2, variant="random")
+)
 
 
 @RULES.add(JOIN)
@@ -216,7 +215,7 @@ def _lower_embedded_gradient(op: Op) -> tuple[Kernel, ...]:
     """Lower the gradient of a view: zero all, then copy the part that has a gradient."""
     part_bytes = total_bytes(op.inputs)
     return (
-        streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"),
+        fill_kernel(op),
         streaming_kernel(
             op, flop=0, read_bytes=part_bytes, write_bytes=part_bytes, variant="strided"
         ),

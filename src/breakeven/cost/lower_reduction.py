@@ -11,6 +11,7 @@ from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import Kernels, RuleTable, base_name
 from breakeven.cost.traffic import (
     TRANSCENDENTAL_FLOP,
+    fill_kernel,
     output_numel,
     streaming_kernel,
     tensor_bytes,
@@ -223,7 +224,7 @@ def _lower_nll_backward(op: Op) -> tuple[Kernel, ...]:
     target = op.inputs[2]
     value_bytes = float(target.numel * op.inputs[1].element_bytes)
     return (
-        streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill"),
+        fill_kernel(op),
         streaming_kernel(
             op,
             family=Family.GATHER,

@@ -7,6 +7,7 @@ results have shape (num_kernels, num_devices).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,27 @@ _BLOCK_BYTES_PER_S = 8e9
 _CONVERSION_FRACTION = 0.7
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Arrays that are cut and joined together along their first axis, or their second."""
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Return these rows, by position or by mask."""
+        return type(self)(**{name: getattr(self, name)[rows] for name in self._names()})
+
+    def of(self, columns: NDArray[Any]) -> Self:
+        """Return these columns, as `take` does."""
+        return type(self)(**{name: getattr(self, name)[:, columns] for name in self._names()})
+
+    def then(self, others: Self) -> Self:
+        """Return the rows of these and the others."""
+        both = {name: (getattr(self, name), getattr(others, name)) for name in self._names()}
+        return type(self)(**{name: np.concatenate(arrays) for name, arrays in both.items()})
+
+    def _names(self) -> list[str]:
+        return [field.name for field in fields(self)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkArrays:
     """Work of kernels, each of shape (num_kernels, 1); see `Kernel`."""
@@ -57,7 +79,7 @@ class WorkArrays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceArrays:
+class DeviceArrays(Columns):
     """Limits of devices for one arithmetic, each of shape (1, num_devices).
 
     ``pace`` is the rate of the arithmetic over that of fp32, at most 1: what tiles lose to
@@ -72,13 +94,9 @@ class DeviceArrays:
     floor_ns: Floats
     pace: Floats
 
-    def of(self, columns: NDArray[np.bool_]) -> DeviceArrays:
-        """Return the limits of some of the devices."""
-        return DeviceArrays(**{f.name: getattr(self, f.name)[:, columns] for f in fields(self)})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EfficiencyArrays:
+class EfficiencyArrays(Columns):
     """Calibration of one family, each of shape (1, num_devices); see `FamilyEfficiency`.
 
     ``tile_set`` counts in `TILE_SET_NAMES`.
@@ -89,10 +107,6 @@ class EfficiencyArrays:
     prologue_k: Floats
     memory_fraction: Floats
     tile_set: NDArray[np.intp]
-
-    def of(self, columns: NDArray[np.bool_]) -> EfficiencyArrays:
-        """Return the calibration of some of the devices."""
-        return EfficiencyArrays(**{f.name: getattr(self, f.name)[:, columns] for f in fields(self)})
 
 
 def memory_ns(

@@ -97,7 +97,10 @@ class StepCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
-        return sum((time_ns for _, time_ns in self.host_op_parts(op, lowering, host)), start=0.0)
+        is_measured, total_ns = host.is_measured, 0.0
+        for part, time_ns in host_op_parts(op, lowering, host):
+            total_ns += time_ns * self._host_factor(part, is_measured)
+        return total_ns
 
     def host_op_parts(
         self, op: Op, lowering: Lowering, host: HostSpec

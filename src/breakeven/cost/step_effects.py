@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 
 import msgspec
 
 from breakeven.cost.arithmetic import resolve_arithmetic
+from breakeven.cost.efficiency import read_shipped
 from breakeven.cost.host_cost import HostPart
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.device import DeviceSpec, Precision
@@ -173,18 +173,8 @@ def _table(effects: StepEffects) -> dict[EffectKey, float]:
 
 @cache
 def load_step_effects() -> StepEffects:
-    """Return the effects that ship with the package.
-
-    Raises:
-        ValueError: The file is of another version.
-    """
-    text = resources.files("breakeven.cost").joinpath("step_effects.json").read_bytes()
-    effects = msgspec.json.decode(text, type=StepEffects)
-    if effects.version != STEP_EFFECTS_VERSION:
-        raise ValueError(
-            f"step_effects.json has version {effects.version}, expected {STEP_EFFECTS_VERSION}"
-        )
-    return effects
+    """Return the effects that ship with the package."""
+    return read_shipped("breakeven.cost", "step_effects.json", StepEffects, STEP_EFFECTS_VERSION)
 
 
 def no_step_effects() -> StepEffects:

@@ -7,6 +7,7 @@ that touches it, without what caches save or what poor access patterns add.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.device import Precision
@@ -134,6 +135,44 @@ def multiply_add_flop(spec: TensorSpec) -> int:
 def output_numel(op: Op) -> int:
     """Return the elements of the largest result; of the largest input where nothing is returned."""
     return max((spec.numel for spec in op.outputs or op.inputs), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """A rule: one kernel, or several alike, that stream all inputs in and all outputs out.
+
+    Args:
+        family: Which cost model applies.
+        flop_per_input: Arithmetic per element of the first input.
+        flop_per_output: Arithmetic per element of the result.
+        num_read_twice: So many inputs, from the first on, are read once more.
+        launches: Kernels.
+        variant: As in `Kernel`.
+    """
+
+    family: Family = Family.ELEMENTWISE
+    flop_per_input: int = 0
+    flop_per_output: int = 0
+    num_read_twice: int = 0
+    launches: int = 1
+    variant: str = ""
+
+    def __call__(self, op: Op) -> Kernel:
+        """Return the kernel of an operator."""
+        in_flop = self.flop_per_input * op.inputs[0].numel if self.flop_per_input else 0
+        return streaming_kernel(
+            op,
+            family=self.family,
+            flop=in_flop + self.flop_per_output * output_numel(op),
+            read_bytes=total_bytes(op.inputs) + total_bytes(op.inputs[: self.num_read_twice]),
+            launches=self.launches,
+            variant=self.variant,
+        )
+
+
+def fill_kernel(op: Op) -> Kernel:
+    """Return a kernel that writes the outputs, from nothing."""
+    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
 
 
 def streaming_kernel(

@@ -96,17 +96,14 @@ def load_host_cpus() -> tuple[HostCpu, ...]:
     cores = msgspec.convert(tomllib.loads(text)["core"], tuple[_CoreEntry, ...])
     cpus = [
         HostCpu(
-            id=cpu.id,
-            name=cpu.name,
+            **msgspec.structs.asdict(
+                msgspec.structs.replace(
+                    cpu, source=f"{cpu.source}; instructions per clock: {core.source}"
+                )
+            ),
             vendor=core.vendor,
             core=core.name,
-            num_cores=cpu.num_cores,
-            boost_hz=cpu.boost_hz,
             instructions_per_clock=core.instructions_per_clock,
-            release_year=cpu.release_year,
-            source=f"{cpu.source}; instructions per clock: {core.source}",
-            aliases=cpu.aliases,
-            is_virtual=cpu.is_virtual,
         )
         for core in cores
         for cpu in core.cpus

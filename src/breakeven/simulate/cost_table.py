@@ -8,13 +8,14 @@ programs P of equal structure, and devices D, in this order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 
-from breakeven.cost import Kernel, KernelTimes, Lowering
+from breakeven.cost import Columns, Kernel, KernelTimes, Lowering
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate.program import CostModel, Program
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, Sync
@@ -44,20 +45,20 @@ class RowKind(IntEnum):
     REPLAYED_COPY = 10
 
 
-_KERNELS = frozenset({RowKind.KERNEL, RowKind.REPLAYED_KERNEL})
 _COPIES = frozenset({RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY, RowKind.REPLAYED_COPY})
 _ON_DEVICES = _COPIES | {RowKind.SYNC, RowKind.LOADER}
-_LAUNCHED_ONCE = _COPIES | {RowKind.GRAPH_LAUNCH}
+_KERNELS = (RowKind.KERNEL, RowKind.REPLAYED_KERNEL)
+_IS_LAUNCHED_ONCE = np.array([kind in _COPIES | {RowKind.GRAPH_LAUNCH} for kind in RowKind])
 
 
 def row_kind(event: Event) -> RowKind:
     """Return the kind of an event's rows; of an operator of the device, that of its kernels."""
     match event:
-        case Op() if event.is_on_host:
+        case Op() if not event.is_on_host:
+            return RowKind.REPLAYED_KERNEL if event.is_replayed else RowKind.KERNEL
+        case Op():
             is_update = event.phase is Phase.OPTIMIZER
             return RowKind.HOST_OPTIMIZER if is_update else RowKind.HOST_DATA
-        case Op():
-            return RowKind.REPLAYED_KERNEL if event.is_replayed else RowKind.KERNEL
         case Copy() if event.is_replayed:
             return RowKind.REPLAYED_COPY
         case Copy():
@@ -71,7 +72,7 @@ def row_kind(event: Event) -> RowKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class Rows(Columns):
     """Columns of a cost table.
 
     Args:
@@ -93,19 +94,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def take(self, order: Indices) -> Rows:
-        """Return the rows at these positions."""
-        return Rows(**{f.name: getattr(self, f.name)[order] for f in fields(self)})
-
-    def then(self, others: Rows) -> Rows:
-        """Return these rows and the others."""
-        return Rows(
-            **{
-                f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name)))
-                for f in fields(self)
-            }
-        )
-
 
 class KernelTable:
     """The different kernels of a cost table and of its edits, each timed once."""
@@ -113,18 +101,18 @@ class KernelTable:
     def __init__(self, costs: CostModel, devices: Sequence[DeviceSpec]) -> None:
         self.costs = costs
         self.devices = tuple(devices)
-        self._rows: dict[Kernel, int] = {}
+        self._rows: dict[Kernel | None, int] = {None: -1}
         self._timed: KernelTimes | None = None
         self._num_timed = 0
 
-    def row(self, kernel: Kernel) -> int:
-        """Return the row of a kernel."""
-        return self._rows.setdefault(kernel, len(self._rows))
+    def row(self, kernel: Kernel | None) -> int:
+        """Return the row of a kernel; -1 where there is none."""
+        return self._rows.setdefault(kernel, len(self._rows) - 1)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels by row."""
-        return tuple(self._rows)
+        return tuple(kernel for kernel in self._rows if kernel is not None)
 
     def times(self, rows: Indices) -> KernelTimes:
         """Return the times of the kernels in these rows."""
@@ -210,49 +198,59 @@ def _rows(
 ) -> Rows:
     """Return the rows of numbered events, of each of which every program has its own."""
     costs, devices = kernels.costs, kernels.devices
-    none, once, absent = ((value,) * num_programs for value in (0, 1, -1))
-    # Event, kind, host, kernel, launches.
-    found: list[tuple[int, int, Sequence[float], Sequence[int], Sequence[int]]] = []
+    none, absent = (0.0,) * num_programs, (-1,) * num_programs
+    positions: list[int] = []
+    kinds: list[int] = []
+    host_ns: list[float] = []
+    rows: list[int] = []
     on_devices: dict[int, list[list[float]]] = {}
     # Programs at several batch sizes share most of their operators.
     issue_ns: dict[int, float] = {}
     for index, lowered in numbered:
         kind = row_kind(lowered[0][0])
-        if kind is RowKind.KERNEL:
-            for event, lowering in lowered:
-                assert isinstance(event, Op)
-                assert lowering is not None
-                if id(event) not in issue_ns:
-                    issue_ns[id(event)] = costs.host_op_ns(event, lowering, host)
-            host_ns = [issue_ns[id(event)] for event, _ in lowered]
-            found.append((index, RowKind.ISSUE, host_ns, absent, none))
         if kind in _KERNELS:
             runs = [() if lowering is None else lowering.kernels for _, lowering in lowered]
-            for slot in range(max(map(len, runs))):
-                own = [run[slot] if slot < len(run) else None for run in runs]
-                rows = [-1 if kernel is None else kernels.row(kernel) for kernel in own]
-                launches = [0 if kernel is None else kernel.launches for kernel in own]
-                found.append((index, kind, none, rows, launches))
+            if kind is RowKind.KERNEL:
+                for event, lowering in lowered:
+                    time_ns = issue_ns.get(id(event))
+                    if time_ns is None:
+                        assert isinstance(event, Op)
+                        assert lowering is not None
+                        time_ns = issue_ns[id(event)] = costs.host_op_ns(event, lowering, host)
+                    host_ns.append(time_ns)
+                positions.append(index)
+                kinds.append(RowKind.ISSUE)
+                rows += absent
+            # Programs may run different numbers of kernels.
+            for own in zip_longest(*runs) if num_programs > 1 else zip(*runs, strict=True):
+                positions.append(index)
+                kinds.append(kind)
+                host_ns += none
+                rows += map(kernels.row, own)
             continue
         if kind in _ON_DEVICES:
-            on_devices[len(found)] = [
+            on_devices[len(kinds)] = [
                 [_device_ns(event, device, costs) for device in devices] for event, _ in lowered
             ]
-        host_ns = [_host_ns(event, host) for event, _ in lowered]
-        found.append((index, kind, host_ns, absent, once if kind in _LAUNCHED_ONCE else none))
-    columns = zip(*found, strict=True) if found else [()] * 5
-    event, kinds, host_column, kernel, launch_column = columns
-    shape = (len(found), num_programs)
+        positions.append(index)
+        kinds.append(kind)
+        host_ns += [_host_ns(event, host) for event, _ in lowered]
+        rows += absent
+    shape = (len(kinds), num_programs)
     device_ns = np.zeros((*shape, len(devices)))
     if on_devices:
         device_ns[list(on_devices)] = list(on_devices.values())
+    kind_column = np.array(kinds, dtype=np.intp)
+    kernel = np.array(rows, dtype=np.intp).reshape(shape)
+    # The last one is the kernel that is not there.
+    of_kernels = np.array([*(each.launches for each in kernels.kernels), 0], dtype=np.intp)
     return Rows(
-        event=np.array(event, dtype=np.intp),
-        kind=np.array(kinds, dtype=np.intp),
-        host_ns=np.array(host_column, dtype=np.float64).reshape(shape),
+        event=np.array(positions, dtype=np.intp),
+        kind=kind_column,
+        host_ns=np.array(host_ns, dtype=np.float64).reshape(shape),
         device_ns=device_ns,
-        kernel=np.array(kernel, dtype=np.intp).reshape(shape),
-        launches=np.array(launch_column, dtype=np.intp).reshape(shape),
+        kernel=kernel,
+        launches=of_kernels[kernel] + _IS_LAUNCHED_ONCE[kind_column, None],
     )
 
 

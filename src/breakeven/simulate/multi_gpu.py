@@ -30,7 +30,7 @@ from breakeven.simulate.predict import StepPrediction, predict_steps
 from breakeven.simulate.program import CostModel, build_program
 from breakeven.simulate.scenario import Z_90, Bound
 from breakeven.simulate.shared_step import ModelSize, PhaseTimes, model_size, phase_times
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate
 from breakeven.trace import StepTrace
 
 # `nn.DataParallel` packs parameters into broadcasts, and gradients into sums, of this size.
@@ -302,11 +302,10 @@ def _estimate(
     if shared.is_host_bound:
         below, above = (max(width, Z_90 * host.log_sigma) for width in (below, above))
     factor_width = Z_90 * factor_log_sigma
-    return Estimate(
-        value_ns=value_ns,
-        low_ns=value_ns * math.exp(-math.hypot(below, factor_width)),
-        high_ns=value_ns * math.exp(math.hypot(above, factor_width)),
-        source=Source.PREDICTED,
+    return Estimate.predicted(
+        value_ns,
+        value_ns * math.exp(-math.hypot(below, factor_width)),
+        value_ns * math.exp(math.hypot(above, factor_width)),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 
 import msgspec
 
+from breakeven.cost import read_shipped
 from breakeven.errors import Caveat
 
 MULTI_GPU_TABLE_VERSION = 1
@@ -127,18 +127,9 @@ class MultiGpuTable(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def load_multi_gpu_table() -> MultiGpuTable:
-    """Return the table that ships with the package.
-
-    Raises:
-        ValueError: The file is of another version.
-    """
-    text = resources.files("breakeven.simulate").joinpath("multi_gpu.json").read_bytes()
-    table = msgspec.json.decode(text, type=MultiGpuTable)
-    if table.version != MULTI_GPU_TABLE_VERSION:
-        raise ValueError(
-            f"multi_gpu.json has version {table.version}, expected {MULTI_GPU_TABLE_VERSION}"
-        )
-    return table
+    """Return the table that ships with the package."""
+    package, name = "breakeven.simulate", "multi_gpu.json"
+    return read_shipped(package, name, MultiGpuTable, MULTI_GPU_TABLE_VERSION)
 
 
 _STRATEGIES = (

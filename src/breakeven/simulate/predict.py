@@ -14,7 +14,7 @@ from breakeven.simulate.cost_table import Array, per_batch_ns
 from breakeven.simulate.program import CostModel, Program, build_program
 from breakeven.simulate.scenario import FAST, SLOW, TYPICAL, WITHOUT_EACH, Bound
 from breakeven.simulate.timelines import simulate
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate
 from breakeven.trace import HostWork, StepTrace
 
 # What a process occupies before its first tensor: the CUDA context, and the kernels of torch,
@@ -104,17 +104,11 @@ def predict_steps(
         for d, device in enumerate(devices):
             precision, missing = _precision_on(device, main_precision)
             times: Array = timelines.step_ns[p, d]
-            value_ns, low_ns, high_ns = (float(time) for time in times[:3])
             predictions.append(
                 StepPrediction(
                     device=device,
                     batch_size=program.trace.batch_size,
-                    estimate=Estimate(
-                        value_ns=value_ns,
-                        low_ns=min(low_ns, value_ns),
-                        high_ns=max(high_ns, value_ns),
-                        source=Source.PREDICTED,
-                    ),
+                    estimate=Estimate.predicted(*times[:3].tolist()),
                     bound=_bound(times[3:], timelines.device_busy_ns[p, d, 3:], host_ns[p, d, 3:]),
                     precision=precision,
                     host_ns=float(host_ns[p, d, 0]),

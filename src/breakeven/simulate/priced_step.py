@@ -79,7 +79,7 @@ Point = tuple[int, Number, Number, Launches[Number] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedStep(Generic[Number]):
-    """A priced step: in plain numbers, or in arrays (P, D, K).
+    """A priced step, in plain numbers or in arrays (P, D, K), (D, K) or (K).
 
     Args:
         points: In the order in which the host reaches them.
@@ -208,7 +208,7 @@ def _priced(
     own_ns[many] += np.maximum(launches[many] - 1, 0) * rates.gap_ns
 
     def whole(values: Array) -> Number:
-        (number,) = split(np.broadcast_to(values, (1, *own_ns.shape[1:])))
+        (number,) = split(values[None])
         return number
 
     lead_ns, own_sync_ns = rates.lead_ns, own_ns[kinds == SYNC].sum(axis=0)

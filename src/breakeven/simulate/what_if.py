@@ -15,7 +15,7 @@ from breakeven.simulate.priced_step import Perturbation, PricedStep, price
 from breakeven.simulate.program import Edit, Program, lowered
 from breakeven.simulate.replay import Replay, Timeline, timeline_of
 from breakeven.simulate.scenario import FAST, MIXED, SLOW, TYPICAL, Z_90, Scenario
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate
 
 _CORNERS = (TYPICAL, FAST, SLOW, *MIXED)
 # What is removed and what replaces it err apart from the rest of the step and from each other; two
@@ -64,7 +64,9 @@ class WhatIf:
     @cached_property
     def step(self) -> Estimate:
         """Return the step as it is."""
-        return _estimate(*(self._unchanged_ns(scenario) for scenario in (TYPICAL, FAST, SLOW)))
+        return Estimate.predicted(
+            *(self._unchanged_ns(scenario) for scenario in (TYPICAL, FAST, SLOW))
+        )
 
     def attribution(self) -> Attribution:
         """Return what the typical step is spent on."""
@@ -109,7 +111,7 @@ class WhatIf:
                 fixed = _step_ns(table, _moved(scenario, TYPICAL), _perturbation(is_new, against))
                 gains.append(_gain(base, fixed))
         return WhatIfResult(
-            fixed=_estimate(*fixed_ns[:3]),
+            fixed=Estimate.predicted(*fixed_ns[:3]),
             gain_fraction=gains[0],
             gain_low_fraction=min(gains),
             gain_high_fraction=max(gains),
@@ -155,12 +157,3 @@ def _moved(scenario: Scenario, corner: Scenario) -> Scenario:
 
 def _gain(base_ns: float, fixed_ns: float) -> float:
     return 1.0 - fixed_ns / base_ns if base_ns > 0 else 0.0
-
-
-def _estimate(value_ns: float, low_ns: float, high_ns: float) -> Estimate:
-    return Estimate(
-        value_ns=value_ns,
-        low_ns=min(low_ns, value_ns),
-        high_ns=max(high_ns, value_ns),
-        source=Source.PREDICTED,
-    )

@@ -23,6 +23,16 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     high_ns: float
     source: Source
 
+    @classmethod
+    def predicted(cls, value_ns: float, low_ns: float, high_ns: float) -> Estimate:
+        """Return a prediction whose interval holds its value, whatever its ends are."""
+        return cls(
+            value_ns=value_ns,
+            low_ns=min(low_ns, value_ns),
+            high_ns=max(high_ns, value_ns),
+            source=Source.PREDICTED,
+        )
+
 
 class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of a step, each the median of all steps, in nanoseconds.

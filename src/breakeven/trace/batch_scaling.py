@@ -73,19 +73,13 @@ class ScaledTrace:
             return self.second
         line = _Line(*self._batch_sizes, batch_size)
         first, second = self.first, self.second
-        return StepTrace(
+        return msgspec.structs.replace(
+            first,
             events=tuple(
                 one if is_same else line.event(one, other) for one, other, is_same in self._pairs
             ),
             batch_size=batch_size,
-            num_parameters=first.num_parameters,
             peak_memory_bytes=line.size(first.peak_memory_bytes, second.peak_memory_bytes),
-            settings=first.settings,
-            faults=first.faults,
-            caveats=first.caveats,
-            torch_version=first.torch_version,
-            stacks=first.stacks,
-            frames=first.frames,
             # Host work may be merged, so positions of events no longer hold.
             facts=msgspec.structs.replace(first.facts, model_calls=()),
         )
@@ -131,13 +125,7 @@ class _Line:
         """Return a tensor; its storage is that of the first trace."""
         if one.shape == other.shape:
             return one
-        return TensorSpec(
-            shape=self.shape(one.shape, other.shape),
-            dtype=one.dtype,
-            device=one.device,
-            layout=one.layout,
-            storage=one.storage,
-        )
+        return msgspec.structs.replace(one, shape=self.shape(one.shape, other.shape))
 
     def attribute(self, one: object, other: object) -> object:
         """Return a non-tensor argument: integers scale, also within lists; the rest is kept."""
@@ -161,25 +149,15 @@ class _Line:
                     name: self.attribute(value, other.attributes[name])
                     for name, value in attributes.items()
                 }
-            return Op(
-                name=one.name,
+            return msgspec.structs.replace(
+                one,
                 inputs=tuple(map(self.tensor, one.inputs, other.inputs)),
                 outputs=tuple(map(self.tensor, one.outputs, other.outputs)),
                 attributes=attributes,
-                phase=one.phase,
-                device=one.device,
-                location=one.location,
-                module=one.module,
-                thread=one.thread,
                 host_ns=self.duration_ns(one.host_ns, other.host_ns),
-                stack=one.stack,
-                is_replayed=one.is_replayed,
             )
-        if isinstance(one, Copy):
-            assert isinstance(other, Copy)
-            return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
-        if isinstance(one, Sync):
-            assert isinstance(other, Sync)
+        if isinstance(one, Copy | Sync):
+            assert isinstance(other, Copy | Sync)
             return msgspec.structs.replace(one, num_bytes=self.size(one.num_bytes, other.num_bytes))
         if isinstance(one, GraphLaunch):
             return one
