@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import nn
 
+from breakeven.configure import set_num_threads
 from breakeven.errors import UsageError
 from breakeven.placement.automatic import Choice, choose_device
 from breakeven.placement.call import LossFunction
@@ -117,7 +118,7 @@ class OnFastest:
         choice = self.choose(self._sample_batch)
         self._before = (home, torch.get_num_threads())
         try:
-            _set_num_threads(choice.num_threads)
+            set_num_threads(choice.num_threads)
             self._move(choice.device)
         except BaseException:
             self._put_back()
@@ -151,7 +152,7 @@ class OnFastest:
     def _put_back(self) -> None:
         assert self._before is not None, "entered before it is left"
         (device, num_threads), self._before = self._before, None
-        _set_num_threads(num_threads)
+        set_num_threads(num_threads)
         self._move(device)
 
     def _move(self, device: torch.device) -> None:
@@ -182,12 +183,12 @@ class OnFastestStep(Generic[_P, _R]):
         if self.choice is None:
             self.choice = self._owner.settle(args, kwargs)
         device, num_threads = self.choice.device, torch.get_num_threads()
-        _set_num_threads(self.choice.num_threads)
+        set_num_threads(self.choice.num_threads)
         try:
             args, kwargs = _moved(args, device), _moved(kwargs, device)
             return self._step(*args, **kwargs)
         finally:
-            _set_num_threads(num_threads)
+            set_num_threads(num_threads)
 
 
 def home_device(model: nn.Module) -> torch.device:
@@ -207,11 +208,6 @@ def _thread_counts() -> tuple[int, ...]:
     """Return what to try: never more threads than the process allows itself now."""
     most = torch.get_num_threads()
     return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
-
-
-def _set_num_threads(count: int) -> None:
-    if count and torch.get_num_threads() != count:
-        torch.set_num_threads(count)
 
 
 def _moved(value: Any, device: torch.device) -> Any:

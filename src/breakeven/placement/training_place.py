@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError
 from breakeven.placement.call import ModelCall, map_tensors
 from breakeven.placement.copies import (
@@ -83,8 +84,7 @@ class TrainingPlace:
 
     def enter(self) -> None:
         """Set the number of threads."""
-        if self.num_threads and torch.get_num_threads() != self.num_threads:
-            torch.set_num_threads(self.num_threads)
+        set_num_threads(self.num_threads)
 
     def run_step(self) -> None:
         """Copy the batch, run forward, backward where there is a gradient, and update."""

@@ -60,7 +60,7 @@ def _keep_on_device(run: configured) -> Count:
     from torch.utils.data import TensorDataset
 
     from breakeven.configure import change_loaders
-    from breakeven.configure.tensor_rows import row_tensors, without_subsets
+    from breakeven.configure.whole_batches import row_tensors, without_subsets
 
     num_loaders = 0
 

@@ -33,6 +33,11 @@ Good for:   this script, machine and versions alone; any other is refused, with 
 Made again: breakeven tune TARGET"""
 
 
+# A report may tell more in later versions; in a file that a person can edit, it is a mistake.
+class MachineNote(Machine, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a configuration was found, and is known to be right."""
+
+
 class TrialNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What came of one candidate, in short.
 
@@ -108,7 +113,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     target: str
     arguments: tuple[str, ...] = ()
     device: Literal["cpu", "gpu"]
-    machine: Machine
+    machine: MachineNote
     configuration: Configuration
     evidence: Evidence
 

@@ -81,7 +81,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     pays_off_after_steps: int | None = None
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Where a configuration was found, and is known to be right.
 
     Args:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError
 
 Mode = Literal["default", "reduce-overhead"]
@@ -114,8 +115,7 @@ def _unchanged_state() -> Iterator[None]:
         try:
             yield
         finally:
-            if torch.get_num_threads() != num_threads:
-                torch.set_num_threads(num_threads)
+            set_num_threads(num_threads)
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from breakeven.configure import unwatched_steps
 from breakeven.errors import BreakevenError
 from breakeven.verdict import Compared, Numerics, Tolerance, scale_of, tolerance_of
 from breakeven.whole_step.batch import Batch
 from breakeven.whole_step.compiled_step import CompiledStep
-from breakeven.whole_step.hooks import unwatched_steps
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from torch import nn
 from torch.optim import Optimizer
@@ -39,17 +38,6 @@ def refuse_hooks(modules: Iterable[nn.Module], optimizer: Optimizer) -> None:
                 "the optimizer has step hooks, and a compiled step never calls optimizer.step()",
                 hint="Remove them, and call what they do after each step.",
             )
-
-
-@contextmanager
-def unwatched_steps() -> Iterator[None]:
-    """Inside, nobody is told of steps, such as those that are done to be timed, and undone."""
-    watching = dict(_global_optimizer_post_hooks)
-    _global_optimizer_post_hooks.clear()
-    try:
-        yield
-    finally:
-        _global_optimizer_post_hooks.update(watching)
 
 
 def call_step_hooks(optimizer: Optimizer, num_steps: int) -> None:

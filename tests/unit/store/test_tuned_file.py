@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from breakeven.errors import BreakevenError, Caveat, StoredDataError
 from breakeven.processor import cpu_name, num_cores
@@ -95,7 +96,7 @@ def test_reads_what_it_wrote(
     tuned = read_tuned(path)
     assert tuned == tuned_of(written)
     assert tuned.configuration == configuration
-    assert tuned.machine == machine
+    assert asdict(tuned.machine) == asdict(machine)
     assert len(tuned.arguments) == len(arguments)
     applied = [one for one in found if one.outcome is not Outcome.NOT_APPLICABLE]
     assert [trial.speedup for trial in tuned.evidence.trials] == [one.speedup for one in applied]
