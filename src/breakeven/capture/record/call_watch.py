@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch import nn
 
 from breakeven.capture.location import caller_of_constructor, is_user_file, locate
 from breakeven.capture.record.recorder import StepRecorder
@@ -22,44 +23,40 @@ from breakeven.configure import Patches
 from breakeven.measure import own_time_ns
 from breakeven.trace import Call, Location
 
-# Functions by the modules that offer them, all under one name; the last part of it is theirs.
-_FUNCTIONS = {
-    "torch.set_num_threads": (torch,),
-    "torch.set_num_interop_threads": (torch,),
-    "torch.set_flush_denormal": (torch,),
-    "torch.set_default_dtype": (torch,),
-    "torch.set_float32_matmul_precision": (torch,),
-    "torch.compile": (torch,),
-    "Module.compile": (torch.nn.Module,),
-}
-
-# What these are given says nothing.
-_WITH_TENSORS = {
-    "torch.nn.utils.clip_grad_norm_": (torch.nn.utils, torch.nn.utils.clip_grad),
-    "torch.utils.checkpoint.checkpoint": (torch.utils.checkpoint,),
-    "Module.double": (torch.nn.Module,),
-    "Module.half": (torch.nn.Module,),
-    "Module.bfloat16": (torch.nn.Module,),
-}
-
-# Constructors.
-_CLASSES = {
-    "torch.nn.DataParallel": torch.nn.DataParallel,
-    "torch.nn.parallel.DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
-    "torch.autograd.set_detect_anomaly": torch.autograd.set_detect_anomaly,
-    "torch.autograd.detect_anomaly": torch.autograd.detect_anomaly,
-}
-
-_CLOCKS = (
-    "perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "monotonic_ns",
-    "process_time",
-)  # fmt: skip
-
 # Loggers of whole tensors, patched when the script has imported them.
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 _LOGGED = ("add_histogram", "add_image", "add_images", "add_figure")
 
 _MAX_ARGUMENT = 200
+
+_Args = tuple[Any, ...]
+_Named = dict[str, Any]
+
+
+def _tell_nothing(_: FrameType, __: _Args, ___: _Named) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A call that is noted.
+
+    Args:
+        name: Under which.
+        owners: Modules or classes that offer it.
+        tell: Returns what of its arguments is kept, or None where it is not noted; called with the
+            caller's frame.
+        attribute: Of the owners; the last part of the name by default.
+        kind: Of the host work that it becomes in the step; empty for none.
+        is_timed: Whether its time is noted.
+    """
+
+    name: str
+    owners: tuple[Any, ...]
+    tell: Callable[[FrameType, _Args, _Named], str | None] = _tell_nothing
+    attribute: str = ""
+    kind: str = ""
+    is_timed: bool = True
 
 
 @dataclass(slots=True)
@@ -91,20 +88,8 @@ class CallWatch(Patches):
 
     def __enter__(self) -> CallWatch:
         super().__enter__()
-        for name, owners in _FUNCTIONS.items():
-            self._watch(name, owners, is_shown=True)
-        for name, owners in _WITH_TENSORS.items():
-            self._watch(name, owners)
-        for name, kind in _CLASSES.items():
-            self._watch_constructor(name, kind)
-        self._watch("torch.save", (torch, torch.serialization), kind="save")
-        self._watch("gc.collect", (gc,), kind="gc")
-        for owner in (torch.optim.Optimizer, torch.nn.Module):
-            self._watch_zero_grad(owner)
-        self._watch_autocast()
-        self._watch_to()
-        for name in _CLOCKS:
-            self._watch_clock(name)
+        for watched in _WATCHED:
+            self._watch(watched)
         self._watch_writers()
         return self
 
@@ -142,98 +127,29 @@ class CallWatch(Patches):
         line.segments.add(self._num_updates)
         return line
 
-    def _watch(
-        self, name: str, owners: Sequence[Any], *, kind: str = "", is_shown: bool = False
-    ) -> None:
-        """Replace a function or method of ``owners``.
-
-        Args:
-            name: Dotted; the last part is the attribute's.
-            owners: Modules or classes that offer it.
-            kind: Of the host work that it becomes in the step; empty for none.
-            is_shown: Whether its arguments are kept as text.
-        """
-        attribute = name.rpartition(".")[2]
-        original = getattr(owners[0], attribute)
+    def _watch(self, watched: _Watched) -> None:
+        name, attribute = watched.name, watched.attribute or watched.name.rpartition(".")[2]
+        original = getattr(watched.owners[0], attribute)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            argument = _as_text(args, kwargs) if is_shown else ""
-            line = self._note(name, sys._getframe(1), argument)
+            frame: FrameType | None = sys._getframe(1)
+            argument = watched.tell(frame, args, kwargs)
+            if argument is None:
+                return original(*args, **kwargs)
+            if attribute == "__init__":
+                frame = caller_of_constructor(frame, args[0])
+            line = self._note(name, frame, argument)
+            if not watched.is_timed:
+                return original(*args, **kwargs)
             started_ns = own_time_ns()
-            with self._recorder.host_work(kind) if kind else nullcontext():
+            with self._recorder.host_work(watched.kind) if watched.kind else nullcontext():
                 result = original(*args, **kwargs)
             line.duration_ns += own_time_ns() - started_ns
             return result
 
-        for owner in owners:
+        for owner in watched.owners:
             self.replace(owner, attribute, call)
-
-    def _watch_constructor(self, name: str, kind: Any) -> None:
-        original = kind.__init__
-
-        @functools.wraps(original)
-        def initialize(instance: Any, *args: Any, **kwargs: Any) -> None:
-            frame = caller_of_constructor(sys._getframe(1), instance)
-            self._note(name, frame, _as_text(args, kwargs))
-            original(instance, *args, **kwargs)
-
-        self.replace(kind, "__init__", initialize)
-
-    def _watch_zero_grad(self, owner: Any) -> None:
-        original = owner.zero_grad
-
-        @functools.wraps(original)
-        def zero_grad(instance: Any, set_to_none: bool = True) -> None:
-            if not set_to_none:
-                name = f"{owner.__name__}.zero_grad(set_to_none=False)"
-                self._note(name, sys._getframe(1))
-            original(instance, set_to_none)
-
-        self.replace(owner, "zero_grad", zero_grad)
-
-    def _watch_autocast(self) -> None:
-        original = torch.autocast.__init__
-
-        @functools.wraps(original)
-        def initialize(
-            region: Any, device_type: str, dtype: Any = None, enabled: bool = True, *args: Any,
-            **kwargs: Any,
-        ) -> None:  # fmt: skip
-            # A checkpointed region enters again what the forward pass was in.
-            is_again = sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint"
-            if enabled and not is_again:
-                used = dtype or torch.get_autocast_dtype(device_type)
-                frame = caller_of_constructor(sys._getframe(1), region)
-                self._note("torch.autocast", frame, _as_text((device_type, used), {}))
-            original(region, device_type, dtype, enabled, *args, **kwargs)
-
-        self.replace(torch.autocast, "__init__", initialize)
-
-    def _watch_to(self) -> None:
-        original = torch.nn.Module.to
-
-        @functools.wraps(original)
-        def to(module: Any, *args: Any, **kwargs: Any) -> Any:
-            for value in (*args, *kwargs.values()):
-                if isinstance(value, torch.dtype):
-                    self._note("Module.to", sys._getframe(1), _plain(value))
-            return original(module, *args, **kwargs)
-
-        self.replace(torch.nn.Module, "to", to)
-
-    def _watch_clock(self, name: str) -> None:
-        original: Callable[[], Any] = getattr(time, name)
-
-        @functools.wraps(original)
-        def read() -> Any:
-            # Libraries read clocks too, and far more often.
-            frame = sys._getframe(1)
-            if is_user_file(frame.f_code.co_filename):
-                self._note(f"time.{name}", frame)
-            return original()
-
-        self.replace(time, name, read)
 
     def _watch_writers(self) -> None:
         for name in _WRITERS:
@@ -243,7 +159,7 @@ class CallWatch(Patches):
             self._writers.add(name)
             for method in _LOGGED:
                 if hasattr(writer, method):
-                    self._watch(f"SummaryWriter.{method}", (writer,), kind="log")
+                    self._watch(_Watched(f"SummaryWriter.{method}", (writer,), kind="log"))
 
 
 def _num_steps(segments: set[int], round_ends: Sequence[int]) -> int:
@@ -272,3 +188,81 @@ def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)) and len(value) < 16:
         return f"[{', '.join(map(_plain, value))}]"
     return type(value).__name__
+
+
+def _tell_all(_: FrameType, args: _Args, kwargs: _Named) -> str:
+    return _as_text(args, kwargs)
+
+
+def _tell_of_constructor(_: FrameType, args: _Args, kwargs: _Named) -> str:
+    return _as_text(args[1:], kwargs)
+
+
+def _tell_where_zeroed(_: FrameType, args: _Args, kwargs: _Named) -> str | None:
+    return None if kwargs.get("set_to_none", args[1] if len(args) > 1 else True) else ""
+
+
+def _tell_dtype(_: FrameType, args: _Args, kwargs: _Named) -> str | None:
+    dtypes = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype))
+    return next(map(_plain, dtypes), None)
+
+
+def _tell_of_autocast(frame: FrameType, args: _Args, kwargs: _Named) -> str | None:
+    given = dict(zip(("", "device_type", "dtype", "enabled"), args, strict=False)) | kwargs
+    # A checkpointed region enters again what the forward pass was in.
+    is_again = frame.f_globals.get("__name__") == "torch.utils.checkpoint"
+    if is_again or "device_type" not in given or not given.get("enabled", True):
+        return None
+    device_type = given["device_type"]
+    return _as_text((device_type, given.get("dtype") or torch.get_autocast_dtype(device_type)), {})
+
+
+def _tell_by_user(frame: FrameType, _: _Args, __: _Named) -> str | None:
+    """Tell nothing of libraries, which read clocks too, and far more often."""
+    return "" if is_user_file(frame.f_code.co_filename) else None
+
+
+_WATCHED = (
+    *(
+        _Watched(f"torch.{name}", (torch,), _tell_all)
+        for name in (
+            "set_num_threads", "set_num_interop_threads", "set_flush_denormal",
+            "set_default_dtype", "set_float32_matmul_precision", "compile",
+        )
+    ),
+    _Watched("Module.compile", (nn.Module,), _tell_all),
+    # What these are given says nothing.
+    _Watched("torch.nn.utils.clip_grad_norm_", (nn.utils, nn.utils.clip_grad)),
+    _Watched("torch.utils.checkpoint.checkpoint", (torch.utils.checkpoint,)),
+    *(_Watched(f"Module.{name}", (nn.Module,)) for name in ("double", "half", "bfloat16")),
+    *(
+        _Watched(name, (kind,), _tell_of_constructor, attribute="__init__", is_timed=False)
+        for name, kind in (
+            ("torch.nn.DataParallel", nn.DataParallel),
+            ("torch.nn.parallel.DistributedDataParallel", nn.parallel.DistributedDataParallel),
+            ("torch.autograd.set_detect_anomaly", torch.autograd.set_detect_anomaly),
+            ("torch.autograd.detect_anomaly", torch.autograd.detect_anomaly),
+        )
+    ),
+    _Watched("torch.save", (torch, torch.serialization), kind="save"),
+    _Watched("gc.collect", (gc,), kind="gc"),
+    *(
+        _Watched(
+            f"{owner.__name__}.zero_grad(set_to_none=False)", (owner,), _tell_where_zeroed,
+            attribute="zero_grad", is_timed=False,
+        )
+        for owner in (torch.optim.Optimizer, nn.Module)
+    ),
+    _Watched(
+        "torch.autocast", (torch.autocast,), _tell_of_autocast, attribute="__init__",
+        is_timed=False,
+    ),
+    _Watched("Module.to", (nn.Module,), _tell_dtype, is_timed=False),
+    *(
+        _Watched(f"time.{name}", (time,), _tell_by_user, is_timed=False)
+        for name in (
+            "perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "monotonic_ns",
+            "process_time",
+        )
+    ),
+)  # fmt: skip
