@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
-from breakeven.capture.load.loader_workers import WorkTimes
+from breakeven.capture.load.loader_workers import WorkTimes, parts_of
 from breakeven.capture.location import is_user_file, location_of
 from breakeven.capture.record.held_objects import attributes_of, elements_of
 from breakeven.configure import has_whole_batches
@@ -51,7 +51,6 @@ class LoaderRecord:
         cpu_ns: Processor time of each fetch.
         batch_bytes: Tensors of the first batch.
         facts: What does not change; None before the first batch.
-        keeps_workers: Whether its workers stay in a run that loads without them.
         work: What these take for a batch.
     """
 
@@ -63,7 +62,6 @@ class LoaderRecord:
     cpu_ns: list[int] = field(default_factory=list)
     batch_bytes: int = 0
     facts: LoaderFacts | None = None
-    keeps_workers: bool = False
     work: WorkTimes | None = None
 
 
@@ -152,10 +150,8 @@ def held_bytes(dataset: Any) -> int:
         return sum(count(item, is_nested=True) for item in elements_of(value, _MAX_ELEMENTS))
 
     def held_by(source: Any) -> int:
-        if isinstance(source, Subset):
-            return held_by(attributes_of(source).get("dataset"))
-        if isinstance(source, ConcatDataset):
-            return sum(held_by(part) for part in attributes_of(source).get("datasets", ()))
+        if parts := parts_of(source):
+            return sum(map(held_by, parts))
         if isinstance(source, (list, tuple)):
             return sum(count(sample) for sample in elements_of(source, _MAX_ELEMENTS))
         return sum(count(value) for value in attributes_of(source).values())
@@ -165,15 +161,9 @@ def held_bytes(dataset: Any) -> int:
 
 def _innermost(dataset: Any) -> Any:
     """Return the data set that a subset, or a concatenation of one kind, takes samples from."""
-    while True:
-        inner = None
-        if isinstance(dataset, Subset):
-            inner = attributes_of(dataset).get("dataset")
-        elif isinstance(dataset, ConcatDataset):
-            inner = next(iter(attributes_of(dataset).get("datasets", ())), None)
-        if inner is None:
-            return dataset
-        dataset = inner
+    while parts := parts_of(dataset):
+        dataset = parts[0]
+    return dataset
 
 
 def length_of(dataset: Any) -> int:

@@ -28,7 +28,7 @@ from breakeven.capture.load.loader_workers import WorkTimes, needs_workers
 from breakeven.capture.location import caller_of_constructor, locate
 from breakeven.capture.record.modes import without_modes
 from breakeven.configure import ByIdentity, Patches
-from breakeven.trace import LoaderFacts
+from breakeven.trace import LoaderFacts, Location
 
 # How long a loader is watched alone: usually, and at most.
 _ALONE_NS = 500_000_000
@@ -84,17 +84,9 @@ class LoaderWatch(Patches):
                 args, kwargs = _with_enough_samples(dataset, batch_size, args, kwargs)
             original_init(loader, dataset, batch_size, *args, **kwargs)
             if watch._in_process:
-                wrapped = watch._wrapped_by(loader)
-                watch._records[loader] = LoaderRecord(
-                    location=locate(caller_of_constructor(sys._getframe(1), loader)),
-                    num_workers=wrapped.num_workers if wrapped else int(loader.num_workers),
-                    persistent_workers=(
-                        wrapped.persistent_workers if wrapped else bool(loader.persistent_workers)
-                    ),
-                )
-                if loader.num_workers and needs_workers(loader):
-                    watch._records[loader].keeps_workers = True
-                else:
+                location = locate(caller_of_constructor(sys._getframe(1), loader))
+                watch._records[loader] = _new_record(watch._wrapped_by(loader) or loader, location)
+                if not loader.num_workers or not needs_workers(loader):
                     watch._keep_in_process(loader)
 
         def initialize_iterator(iterator: Any, loader: Any) -> None:
@@ -191,8 +183,7 @@ class LoaderWatch(Patches):
 
     def num_workers_of_last_fetch(self) -> int:
         """Return the worker processes that the script gave the loader of the last fetch."""
-        loader = self._fetches[-1][0]
-        return self._num_workers_of(loader)
+        return self._record_of(self._fetches[-1][0]).num_workers
 
     def facts(self, *, is_timed: bool) -> tuple[LoaderFacts, ...]:
         """Return what is known of the loaders that batches were taken from, most used first.
@@ -216,12 +207,7 @@ class LoaderWatch(Patches):
         """Return the record of a loader; one that was made before has no line."""
         record = self._records.get(loader)
         if record is None:
-            record = LoaderRecord(
-                location=None,
-                num_workers=int(loader.num_workers),
-                persistent_workers=bool(loader.persistent_workers),
-            )
-            self._records[loader] = record
+            record = self._records[loader] = _new_record(loader)
         return record
 
     def _note_fetch(self, loader: Any, batch: Any, wall_ns: int, cpu_ns: int) -> None:
@@ -235,9 +221,6 @@ class LoaderWatch(Patches):
                 record.batch_bytes = sum(
                     tensor.numel() * tensor.element_size() for tensor in tensors_of(batch)
                 )
-
-    def _num_workers_of(self, loader: Any) -> int:
-        return self._record_of(loader).num_workers if self._in_process else int(loader.num_workers)
 
     def end_step(self) -> LoaderUse | None:
         """Return what the step that ends now took from the loader that it used most."""
@@ -254,7 +237,7 @@ class LoaderWatch(Patches):
             batch_size=batch_size,
             batches_per_step=counts[most_used],
             num_samples=length_of(loader.dataset),
-            num_workers=self._num_workers_of(loader),
+            num_workers=self._record_of(loader).num_workers,
             wait_ns=sum(duration for _, duration in fetches),
             batches_per_epoch=length_of(loader),
         )
@@ -267,6 +250,15 @@ class LoaderWatch(Patches):
         }.items():  # fmt: skip
             loader.__dict__[name] = value
         loader.__dict__["_DataLoader__multiprocessing_context"] = None
+
+
+def _new_record(asked: Any, location: Location | None = None) -> LoaderRecord:
+    """Return a record of what ``asked``, a loader or another record, has of workers."""
+    return LoaderRecord(
+        location=location,
+        num_workers=int(asked.num_workers),
+        persistent_workers=bool(asked.persistent_workers),
+    )
 
 
 def _is_soon(begun_ns: int) -> bool:

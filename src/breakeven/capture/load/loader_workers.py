@@ -20,7 +20,7 @@ from torch.utils.data._utils import fetch as fetching
 from torch.utils.data._utils import worker as working
 
 from breakeven.capture.location import is_user_file
-from breakeven.capture.record.held_objects import codes_of
+from breakeven.capture.record.held_objects import attributes_of, codes_of
 from breakeven.capture.record.modes import without_modes
 
 # How a data set asks for it.
@@ -97,15 +97,20 @@ def _timed(original: Callable[..., Any], slots: Any) -> Callable[..., Any]:
     return fetch
 
 
+def parts_of(dataset: Any) -> list[Any]:
+    """Return the data sets that a subset or a concatenation takes samples from."""
+    held = attributes_of(dataset)
+    if isinstance(dataset, Subset):
+        return [part for part in (held.get("dataset"),) if part is not None]
+    return list(held.get("datasets", ())) if isinstance(dataset, ConcatDataset) else []
+
+
 def _functions_of(item: Any) -> Iterator[FunctionType]:
     """Yield the script's functions that an object runs, and those of the data sets in it."""
     if isinstance(item, functools.partial):
         item = item.func
-    if isinstance(item, Subset):
-        yield from _functions_of(vars(item).get("dataset"))
-    elif isinstance(item, ConcatDataset):
-        for part in vars(item).get("datasets", ()):
-            yield from _functions_of(part)
+    for part in parts_of(item):
+        yield from _functions_of(part)
     kind = type(item)
     values: list[Any] = [value for base in kind.__mro__ for value in vars(base).values()]
     if isinstance(item, (FunctionType, MethodType)):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
 
 _KEY = "AutocastCPU"
@@ -79,3 +80,33 @@ def _is_half(value: Any) -> bool:
 
 def _widened(value: Any) -> Any:
     return value.float() if _is_half(value) else value
+
+
+def patch_autocast(patches: Patches, recorder: StepRecorder) -> None:
+    """Let autocast regions for CUDA cast on the CPU, to the same dtype."""
+    original = torch.autocast.__init__
+    is_enabled, get_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+
+    def is_autocast_enabled(device_type: str = "cuda") -> bool:
+        return is_enabled("cpu" if device_type == "cuda" else device_type)
+
+    def get_autocast_dtype(device_type: str = "cuda") -> torch.dtype:
+        if device_type == "cuda" and is_enabled("cpu"):
+            device_type = "cpu"
+        return get_dtype(device_type)
+
+    def initialize(
+        self: Any, device_type: str, dtype: Any = None, enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:  # fmt: skip
+        if device_type == "cuda":
+            device_type = "cpu"
+            dtype = dtype or get_dtype("cuda")
+            if enabled:
+                recorder.autocast_dtype = str(dtype).removeprefix("torch.")
+        original(self, device_type, dtype, enabled, cache_enabled)
+
+    patches.replace(torch.autocast, "__init__", initialize)
+    patches.replace(torch, "is_autocast_enabled", is_autocast_enabled)
+    patches.replace(torch, "get_autocast_dtype", get_autocast_dtype)
+    patches.replace(torch, "get_autocast_gpu_dtype", get_autocast_dtype)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # pyright: ignore[reportAttributeAccessIssue]
 
-from breakeven.capture.record.device_map import HOST, DeviceMap
+from breakeven.capture.pretend.redirect import patch_module_to
+from breakeven.capture.record.cuda_devices import CudaDevices
+from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.modes import undispatched, without_modes
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
@@ -17,7 +19,7 @@ from breakeven.configure import Patches
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a method of tensors that, as those of torch do, lets a subclass handle its call.
 
     Of a plain tensor, nothing that happens inside is the script's own call.
@@ -33,7 +35,7 @@ def seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., tor
         is_handled = (
             torch._C._is_torch_function_enabled()
             and handle is not torch._C._disabled_torch_function_impl
-            and not is_uninitialized(tensor)
+            and not is_lazy(tensor)
         )
         if is_handled:
             return handle(call, (kind,), (tensor, *args), kwargs)
@@ -42,7 +44,7 @@ def seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., tor
     return call
 
 
-def transfer(
+def _transfer(
     recorder: StepRecorder, original_to: Callable[..., torch.Tensor], tensor: torch.Tensor,
     where: str, options: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
@@ -111,16 +113,6 @@ def _copy(
 _WANTED = "_wanted_device"
 
 
-def is_uninitialized(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor is a parameter without memory as yet."""
-    return isinstance(tensor, UninitializedTensorMixin)
-
-
-def place_later(tensor: torch.Tensor, device: str) -> None:
-    """Note where a parameter belongs once it has memory."""
-    setattr(tensor, _WANTED, device)
-
-
 def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
     """Place parameters where they belong as soon as they get their memory."""
     original = UninitializedTensorMixin.materialize
@@ -133,3 +125,80 @@ def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
             devices.place(tensor, device)
 
     patches.replace(UninitializedTensorMixin, "materialize", materialize)
+
+
+def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
+    """Let ``to``, ``cuda`` and their kin move tensors of the host and of pretended devices."""
+    original_to = torch.Tensor.to
+    devices = recorder.devices
+    # `batch.to(device)` is how a script moves what it has, whatever its device is called.
+    by_name = DEVICE if recorder.is_moving else HOST
+
+    @_seen_by_subclasses
+    @functools.wraps(original_to)
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return move(tensor, args, kwargs, by_name)
+
+    def move(
+        tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], host: str
+    ) -> torch.Tensor:
+        target, options = _split_device(tensor, args, kwargs, recorder.cuda)
+        if target is not None and target.type == "cuda":
+            recorder.start_watching()
+        if target is not None and target.type not in ("cpu", "cuda"):
+            return original_to(tensor, *args, **kwargs)
+        where = devices.device_of(tensor)
+        if target is not None:
+            where = str(target) if target.type == "cuda" else host
+        if is_lazy(tensor):
+            setattr(tensor, _WANTED, where)
+            return tensor
+        if devices.device_of(tensor) != where:
+            return _transfer(recorder, original_to, tensor, where, options)
+        # The real tensor is on the CPU already, so what is left is dtype and format.
+        return original_to(tensor, **options) if options else tensor
+
+    def cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any):
+        wanted = recorder.cuda.as_device("cuda" if device is None else device)
+        return to(tensor, wanted, non_blocking=non_blocking)
+
+    @_seen_by_subclasses
+    @functools.wraps(torch.Tensor.cpu)
+    def cpu(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
+        return move(tensor, ("cpu",), {}, HOST)
+
+    def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        if devices.is_pinned(tensor):
+            return tensor
+        pinned = tensor.clone()
+        devices.pin(pinned)
+        return pinned
+
+    for name, method in {
+        "to": to, "type_as": to, "cuda": cuda, "cpu": cpu, "pin_memory": pin_memory,
+        "is_pinned": lambda tensor, *_: devices.is_pinned(tensor),
+        "record_stream": lambda *_: None,
+    }.items():  # fmt: skip
+        patches.replace(torch.Tensor, name, method)
+    patch_module_to(patches, recorder.cuda.as_device)
+
+
+def _split_device(
+    tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], cuda: CudaDevices
+) -> tuple[torch.device | None, dict[str, Any]]:
+    """Take the device out of the arguments of ``Tensor.to``; the rest comes back as keywords."""
+    options = dict(kwargs)
+    target = options.pop("device", None)
+    other = options.pop("other", None)
+    rest = list(args)
+    if rest and isinstance(rest[0], torch.Tensor):
+        other = rest.pop(0)
+    elif rest and not isinstance(rest[0], torch.dtype):
+        target = rest.pop(0)
+    if other is not None:
+        target, options["dtype"] = other.device, other.dtype
+    names = ("non_blocking", "copy") if other is not None else ("dtype", "non_blocking", "copy")
+    options.update(zip(names, rest, strict=False))
+    if options.get("dtype") in (None, tensor.dtype):
+        options.pop("dtype", None)
+    return (None if target is None else cuda.as_device(target)), options

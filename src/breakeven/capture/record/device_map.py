@@ -88,10 +88,6 @@ class DeviceMap:
         """Return whether the tensor is on a pretended device."""
         return self.device_of(tensor) != HOST
 
-    def any_on_device(self, arguments: Iterable[Any]) -> bool:
-        """Return whether a tensor among ``arguments``, or in a list there, is on a device."""
-        return self.first_device(arguments) is not None
-
     def first_device(self, arguments: Iterable[Any]) -> str | None:
         """Return the device of the first tensor of ``arguments``, or of a list there, on one."""
         return next(

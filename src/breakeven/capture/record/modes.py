@@ -71,11 +71,6 @@ class Watch(Patches):
         if not self._here.is_pushed:
             self._push()
 
-    def follow(self) -> None:
-        """Watch in this thread too, if another one has begun to."""
-        if self.is_on and not self._here.is_pushed:
-            self._push()
-
     def stop(self) -> None:
         """Watch no longer."""
         self.is_on = False

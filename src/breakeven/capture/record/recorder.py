@@ -88,11 +88,6 @@ class StepRecorder(EventLog):
         if self.watch is not None:
             self.watch.start()
 
-    def follow(self) -> None:
-        """Watch in this thread too, if another one has begun to."""
-        if self.watch is not None:
-            self.watch.follow()
-
     def start_recording(self) -> None:
         """Keep events from now on."""
         self.is_recording = True

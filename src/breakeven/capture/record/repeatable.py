@@ -5,54 +5,52 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from breakeven.configure import Patches, updated_by
 
 _SEED = 20_240_607
 
 
-class repeatable_random_numbers(Patches):  # noqa: N801 - a context manager reads as a verb
+@contextmanager
+def repeatable_random_numbers() -> Iterator[None]:
     """Inside, what is not seeded is seeded alike, and what the script seeds stays as it is.
 
     Global generators begin from a fixed seed, and so does what asks the system for one:
     ``torch.seed()``, ``random.seed()``, ``numpy.random.default_rng()``. Leaving it gives the
     global generators their states back.
     """
+    entropy = random.Random(_SEED)
+    original = random.seed
 
-    def __enter__(self) -> repeatable_random_numbers:
-        super().__enter__()
-        self.callback(torch.set_rng_state, torch.get_rng_state())
-        self.callback(random.setstate, random.getstate())
-        self.callback(np.random.set_state, np.random.get_state())
+    @functools.wraps(original)
+    def seed_python(a: Any = None, version: int = 2) -> None:
+        original(entropy.getrandbits(64) if a is None else a, version)
+
+    def seed_torch() -> int:
+        seed = entropy.getrandbits(63)
+        torch.manual_seed(seed)
+        return seed
+
+    with Patches() as patches:
+        patches.callback(torch.set_rng_state, torch.get_rng_state())
+        patches.callback(random.setstate, random.getstate())
+        patches.callback(np.random.set_state, np.random.get_state())
         torch.manual_seed(_SEED)
         random.seed(_SEED)
         np.random.seed(_SEED)
-        self._seed_what_asks_the_system()
-        return self
-
-    def _seed_what_asks_the_system(self) -> None:
-        entropy = random.Random(_SEED)
-        original = random.seed
-
-        @functools.wraps(original)
-        def seed_python(a: Any = None, version: int = 2) -> None:
-            original(entropy.getrandbits(64) if a is None else a, version)
-
-        def seed_torch() -> int:
-            seed = entropy.getrandbits(63)
-            torch.manual_seed(seed)
-            return seed
-
-        self.replace(random, "seed", seed_python)
-        self.replace(torch, "seed", seed_torch)
-        self.replace(torch.random, "seed", seed_torch)
+        patches.replace(random, "seed", seed_python)
+        patches.replace(torch, "seed", seed_torch)
+        patches.replace(torch.random, "seed", seed_torch)
         # Whatever NumPy makes without a seed gets its entropy here.
-        self.replace(np.random.bit_generator, "randbits", entropy.getrandbits)
+        patches.replace(np.random.bit_generator, "randbits", entropy.getrandbits)
+        yield
 
 
 def random_state_digest() -> bytes:
@@ -107,14 +105,10 @@ class WeightNoise(Patches):
         if not self._roundoffs:
             return
         for parameter in parameters:
-            if parameter.is_floating_point() and not _is_lazy(parameter):
+            if parameter.is_floating_point() and not is_lazy(parameter):
                 # Half of eps, the distance from 1 to the next number.
                 fraction = min(self._roundoffs * torch.finfo(parameter.dtype).eps / 2, _MOST)
                 signs = torch.randint(0, 2, parameter.shape, generator=self._signs) * 2 - 1
                 factors = 1 + fraction * signs.to(torch.float64)
                 moved = parameter.data * factors.to(parameter.device)
                 parameter.data.copy_(moved)
-
-
-def _is_lazy(parameter: torch.Tensor) -> bool:
-    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)  # pyright: ignore[reportAttributeAccessIssue]
