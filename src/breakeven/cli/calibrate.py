@@ -149,11 +149,7 @@ def _measure(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from breakeven.calibrate import (
-        describe_efficiencies,
-        efficiencies_document,
-        fit_efficiencies,
-    )
+    from breakeven.calibrate import describe_efficiencies, efficiencies_document, fit_efficiencies
     from breakeven.store import ensure_writable
 
     ensure_writable(args.output, force=args.force)

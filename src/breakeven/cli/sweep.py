@@ -177,10 +177,7 @@ def _engine(
     from breakeven.sweep import RayEngine
 
     return RayEngine(
-        address=args.ray_address,
-        machine=args.machine or "",
-        keep=keep_of(args),
-        progress=progress,
+        address=args.ray_address, machine=args.machine or "", keep=keep_of(args), progress=progress
     )
 
 

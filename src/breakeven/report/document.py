@@ -6,8 +6,8 @@ for says so by ``only``; everything else is said once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 
 from breakeven.errors import Caveat
@@ -138,7 +138,7 @@ class Interval:
     style: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A cell that differs from its text somewhere.
 
@@ -154,6 +154,7 @@ class Cell:
 
     phrase: Phrase
     style: str = ""
+    _: KW_ONLY
     brief: Phrase | None = None
     page: str | None = None
     fit: Callable[[int], str] | None = None
@@ -170,7 +171,7 @@ def page_text(cell: AnyCell) -> str:
     return cell if isinstance(cell, str) else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table.
 
@@ -195,6 +196,7 @@ class Column:
 
     header: str
     cells: Sequence[AnyCell]
+    _: KW_ONLY
     page_header: str | None = None
     brief_header: str | None = None
     is_number: bool = False
@@ -209,7 +211,7 @@ class Column:
     axis: tuple[float, float, float | None] = (1.0, 10.0, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table.
 
@@ -232,6 +234,7 @@ class Table:
 
     columns: Sequence[Column]
     caption: str = ""
+    _: KW_ONLY
     note: str = ""
     legend: Phrase = ""
     marks: Sequence[str] = ()
@@ -249,6 +252,24 @@ class Table:
     def num_rows(self) -> int:
         """Return the number of rows."""
         return len(self.columns[0].cells)
+
+
+def columns_of(
+    headings: Sequence[str], rows: Iterable[Sequence[AnyCell]], *, numbers: str = ""
+) -> tuple[Column, ...]:
+    """Return columns from rows.
+
+    Args:
+        headings: Of the columns.
+        rows: As many cells each.
+        numbers: For each column ``n`` where it holds numbers; others where it does not.
+    """
+    columns = list(zip(*rows, strict=True)) or [()] * len(headings)
+    marks = numbers.ljust(len(headings))
+    return tuple(
+        Column(heading, cells, is_number=mark == "n")
+        for heading, cells, mark in zip(headings, columns, marks, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +377,7 @@ class Image:
     only: Medium | None = Medium.PAGE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
     """A part of a document; at a terminal a blank line stands before it.
 
@@ -371,6 +392,7 @@ class Section:
 
     title: str
     blocks: Sequence[Block]
+    _: KW_ONLY
     heading: str | None = None
     style: str = "bold"
     level: int = 2

@@ -20,10 +20,7 @@ from breakeven.report.builders.hosts import (
 )
 from breakeven.report.builders.rules import RULES_SCHEMA_VERSION, RulesDocument
 from breakeven.report.builders.sweep import sweep_document
-from breakeven.report.builders.systems import (
-    system_documents,
-    systems_document,
-)
+from breakeven.report.builders.systems import system_documents, systems_document
 from breakeven.report.builders.tune import tune_document
 from breakeven.report.builders.validate import validation_document
 from breakeven.report.builders.validate_stored import (

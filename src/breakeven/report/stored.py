@@ -71,8 +71,7 @@ def read_document(path: str | os.PathLike[str]) -> Any:
         return with_fields(report)
     except msgspec.ValidationError as error:
         raise StoredDataError(
-            f"{path} was edited or damaged: it does not fit its schema: {error}",
-            hint=_rerun(kind),
+            f"{path} was edited or damaged: it does not fit its schema: {error}", hint=_rerun(kind)
         ) from error
     except msgspec.DecodeError as error:
         # Such as a name that is not UTF-8, which the look at its keys has skipped.

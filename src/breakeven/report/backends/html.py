@@ -172,15 +172,15 @@ def _parts(blocks: Sequence[Block]) -> Iterator[_Part]:
 
 def notes_table(notes: Notes) -> Table:
     """Return notes as a table."""
-    labels = [Cell(phrase=note.label, is_code=True) for note in notes.notes]
+    labels = [Cell(note.label, is_code=True) for note in notes.notes]
     texts = [note.text for note in notes.notes]
     if any(note.count for note in notes.notes):
         columns = ([note.count for note in notes.notes], labels, texts)
     else:
         columns = (labels, texts, [note.remark or "all" for note in notes.notes])
     return Table(
-        columns=tuple(
-            Column(header=heading, cells=cells, is_number=heading == "rows")
+        tuple(
+            Column(heading, cells, is_number=heading == "rows")
             for heading, cells in zip(notes.headings, columns, strict=True)
         ),
         caption=notes.caption,

@@ -18,6 +18,7 @@ from breakeven.report.document import (
     Section,
     Table,
     caveat_section,
+    columns_of,
     place_of,
 )
 from breakeven.report.program_text import (
@@ -69,17 +70,14 @@ def check_document(report: CheckReport) -> Document:
     charts = report_charts(report)
     return Document(
         title=f"Does a GPU pay off for {printable(report.target, 120)}?",
-        answers=(
-            *verdict_lines(report),
-            Line(crossover_sentence(report), only=Medium.PAGE),
-        ),
+        answers=(*verdict_lines(report), Line(crossover_sentence(report), only=Medium.PAGE)),
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
         facts=tuple(run_facts(report, program_facts(report.program))),
         blocks=(
-            Section(title="Step time", blocks=tuple(map(Drawing, charts)), only=Medium.PAGE),
-            Section(title="Devices", heading="", blocks=tuple(_devices(report))),
+            Section("Step time", tuple(map(Drawing, charts)), only=Medium.PAGE),
+            Section("Devices", heading="", blocks=tuple(_devices(report))),
             *_times_section(report),
-            Section(title="", blocks=tuple(_crossover_blocks(report)), only=Medium.TERMINAL),
+            Section("", tuple(_crossover_blocks(report)), only=Medium.TERMINAL),
             *_finding_section(report),
             *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
         ),
@@ -129,7 +127,7 @@ def _result_table(report: CheckReport) -> Table:
     chosen = report.verdict.device if report.verdict.is_settled else None
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
     return Table(
-        columns=tuple(_columns(report, results, cpu)),
+        tuple(_columns(report, results, cpu)),
         caption="The step on each device, fastest first",
         note="A measured time is one of this machine, a predicted one is of a device that was "
         "not there.",
@@ -147,24 +145,24 @@ def _columns(
     report: CheckReport, results: Sequence[DeviceResult], cpu: DeviceResult | None
 ) -> Iterator[Column]:
     batch_size = report.step.batch_size
-    yield Column(header="  device", page_header="device", cells=tuple(map(_name_cell, results)))
-    yield Column(header="source", cells=tuple(map(_source, results)), only=Medium.PAGE)
+    yield Column("  device", page_header="device", cells=tuple(map(_name_cell, results)))
+    yield Column("source", tuple(map(_source, results)), only=Medium.PAGE)
     yield Column(
-        header="step time",
+        "step time",
         page_header="step time (90 % interval)",
         cells=tuple(duration_with_interval(r.step_ns, r.low_ns, r.high_ns) for r in results),
     )
     yield Column(
-        header="faster|slower",
-        cells=tuple(map(_interval, results)),
+        "faster|slower",
+        tuple(map(_interval, results)),
         axis=(*log_axis(results), None if cpu is None else max(cpu.step_ns, 1.0)),
         only=Medium.TERMINAL,
         joins=2,
     )
     if batch_size is not None:
         yield Column(
-            header="samples/s",
-            cells=tuple(
+            "samples/s",
+            tuple(
                 format_count(batch_size * NS_PER_S / result.step_ns, 2)
                 if _is_usable(result)
                 else ""
@@ -175,15 +173,15 @@ def _columns(
         )
     if cpu is not None:
         yield Column(
-            header="vs CPU",
+            "vs CPU",
             page_header="speed against the CPU",
             cells=tuple(_ratio_cell(result, cpu) for result in results),
             is_number=True,
         )
-    yield Column(header="bound", page_header="limited by", cells=tuple(map(_bound_cell, results)))
+    yield Column("bound", page_header="limited by", cells=tuple(map(_bound_cell, results)))
     if any(result.peak_memory_bytes is not None for result in results):
         yield Column(
-            header="memory",
+            "memory",
             page_header="peak memory",
             cells=tuple(
                 "" if r.peak_memory_bytes is None else format_bytes(r.peak_memory_bytes, 2)
@@ -193,7 +191,7 @@ def _columns(
             joins=3,
         )
     precisions = tuple(printable(result.precision, 40) for result in results)
-    yield Column(header="precision", cells=precisions, only=Medium.PAGE)
+    yield Column("precision", precisions, only=Medium.PAGE)
 
 
 def _is_usable(result: DeviceResult) -> bool:
@@ -202,7 +200,7 @@ def _is_usable(result: DeviceResult) -> bool:
 
 def _name_cell(result: DeviceResult) -> Cell:
     name = shorten(device_label(result), 26)
-    return Cell(phrase=(SOURCE_MARKS[result.source], f" {name}"), page=result_name(result))
+    return Cell((SOURCE_MARKS[result.source], f" {name}"), page=result_name(result))
 
 
 def _source(result: DeviceResult) -> str:
@@ -220,14 +218,13 @@ def _ratio_cell(result: DeviceResult, cpu: DeviceResult) -> Cell | str:
         return ""
     ratio = cpu.step_ns / result.step_ns
     return Cell(
-        phrase=ratio_alone(ratio),
-        style="" if result is cpu else ("green" if ratio > 1 else "yellow"),
+        ratio_alone(ratio), style="" if result is cpu else ("green" if ratio > 1 else "yellow")
     )
 
 
 def _bound_cell(result: DeviceResult) -> Cell | str:
     if result.fits is False:
-        return Cell(phrase="too big", style="red", page="too big for its memory")
+        return Cell("too big", style="red", page="too big for its memory")
     return "" if result.bound is None else result.bound.value
 
 
@@ -238,14 +235,11 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
     names, texts = zip(*times, strict=True)
     title = training_title(report.program)
     table = Table(
-        columns=(
-            Column(header="device", cells=names),
-            Column(header="time (90 % interval)", cells=texts),
-        ),
+        (Column("device", names), Column("time (90 % interval)", texts)),
         caption=title,
         has_header=False,
     )
-    yield Section(title="The whole training", heading=title, blocks=(table,))
+    yield Section("The whole training", heading=title, blocks=(table,))
 
 
 def _crossover_blocks(report: CheckReport) -> Iterator[Lines | Table]:
@@ -283,16 +277,16 @@ def _curve(report: CheckReport, kind: DeviceKind, device: str | None) -> Curve |
 def _curve_table(gpu: Curve, pairs: Sequence[tuple[CurvePoint, CurvePoint]]) -> Table:
     """Return one row of ratios; of the sizes between, as many join as there is room for."""
     label = shorten(printable(gpu.device), 18) + " vs CPU"
-    columns = [Column(header=printable(gpu.axis.replace("_", " ")), cells=(label,))]
+    columns = [Column(printable(gpu.axis.replace("_", " ")), (label,))]
     for number, (cpu_point, gpu_point) in enumerate(pairs):
         ratio = cpu_point.step_ns / gpu_point.step_ns
-        cell = Cell(phrase=ratio_alone(ratio), style="green" if ratio > 1 else "yellow")
+        cell = Cell(ratio_alone(ratio), style="green" if ratio > 1 else "yellow")
         is_end = number in (0, len(pairs) - 1)
         # Halves first, then what lies between them.
         joins = 0 if is_end else len(pairs) - (number & -number)
         header = f"{cpu_point.size:,}"
-        columns.append(Column(header=header, cells=(cell,), is_number=True, joins=joins))
-    return Table(columns=columns)
+        columns.append(Column(header, (cell,), is_number=True, joins=joins))
+    return Table(columns)
 
 
 def _thinned(
@@ -315,29 +309,15 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
     if num_hidden > 0:
         more = f"and {plural(num_hidden, 'more finding')}, listed by --json"
         lines.append(Line(more, indent=2))
+    headings = ("code", "what", "where", "share of the step", "the fix saves", "fix")
+    rows = map(_finding_cells, findings)
     table = Table(
-        columns=(
-            Column(header="code", cells=[printable(f.code, 20) for f in findings]),
-            Column(header="what", cells=[printable(f.title) for f in findings]),
-            Column(header="where", cells=[_place_text(f) for f in findings]),
-            Column(
-                header="share of the step",
-                cells=[_percent(f.share_fraction) for f in findings],
-                is_number=True,
-            ),
-            Column(
-                header="the fix saves",
-                cells=[_percent(f.gain_fraction) for f in findings],
-                is_number=True,
-            ),
-            Column(header="fix", cells=[printable(f.fix, 600) for f in findings]),
-        ),
-        caption="Findings, those with the most to gain first",
+        columns_of(headings, rows, numbers="   nn"),
+        "Findings, those with the most to gain first",
         only=Medium.PAGE,
     )
     yield Section(
-        title="What costs time on a GPU, and the fix",
-        blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
+        "What costs time on a GPU, and the fix", (Lines(tuple(lines), only=Medium.TERMINAL), table)
     )
 
 
@@ -361,9 +341,16 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
     yield Line((("fix: ", "green"), printable(finding.fix, 600)), indent=4)
 
 
-def _place_text(finding: Finding) -> str:
+def _finding_cells(finding: Finding) -> tuple[str, ...]:
     place = place_of(finding.file, finding.line)
-    return "" if place is None else place.text(300)
+    return (
+        printable(finding.code, 20),
+        printable(finding.title),
+        "" if place is None else place.text(300),
+        _percent(finding.share_fraction),
+        _percent(finding.gain_fraction),
+        printable(finding.fix, 600),
+    )
 
 
 def _percent(fraction: float) -> str:

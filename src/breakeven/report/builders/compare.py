@@ -75,7 +75,7 @@ def comparison_document(
         ),
         answers=[Line(line, "bold") for line in _headline(report)],
         blocks=(
-            *(Section(title="Devices", heading="", blocks=(table,)) for table in devices),
+            *(Section("Devices", heading="", blocks=(table,)) for table in devices),
             *(section for title, lines in lists for section in _list_section(title, lines)),
         ),
     )
@@ -83,7 +83,7 @@ def comparison_document(
 
 def _list_section(title: str, lines: Iterable[str]) -> tuple[Section, ...]:
     items = tuple(Line(line, indent=2) for line in lines)
-    return (Section(title=title, blocks=(Lines(items, is_list=True),)),) if items else ()
+    return (Section(title, (Lines(items, is_list=True),)),) if items else ()
 
 
 def _fact_section(report: ComparisonReport) -> Iterator[Block]:
@@ -93,7 +93,7 @@ def _fact_section(report: ComparisonReport) -> Iterator[Block]:
         lines.append(Line(f"{fact.name}: {ours} → {theirs}", "yellow", 2))
     if lines:
         title = "More than the answers differs:"
-        yield Section(title=title, style="bold yellow", blocks=(Lines(tuple(lines), is_list=True),))
+        yield Section(title, style="bold yellow", blocks=(Lines(tuple(lines), is_list=True),))
 
 
 def _headline(report: ComparisonReport) -> Iterator[str]:
@@ -140,20 +140,15 @@ def _device_table(report: ComparisonReport) -> Table:
     ratios = [ratio_with_interval(one.ratio, one.low, one.high) for one in report.devices]
     columns = (*zip(*figures, strict=True), ratios)
     return Table(
-        columns=(
-            Column(
-                header="device", cells=list(map(_device_name, report.devices)), most=26, least=14
-            ),
+        (
+            Column("device", list(map(_device_name, report.devices)), most=26, least=14),
             *(
-                Column(header=heading, cells=cells, is_number=True)
+                Column(heading, cells, is_number=True)
                 for heading, cells in zip(headings, columns, strict=True)
             ),
             Column(
-                header="change",
-                cells=[
-                    Cell(phrase=_WORDS[one.change], style=_STYLES[one.change])
-                    for one in report.devices
-                ],
+                "change",
+                [Cell(_WORDS[one.change], style=_STYLES[one.change]) for one in report.devices],
             ),
         ),
         caption="The step on each device, in B against A",

@@ -43,8 +43,8 @@ def devices_document(devices: Sequence[DeviceSpec]) -> Document:
         # In a narrow terminal names are cut, then the architecture goes; never a figure.
         columns=tuple(
             Column(
-                header=header,
-                cells=cells,
+                header,
+                cells,
                 is_number=header not in ("device", "architecture"),
                 least=18 if header == "device" else None,
                 joins=1 if header == "architecture" else 0,
@@ -62,10 +62,7 @@ def device_document(device: DeviceSpec) -> Document:
     """Return everything that the catalogue knows about one device, with its sources."""
     labels, values = zip(*_sheet(device), strict=True)
     table = Table(
-        columns=(
-            Column(header="figure", cells=labels, style="dim"),
-            Column(header="value", cells=values, folds=True, least=12),
-        ),
+        (Column("figure", labels, style="dim"), Column("value", values, folds=True, least=12)),
         caption=device.name,
         has_header=False,
         indent=0,

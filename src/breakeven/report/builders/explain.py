@@ -40,6 +40,7 @@ from breakeven.report.document import (
     Table,
     Timeline,
     caveat_section,
+    columns_of,
     place_of,
 )
 from breakeven.report.program_text import program_facts
@@ -103,7 +104,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
     time = format_duration(report.attribution.step_ns)
     phases = [f"{name} {format_percent(share)}" for name, share in phase_shares(report.attribution)]
     causes = Section(
-        title=f"Where the {time} go",
+        f"Where the {time} go",
         heading=f"Where the {time} on {report.device} go",
         blocks=(
             Lines((Line(f"By phase: {', '.join(phases)}"),), only=Medium.PAGE),
@@ -113,7 +114,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
         ),
     )
     lines = Section(
-        title="The lines that take the most of it",
+        "The lines that take the most of it",
         level=3,
         blocks=tuple(_line_table(report, medium) for medium in Medium),
     )
@@ -141,7 +142,7 @@ def _timeline_section(report: ExplainReport) -> Iterator[Section]:
     if any(span.end_ns > 0 for span in report.timeline):
         hint = Line("Predicted. Point at a part to see what it is.", only=Medium.PAGE)
         timeline = Timeline(report.timeline, busy_sentence(report))
-        yield Section(title="One step on both sides", blocks=(Lines((hint,)), timeline))
+        yield Section("One step on both sides", (Lines((hint,)), timeline))
 
 
 def _cause_table(report: ExplainReport) -> Table:
@@ -173,19 +174,15 @@ def _share_table(
 ) -> Table:
     longest = max((share.fraction for share in shares), default=1.0)
     return Table(
-        columns=(
-            Column(header="cause", cells=[share.name for share in shares]),
+        (
+            Column("cause", [share.name for share in shares]),
             Column(
-                header="",
-                cells=[_bar(0.0, share.fraction / longest, share.group) for share in shares],
-                joins=1,
+                "", [_bar(0.0, share.fraction / longest, share.group) for share in shares], joins=1
             ),
             Column(
-                header="of the step",
-                cells=[format_percent(share.fraction) for share in shares],
-                is_number=True,
+                "of the step", [format_percent(share.fraction) for share in shares], is_number=True
             ),
-            Column(header="time", cells=times, is_number=True, style="dim"),
+            Column("time", times, is_number=True, style="dim"),
         ),
         caption=caption,
         has_header=False,
@@ -226,24 +223,19 @@ def _line_table(report: ExplainReport, medium: Medium) -> Table:
         )
         rows += _frame_rows(share, medium)
     fractions, places, times, causes, sources = zip(*rows, strict=True) if rows else ((),) * 5
-    percents = Column(header="of the step", cells=fractions, is_number=True, only=medium)
-    where = Column(header="line", cells=places, most=_MAX_NAME_CHARACTERS, least=16)
+    percents = Column("of the step", fractions, is_number=True, only=medium)
+    where = Column("line", places, most=_MAX_NAME_CHARACTERS, least=16)
     if not is_page:
         texts = [source or cause for source, cause in zip(sources, causes, strict=True)]
-        text = Column(header="text", cells=texts, style="dim", least=24, joins=1, cuts_end=True)
+        text = Column("text", texts, style="dim", least=24, joins=1, cuts_end=True)
         columns = [percents, where, text]
     else:
-        columns = [
-            where,
-            percents,
-            Column(header="time", cells=times, is_number=True),
-            Column(header="mostly", cells=causes),
-        ]
+        columns = [where, percents, Column("time", times, is_number=True), Column("mostly", causes)]
         if report.recording is not None:
-            columns.append(Column(header="text", cells=sources))
+            columns.append(Column("text", sources))
     is_cut = is_page and len(every) > len(shares)
     return Table(
-        columns=columns,
+        columns,
         caption="By line of your files",
         note=f"The {len(shares)} longest of {len(every)}." if is_cut else "",
         has_header=False,
@@ -276,13 +268,13 @@ def _frame_cell(figure: str, name: str) -> Cell:
             inner = inner.partition(" → ")[2]
         return figure + shorten(inner, max(room - len(figure), 0))
 
-    return Cell(phrase=figure + name, fit=fit)
+    return Cell(figure + name, fit=fit)
 
 
 def _place_cell(place: Place | None) -> AnyCell:
     if place is None:
         return _NOBODY
-    return Cell(phrase=place.text(), fit=place.text, page=place.text(_MAX_PATH_CHARACTERS))
+    return Cell(place.text(), fit=place.text, page=place.text(_MAX_PATH_CHARACTERS))
 
 
 def _file_names(report: ExplainReport) -> Mapping[str, str]:
@@ -301,22 +293,26 @@ def _finding_section(report: ExplainReport, *, shows_evidence: bool) -> Section:
     page = [*none, *([left_out] if suppressed else [])]
     blocks = [terminal, Lines(tuple(map(Line, page)), only=Medium.PAGE)]
     if report.findings:
-        return Section(title="What to change, by gain", blocks=(*blocks, _finding_table(report)))
-    return Section(title="What to change, by gain", blocks=blocks)
+        return Section("What to change, by gain", (*blocks, _finding_table(report)))
+    return Section("What to change, by gain", blocks)
 
 
 def _finding_table(report: ExplainReport) -> Table:
     names, findings = _file_names(report), report.findings
+    rows = [
+        (
+            printable(finding.code, 20),
+            printable(finding.title),
+            _where(finding, names),
+            _gain(finding),
+            printable(finding.fix, 600),
+            printable(finding.evidence, 600),
+        )
+        for finding in findings
+    ]
     return Table(
-        columns=(
-            Column(header="code", cells=[printable(f.code, 20) for f in findings]),
-            Column(header="what", cells=[printable(f.title) for f in findings]),
-            Column(header="where", cells=[_where(f, names) for f in findings]),
-            Column(header="gain", cells=[_gain(f) for f in findings]),
-            Column(header="fix", cells=[printable(f.fix, 600) for f in findings]),
-            Column(header="what shows it", cells=[printable(f.evidence, 600) for f in findings]),
-        ),
-        caption="Findings: lines that raise first, then those with the most to gain",
+        columns_of(("code", "what", "where", "gain", "fix", "what shows it"), rows),
+        "Findings: lines that raise first, then those with the most to gain",
         marks=[finding.severity.value for finding in findings],
         note="A gain is what the fix alone saves, predicted, with its 90 % interval; gains of "
         "several findings do not add up. What a code stands for: breakeven rules CODE.",
@@ -435,16 +431,16 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
         for number, step in enumerate(plan)
     ]
     table = Table(
-        columns=(
+        (
             Column(
-                header="one fix after another",
+                "one fix after another",
                 brief_header="fixes",
                 page_header="fix",
                 cells=[_step_cell(step, number) for number, step in enumerate(plan)],
             ),
             *(
                 Column(
-                    header=column.short_name,
+                    column.short_name,
                     page_header=column.name,
                     cells=[_plan_cell(column, number) for number in range(len(plan))],
                     is_number=True,
@@ -452,10 +448,7 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
                 )
                 for column in _plan_columns(report)
             ),
-            Column(
-                header="verdict",
-                cells=[_verdict_cell(*pair) for pair in zip(plan, turns, strict=True)],
-            ),
+            Column("verdict", [_verdict_cell(*pair) for pair in zip(plan, turns, strict=True)]),
         ),
         caption="The step after one fix after another, and where to train then",
         note="Times without a remark are predicted; × is the speed against the step as it is.",
@@ -467,7 +460,7 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
     )
     sentences = (Line(plan_sentence(plan)),) if len(plan) > 1 else ()
     title = "What the fixes come to" if len(plan) > 1 else "The step on each device"
-    yield Section(title=title, blocks=(Lines(sentences), table))
+    yield Section(title, (Lines(sentences), table))
 
 
 def _left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
@@ -478,12 +471,12 @@ def _left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
 def _step_cell(step: PlanStep, number: int) -> Cell:
     """Return ``2 SYNC001 train.py:61``, or in brief without the place."""
     if not step.code:
-        return Cell(phrase="  as it is", page="as it is")
+        return Cell("  as it is", page="as it is")
     label, place = f"{number} {printable(step.code, 20)}", ""
     if step.file is not None:
         name = step.file.replace("\\", "/").rpartition("/")[2]
         place = " " + Place(file=name, line=step.line).text(_MAX_PLACE_CHARACTERS)
-    return Cell(phrase=label + place, brief=label)
+    return Cell(label + place, brief=label)
 
 
 def _plan_cell(column: _PlanColumn, number: int) -> AnyCell:
@@ -491,14 +484,14 @@ def _plan_cell(column: _PlanColumn, number: int) -> AnyCell:
     if result is None:
         return ""
     if result.fits is False:
-        return Cell(phrase="too big", style="red", page="too big for its memory")
+        return Cell("too big", style="red", page="too big for its memory")
     speedup = column.speedup(number)
     ratio = "" if speedup is None else f" {ratio_alone(speedup)}"
     colour = "green" if speedup is not None and speedup > 1 else "yellow"
     time = (SOURCE_MARKS[result.source], f" {format_duration(result.step_ns)}")
     interval = duration_with_interval(result.step_ns, result.low_ns, result.high_ns)
     measured = " measured" if result.source is Source.MEASURED else ""
-    return Cell(phrase=(*time, (ratio, colour)), brief=time, page=f"{interval}{ratio}{measured}")
+    return Cell((*time, (ratio, colour)), brief=time, page=f"{interval}{ratio}{measured}")
 
 
 def _verdict_cell(step: PlanStep, is_turn: bool) -> Cell:
@@ -508,7 +501,7 @@ def _verdict_cell(step: PlanStep, is_turn: bool) -> Cell:
         page = f"{word} {ratio_with_interval(verdict.speedup, verdict.low, verdict.high)}"
         word = f"{word} {ratio_alone(verdict.speedup)}"
     phrase = f"{word} (turns)" if is_turn else word
-    return Cell(phrase=phrase, style="bold green" if is_turn else "", brief=word, page=page)
+    return Cell(phrase, style="bold green" if is_turn else "", brief=word, page=page)
 
 
 def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
@@ -524,26 +517,26 @@ def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
     shown = shares[: _MAX_MODULES[medium]]
     num_hidden = len(shares) - len(shown)
     table = Table(
-        columns=(
-            Column(header="module", cells=[_module_name(share, medium) for share in shown]),
+        (
+            Column("module", [_module_name(share, medium) for share in shown]),
             Column(
-                header="",
-                cells=[
+                "",
+                [
                     _bar(share.start_fraction, share.fraction, CauseGroup.ARITHMETIC)
                     for share in shown
                 ],
                 joins=2,
             ),
             Column(
-                header="step",
+                "step",
                 page_header="of the step",
                 cells=[format_percent(share.fraction) for share in shown],
                 is_number=True,
             ),
             *(
                 Column(
-                    header=phase,
-                    cells=[
+                    phase,
+                    [
                         format_percent(fraction) if fraction > 0 else ""
                         for fraction in (getattr(share, f"{phase}_fraction") for share in shown)
                     ],
@@ -560,7 +553,7 @@ def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
         legend=f"and {num_hidden} more in --json" if num_hidden else "",
         indent=0,
     )
-    yield Section(title="The step by module", blocks=(table,), only=medium)
+    yield Section("The step by module", (table,), only=medium)
 
 
 def _module_name(share: ModuleShare, medium: Medium) -> str:

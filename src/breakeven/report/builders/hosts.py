@@ -122,31 +122,23 @@ def calibration_document(
     speed = format_digits(single_thread_speed, 2)
     spread = format_percent(math.expm1(host.log_sigma))
     measured = Table(
-        columns=(
-            Column(header="measured, per call", cells=[one.title for one in figures]),
+        (
+            Column("measured, per call", [one.title for one in figures]),
             Column(
-                header="median (10–90 %)",
-                cells=[
-                    duration_with_interval(one.median_ns, one.low_ns, one.high_ns)
-                    for one in figures
-                ],
+                "median (10–90 %)",
+                [duration_with_interval(one.median_ns, one.low_ns, one.high_ns) for one in figures],
             ),
             Column(
-                header="used for",
-                cells=[one.used_for or "shown only" for one in figures],
-                folds=True,
-                least=12,
+                "used for", [one.used_for or "shown only" for one in figures], folds=True, least=12
             ),
         ),
         caption="What was measured",
         indent=0,
     )
     taken = Table(
-        columns=(
-            Column(header="what predictions take", cells=[title for _, title in _COSTS]),
-            Column(
-                header="", cells=[format_duration(getattr(host, field), 2) for field, _ in _COSTS]
-            ),
+        (
+            Column("what predictions take", [title for _, title in _COSTS]),
+            Column("", [format_duration(getattr(host, field), 2) for field, _ in _COSTS]),
         ),
         caption="What predictions take",
         indent=0,
@@ -160,10 +152,7 @@ def calibration_document(
     return Document(
         title=printable(host.name),
         answers=(Line(printable(host.name), "bold"), Line(f"{speed}× {compared}")),
-        blocks=(
-            Section(title="", blocks=(measured,)),
-            Section(title="", blocks=(taken, Lines(end))),
-        ),
+        blocks=(Section("", (measured,)), Section("", (taken, Lines(end)))),
     )
 
 
@@ -196,10 +185,10 @@ def hosts_document(cpus: Sequence[HostCpu]) -> Document:
         "Predict with one of them: breakeven check TARGET --host NAME",
     )
     table = Table(
-        columns=tuple(
+        tuple(
             Column(
-                header=header,
-                cells=cells,
+                header,
+                cells,
                 is_number=header not in ("host", "core"),
                 most=34 if header == "host" else None,
                 least=12 if header == "host" else None,

@@ -52,12 +52,12 @@ def stored_rules(pages: Sequence[RulePage]) -> RulesDocument:
 def rules_document(pages: Sequence[RulePage]) -> Document:
     """Return a line for each rule: its code, the cause that it detects, and what it finds."""
     table = Table(
-        columns=(
-            Column(header="rule", cells=[page.code for page in pages], style="bold magenta"),
-            Column(header="cause", cells=[page.cause for page in pages], style="dim", joins=1),
+        (
+            Column("rule", [page.code for page in pages], style="bold magenta"),
+            Column("cause", [page.cause for page in pages], style="dim", joins=1),
             Column(
-                header="what it finds",
-                cells=[page.plain_title for page in pages],
+                "what it finds",
+                [page.plain_title for page in pages],
                 folds=True,
                 # With less room, the cause would squeeze the title.
                 least=36,
@@ -77,5 +77,5 @@ def rule_document(page: RulePage) -> Document:
             Line(((page.code, "bold magenta"), "  ", (page.plain_title, "bold"))),
             Line(f"cause {page.cause}", "dim"),
         ),
-        blocks=[Section(title=name, blocks=(Markdown(text),)) for name, text in page.sections],
+        blocks=[Section(name, (Markdown(text),)) for name, text in page.sections],
     )

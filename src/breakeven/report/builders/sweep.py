@@ -38,6 +38,7 @@ from breakeven.report.document import (
     Section,
     Table,
     caveat_section,
+    columns_of,
 )
 from breakeven.report.run_text import (
     SOURCE_MARKS,
@@ -80,10 +81,7 @@ def sweep_document(report: SweepReport) -> Document:
         answers=(Line(headline(report), "bold"),),
         warnings=sweep_warnings(report),
         facts=tuple(sweep_facts(report)),
-        blocks=(
-            *sweep_sections(report, level=2),
-            *caveat_section(sweep_caveats(report)),
-        ),
+        blocks=(*sweep_sections(report, level=2), *caveat_section(sweep_caveats(report))),
         charts=report_charts(report),
         heading=report.target,
     )
@@ -117,10 +115,10 @@ def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
     """
     for group in crossover_groups(report):
         table = _crossover_table(group)
-        yield Section(title=group_title(group), blocks=(table,), only=Medium.TERMINAL)
+        yield Section(group_title(group), blocks=(table,), only=Medium.TERMINAL)
     if report.crossovers:
         table = _every_crossover(report)
-        yield Section(title="Crossovers", blocks=(table,), level=level, only=Medium.PAGE)
+        yield Section("Crossovers", (table,), level=level, only=Medium.PAGE)
     charts = report_charts(report)
     yield from _step_sections(report, charts)
     shown = charts[:_MAX_CHARTS]
@@ -128,11 +126,11 @@ def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
         cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
         lines = Lines((Line(cut),) if len(shown) < len(charts) else ())
         drawings = tuple(map(Drawing, shown))
-        yield Section(title="Step time", blocks=(lines, *drawings), level=level, only=Medium.PAGE)
+        yield Section("Step time", (lines, *drawings), level=level, only=Medium.PAGE)
     marks = dict.fromkeys(mark for chart in charts for mark in chart.published)
     if marks:
         items = Lines(tuple(Line(published_text(mark)) for mark in marks), is_list=True)
-        yield Section(title="Published figures", blocks=(items,), level=level, only=Medium.PAGE)
+        yield Section("Published figures", (items,), level=level, only=Medium.PAGE)
     yield from _failure_section(report, level)
 
 
@@ -192,12 +190,9 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
     if len(settings) == 1:
         ordered = sorted(group, key=start_of)
         names = [shorten(printable(crossover.device), 24) for crossover in ordered]
-        sentences = [Cell(phrase=_sentence(crossover)) for crossover in ordered]
-        columns = (
-            Column(header="GPU", cells=names),
-            Column(header="from", cells=sentences, folds=True, least=12),
-        )
-        return Table(columns=columns, has_header=False)
+        sentences = [Cell(_sentence(crossover)) for crossover in ordered]
+        columns = (Column("GPU", names), Column("from", sentences, folds=True, least=12))
+        return Table(columns, has_header=False)
     num_shown = min(len(settings), _MAX_ROWS)
     last = len(settings) - 1
     shown = [settings[round(i * last / max(num_shown - 1, 1))] for i in range(num_shown)]
@@ -214,11 +209,11 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
         return "; ".join([*parts, "all by --json"]) if parts else ""
 
     return Table(
-        columns=(
+        (
             *(
                 Column(
-                    header=printable(name.replace("_", " ")),
-                    cells=[printable(value_text(held.get(name, ""))) for held in shown],
+                    printable(name.replace("_", " ")),
+                    [printable(value_text(held.get(name, ""))) for held in shown],
                     is_number=True,
                     most=_MAX_HELD_CHARACTERS,
                 )
@@ -226,8 +221,8 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
             ),
             *(
                 Column(
-                    header=printable(device),
-                    cells=[_crossover_cell(found.get((device, number))) for number in numbers],
+                    printable(device),
+                    [_crossover_cell(found.get((device, number))) for number in numbers],
                     is_number=True,
                     is_across=True,
                 )
@@ -258,24 +253,16 @@ def _crossover_cell(crossover: SweepCrossover | None) -> AnyCell:
     if not isinstance(outcome, Crossover):
         return _NEVER[outcome.faster]
     value = f"{outcome.value:,}"
-    return Cell(phrase=f"{value} ({crossover_interval(outcome)})", brief=value)
+    return Cell(f"{value} ({crossover_interval(outcome)})", brief=value)
 
 
 def _every_crossover(report: SweepReport) -> Table:
     """Return what is known of each GPU against the CPU."""
     headings = ("GPU", "along", "from", "90 % interval", "searched", "against", "held", "remark")
-    columns = zip(*map(_crossover_cells, report.crossovers), strict=True)
+    columns = columns_of(headings, map(_crossover_cells, report.crossovers), numbers="  nnn")
     return Table(
-        columns=tuple(
-            Column(
-                header=heading,
-                cells=cells,
-                is_number=heading in ("from", "90 % interval", "searched"),
-            )
-            for heading, cells in zip(headings, columns, strict=True)
-            if any(cells)
-        ),
-        caption="From where on each GPU is faster than the CPU, for all larger values searched",
+        [column for column in columns if any(column.cells)],
+        "From where on each GPU is faster than the CPU, for all larger values searched",
     )
 
 
@@ -307,11 +294,11 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
         is_curve = chart.x.scale is not Scale.CATEGORY and len(chart.x_labels) > 1
         title = chart.title + (f", {chart.note}" if chart.note else "")
         blocks = (_step_table(chart, legend), *([Drawing(chart)] if is_curve else []))
-        yield Section(title=title, blocks=blocks, only=Medium.TERMINAL)
+        yield Section(title, blocks, only=Medium.TERMINAL)
     num_hidden = len(along) - _MAX_BLOCKS
     if num_hidden > 0:
         more = Line(f"and {plural(num_hidden, 'more setting')}, listed by --json", "dim")
-        yield Section(title="", blocks=(Lines((more,)),), only=Medium.TERMINAL)
+        yield Section("", (Lines((more,)),), only=Medium.TERMINAL)
 
 
 def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
@@ -346,20 +333,15 @@ def _step_table(chart: Chart, legend: str) -> Table:
         return "; ".join([*parts, "all by --json"]) if parts else ""
 
     return Table(
-        columns=(
+        (
             Column(
-                header=shorten(chart.x.label, _MAX_LABEL_CHARACTERS),
-                cells=chart.x_labels,
+                shorten(chart.x.label, _MAX_LABEL_CHARACTERS),
+                chart.x_labels,
                 is_number=True,
                 most=_MAX_LABEL_CHARACTERS,
             ),
             *(
-                Column(
-                    header=series.name,
-                    cells=_step_cells(series, shortest),
-                    is_number=True,
-                    is_across=True,
-                )
+                Column(series.name, _step_cells(series, shortest), is_number=True, is_across=True)
                 for series in chart.series
             ),
         ),
@@ -377,12 +359,12 @@ def _step_cells(series: ChartSeries, shortest: Sequence[float]) -> list[AnyCell]
 
 def _step_cell(point: ChartPoint | None, shortest_ns: float) -> Cell:
     if point is None:
-        return Cell(phrase="-", style="dim")
+        return Cell("-", style="dim")
     if point.is_too_big:
-        return Cell(phrase="too big", style="red")
+        return Cell("too big", style="red")
     time = format_duration(point.step_ns, 2, keeps_zeros=True)
     style = "bold" if point.step_ns == shortest_ns else ""
-    return Cell(phrase=(SOURCE_MARKS[point.source], " ", (time, style)))
+    return Cell((SOURCE_MARKS[point.source], " ", (time, style)))
 
 
 def _shortest(chart: Chart, row: int) -> float:
@@ -422,16 +404,17 @@ def _failure_section(report: SweepReport, level: int) -> Iterator[Section]:
     num_hidden = len(by_message) - _MAX_FAILURES
     if num_hidden > 0:
         lines.append(Line(f"and {num_hidden} more reasons, listed by --json", "dim", 2))
+    rows = [
+        (settings_text(failure.settings), printable(failure.message, 600))
+        for failure in report.failures
+    ]
     table = Table(
-        columns=(
-            Column(header="settings", cells=[settings_text(f.settings) for f in report.failures]),
-            Column(header="reason", cells=[printable(f.message, 600) for f in report.failures]),
-        ),
-        caption="Points of the grid without an answer",
+        columns_of(("settings", "reason"), rows),
+        "Points of the grid without an answer",
         only=Medium.PAGE,
     )
     yield Section(
-        title="Failures",
+        "Failures",
         heading=f"{plural(len(report.failures), 'point')} failed",
         style="bold red",
         blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),

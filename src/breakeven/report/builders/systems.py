@@ -24,6 +24,7 @@ from breakeven.report.document import (
     Section,
     Table,
     caveat_section,
+    columns_of,
 )
 from breakeven.report.run_text import SOURCE_MARKS, busy_warnings, held_caveats, host_facts
 from breakeven.report.text import plural, printable
@@ -69,10 +70,7 @@ def system_document(system: SystemReport) -> Document:
     return Document(
         title=system.title,
         answers=lines,
-        blocks=(
-            *_figure_sections(system),
-            *([Section(title=title, blocks=(claims,))] if system.claims else []),
-        ),
+        blocks=(*_figure_sections(system), *([Section(title, (claims,))] if system.claims else [])),
         charts=report_charts(system),
         heading=system.title,
     )
@@ -93,7 +91,7 @@ def claims_document(report: SystemsReport) -> Document:
             f"{printable(claim.claim)}; published: {printable(claim.published)}",
             printable(claim.ours),
             Cell(
-                phrase=(
+                (
                     (claim.outcome.value, _OUTCOME_STYLES[claim.outcome]),
                     f": {printable(claim.because, 600)}",
                 )
@@ -108,11 +106,11 @@ def claims_document(report: SystemsReport) -> Document:
     ]
     names, claims, ours, outcomes = zip(*rows, strict=True) if rows else ((),) * 4
     table = Table(
-        columns=(
-            Column(header="system", cells=names, most=20),
-            Column(header="published claim", cells=claims, folds=True, least=8),
-            Column(header="ours", cells=ours, folds=True, least=8),
-            Column(header="agrees or not, and why", cells=outcomes, folds=True, least=8),
+        (
+            Column("system", names, most=20),
+            Column("published claim", claims, folds=True, least=8),
+            Column("ours", ours, folds=True, least=8),
+            Column("agrees or not, and why", outcomes, folds=True, least=8),
         ),
         indent=0,
     )
@@ -181,19 +179,23 @@ def _claim_section(report: SystemsReport) -> Iterator[Section]:
     pairs = [(system, claim) for system in report.systems for claim in system.claims]
     if not pairs:
         return
+    rows = [
+        (
+            printable(system.name, 60),
+            printable(claim.claim, 600),
+            printable(claim.published),
+            printable(claim.ours),
+            claim.outcome.value,
+            printable(claim.because, 600),
+        )
+        for system, claim in pairs
+    ]
     table = Table(
-        columns=(
-            Column(header="system", cells=[printable(system.name, 60) for system, _ in pairs]),
-            Column(header="claim", cells=[printable(claim.claim, 600) for _, claim in pairs]),
-            Column(header="published", cells=[printable(claim.published) for _, claim in pairs]),
-            Column(header="ours", cells=[printable(claim.ours) for _, claim in pairs]),
-            Column(header="outcome", cells=[claim.outcome.value for _, claim in pairs]),
-            Column(header="because", cells=[printable(claim.because, 600) for _, claim in pairs]),
-        ),
-        caption="What was claimed, what is found here, and whether they agree",
+        columns_of(("system", "claim", "published", "ours", "outcome", "because"), rows),
+        "What was claimed, what is found here, and whether they agree",
         marks=[claim.outcome.value for _, claim in pairs],
     )
-    yield Section(title="Claims", blocks=(table,))
+    yield Section("Claims", (table,))
 
 
 def _system_sections(system: SystemReport) -> Iterator[Section]:
@@ -203,8 +205,8 @@ def _system_sections(system: SystemReport) -> Iterator[Section]:
         *busy_warnings(system.caveats),
     ]
     yield Section(
-        title=f"{printable(system.name, 60)}: {printable(system.title)}",
-        blocks=(Lines(tuple(map(Line, lines))),),
+        f"{printable(system.name, 60)}: {printable(system.title)}",
+        (Lines(tuple(map(Line, lines))),),
     )
     yield from _figure_sections(system)
 
@@ -212,7 +214,7 @@ def _system_sections(system: SystemReport) -> Iterator[Section]:
 def _figure_sections(system: SystemReport) -> Iterator[Section]:
     """Yield tables, curves and caveats of a system."""
     for table in system.tables:
-        yield Section(title="", heading=printable(table.title), blocks=(_table(table),))
+        yield Section("", heading=printable(table.title), blocks=(_table(table),))
     for sweep in system.sweeps:
         along = " and ".join(axis_word(axis.name) for axis in sweep.axes)
         lines = (
@@ -222,7 +224,7 @@ def _figure_sections(system: SystemReport) -> Iterator[Section]:
             *_fact_lines(sweep_facts(sweep)),
         )
         yield Section(
-            title=f"{printable(sweep.target, 120)}, by {along}",
+            f"{printable(sweep.target, 120)}, by {along}",
             heading="",
             level=3,
             blocks=(Lines(lines),),
@@ -245,16 +247,14 @@ def _table(table: SystemTable) -> Table:
         legend += ["\n" if legend else "", note]
     columns = zip(*(row.cells for row in table.rows), strict=True)
     return Table(
-        columns=(
+        (
             Column(
-                header="",
-                cells=[Cell(phrase=(_ROW_MARKS[row.source],)) for row in table.rows],
-                only=Medium.TERMINAL,
+                "", [Cell((_ROW_MARKS[row.source],)) for row in table.rows], only=Medium.TERMINAL
             ),
             *(
                 Column(
-                    header=printable(column.name, 80),
-                    cells=[
+                    printable(column.name, 80),
+                    [
                         _figure(cell, column.kind, row)
                         for cell, row in zip(cells, table.rows, strict=True)
                     ],
@@ -264,9 +264,7 @@ def _table(table: SystemTable) -> Table:
                 )
                 for column, cells in zip(table.columns, columns, strict=True)
             ),
-            Column(
-                header="source", cells=[row.source.value for row in table.rows], only=Medium.PAGE
-            ),
+            Column("source", [row.source.value for row in table.rows], only=Medium.PAGE),
         ),
         caption=printable(table.title),
         note=note,
@@ -282,7 +280,7 @@ def _figure(figure: Figure, kind: ColumnKind, row: TableRow) -> Cell | str:
         return text
     brief = cell_text(figure.value_ns, kind)
     if figure.source.value == row.source.value:
-        return Cell(phrase=text, brief=brief, page=text)
+        return Cell(text, brief=brief, page=text)
     # A measured CPU beside a predicted GPU: the row's source is that of one of them.
     mark, _ = _ROW_MARKS[RowSource(figure.source)]
-    return Cell(phrase=f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")
+    return Cell(f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")

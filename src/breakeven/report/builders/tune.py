@@ -17,9 +17,7 @@ from breakeven.report.builders.tune_words import (
     trial_speedup,
 )
 from breakeven.report.document import (
-    Cell,
     Code,
-    Column,
     Document,
     Fact,
     Line,
@@ -28,6 +26,7 @@ from breakeven.report.document import (
     Section,
     Table,
     caveat_section,
+    columns_of,
 )
 from breakeven.report.run_text import busy_warnings, held_caveats, side_effect_facts
 from breakeven.report.text import printable
@@ -59,11 +58,7 @@ def tune_document(report: TuneReport) -> Document:
         ),
         blocks=(
             *_trial_sections(report),
-            *(
-                [Section(title="Settings", blocks=(Lines(tuple(settings), is_list=True),))]
-                if settings
-                else []
-            ),
+            *([Section("Settings", (Lines(tuple(settings), is_list=True),))] if settings else []),
             *(() if report.code_change is None else (_change_section(report.code_change),)),
             *caveat_section(held_caveats(report.caveats, (), 0), most=len(report.caveats)),
         ),
@@ -78,12 +73,12 @@ def _trial_sections(report: TuneReport) -> Iterator[Section]:
     if tried:
         lines = tuple(_trial_lines(tried, report.num_steps))
         yield Section(
-            title="Tried, in this order",
-            blocks=(Lines(lines, only=Medium.TERMINAL), _trial_table(tried, report.num_steps)),
+            "Tried, in this order",
+            (Lines(lines, only=Medium.TERMINAL), _trial_table(tried, report.num_steps)),
         )
     if others:
         lines = tuple(_other_line(trial, report.num_steps) for trial in others)
-        yield Section(title="Does not apply", blocks=(Lines(lines, is_list=True),))
+        yield Section("Does not apply", (Lines(lines, is_list=True),))
 
 
 def _cells(trial: Trial) -> tuple[str, str, str, str]:
@@ -113,16 +108,11 @@ def _trial_lines(trials: Sequence[Trial], num_steps: int) -> Iterator[Line]:
 
 
 def _trial_table(trials: Sequence[Trial], num_steps: int) -> Table:
-    names, outcomes, steps, speedups = zip(*map(_cells, trials), strict=True)
+    headings = ("candidate", "outcome", "step", "speed (95 % interval)", "why")
+    rows = [(*_cells(trial), trial_reason(trial, num_steps)) for trial in trials]
     return Table(
-        columns=(
-            Column(header="candidate", cells=[Cell(phrase=name, is_code=True) for name in names]),
-            Column(header="outcome", cells=outcomes),
-            Column(header="step", cells=steps, is_number=True),
-            Column(header="speed (95 % interval)", cells=speedups, is_number=True),
-            Column(header="why", cells=[trial_reason(trial, num_steps) for trial in trials]),
-        ),
-        caption="Each against the script with what was kept before it",
+        columns_of(headings, rows, numbers="  nn"),
+        "Each against the script with what was kept before it",
         marks=["chosen" if trial.outcome is Outcome.KEPT else "" for trial in trials],
         only=Medium.PAGE,
     )
@@ -140,4 +130,4 @@ def _change_section(change: CodeChange) -> Section:
     title = f"Faster still, with lines that only you can change (breakeven.fast_step{per_call})"
     place = Line(f"{printable(change.file, 200)}:{change.line}", "dim", 2)
     lines = tuple(change.diff.removesuffix("\n").split("\n"))
-    return Section(title=title, blocks=(Lines((place,)), Code(lines)))
+    return Section(title, (Lines((place,)), Code(lines)))

@@ -35,6 +35,7 @@ from breakeven.report.document import (
     Notes,
     Section,
     Table,
+    columns_of,
 )
 from breakeven.report.text import plural, printable, shorten
 from breakeven.units import format_duration
@@ -109,12 +110,12 @@ def validation_page(
         if report.protocol in plots:
             blocks.append(Image(plots[report.protocol], _PLOT))
         title = PROTOCOL_TITLES[report.protocol]
-        sections += (Section(title=title, blocks=blocks), *_sections(report))
+        sections += (Section(title, blocks), *_sections(report))
     return Document(title="Accuracy", before=(Markdown(_HOW_TO_READ),), blocks=sections)
 
 
 def _sections(report: AccuracyReport) -> Iterator[Section]:
-    yield Section(title="", blocks=tuple(_summary_tables(report)))
+    yield Section("", tuple(_summary_tables(report)))
     yield from _worst_section(report)
     yield from _reason_section(report)
     if report.overall.num_unpredicted < report.overall.num_rows:
@@ -125,7 +126,7 @@ def _sections(report: AccuracyReport) -> Iterator[Section]:
             Lines((Line(OTHER_SETS, "dim", 2),)),
             _published_table(own),
         )
-        yield Section(title="What others publish", level=3, blocks=blocks)
+        yield Section("What others publish", level=3, blocks=blocks)
 
 
 def _is_shown(report: AccuracyReport, by: str) -> bool:
@@ -157,10 +158,10 @@ def _summary_table(
     names, cells = zip(*rows, strict=True)
     is_page = medium is Medium.PAGE
     return Table(
-        columns=(
-            Column(header=title if title.startswith("by ") else "", cells=names, most=40, least=16),
+        (
+            Column(title if title.startswith("by ") else "", cells=names, most=40, least=16),
             *(
-                Column(header=header, cells=column, is_number=True, joins=_JOINS.get(header, 0))
+                Column(header, column, is_number=True, joins=_JOINS.get(header, 0))
                 for header, column in zip(HEADERS, zip(*cells, strict=True), strict=True)
             ),
         ),
@@ -173,28 +174,22 @@ def _summary_table(
 
 
 def _published_table(own: Sequence[OwnFigure]) -> Table:
-    peers = [one.published for one in own]
+    headings = ("predictor", "published", "measured on", "nearest rows here", "mean", "median")
+    rows = [
+        (
+            f"{peer.name} ({peer.source})",
+            peer.figure,
+            peer.measured_on,
+            f"{peer.nearest_rows}, n = {one.num_rows:,}",
+            percent(one.mean_error_fraction),
+            percent(one.median_error_fraction),
+        )
+        for one in own
+        for peer in (one.published,)
+    ]
     return Table(
-        columns=(
-            Column(header="predictor", cells=[f"{peer.name} ({peer.source})" for peer in peers]),
-            Column(header="published", cells=[peer.figure for peer in peers]),
-            Column(header="measured on", cells=[peer.measured_on for peer in peers]),
-            Column(
-                header="nearest rows here",
-                cells=[f"{one.published.nearest_rows}, n = {one.num_rows:,}" for one in own],
-            ),
-            Column(
-                header="mean",
-                cells=[percent(one.mean_error_fraction) for one in own],
-                is_number=True,
-            ),
-            Column(
-                header="median",
-                cells=[percent(one.median_error_fraction) for one in own],
-                is_number=True,
-            ),
-        ),
-        caption="Errors that others publish, beside those of the nearest rows here",
+        columns_of(headings, rows, numbers="    nn"),
+        "Errors that others publish, beside those of the nearest rows here",
         only=Medium.PAGE,
     )
 
@@ -224,29 +219,26 @@ def _worst_section(report: AccuracyReport) -> Iterator[Section]:
         for row, error in zip(rows, errors, strict=True)
         for line in _worst_lines(row, error.rjust(width))
     ]
+    headings = ("case", "workload", "phase", "device", "precision", "measured", "error")
+    cells = [
+        (
+            row.case_id,
+            Cell(row.workload, is_code=True),
+            row.phase,
+            row.device,
+            row.precision,
+            format_duration(row.value_ns),
+            signed_percent(row.error_fraction),
+        )
+        for row in rows
+    ]
     table = Table(
-        columns=(
-            Column(header="case", cells=[row.case_id for row in rows]),
-            Column(
-                header="workload",
-                cells=[Cell(phrase=row.workload, is_code=True) for row in rows],
-            ),
-            *(
-                Column(header=name, cells=[str(getattr(row, name)) for row in rows])
-                for name in ("phase", "device", "precision")
-            ),
-            Column(
-                header="measured",
-                cells=[format_duration(row.value_ns) for row in rows],
-                is_number=True,
-            ),
-            Column(header="error", cells=errors, is_number=True),
-        ),
-        caption="Rows with the largest errors, by factor",
+        columns_of(headings, cells, numbers="     nn"),
+        "Rows with the largest errors, by factor",
         only=Medium.PAGE,
     )
     yield Section(
-        title=f"The {plural(len(rows), 'row')} furthest off",
+        f"The {plural(len(rows), 'row')} furthest off",
         level=3,
         blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
     )
@@ -280,4 +272,4 @@ def _reason_section(report: AccuracyReport) -> Iterator[Section]:
         rest=f"and {plural(rest, 'row')} for other reasons, listed by --json",
     )
     rows = plural(report.overall.num_unpredicted, "row")
-    yield Section(title=f"{rows} not predicted", level=3, blocks=(notes,))
+    yield Section(f"{rows} not predicted", level=3, blocks=(notes,))

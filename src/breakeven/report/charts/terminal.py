@@ -12,13 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from breakeven.report.charts.model import (
-    Chart,
-    ChartPoint,
-    ChartSeries,
-    CrossoverMark,
-    value_axis,
-)
+from breakeven.report.charts.model import Chart, ChartPoint, ChartSeries, CrossoverMark, value_axis
 from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
 from breakeven.units import format_duration
