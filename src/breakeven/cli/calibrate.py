@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from breakeven.cli.options import add_quiet
 from breakeven.errors import UsageError
 
 SUMMARY = "measure what an operator costs this host, or fit predictions to tables"
@@ -74,7 +75,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the errors of the efficiencies that ship, and measure nothing",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli.amounts import whole_number
 from breakeven.cli.options import (
     add_comparison,
+    add_force,
+    add_json,
     add_keep,
+    add_quiet,
+    add_script_arguments,
     add_stored_run,
     add_target,
     add_time_limit,
@@ -19,7 +22,7 @@ from breakeven.cli.options import (
     is_stored_run,
     session_options,
 )
-from breakeven.errors import UsageError
+from breakeven.cli.output import ensure_files, give_answer, write_stored_run
 
 if TYPE_CHECKING:
     from breakeven.verdict import CheckReport
@@ -62,51 +65,36 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         help="the same for N passes over the data of the script's DataLoader",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_json(parser)
     add_stored_run(parser, document="report")
-    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
-    parser.add_argument_group(
-        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
-    )
+    add_force(parser, "-o replace FILE")
+    add_quiet(parser)
+    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the target, show the report, and write it where asked."""
-    # Imported here, since --help must not wait for torch and rich.
-    from breakeven.store import ensure_writable, write_document
-
     ensure_output(args)
-    output: Path | None = args.output
-    if output is not None:
-        ensure_writable(output, force=args.force)
-    elif args.force:
-        raise UsageError("--force is about -o FILE, which was not given")
+    ensure_files({"-o FILE": args.output}, force=args.force)
 
+    # Imported here, since --help must not wait for torch and rich.
     from breakeven.check import check_target
-    from breakeven.cli.output import write_stdout
     from breakeven.cli.progress import show_progress
-    from breakeven.report import to_json
     from breakeven.session import TrainingLength
-    from breakeven.verdict import without_source
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = check_target(
             args.target,
-            **session_options(args),
             length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
             progress=progress,
+            **session_options(args),
         )
-    try:
-        if output is not None:
-            stored = report if args.has_source else without_source(report)
-            write_document(output, to_json(stored, with_recording=True), force=args.force)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        if args.json:
-            write_stdout(to_json(report))
-        else:
-            _render(report, args)
+    give_answer(
+        report,
+        lambda: write_stored_run(report, args),
+        is_json=args.json,
+        hints=lambda: next_hints(report, args),
+    )
     return 0
 
 
@@ -140,10 +128,3 @@ def _explain_command(args: argparse.Namespace) -> str:
     module = ("-m",) if args.is_module else ()
     arguments = ("--", *args.script_arguments) if args.script_arguments else ()
     return shlex.join(("breakeven", "explain", *module, args.target, *arguments))
-
-
-def _render(report: CheckReport, args: argparse.Namespace) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.report import show
-
-    show(report, CommandConsole(), hints=next_hints(report, args))

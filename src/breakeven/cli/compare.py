@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from breakeven.cli.options import add_json
+from breakeven.cli.output import give_answer
 from breakeven.errors import BreakevenError
 
 SUMMARY = "compare two stored runs: what became faster, slower, or neither"
@@ -28,16 +30,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
     parser.add_argument("before", metavar="A.json", type=Path, help="the run to compare with")
     parser.add_argument("after", metavar="B.json", type=Path, help="the run that is compared")
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    add_json(parser, "comparison")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare the runs and show how they differ."""
     # Imported here, since --help must not wait for rich.
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
-    from breakeven.report import read_document, report_command, show, to_json
-    from breakeven.verdict import ExplainReport, compare_reports
+    from breakeven.report import read_document, report_command
+    from breakeven.verdict import (
+        CheckReport,
+        ExplainReport,
+        SweepReport,
+        SystemsReport,
+        compare_reports,
+    )
 
     before, after = read_document(args.before), read_document(args.after)
     if isinstance(before, ExplainReport) or isinstance(after, ExplainReport):
@@ -45,6 +51,12 @@ def run(args: argparse.Namespace) -> int:
             "explanations are not compared: they say what one step is spent on",
             hint="compare runs of breakeven check, whose findings and times are the same",
         )
+    for report in (before, after):
+        if not isinstance(report, CheckReport | SweepReport | SystemsReport):
+            raise BreakevenError(
+                f"runs of breakeven {report_command(report)} are not compared",
+                hint="compare those of breakeven check, sweep or workloads",
+            )
     if type(before) is not type(after):
         raise BreakevenError(
             f"{args.before} is of breakeven {report_command(before)} and {args.after} of breakeven "
@@ -52,9 +64,5 @@ def run(args: argparse.Namespace) -> int:
             hint="give two runs of the same command",
         )
     comparison = compare_reports(before, after)
-    if args.json:
-        write_stdout(to_json(comparison))
-    else:
-        names = (str(args.before), str(args.after))
-        show(comparison, CommandConsole(), names=names)
+    give_answer(comparison, is_json=args.json, names=(str(args.before), str(args.after)))
     return 0

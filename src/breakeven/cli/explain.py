@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 from breakeven.cli.options import (
     add_comparison,
+    add_force,
+    add_json,
     add_keep,
+    add_quiet,
+    add_script_arguments,
     add_stored_run,
     add_target,
     add_time_limit,
@@ -18,6 +22,7 @@ from breakeven.cli.options import (
     is_stored_run,
     session_options,
 )
+from breakeven.cli.output import ensure_files, give_answer, write_stored_run
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,48 +68,36 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write both timelines of the step to FILE, for ui.perfetto.dev or chrome://tracing",
     )
-    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    add_json(parser, "explanation")
     add_stored_run(parser, document="explanation")
-    parser.add_argument("--force", action="store_true", help="let -o and --trace replace FILE")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
-    parser.add_argument_group(
-        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
-    )
+    add_force(parser, "-o and --trace replace FILE")
+    add_quiet(parser)
+    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain the target, show the explanation, and write it where asked."""
-    # Imported here, since --help must not wait for torch and rich.
-    from breakeven.store import ensure_writable, write_document
-
     ensure_output(args)
-    files = [file for file in (args.output, args.trace) if file is not None]
-    if args.force and not files:
-        raise UsageError("--force is about -o FILE and --trace FILE, which were not given")
-    if len({file.resolve() for file in files}) < len(files):
-        raise UsageError("-o and --trace name the same file")
-    for file in files:
-        ensure_writable(file, force=args.force)
-
-    from breakeven.cli.output import write_stdout
-    from breakeven.report import to_json
-    from breakeven.verdict import without_source
-
+    ensure_files({"-o FILE": args.output, "--trace FILE": args.trace}, force=args.force)
     report = _explain(args)
-    try:
-        if args.output is not None:
-            stored = report if args.has_source else without_source(report)
-            document = to_json(stored, with_recording=True)
-            write_document(args.output, document, force=args.force)
-        if args.trace is not None:
-            write_document(args.trace, _trace(report), force=args.force)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        if args.json:
-            write_stdout(to_json(report))
-        else:
-            _render(report, args)
+    give_answer(
+        report,
+        lambda: _write_files(report, args),
+        is_json=args.json,
+        hints=lambda: next_hints(report, args),
+        # Who asks for one rule wants to know what it saw.
+        shows_evidence=bool(args.rules),
+    )
     return 0
+
+
+def _write_files(report: ExplainReport, args: argparse.Namespace) -> None:
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.store import write_document
+
+    write_stored_run(report, args)
+    if args.trace is not None:
+        write_document(args.trace, _trace(report), force=args.force)
 
 
 def _explain(args: argparse.Namespace) -> ExplainReport:
@@ -116,10 +109,7 @@ def _explain(args: argparse.Namespace) -> ExplainReport:
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         return explain_target(
-            args.target,
-            **session_options(args),
-            rules=tuple(args.rules),
-            progress=progress,
+            args.target, rules=tuple(args.rules), progress=progress, **session_options(args)
         )
 
 
@@ -163,16 +153,3 @@ def next_hints(report: ExplainReport, args: argparse.Namespace) -> tuple[str, ..
     else:
         hints.append("Both timelines for a viewer: --trace FILE; as a page: -o, then report")
     return tuple(hints)
-
-
-def _render(report: ExplainReport, args: argparse.Namespace) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.report import show
-
-    show(
-        report,
-        CommandConsole(),
-        hints=next_hints(report, args),
-        # Who asks for one rule wants to know what it saw.
-        shows_evidence=bool(args.rules),
-    )

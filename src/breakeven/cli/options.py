@@ -126,6 +126,36 @@ def add_time_limit(
     )
 
 
+def add_json(parser: argparse.ArgumentParser, document: str = "report") -> None:
+    """Add that the answer is printed as JSON."""
+    parser.add_argument("--json", action="store_true", help=f"print the {document} as JSON")
+
+
+def add_force(parser: argparse.ArgumentParser, replaced: str) -> None:
+    """Add that files may be replaced."""
+    parser.add_argument("--force", action="store_true", help=f"let {replaced}")
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add that progress is not shown."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add where the answer is written."""
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
+    )
+
+
+def add_script_arguments(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add that everything after two dashes is for the script."""
+    parser.add_argument_group(
+        "arguments of the script",
+        f"-- ARGS ...  everything after -- is passed on to the script{more}",
+    )
+
+
 def add_stored_run(parser: argparse.ArgumentParser, *, document: str) -> None:
     """Add where the answer is written, with the step that it rests on.
 

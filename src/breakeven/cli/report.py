@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from breakeven.errors import UsageError
+from breakeven.cli.options import add_force
+from breakeven.cli.output import ensure_files
 
 SUMMARY = "show a stored run again, or write it as a page or a chart"
 DESCRIPTION = """\
@@ -35,13 +36,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write a page (.html) or the charts (.png, .svg) to FILE",
     )
-    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
+    add_force(parser, "-o replace FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the stored run, or write it where asked."""
-    if args.force and args.output is None:
-        raise UsageError("--force is about -o FILE, which was not given")
+    ensure_files({"-o FILE": args.output}, force=args.force)
 
     # Imported here, since --help must not wait for rich.
     from breakeven.cli.console import CommandConsole
@@ -57,10 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace) -> None:
     from breakeven.report import chart_document, ensure_can_chart, read_document
-    from breakeven.store import ensure_writable, write_document
+    from breakeven.store import write_document
 
     suffix = args.output.suffix.lower()
     ensure_can_chart(suffix)
-    ensure_writable(args.output, force=args.force)
     document = chart_document(read_document(args.run_file), suffix)
     write_document(args.output, document, force=args.force)

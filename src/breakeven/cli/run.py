@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli.amounts import duration_s, whole_number
-from breakeven.cli.options import add_module, add_target
+from breakeven.cli.options import add_module, add_script_arguments, add_target
 from breakeven.cli.output import say
 from breakeven.cli.tune import tune_alone
 from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS
@@ -73,9 +73,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="write nothing but what the script writes"
     )
-    parser.add_argument_group(
-        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
-    )
+    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

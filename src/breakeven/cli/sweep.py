@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 
 from breakeven.cli.options import (
     add_comparison,
+    add_force,
+    add_json,
     add_keep,
+    add_output,
+    add_quiet,
+    add_script_arguments,
     add_target,
     add_time_limit,
     keep_of,
     session_options,
 )
+from breakeven.cli.output import ensure_files, give_answer
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -79,10 +85,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     _add_engine_options(parser)
     _add_output_options(parser)
-    parser.add_argument_group(
-        "arguments of the script",
-        "-- ARGS ...  everything after -- is passed on to the script, {NAME} replaced by the\n"
-        "             value of --over NAME=...; {{ and }} are braces",
+    add_script_arguments(
+        parser,
+        ", {NAME} replaced by the\n             value of --over NAME=...; {{ and }} are braces",
     )
 
 
@@ -108,10 +113,8 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
-    )
+    add_json(parser)
+    add_output(parser)
     parser.add_argument(
         "--chart",
         metavar="FILE",
@@ -119,18 +122,16 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help="also draw the curves to FILE: .html (to explore in a browser), .png or .svg (need "
         "matplotlib)",
     )
-    parser.add_argument("--force", action="store_true", help="let -o and --chart replace files")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    add_force(parser, "-o and --chart replace files")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Sweep the target, show the report, and write it where asked."""
     _ensure_sensible(args)
-    _ensure_writable(args)
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
-    from breakeven.report import to_json
 
     try:
         with show_progress(sys.stderr, is_quiet=args.quiet, has_points=True) as progress:
@@ -138,12 +139,12 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say_what_is_kept(args)
         raise
-    document = to_json(report)
-    try:
-        _write_files(report, document, args)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        _show(report, document, args)
+    give_answer(
+        report,
+        lambda: _write_files(report, args),
+        is_json=args.json,
+        hints=lambda: next_hints(report, args),
+    )
     if not report.points:
         raise BreakevenError(
             "no point of the grid gave an answer", hint="the report names the reason of each"
@@ -160,11 +161,11 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
         return sweep_target(
             args.target,
             axes=axes,
-            **session_options(args),
             engine=engine,
             strategy=Strategy(args.strategy),
             is_fresh=args.fresh,
             progress=progress,
+            **session_options(args),
         )
 
 
@@ -186,46 +187,22 @@ def _ensure_sensible(args: argparse.Namespace) -> None:
         for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
             if value is not None:
                 raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
-    if args.force and args.output is None and args.chart is None:
-        raise UsageError("--force is about -o FILE and --chart FILE, which were not given")
-    if args.chart is not None and args.chart == args.output:
-        raise UsageError(f"-o and --chart would both write {args.chart}")
-
-
-def _ensure_writable(args: argparse.Namespace) -> None:
-    """Refuse before the work what would fail after it."""
-    from breakeven.store import ensure_writable
-
-    for path in (args.output, args.chart):
-        if path is not None:
-            ensure_writable(path, force=args.force)
+    ensure_files({"-o FILE": args.output, "--chart FILE": args.chart}, force=args.force)
     if args.chart is not None:
         from breakeven.report import ensure_can_chart
 
         ensure_can_chart(args.chart.suffix.lower())
 
 
-def _write_files(report: SweepReport, document: bytes, args: argparse.Namespace) -> None:
+def _write_files(report: SweepReport, args: argparse.Namespace) -> None:
+    from breakeven.report import chart_document, to_json
     from breakeven.store import write_document
 
     if args.output is not None:
-        write_document(args.output, document, force=args.force)
+        write_document(args.output, to_json(report), force=args.force)
     if args.chart is not None and report.points:
-        from breakeven.report import chart_document
-
         chart = chart_document(report, args.chart.suffix.lower())
         write_document(args.chart, chart, force=args.force)
-
-
-def _show(report: SweepReport, document: bytes, args: argparse.Namespace) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
-    from breakeven.report import show
-
-    if args.json:
-        write_stdout(document)
-        return
-    show(report, CommandConsole(), hints=next_hints(report, args))
 
 
 def next_hints(report: SweepReport, args: argparse.Namespace) -> tuple[str, ...]:

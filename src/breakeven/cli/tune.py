@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from breakeven.cli.amounts import duration_s, whole_number
-from breakeven.cli.options import add_keep, add_module, add_target, add_time_limit, keep_of
-from breakeven.cli.output import say
+from breakeven.cli.options import (
+    add_force,
+    add_json,
+    add_keep,
+    add_module,
+    add_quiet,
+    add_script_arguments,
+    add_target,
+    add_time_limit,
+    keep_of,
+)
+from breakeven.cli.output import give_answer, say
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
 from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS, default_budget_s
 
@@ -84,7 +94,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_time_limit(parser)
     add_keep(parser)
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_json(parser, "answer")
     parser.add_argument(
         "-o",
         "--output",
@@ -101,21 +111,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write the lines to change for breakeven.fast_step to FILE, for patch -p0",
     )
-    parser.add_argument(
-        "--force", action="store_true", help="let -o and --write-patch replace any FILE"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
-    parser.add_argument_group(
-        "arguments of the script", "-- ARGS ...  everything after -- is passed on to the script"
-    )
+    add_force(parser, "-o and --write-patch replace any FILE")
+    add_quiet(parser)
+    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Tune the target, write what was found, and show it."""
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.cli.output import write_stdout
-    from breakeven.report import to_json
-    from breakeven.store import ensure_writable, write_tuned
+    from breakeven.store import ensure_writable
 
     if args.patch is not None and args.patch.resolve() == args.output.resolve():
         raise UsageError("-o and --write-patch name the same file")
@@ -125,15 +129,13 @@ def run(args: argparse.Namespace) -> int:
         ensure_writable(args.patch, force=args.force)
 
     report = _tune(args)
-    try:
-        write_tuned(args.output, report, force=may_replace)
-        has_patch = _write_patch(report, args)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        if args.json:
-            write_stdout(to_json(report))
-        else:
-            _render(report, args)
+    has_patch = args.patch is None or report.code_change is not None
+    give_answer(
+        report,
+        lambda: _write_files(report, args, may_replace=may_replace),
+        is_json=args.json,
+        hints=lambda: next_hints(report, args),
+    )
     if args.json:
         say(f"wrote {args.output}", is_quiet=args.quiet)
     if not has_patch:
@@ -218,17 +220,13 @@ def _tune(args: argparse.Namespace) -> TuneReport:
     )
 
 
-def _write_patch(report: TuneReport, args: argparse.Namespace) -> bool:
-    """Write the change of the script where it was asked for; return whether nothing is missing."""
-    from breakeven.store import write_document
+def _write_files(report: TuneReport, args: argparse.Namespace, *, may_replace: bool) -> None:
+    from breakeven.store import write_document, write_tuned
 
-    if args.patch is None:
-        return True
-    if report.code_change is None:
-        return False
-    diff = report.code_change.diff.encode(errors="surrogateescape")
-    write_document(args.patch, diff, force=args.force)
-    return True
+    write_tuned(args.output, report, force=may_replace)
+    if args.patch is not None and report.code_change is not None:
+        diff = report.code_change.diff.encode(errors="surrogateescape")
+        write_document(args.patch, diff, force=args.force)
 
 
 def _run_command(args: argparse.Namespace) -> str:
@@ -238,13 +236,6 @@ def _run_command(args: argparse.Namespace) -> str:
     if args.script_arguments:
         words += ["--", *args.script_arguments]
     return shlex.join(words)
-
-
-def _render(report: TuneReport, args: argparse.Namespace) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.report import show
-
-    show(report, CommandConsole(), hints=next_hints(report, args))
 
 
 def tune_alone(

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.errors import BreakevenError, UsageError
+from breakeven.cli.options import add_force, add_json, add_output, add_quiet
+from breakeven.cli.output import ensure_files, give_answer
+from breakeven.errors import BreakevenError
 
 if TYPE_CHECKING:
     from breakeven.validate import Budget
@@ -61,18 +63,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="end with 1 where a group of rows is worse than FILE.toml allows",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
-    )
+    add_json(parser)
+    add_output(parser)
     parser.add_argument(
         "--report",
         metavar="DIR",
         type=Path,
         help=f"also write {_PAGE_NAME} and a scatter plot (SVG) to DIR; needs matplotlib",
     )
-    parser.add_argument("--force", action="store_true", help="let -o and --report replace files")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    add_force(parser, "-o and --report replace files")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +85,6 @@ def run(args: argparse.Namespace) -> int:
 
     from breakeven.cli.progress import show_progress
     from breakeven.cost import era_of
-    from breakeven.report import to_json
     from breakeven.validate import RowFilter, predictor_for, read_budgets, validate_table
 
     only = RowFilter.parse(args.only) if args.only else None
@@ -99,22 +98,19 @@ def run(args: argparse.Namespace) -> int:
             only=only,
             progress=progress,
         )
-    document = to_json(report)
-    try:
-        _write_files(report, document, args)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        _show(report, document, args)
+    give_answer(
+        report,
+        lambda: _write_files(report, args),
+        is_json=args.json,
+        hints=lambda: next_hints(report, args),
+    )
     return _judge(report, budgets, args)
 
 
 def _ensure_writable(args: argparse.Namespace, protocol: LeaveOut) -> None:
     from breakeven.store import ensure_writable
 
-    if args.force and args.output is None and args.report is None:
-        raise UsageError("--force is about -o FILE and --report DIR, which were not given")
-    if args.output is not None:
-        ensure_writable(args.output, force=args.force)
+    ensure_files({"-o FILE": args.output, "--report DIR": args.report}, force=args.force)
     if args.report is None:
         return
     from breakeven.report import ensure_can_plot, plot_name
@@ -131,12 +127,12 @@ def _ensure_writable(args: argparse.Namespace, protocol: LeaveOut) -> None:
         ensure_writable(args.report / name, force=args.force)
 
 
-def _write_files(report: AccuracyReport, document: bytes, args: argparse.Namespace) -> None:
-    from breakeven.report import plot_name, render_markdown, scatter_svg, validation_page
+def _write_files(report: AccuracyReport, args: argparse.Namespace) -> None:
+    from breakeven.report import plot_name, render_markdown, scatter_svg, to_json, validation_page
     from breakeven.store import write_document
 
     if args.output is not None:
-        write_document(args.output, document, force=args.force)
+        write_document(args.output, to_json(report), force=args.force)
     if args.report is None:
         return
     plot = scatter_svg(report)
@@ -148,17 +144,6 @@ def _write_files(report: AccuracyReport, document: bytes, args: argparse.Namespa
     write_document(args.report / _PAGE_NAME, page.encode(), force=args.force)
     if plot is not None:
         write_document(args.report / plot_name(report.protocol), plot, force=args.force)
-
-
-def _show(report: AccuracyReport, document: bytes, args: argparse.Namespace) -> None:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
-    from breakeven.report import show
-
-    if args.json:
-        write_stdout(document)
-        return
-    show(report, CommandConsole(), hints=next_hints(report, args))
 
 
 def next_hints(report: AccuracyReport, args: argparse.Namespace) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli.options import add_time_limit
+from breakeven.cli.options import add_force, add_json, add_output, add_quiet, add_time_limit
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -58,14 +58,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="run nothing, but write the scripts of the systems named to DIR",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="let -o and --write-script replace files"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+    add_json(parser)
+    add_output(parser)
+    add_force(parser, "-o and --write-script replace files")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,19 +10,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from breakeven.errors import StoredDataError
+from breakeven.report.builders.validate_peers import NEAREST_GROUPINGS
+from breakeven.report.builders.validate_words import GROUPING_TITLES
 from breakeven.report.earlier_report import with_fields
 from breakeven.report.kinds import KINDS, Kind, kind_of
 from breakeven.timing import Estimate
 from breakeven.verdict import (
+    AccuracyReport,
     CheckReport,
+    ComparisonReport,
     DeviceResult,
     ExplainReport,
-    ProgramSummary,
     SweepPoint,
     SweepReport,
     SystemReport,
     SystemsReport,
-    Verdict,
 )
 
 _T = TypeVar("_T")
@@ -132,11 +134,10 @@ def _ensure_whole(report: Any) -> None:
             raise msgspec.ValidationError(
                 f"a time of {value_ns:g} ns with an interval from {low_ns:g} to {high_ns:g} ns"
             )
-    for ratio in _ratios(report):
-        if not 0 < ratio.low <= ratio.speedup * _ROUNDING <= ratio.high * _ROUNDING**2:
+    for low, ratio, high in _ratios(report):
+        if not 0 < low <= ratio * _ROUNDING <= high * _ROUNDING**2:
             raise msgspec.ValidationError(
-                f"a ratio of {ratio.speedup:g} with an interval from {ratio.low:g} to "
-                f"{ratio.high:g}"
+                f"a ratio of {ratio:g} with an interval from {low:g} to {high:g}"
             )
     match report:
         case CheckReport():
@@ -149,6 +150,15 @@ def _ensure_whole(report: Any) -> None:
                 raise msgspec.ValidationError("parts of the step that do not add up to it")
         case SweepReport():
             _ensure_whole_sweep(report)
+        case ComparisonReport():
+            times = {(time.point.group, time.point.device) for time in report.times}
+            if any((one.group, one.device) not in times for one in report.devices):
+                raise msgspec.ValidationError("a device without a time")
+        case AccuracyReport():
+            if not report.summary.keys() >= {*GROUPING_TITLES, *NEAREST_GROUPINGS}:
+                raise msgspec.ValidationError("a summary without all of its groupings")
+            if "all" not in report.summary["all"]:
+                raise msgspec.ValidationError("a summary without that of all rows")
         case SystemsReport():
             for system in report.systems:
                 for sweep in system.sweeps:
@@ -156,12 +166,15 @@ def _ensure_whole(report: Any) -> None:
                 _ensure_whole_tables(system)
 
 
-def _ratios(report: Any) -> Iterator[Verdict | ProgramSummary]:
-    """Yield what has a ratio of times with its interval."""
+def _ratios(report: Any) -> Iterator[tuple[float, float, float]]:
+    """Yield all ratios of times with their intervals: low, ratio, high."""
+    if isinstance(report, ComparisonReport):
+        for change in (*report.times, *report.devices):
+            yield change.low, change.ratio, change.high
     if isinstance(report, CheckReport | ExplainReport):
-        yield report.verdict
-        if report.program is not None:
-            yield report.program
+        for found in (report.verdict, report.program):
+            if found is not None:
+                yield found.low, found.speedup, found.high
 
 
 def _times(report: Any) -> Iterator[tuple[float, float, float]]:
@@ -175,6 +188,12 @@ def _times(report: Any) -> Iterator[tuple[float, float, float]]:
             results += (result for step in report.plan for result in step.results)
         case SweepReport():
             results += report.points
+        case AccuracyReport():
+            for row in report.rows:
+                yield row.value_ns, row.value_ns, row.value_ns
+                if row.prediction is not None:
+                    estimate = row.prediction.estimate
+                    yield estimate.low_ns, estimate.value_ns, estimate.high_ns
         case SystemsReport():
             for system in report.systems:
                 results += (point for sweep in system.sweeps for point in sweep.points)

@@ -133,6 +133,10 @@ DAMAGES: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
         "a ratio of .* with an interval from 99 to",
     ),
     (lambda _: b'{"schema_version": 1, "rows": []}', "is no report of breakeven"),
+    (
+        lambda _: to_json(compare_reports(CHECK, CHECK)).replace(b'"ratio": 1.0', b'"ratio": 0.0'),
+        "a ratio of 0 with",
+    ),
     (lambda _: b'{"systems": []}', "is no report of breakeven.*schema_version"),
     (lambda _: b"[" * 100_000, "is cut off|is not JSON|is no report"),
     (lambda _: b'{"schema_version": 1, "axes": ' + b"[" * 100_000, "is cut off|is not JSON"),
@@ -220,6 +224,8 @@ def test_what_other_commands_print_is_shown_again_and_made_a_page(
     again = read_document(path)
     assert to_json(again) == path.read_bytes()
     assert report_command(again) == command
+    assert main(["compare", str(path), str(path)]) == 3
+    assert f"runs of breakeven {command} are not compared" in capsys.readouterr().err
     assert main(["report", str(path)]) == 0
     first = {"tune": "1.84× faster", "compare": "A: the first run", "validate": "10 of 12 rows"}
     assert capsys.readouterr().out.startswith(first[command])

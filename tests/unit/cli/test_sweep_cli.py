@@ -267,7 +267,7 @@ def test_ctrl_c_says_that_what_was_measured_is_kept(
         ("--strategy fsdp", "invalid choice: 'fsdp'", None),
         ("--force", "--force is about -o FILE and --chart FILE", None),
         ("--chart a.pdf", "'a.pdf' does not end in one of .html, .png, .svg", None),
-        ("--chart a.svg -o a.svg", "would both write a.svg", None),
+        ("--chart a.svg -o a.svg", "-o and --chart name the same file", None),
         ("--time-limit 0", "is not a number of seconds above 0", None),
         (
             "--width 3",

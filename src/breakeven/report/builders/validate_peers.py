@@ -73,6 +73,10 @@ PUBLISHED: tuple[PublishedAccuracy, ...] = (
 )
 
 
+# The groupings of ours that they are set beside.
+NEAREST_GROUPINGS = frozenset(published.by for published in PUBLISHED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFigure:
     """Our errors in the group nearest to a published figure.
