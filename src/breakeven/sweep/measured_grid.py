@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest
 from breakeven.errors import Caveat
-from breakeven.session import at_its_best
+from breakeven.session import at_its_best, measured_result
 from breakeven.sweep.axes import is_whole
 from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.sweep.engine import EngineRun
@@ -25,8 +25,8 @@ from breakeven.sweep.grid import (
 )
 from breakeven.sweep.grid_runs import GridRuns
 from breakeven.sweep.run_cache import RunCache
-from breakeven.timing import Estimate
-from breakeven.verdict import AxisRole, AxisValue, SweepAxis
+from breakeven.timing import Estimate, Source
+from breakeven.verdict import AxisRole, AxisValue, DeviceKind, DeviceResult, SweepAxis
 
 # Far from any other curve a time need not be known well; where curves are close, it is.
 COARSE_BUDGET_S = 0.3
@@ -109,30 +109,23 @@ class MeasuredGrid:
                 break
             self._time(jobs, _CLOSE_BUDGET_S, deadline_s)
 
-    def time_at(self, settings: Settings) -> Estimate | None:
-        """Return the time on the CPU, measured or interpolated; None where it is unknown."""
-        key = values_at(settings, self._axes)
-        if key in self.cpu:
-            return self.cpu[key].measurement.estimate
-        curve = self._curve_at(settings)
-        if curve is None or self._curve_axis is None:
-            return None
-        size = settings[self._curve_axis.name]
-        assert isinstance(size, int)
-        return curve.sizes.at(size) if curve.sizes.is_known(size) else None
+    def cpu_at(self, settings: Settings) -> tuple[PlainRun, DeviceResult] | None:
+        """Return the CPU's result, measured or interpolated, and a run of the same curve.
 
-    def run_near(self, settings: Settings) -> PlainRun | None:
-        """Return the run at these settings, or another of the same curve."""
-        key = values_at(settings, self._axes)
-        if key in self.cpu:
-            return self.cpu[key]
-        curve = self._curve_at(settings)
-        if curve is None or self._curve_axis is None:
+        None where the time is unknown.
+        """
+        run = self.cpu.get(self.key(settings))
+        if run is not None:
+            return run, measured_result(run, DeviceKind.CPU)
+        curve, axis = self._curve_at(settings), self._curve_axis
+        if curve is None or axis is None:
             return None
-        size = min(curve.sizes.measured, default=None)
-        if size is None:
+        size = settings[axis.name]
+        assert isinstance(size, int)
+        if not curve.sizes.is_known(size):
             return None
-        return self.cpu[values_at(settings | {self._curve_axis.name: size}, self._axes)]
+        run = self.cpu[self.key(settings | {axis.name: min(curve.sizes.measured)})]
+        return run, _interpolated(run, curve.sizes.at(size))
 
     def key(self, settings: Settings) -> Values:
         """Return the values of the axes on which the time depends."""
@@ -264,6 +257,21 @@ class MeasuredGrid:
         if wanted and (loader is None or loader.batch_size != wanted):
             return f"the script does not load batches of {wanted} when its DataLoader is asked to"
         return None
+
+
+def _interpolated(run: PlainRun, time: Estimate) -> DeviceResult:
+    """Return the result of this CPU at a size between measured ones, of which ``run`` is one."""
+    return replace(
+        measured_result(run, DeviceKind.CPU),
+        source=Source.PREDICTED,
+        step_ns=time.value_ns,
+        low_ns=time.low_ns,
+        high_ns=time.high_ns,
+        fits=None,
+        caveats=(),
+        num_samples=0,
+        num_threads=None,
+    )
 
 
 def _curve_axis(axes: Sequence[SweepAxis]) -> SweepAxis | None:

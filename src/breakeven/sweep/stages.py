@@ -35,13 +35,12 @@ from breakeven.sweep.grid_runs import GridRuns
 from breakeven.sweep.measured_grid import COARSE_BUDGET_S, MeasuredGrid
 from breakeven.sweep.run_cache import RunCache
 from breakeven.sweep.traced_grid import Base, TracedGrid
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate
 from breakeven.trace import StepTrace
 from breakeven.verdict import (
     SWEEP_SCHEMA_VERSION,
     AxisRole,
     DeviceKind,
-    DeviceResult,
     SweepAxis,
     SweepFailure,
     SweepPoint,
@@ -232,32 +231,21 @@ class SweepStages:
             return ()
         axis = self._num_devices_axis
         number = int(settings[axis.name]) if axis else 1
-        measured = self._measured.key(settings)
         points: list[SweepPoint] = []
-        time = self._measured.time_at(settings)
-        near = self._measured.run_near(settings)
-        if measured in self._measured.cpu:
-            run = self._measured.cpu[measured]
-            points.append(
-                self._cpu_point(settings, step, run, measured_result(run, DeviceKind.CPU))
-            )
-        if measured in self._measured.gpu and number == 1:
-            run = self._measured.gpu[measured]
-            points.append(point_at(settings, step, measured_result(run, DeviceKind.GPU)))
-        if measured not in self._measured.cpu and time is not None and near is not None:
-            points.append(self._cpu_point(settings, step, near, _interpolated(near, time)))
+        if (cpu := self._measured.cpu_at(settings)) is not None:
+            run, result = cpu
+            if self._names_threads:
+                points.append(point_at(settings, step, result, processor=run.processor))
+            else:
+                points.append(point_at(settings, step, replace(result, device=run.processor)))
+        gpu = self._measured.gpu.get(self._measured.key(settings))
+        if gpu is not None and number == 1:
+            points.append(point_at(settings, step, measured_result(gpu, DeviceKind.GPU)))
         points += [
             point_at(settings, step, device_result(prediction), num_devices=number)
             for prediction in self._predictions[key, number]
         ]
         return tuple(points)
-
-    def _cpu_point(
-        self, settings: Settings, step: StepTrace, run: PlainRun, result: DeviceResult
-    ) -> SweepPoint:
-        if self._names_threads:
-            return point_at(settings, step, result, processor=run.processor)
-        return point_at(settings, step, replace(result, device=run.processor))
 
     @property
     def _names_threads(self) -> bool:
@@ -305,21 +293,6 @@ class SweepStages:
                 )
             )
         return tuple({caveat.message: caveat for caveat in caveats}.values())
-
-
-def _interpolated(run: PlainRun, time: Estimate) -> DeviceResult:
-    """Return the result of this CPU at a size between measured ones, of which ``run`` is one."""
-    return replace(
-        measured_result(run, DeviceKind.CPU),
-        source=Source.PREDICTED,
-        step_ns=time.value_ns,
-        low_ns=time.low_ns,
-        high_ns=time.high_ns,
-        fits=None,
-        caveats=(),
-        num_samples=0,
-        num_threads=None,
-    )
 
 
 def _predicted_grid(

@@ -89,9 +89,10 @@ def test_sizes_near_a_crossing_get_a_larger_budget() -> None:
     assert {500, 510} <= budgets.keys()
     assert budgets[500] > budgets[10] == budgets[1_000]
     assert len(budgets) < 10
-    time = grid.time_at({"batch_size": 300})
-    assert time is not None
-    assert (time.source, time.value_ns) == (Source.PREDICTED, pytest.approx(300_000, rel=0.1))
+    cpu = grid.cpu_at({"batch_size": 300})
+    assert cpu is not None
+    assert (cpu[1].source, cpu[1].step_ns) == (Source.PREDICTED, pytest.approx(300_000, rel=0.1))
+    assert (cpu[1].num_samples, cpu[1].fits) == (0, None)
 
 
 def test_each_number_of_threads_has_a_curve_of_its_own() -> None:
@@ -100,8 +101,8 @@ def test_each_number_of_threads_has_a_curve_of_its_own() -> None:
         "n=1..8", "threads=1,2", arguments=("{n}",),
     )  # fmt: skip
     assert {request.configuration.num_threads for request in engine.requests} == {1, 2}
-    times = [grid.time_at({"n": 4, "threads": threads}) for threads in (1, 2)]
-    assert [time and time.value_ns for time in times] == [4_000, 8_000]
+    found = [grid.cpu_at({"n": 4, "threads": threads}) for threads in (1, 2)]
+    assert [cpu and cpu[1].step_ns for cpu in found] == [4_000, 8_000]
 
 
 def test_number_of_gpus_is_not_measured() -> None:
@@ -141,7 +142,7 @@ def test_failures_are_told_with_the_reason_and_others_are_measured() -> None:
     assert all("too wide" in message for message in grid.failures.values())
     assert grid.cpu.keys() == {(1,), (2,), (4,)}
     assert len(done) == 5
-    assert grid.time_at({"n": 8}) is None
+    assert grid.cpu_at({"n": 8}) is None
 
 
 def test_loader_that_keeps_its_batch_size_is_a_failure() -> None:
