@@ -5,10 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.tune.defaults import DEFAULT_BUDGET as DEFAULT_BUDGET
-from breakeven.tune.defaults import DEFAULT_NUM_STEPS as DEFAULT_NUM_STEPS
-from breakeven.tune.defaults import default_budget_s as default_budget_s
-
 if TYPE_CHECKING:
     from breakeven.tune.run_target import RunTarget as RunTarget
     from breakeven.tune.run_target import check_runnable as check_runnable
@@ -16,6 +12,15 @@ if TYPE_CHECKING:
     from breakeven.tune.run_target import run_to_end as run_to_end
     from breakeven.tune.run_target import stored_configuration as stored_configuration
     from breakeven.tune.target import tune_target as tune_target
+
+# What a tuning is given where the user says nothing; read by ``--help``, which loads no torch.
+# Seconds of trials, at least and at most; in between, this part of the run that they are for.
+_LEAST_BUDGET_S = 60.0
+_MOST_BUDGET_S = 600.0
+_RUN_FRACTION = 0.01
+DEFAULT_BUDGET = "60s, or a hundredth of the run where that is longer, up to 10m"
+# A short training of a small network; whoever trains for longer says so.
+DEFAULT_NUM_STEPS = 10_000
 
 # Loaded on first use: the process that becomes the user's script needs no torch before.
 _HOMES = {
@@ -32,3 +37,12 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def default_budget_s(run_s: float) -> float:
+    """Return how many seconds the trials may take where the user says nothing.
+
+    Args:
+        run_s: What the run takes that they are for, in seconds.
+    """
+    return min(max(_LEAST_BUDGET_S, _RUN_FRACTION * run_s), _MOST_BUDGET_S)

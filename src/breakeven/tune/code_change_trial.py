@@ -15,7 +15,7 @@ from breakeven.settings.compiled_model import compile_s, why_not_compiled
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
 from breakeven.tune.paired_runs import Rival
-from breakeven.tune.search_result import pays_off_after
+from breakeven.tune.search_result import measured
 from breakeven.tune.stopping_rule import WORTHWHILE, is_hopeless
 from breakeven.tune.trial_runs import ScriptRuns, failure_outcome
 from breakeven.units import NS_PER_S, format_count, format_duration, format_ratio
@@ -199,7 +199,14 @@ def _judged(patch: SourcePatch, rival: Rival, num_steps: int) -> CodeChangeTrial
     # The first run compiles; the later ones find what it left.
     startup_ns = max(0.0, changed[0].startup_ns - stock[0].startup_ns)
     step_ns = min(run.step_ns for run in changed)
-    after = pays_off_after(startup_ns, step_ns * speedup.value, speedup.value)
+    trial = measured(
+        _no(Outcome.NOT_FASTER, "").trial,
+        speedup,
+        base_ns=step_ns * speedup.value,
+        step_ns=step_ns,
+        startup_ns=startup_ns,
+    )
+    after = trial.pays_off_after_steps
     is_faster = speedup.low >= WORTHWHILE
     is_paid = is_faster and after is not None and after <= num_steps
     text = (
@@ -216,16 +223,7 @@ def _judged(patch: SourcePatch, rival: Rival, num_steps: int) -> CodeChangeTrial
         )
     else:
         outcome, reason = Outcome.NOT_FASTER, f"{text}: not shown to be faster"
-    trial = replace(
-        _no(outcome, reason).trial,
-        step_ns=step_ns,
-        speedup=speedup.value,
-        low=speedup.low,
-        high=speedup.high,
-        num_runs=speedup.num_pairs,
-        startup_ns=startup_ns,
-        pays_off_after_steps=after,
-    )
+    trial = replace(trial, outcome=outcome, reason=reason)
     return CodeChangeTrial(trial, patch.change if is_paid else None)
 
 

@@ -19,13 +19,13 @@ from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, sampl
 from breakeven.tune.search_result import (
     Kept,
     SearchResult,
+    busy_caveat,
     least_strict,
     pays_off_after,
     without,
 )
 from breakeven.tune.stopping_rule import WORTHWHILE, is_hopeless
 from breakeven.tune.trial_costs import CONFIRMING_PAIRS, MOST_CONFIRMING_PAIRS
-from breakeven.tune.trial_log import busy_caveat
 from breakeven.tune.trial_runs import TrialRuns, failure_outcome
 from breakeven.tune.trial_text import ratio_text, starts_too_late
 from breakeven.verdict import Numerics, Outcome, Trial

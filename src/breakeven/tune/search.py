@@ -13,10 +13,9 @@ from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
 from breakeven.tune.one_thread import OneThread
 from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
-from breakeven.tune.search_result import Kept, SearchResult, least_strict, without
+from breakeven.tune.search_result import Kept, SearchResult, TrialLog, least_strict, without
 from breakeven.tune.stopping_rule import Decision, decide, fastest_first, searched_speedup
 from breakeven.tune.trial_costs import TrialCosts
-from breakeven.tune.trial_log import TrialLog
 from breakeven.tune.trial_runs import (
     RunResult,
     TrialRuns,

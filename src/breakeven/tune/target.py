@@ -30,6 +30,7 @@ from breakeven.session import Runs, why_not_measured
 from breakeven.settings import StepFacts, all_candidates
 from breakeven.store import this_machine
 from breakeven.trace import Configuration
+from breakeven.tune import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune.budget import Budget
 from breakeven.tune.code_change_trial import (
     CodeChangePlan,
@@ -37,7 +38,6 @@ from breakeven.tune.code_change_trial import (
     plan_code_change,
 )
 from breakeven.tune.confirm import Confirmation, confirm
-from breakeven.tune.defaults import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune.gate import Gate
 from breakeven.tune.search import search
 from breakeven.tune.trial_runs import ScriptRuns
