@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from breakeven.capture import RunFailure, RunRequest, TargetKind
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.settings import StepFacts
-from breakeven.settings.compiled_model import compile_s, why_not_compiled
+from breakeven.settings.model_calls import compile_s, why_not_compiled
 from breakeven.trace import Configuration
 from breakeven.tune.budget import Budget
 from breakeven.tune.paired_runs import Rival

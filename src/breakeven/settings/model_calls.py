@@ -1,12 +1,13 @@
-"""The model compiled, and how its compiled code calls its kernels."""
+"""How the model is called: in an autocast region, compiled, its kernels called from C++."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from breakeven.settings.setting import Count, Setting
-from breakeven.settings.step_facts import StepFacts
+from breakeven.settings.setting import NO_PRODUCT, Count, Setting
+from breakeven.settings.step_facts import SHORT_OP_NS, StepFacts
 from breakeven.trace import Configuration
+from breakeven.units import format_duration
 from breakeven.verdict import Numerics
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def why_not_compiled(facts: StepFacts) -> str | None:
     return None
 
 
-def apply_model_calls(run: configured) -> Count:
+def _apply(run: configured) -> Count:
     """Let trained models run compiled, or within an autocast region, or both."""
     from breakeven.configure.model_calls import changed_model_calls
 
@@ -81,7 +82,40 @@ def _why_not_wrapped(facts: StepFacts, current: Configuration, value: object) ->
     return None if facts.has_compiler else NO_COMPILER
 
 
+def _why_no_autocast(facts: StepFacts, current: Configuration, dtype: str) -> str | None:
+    if facts.trace.settings.autocast_dtype or facts.calls("torch.autocast"):
+        return "the script has an autocast region itself"
+    if facts.trace.facts.default_dtype == "float64":
+        return "the script computes in float64, so precision matters to it"
+    if not facts.calls_model:
+        return "the step calls no model"
+    if not facts.has_products:
+        return NO_PRODUCT
+    if not facts.is_on_cuda and not facts.has_bf16:
+        return "this processor has no instructions for bfloat16"
+    if not facts.is_on_cuda and dtype == "float16":
+        return "this processor has no fast float16"
+    if facts.op_ns < SHORT_OP_NS / 2:
+        return (
+            f"an operator takes {format_duration(facts.op_ns)} on average: "
+            "converting would cost more than it saves"
+        )
+    return None
+
+
 SETTINGS = (
+    Setting(
+        name="autocast",
+        meaning="the model is called in an autocast region of this format",
+        numerics=Numerics.LOWER_PRECISION,
+        family="autocast",
+        title=lambda _, dtype: f"matrix products in {dtype}",
+        undo="weights stay float32; the region ends with each call of the model",
+        apply=_apply,
+        values=("bfloat16", "float16"),
+        why_not=_why_no_autocast,
+        gain=0.4,
+    ),
     Setting(
         name="compile_mode",
         meaning="the model is compiled by torch.compile, in this mode",
@@ -91,7 +125,7 @@ SETTINGS = (
         candidate=lambda mode: "compile" if mode == "default" else f"compile={mode}",
         title=lambda _, mode: "the model compiled" + ("" if mode == "default" else f" ({mode})"),
         undo="the model keeps its own code beside; its state has the same names",
-        apply=apply_model_calls,
+        apply=_apply,
         values=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
         why_not=_why_not,
         gain=_gain,
@@ -104,7 +138,7 @@ SETTINGS = (
         family="cpp-wrapper",
         title="compiled code called from C++",
         undo="torch._inductor.config.cpp_wrapper is set back",
-        apply=apply_model_calls,
+        apply=_apply,
         why_not=_why_not_wrapped,
         # Comes right after compiling.
         gain=lambda facts, _: 0.1 * facts.launch_fraction,
