@@ -7,7 +7,6 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from breakeven.cli.amounts import whole_number
 from breakeven.cli.options import (
     add_comparison,
     add_force,
@@ -21,6 +20,7 @@ from breakeven.cli.options import (
     ensure_output,
     is_stored_run,
     session_options,
+    whole_number,
 )
 from breakeven.cli.output import ensure_files, give_answer, write_stored_run
 

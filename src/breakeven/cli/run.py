@@ -7,8 +7,13 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from breakeven.cli.amounts import duration_s, whole_number
-from breakeven.cli.options import add_module, add_script_arguments, add_target
+from breakeven.cli.options import (
+    add_module,
+    add_script_arguments,
+    add_target,
+    duration_s,
+    whole_number,
+)
 from breakeven.cli.output import say
 from breakeven.cli.tune import tune_alone
 from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS

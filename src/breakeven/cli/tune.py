@@ -11,7 +11,6 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from breakeven.cli.amounts import duration_s, whole_number
 from breakeven.cli.options import (
     add_force,
     add_json,
@@ -21,7 +20,9 @@ from breakeven.cli.options import (
     add_script_arguments,
     add_target,
     add_time_limit,
+    duration_s,
     keep_of,
+    whole_number,
 )
 from breakeven.cli.output import give_answer, say
 from breakeven.errors import BreakevenError, StoredDataError, UsageError

@@ -12,7 +12,7 @@ from breakeven.report.document import Fact, Medium
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
-from breakeven.units import format_bytes, format_count, format_duration
+from breakeven.units import format_bytes, format_count, format_duration, format_percent, format_time
 from breakeven.verdict import (
     CheckReport,
     Choice,
@@ -22,6 +22,8 @@ from breakeven.verdict import (
     ExplainReport,
     HostSummary,
     NoCrossover,
+    ProgramPart,
+    ProgramSummary,
     SweepReport,
     TuneReport,
     Verdict,
@@ -253,7 +255,7 @@ def _writes_text(writes: FileWrites) -> str:
     limit = led if writes.protection is WriteProtection.REDIRECTED else ""
     if not writes.num_files:
         return f"none written{limit}"
-    names = [_name(write) for write in writes.files[:_MAX_NAMES]]
+    names = [_file_name(write) for write in writes.files[:_MAX_NAMES]]
     if writes.num_files > len(names):
         names.append("…")
     size = f", {format_bytes(writes.num_bytes, 2)}" if writes.num_bytes else ""
@@ -261,6 +263,107 @@ def _writes_text(writes: FileWrites) -> str:
     return f"{written}, written to a layer that is thrown away{limit}"
 
 
-def _name(write: FileWrite) -> str:
+def _file_name(write: FileWrite) -> str:
     name = printable(PurePath(write.path).name, 40)
     return f"{name} deleted" if write.change is FileChange.DELETED else name
+
+
+# A script that is hardly anything but its steps needs no sentence about the rest.
+_NEARLY_ALL = 0.9
+# Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
+_SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
+_MUCH = 0.05
+# Of what lies between steps; less needs no name.
+_LEAST_SHARE = 0.05
+
+
+def program_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
+    """Yield what becomes of the whole training, where it is more than its steps."""
+    program, verdict = report.program, report.verdict
+    if program is None or program.step_fraction > _NEARLY_ALL:
+        return
+    listed = ", ".join(_part_text(program, part) for part in program.parts)
+    rest = (
+        f"{format_percent(1 - program.step_fraction)} of its time on this CPU is no step"
+        f"{f' ({listed})' if listed else ''}, and is taken to stay on the CPU."
+    )
+    if verdict.choice is Choice.UNDECIDED:
+        yield f"Of your whole training, {rest.replace('of its time', 'of the time', 1)}"
+        return
+    ratio = ratio_with_interval(program.speedup, program.low, program.high)
+    device, over = (named_label(report.results, name) for name in (verdict.device, verdict.over))
+    yield f"Your whole training is {ratio} as fast on {device} as on {over}: {rest}"
+
+
+def program_facts(program: ProgramSummary | None) -> Iterator[Fact]:
+    """Yield the parts of the training, where they are known, under their name."""
+    if program is None:
+        return
+    parts = [f"start-up {format_duration(program.startup_ns, 2)}"]
+    if program.other_ns is None:
+        parts.append("what is done between the steps is not known")
+    else:
+        parts.append(f"steps {format_percent(program.step_fraction)}")
+        parts += [f"{_name(part)} {_share(program, part.time_ns)}" for part in program.parts]
+        unnamed_ns = program.other_ns - sum(part.time_ns for part in program.parts)
+        if unnamed_ns > _LEAST_SHARE * program.other_ns:
+            parts.append(f"between them {_share(program, unnamed_ns)}")
+    yield Fact("program", " · ".join(parts))
+
+
+def training_times(report: CheckReport) -> Iterator[tuple[str, str]]:
+    """Yield the time of the whole training by device, the fastest first.
+
+    Nothing where it is not known how long the training is.
+    """
+    program = report.program
+    labels = {result.device: device_label(result) for result in report.results}
+    times = () if program is None else program.times
+    for time in sorted(times, key=lambda each: each.total_ns):
+        ends = f"{format_time(time.low_ns)}–{format_time(time.high_ns)}"
+        yield labels[time.device], f"{format_time(time.total_ns)} ({ends})"
+
+
+def training_title(program: ProgramSummary) -> str:
+    """Return what ``training_times`` are of."""
+    unknown = "" if program.other_ns is not None else ", without what is done between them"
+    return f"The whole training: {plural(program.num_steps or 0, 'step')} and start-up{unknown}"
+
+
+def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
+    """Yield how to get the threads that are best, where the script has others.
+
+    And what as little effort brings on the GPU's side, which is compared as it is.
+    """
+    cpus = [result for result in report.results if result.kind is DeviceKind.CPU]
+    best = reference_cpu(report.results)
+    if best is None or len(cpus) < 2 or best is not cpus[0]:
+        return
+    count = report.host.num_threads
+    yield (
+        f"To run on {best.setting}, set OMP_NUM_THREADS={count} before python, or call "
+        f"torch.set_num_threads({count}) in the script."
+    )
+    gains = {
+        finding.code: finding.gain_fraction
+        for finding in report.findings
+        if finding.code in _SMALL_EFFORTS and finding.gain_fraction > _MUCH
+    }
+    if gains:
+        listed = ", ".join(f"{format_percent(gain)} ({code})" for code, gain in gains.items())
+        yield f"As small a change saves on the GPU: {listed}. That is not counted."
+
+
+def _part_text(program: ProgramSummary, part: ProgramPart) -> str:
+    place = f"{printable(PurePath(part.file).name, 40)}:{part.line}"
+    at = f"{_name(part)} at {place}" if part.function else place
+    return f"{_share(program, part.time_ns)} {at}"
+
+
+def _share(program: ProgramSummary, time_ns: float) -> str:
+    """Return the share of the training's time, start-up aside."""
+    return format_percent(time_ns / (program.other_ns or 1.0) * (1 - program.step_fraction))
+
+
+def _name(part: ProgramPart) -> str:
+    return printable(part.function, 60) or f"{printable(PurePath(part.file).name, 40)}:{part.line}"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
-from breakeven.cli.amounts import duration_s, whole_number
+from breakeven.cli.options import duration_s, whole_number
 from breakeven.cli.tune import DEFAULT_FILE
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.store import TUNED_FILE_NAME, machine_lock, read_tuned

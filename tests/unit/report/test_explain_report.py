@@ -355,7 +355,7 @@ def test_a_line_of_nobody_is_named_as_such() -> None:
         made_up.part("autograd", "backward", "", None, 400),
     )
     text = shown(replace(made_up.launch_bound(), attribution=made_up.attribution(*parts)))
-    assert re.search(r"40 %  no line of yours +autograd", text)
+    assert re.search(r"40 %  outside your code +autograd", text)
 
 
 def test_every_cause_has_words_and_a_colour() -> None:

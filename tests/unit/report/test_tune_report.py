@@ -15,7 +15,7 @@ from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import json_schema, show, to_json
-from breakeven.report.builders.tune_words import (
+from breakeven.report.builders.tune import (
     OUTCOME_WORDS,
     cost_sentence,
     headline,

@@ -21,13 +21,6 @@ from breakeven.report.document import (
     columns_of,
     place_of,
 )
-from breakeven.report.program_text import (
-    program_facts,
-    program_sentences,
-    threads_sentences,
-    training_times,
-    training_title,
-)
 from breakeven.report.run_text import (
     CHOICE_STYLES,
     SOURCE_MARKS,
@@ -35,11 +28,16 @@ from breakeven.report.run_text import (
     caveats_of_results,
     crossover_sentence,
     device_label,
+    program_facts,
+    program_sentences,
     reference_cpu,
     result_name,
     run_facts,
     sample_legend,
     sort_results,
+    threads_sentences,
+    training_times,
+    training_title,
     verdict_sentence,
 )
 from breakeven.report.text import duration_with_interval, plural, printable, ratio_alone, shorten

@@ -43,12 +43,12 @@ from breakeven.report.document import (
     columns_of,
     place_of,
 )
-from breakeven.report.program_text import program_facts
 from breakeven.report.run_text import (
     SOURCE_MARKS,
     busy_warnings,
     caveats_of_results,
     device_label,
+    program_facts,
     run_facts,
     sort_results,
 )
@@ -90,7 +90,7 @@ _SEVERITY_STYLES = {
     Severity.INFO: "dim",
 }
 _INDENT = 8
-_NOBODY = "no line of yours"
+_NOBODY = "outside your code"
 
 
 def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> Document:

@@ -78,7 +78,7 @@ _CAUSE_WORDS = {
     StepCause.COPY_PINNED: "copies, pinned memory",
     StepCause.SYNC: "waits, fixed cost",
     StepCause.DEVICE_IDLE: "GPU idle: latency, gaps",
-    StepCause.OVERLAP: "lost by overlap",
+    StepCause.OVERLAP: "host-device contention",
 }
 _BOUND_WORDS = {
     Bound.LAUNCH: "kernel launches",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import assert_never
 
-from breakeven.report.builders.cell_text import cell_text
 from breakeven.report.builders.sweep import (
     sweep_caveats,
     sweep_facts,
@@ -27,8 +27,21 @@ from breakeven.report.document import (
     columns_of,
 )
 from breakeven.report.run_text import SOURCE_MARKS, busy_warnings, held_caveats, host_facts
-from breakeven.report.text import plural, printable
+from breakeven.report.text import (
+    duration_with_interval,
+    plural,
+    printable,
+    ratio_alone,
+    ratio_with_interval,
+)
 from breakeven.timing import Estimate, Source
+from breakeven.units import (
+    format_bytes,
+    format_count,
+    format_digits,
+    format_duration,
+    format_percent,
+)
 from breakeven.verdict import (
     SYSTEMS_SCHEMA_VERSION,
     ClaimOutcome,
@@ -284,3 +297,44 @@ def _figure(figure: Figure, kind: ColumnKind, row: TableRow) -> Cell | str:
     # A measured CPU beside a predicted GPU: the row's source is that of one of them.
     mark, _ = _ROW_MARKS[RowSource(figure.source)]
     return Cell(f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")
+
+
+def cell_text(cell: Figure, kind: ColumnKind) -> str:
+    """Return a cell in the unit that a person would choose; an estimate with its interval."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return printable(cell, 300)
+    if isinstance(cell, Estimate):
+        return _estimate_text(cell, kind)
+    return _figure_text(cell, kind)
+
+
+def _estimate_text(estimate: Estimate, kind: ColumnKind) -> str:
+    value, low, high = estimate.value_ns, estimate.low_ns, estimate.high_ns
+    if kind is ColumnKind.TIME_NS:
+        return duration_with_interval(value, low, high)
+    if kind is ColumnKind.RATIO:
+        return ratio_with_interval(value, low, high)
+    ends = f"{_figure_text(low, kind)}–{_figure_text(high, kind)}"
+    return f"{_figure_text(value, kind)} ({ends})"
+
+
+def _figure_text(figure: float, kind: ColumnKind) -> str:
+    match kind:
+        case ColumnKind.TIME_NS:
+            return format_duration(figure)
+        case ColumnKind.RATIO:
+            return ratio_alone(figure)
+        case ColumnKind.FRACTION:
+            return format_percent(figure)
+        case ColumnKind.BYTES:
+            return format_bytes(figure)
+        case ColumnKind.PER_SECOND:
+            return f"{format_count(figure)}/s"
+        case ColumnKind.COUNT:
+            return f"{figure:,}" if isinstance(figure, int) else format_count(figure)
+        case ColumnKind.TEXT:
+            return format_digits(figure)
+        case _:
+            assert_never(kind)
