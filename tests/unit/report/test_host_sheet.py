@@ -7,10 +7,11 @@ import json
 
 from rich.console import Console
 
-from breakeven.device import find_host_cpu
+from breakeven.device import find_device, find_host_cpu
 from breakeven.report import (
     busy_note,
     calibration_document,
+    device_document,
     hosts_document,
     render,
     stored_calibration,
@@ -39,6 +40,15 @@ def test_sheet_says_what_was_measured_and_what_it_gives() -> None:
     assert HOST.source in text
     assert text.rstrip().endswith("Remembered.")
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_an_address_is_left_in_one_piece() -> None:
+    device = find_device("a100")
+    console = Console(file=io.StringIO(), width=40)
+    render(device_document(device), console)
+    lines = console.file.getvalue().splitlines()
+    assert all(f"  {source}" in lines for source in device.sources)
+    assert any(len(source) > 40 for source in device.sources)
 
 
 def test_busy_machine_is_said() -> None:

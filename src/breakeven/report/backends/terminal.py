@@ -96,7 +96,9 @@ def render(document: Document, console: Console, *, hints: Sequence[str] = ()) -
         for renderable in part:
             console.print(renderable)
     for renderable in page.blocks(document.blocks, console.width):
-        console.print(renderable)
+        # What is left in one piece is neither wrapped nor cropped.
+        is_whole = isinstance(renderable, Text) and renderable.overflow == "ignore"
+        console.print(renderable, soft_wrap=is_whole)
     if hints:
         console.line()
     for hint in hints:
@@ -188,6 +190,8 @@ class _Renderer:
 
     def _line(self, line: Line, width: int) -> Iterator[RenderableType]:
         text, place = self.text(line.phrase, line.style), line.place
+        if line.is_whole:
+            text.overflow = "ignore"
         if place is None:
             yield _indented(text, line.indent)
             return
