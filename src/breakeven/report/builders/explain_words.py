@@ -21,7 +21,7 @@ _ARITHMETIC = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLook:
+class CauseStyle:
     """How causes that belong together are drawn.
 
     Args:
@@ -40,14 +40,14 @@ class GroupLook:
 class CauseGroup(Enum):
     """Causes that share a colour: more than six could not be told apart."""
 
-    ISSUING = GroupLook(word="issuing operators", letter="I", style="blue", css_class="c1")
-    HOST_WORK = GroupLook(
+    ISSUING = CauseStyle(word="issuing operators", letter="I", style="blue", css_class="c1")
+    HOST_WORK = CauseStyle(
         word="data and other host work", letter="H", style="yellow", css_class="c5"
     )
-    COPIES = GroupLook(word="copies", letter="C", style="magenta", css_class="c4")
-    WAITING = GroupLook(word="waiting", letter="W", style="red", css_class="c2")
-    ARITHMETIC = GroupLook(word="matrix kernels", letter="M", style="green", css_class="c3")
-    KERNELS = GroupLook(word="other kernels", letter="K", style="cyan", css_class="c6")
+    COPIES = CauseStyle(word="copies", letter="C", style="magenta", css_class="c4")
+    WAITING = CauseStyle(word="waiting", letter="W", style="red", css_class="c2")
+    ARITHMETIC = CauseStyle(word="matrix kernels", letter="M", style="green", css_class="c3")
+    KERNELS = CauseStyle(word="other kernels", letter="K", style="cyan", css_class="c6")
 
 
 _GROUPS = {
