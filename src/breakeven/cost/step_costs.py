@@ -1,4 +1,4 @@
-"""The cost model that ships: benchmarks of operators, corrected by what whole steps taught."""
+"""The cost model that ships: benchmarks of operators, corrected by what whole steps showed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class StepCosts:
     """Costs of operators, kernels, launches and copies within a step.
 
     Args:
-        efficiencies: What benchmarks of operators taught.
-        effects: What whole steps taught.
+        efficiencies: What benchmarks of operators showed.
+        effects: What whole steps showed.
         era: Software.
         machine: Name of the machine where its steps may have been seen, or empty.
     """
@@ -75,7 +75,7 @@ class StepCosts:
         launches = np.array([float(kernel.launches) for kernel in kernels]).reshape(-1, 1)
         floor_ns = launches * np.array([[generation_of(device).floor_ns for device in devices]])
         busy_ns = times.time_ns - floor_ns
-        # What steps taught of a class must not carry any kernel past what its device can do.
+        # What steps showed of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(
             busy_ns * factors[..., 0], np.minimum(busy_ns, datasheet_ns(kernels, devices))
         )

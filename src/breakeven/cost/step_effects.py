@@ -1,4 +1,4 @@
-"""What whole steps taught about costs: named effects, each a factor on a kind of time.
+"""What whole steps showed of costs: named effects, each a factor on a kind of time.
 
 A kernel inside a step is not the kernel of a benchmark, and a host is not a loop over one operator.
 Each time is multiplied by the product of the effects that apply to it, from the general (all
@@ -140,7 +140,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that whole steps taught.
+    """Everything that whole steps showed.
 
     Args:
         version: Of this format.
