@@ -119,7 +119,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         "--chart",
         metavar="FILE",
         type=_chart_file,
-        help="also draw the curves to FILE: .html (to explore in a browser), .png or .svg (need "
+        help="also draw the curves to FILE: .html (to explore in a browser), .svg, or .png (needs "
         "matplotlib)",
     )
     add_force(parser, "-o and --chart replace files")

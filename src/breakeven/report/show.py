@@ -8,13 +8,12 @@ import msgspec
 from rich.console import Console
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.report.backends.html import render_page
+from breakeven.report.backends.html import render_page, render_svg
 from breakeven.report.backends.terminal import render
-from breakeven.report.charts.image import chart_image, ensure_can_draw
+from breakeven.report.charts.png import chart_png, ensure_can_draw
 from breakeven.report.kinds import kind_of
 from breakeven.report.text import printable
 
-_IMAGES = {".png": "png", ".svg": "svg"}
 _PAGES = (".html", ".htm")
 
 
@@ -49,9 +48,9 @@ def ensure_can_chart(suffix: str) -> None:
         UsageError: Nothing is written with such a suffix.
         BreakevenError: matplotlib is needed for it and not installed.
     """
-    if suffix.lower() in _IMAGES:
+    if suffix.lower() == ".png":
         ensure_can_draw()
-    elif suffix.lower() not in _PAGES:
+    elif suffix.lower() not in (".svg", *_PAGES):
         raise UsageError(
             f"no chart is written as {printable(suffix, 40) or 'a file without suffix'}",
             hint="name a file that ends in .html, .png or .svg",
@@ -84,4 +83,5 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
         raise BreakevenError(
             "there is no step time to draw", hint="the same with .html shows everything else"
         )
-    return chart_image(document.charts, _IMAGES[suffix.lower()], heading=document.heading)
+    draw = chart_png if suffix.lower() == ".png" else render_svg
+    return draw(document.charts, heading=document.heading)

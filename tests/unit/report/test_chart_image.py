@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import pytest
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import chart_document, ensure_can_chart
-from breakeven.report.charts.image import MAX_CHARTS
+from breakeven.report.charts.png import MAX_CHARTS
 from factories import reports as made_up
 from factories import sweeps
 
@@ -29,10 +31,33 @@ def svg_texts(document: bytes) -> list[str]:
     return ["".join(node.itertext()).strip() for node in root.iter() if node.tag.endswith("text")]
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".SVG"])
+@pytest.fixture(params=[".svg", ".png"])
+def texts_of(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Any], list[str]]:
+    """Return what returns the texts of an image of a report."""
+    if request.param == ".svg":
+        return lambda report: svg_texts(chart_document(report, ".svg"))
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    text = importlib.import_module("matplotlib.text").Text
+    drawn: list[Any] = []
+    save = figure.savefig
+    monkeypatch.setattr(
+        figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k))
+    )
+
+    def texts(report: Any) -> list[str]:
+        assert chart_document(report, ".png").startswith(b"\x89PNG")
+        return [one.get_text() for one in drawn[-1].findobj(text)]
+
+    return texts
+
+
+@pytest.mark.parametrize("suffix", [".png", ".PNG"])
 def test_images_without_matplotlib_say_how_to_get_it(
     suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert chart_document(made_up.cpu_wins(), ".SVG").startswith(b"<svg xmlns=")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     for ask in (ensure_can_chart, lambda s: chart_document(made_up.cpu_wins(), s)):
         with pytest.raises(BreakevenError, match="need matplotlib") as caught:
@@ -40,6 +65,7 @@ def test_images_without_matplotlib_say_how_to_get_it(
         assert "pip install 'breakeven[plots]'" in (caught.value.hint or "")
         assert caught.value.exit_code == 3
     ensure_can_chart(".html")
+    ensure_can_chart(".svg")
 
 
 @pytest.mark.parametrize("suffix", ["", ".pdf", ".json", ".\x1b[31m"])
@@ -51,21 +77,26 @@ def test_other_suffixes_are_refused(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_svg_is_the_same_again(name: str) -> None:
-    pytest.importorskip("matplotlib")
+def test_an_svg_is_the_same_again_and_needs_nothing_else(name: str) -> None:
     report = ALL[name]()
     document = chart_document(report, ".svg")
     assert document == chart_document(report, ".svg")
+    root = ElementTree.fromstring(document)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.get("viewBox") == f"0 0 {root.get('width')} {root.get('height')}"
+    for node in root.iter():
+        assert not node.tag.endswith(("script", "image", "foreignObject"))
+        assert all(value.startswith("#") for key, value in node.items() if "href" in key)
+    assert not any(word in document for word in (b"var(", b"url(", b"@import"))
     texts = svg_texts(document)
     assert "predicted" in texts
     assert "time of one step" in texts
 
 
-def test_an_svg_names_all_devices() -> None:
-    pytest.importorskip("matplotlib")
-    texts = svg_texts(chart_document(sweeps.batch_sizes(), ".svg"))
+def test_an_image_names_all_devices(texts_of: Callable[[Any], list[str]]) -> None:
+    texts = texts_of(sweeps.batch_sizes())
     assert {point.device for point in sweeps.batch_sizes().points} <= set(texts)
-    texts = svg_texts(chart_document(made_up.gpu_wins(), ".svg"))
+    texts = texts_of(made_up.gpu_wins())
     assert {result.device for result in made_up.gpu_wins().results} <= set(texts)
 
 
@@ -78,38 +109,40 @@ def test_a_png_has_its_size() -> None:
     assert height > 1_400
 
 
-def test_crossovers_and_published_figures_are_in_the_image() -> None:
-    pytest.importorskip("matplotlib")
-    text = "\n".join(svg_texts(chart_document(sweeps.widths(), ".svg")))
+def test_crossovers_and_published_figures_are_in_the_image(
+    texts_of: Callable[[Any], list[str]],
+) -> None:
+    text = "\n".join(texts_of(sweeps.widths()))
     assert "T4 faster from 168 (145–198) on" in text
     assert "GTX 1060 Mobile, TensorFlow: parameters 700k" in text
     assert "1: T4, PyTorch 1.0 (published)" in text
 
 
-def test_names_are_neither_formulas_nor_markup() -> None:
-    pytest.importorskip("matplotlib")
+def test_names_are_neither_formulas_nor_markup(texts_of: Callable[[Any], list[str]]) -> None:
     report = made_up.cpu_wins()
     names = {"T4": "$\\frac{1}{$", "RTX 4090": "</svg><script>alert(1)</script>"}
     curves = tuple(
         msgspec.structs.replace(curve, device=names.get(curve.device, curve.device))
         for curve in report.curves
     )
-    document = chart_document(msgspec.structs.replace(report, curves=curves), ".svg")
-    assert b"<script" not in document
-    assert set(names.values()) <= set(svg_texts(document))
+    report = msgspec.structs.replace(report, curves=curves)
+    assert b"<script" not in chart_document(report, ".svg")
+    assert set(names.values()) <= set(texts_of(report))
 
 
-def test_charts_beyond_the_most_are_announced() -> None:
-    pytest.importorskip("matplotlib")
+@pytest.mark.parametrize("texts_of", [".png"], indirect=True)
+def test_charts_beyond_the_most_are_announced(texts_of: Callable[[Any], list[str]]) -> None:
     depths = range(1, MAX_CHARTS + 3)
     report = sweeps.grid(sizes=(16, 32), threads=(1,), depths=tuple(depths))
-    texts = svg_texts(chart_document(report, ".svg"))
+    assert svg_texts(chart_document(report, ".svg")).count("time of one step") == len(depths)
+    texts = texts_of(report)
     assert any(f"(the first {MAX_CHARTS} of {len(depths)} charts)" in text for text in texts)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_nothing_to_draw(suffix: str) -> None:
-    pytest.importorskip("matplotlib")
+    if suffix == ".png":
+        pytest.importorskip("matplotlib")
     with pytest.raises(BreakevenError, match="no step time to draw") as caught:
         chart_document(sweeps.nothing(), suffix)
     assert ".html" in (caught.value.hint or "")

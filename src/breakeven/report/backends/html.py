@@ -1,15 +1,18 @@
-"""A document as one page: everything it needs is in it, and it can ask the network for nothing."""
+"""A document as one page, or its charts as an SVG: all they need is within, none asks a network."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import assert_never
 
+from breakeven.report.charts.model import Chart
 from breakeven.report.charts.style import PUBLISHED_PATH, colours
-from breakeven.report.charts.svg import WIDTH, svg_chart
+from breakeven.report.charts.svg import WIDTH, SvgChart, svg_chart
 from breakeven.report.charts.timeline_svg import svg_timeline
 from breakeven.report.document import (
     Bar,
@@ -32,11 +35,17 @@ from breakeven.report.document import (
     page_text,
     plain,
 )
-from breakeven.report.text import printable
+from breakeven.report.text import printable, shorten
 
 _PACKAGE = "breakeven.report"
 _FOLDER = "html"
 _MAX_WORD_CHARACTERS = 28
+_TITLE_HEIGHT = 46
+_IMAGE_CSS = """\
+.paper { fill: var(--paper); }
+.heading { font-weight: 600; }
+svg .heading, svg .title { font-size: 15px; }
+"""
 
 
 def render_page(document: Document) -> bytes:
@@ -49,21 +58,11 @@ def render_page(document: Document) -> bytes:
     Args:
         document: What to show.
     """
-    # Not with the module: a command without a page must not wait for it.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader(_PACKAGE, _FOLDER)
-    environment = Environment(
-        loader=loader,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=_visible,
-    )
-    style = _series_css() + loader.get_source(environment, "style.css")[0]
-    script = loader.get_source(environment, "chart.js")[0]
-    text = environment.get_template("page.html.j2").render(
+    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
+    style = _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
+    script = _source("chart.js")
+    return _render(
+        "page.html.j2",
         document=document,
         before=list(_sections(document.before)),
         answers=list(page_lines(document.answers)),
@@ -72,11 +71,58 @@ def render_page(document: Document) -> bytes:
         policy=_policy(script=script, style=style),
         style=_Verbatim(style),
         script=_Verbatim(script),
-        star=PUBLISHED_PATH,
-        width=WIDTH,
         has_long_word=_has_long_word,
     )
-    return text.encode()
+
+
+def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
+    """Return charts below one another as one image, the same for the same figures.
+
+    It is drawn on light paper, and without what only browsers know, such as variables of a style.
+
+    Args:
+        charts: At least one.
+        heading: What was run.
+    """
+    places: list[tuple[float, SvgChart]] = []
+    height = 40.0
+    for chart in charts:
+        view = svg_chart(chart)
+        places.append((height, view))
+        height += _TITLE_HEIGHT + view.height_with_legend + 20
+    light = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").partition("}")[0]))
+    style = _IMAGE_CSS + _series_css(is_dark=False).replace("--c:", "color:") + _source("plot.css")
+    return _render(
+        "charts.svg.j2",
+        heading=shorten(heading, 100),
+        places=places,
+        height=height,
+        title_height=_TITLE_HEIGHT,
+        shorten=shorten,
+        style=_Verbatim(
+            re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
+        ),
+    )
+
+
+def _render(template: str, **values: object) -> bytes:
+    # Not with the module: a command without a page must not wait for it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, _FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+    )
+    every = {"star": PUBLISHED_PATH, "width": WIDTH, **values}
+    return environment.get_template(template).render(every).encode()
+
+
+def _source(name: str) -> str:
+    return (resources.files(_PACKAGE) / _FOLDER / name).read_text("utf-8")
 
 
 def page_lines(lines: Sequence[Line]) -> Iterator[str]:
@@ -236,18 +282,7 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _series_css() -> str:
-    """Return the colours of the series, for light paper and print, and for dark paper."""
-
-    def rules(*, is_dark: bool) -> str:
-        return "".join(
-            f".c{number}{{--c:{colour}}}\n"
-            for number, colour in enumerate(colours(is_dark=is_dark))
-        )
-
-    return (
-        rules(is_dark=False)
-        + "@media screen and (prefers-color-scheme: dark) {\n"
-        + rules(is_dark=True)
-        + "}\n"
-    )
+def _series_css(*, is_dark: bool) -> str:
+    """Return the colours of the series on light or on dark paper."""
+    every = enumerate(colours(is_dark=is_dark))
+    return "".join(f".c{number}{{--c:{colour}}}\n" for number, colour in every)

@@ -1,11 +1,11 @@
-"""The geometry of a chart within a page: positions in the units of its view box."""
+"""The geometry of a chart in a page or image: positions in the units of its view box."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from breakeven.report.charts.build import point_text
+from breakeven.report.charts.build import PUBLISHED_LABEL, point_text
 from breakeven.report.charts.model import Chart, ChartSeries, PublishedMark, Scale
 from breakeven.report.charts.style import NUM_COLOURS, style_of
 from breakeven.report.text import shorten
@@ -19,6 +19,7 @@ _STRIP_ROW = 21
 # About how wide a character is, to keep a label within the drawing.
 _CHARACTER = 6.4
 _ENOUGH_TURNED_CHARACTERS = 100
+_KEY_COLUMNS, _KEY_WIDTH, _KEY_HEIGHT = 3, 265, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,17 @@ class SvgStar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SvgKey:
+    """A row of the legend: for a series, or a mark that is the same for all; where, in an image."""
+
+    label: str
+    series: SvgSeries | None
+    mark: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SvgChart:
     """A chart, ready for the template; the table has the same figures as text."""
 
@@ -94,7 +106,13 @@ class SvgChart:
     series: tuple[SvgSeries, ...]
     strip: tuple[SvgStripMark, ...]
     stars: tuple[SvgStar, ...]
+    legend: tuple[SvgKey, ...]
     cells: tuple[tuple[tuple[str, bool] | None, ...], ...]
+
+    @property
+    def height_with_legend(self) -> float:
+        """Return the height of an image, where the legend stands beneath."""
+        return self.legend[-1].y + _KEY_HEIGHT
 
     @property
     def description(self) -> str:
@@ -114,10 +132,12 @@ def svg_chart(chart: Chart) -> SvgChart:
     labels = [tick.label for tick in chart.x.ticks]
     is_turned = sum(map(len, labels)) > _ENOUGH_TURNED_CHARACTERS
     bottom = float(top + _PLOT_HEIGHT)
+    height = bottom + _BOTTOM + (60 if is_turned else 0)
     frame = _Frame(chart=chart, top=top)
+    series = tuple(_series(series, frame) for series in chart.series)
     return SvgChart(
         chart=chart,
-        height=bottom + _BOTTOM + (60 if is_turned else 0),
+        height=height,
         left=_LEFT,
         right=WIDTH - _RIGHT,
         top=top,
@@ -127,9 +147,10 @@ def svg_chart(chart: Chart) -> SvgChart:
         ),
         y_ticks=tuple(SvgTick(at=frame.y(tick.value), label=tick.label) for tick in chart.y.ticks),
         are_x_labels_turned=is_turned,
-        series=tuple(_series(series, frame) for series in chart.series),
+        series=series,
         strip=tuple(_strip(chart, frame)),
         stars=tuple(_stars(chart, frame)),
+        legend=tuple(_legend(chart, series, height)),
         cells=_cells(chart),
     )
 
@@ -229,6 +250,25 @@ def _stars(chart: Chart, frame: _Frame) -> Iterator[SvgStar]:
                 number=number,
                 label=published_text(mark),
             )
+
+
+def _legend(chart: Chart, series: Sequence[SvgSeries], top: float) -> Iterator[SvgKey]:
+    rows: list[tuple[str, SvgSeries | None, str]] = []
+    if not chart.is_by_device:
+        rows += [(one.name, one, "series") for one in series]
+    rows += [("measured", None, "measured"), ("predicted", None, "predicted")]
+    rows.append(("bands and bars: 90 % interval", None, ""))
+    for number, mark in enumerate(chart.published, start=1):
+        rows.append((f"{number}: {mark.label} ({PUBLISHED_LABEL})", None, "star"))
+    for number, (label, one, mark) in enumerate(rows):
+        row, column = divmod(number, _KEY_COLUMNS)
+        yield SvgKey(
+            label=label,
+            series=one,
+            mark=mark,
+            x=_LEFT + column * _KEY_WIDTH,
+            y=top + 6 + row * _KEY_HEIGHT,
+        )
 
 
 def published_text(mark: PublishedMark) -> str:

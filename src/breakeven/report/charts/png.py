@@ -1,4 +1,4 @@
-"""Charts as PNG and SVG files, drawn by matplotlib; the same bytes for the same figures."""
+"""Charts as a PNG file, drawn by matplotlib; the same bytes for the same figures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
 
 _MISSING = BreakevenError(
-    "charts as PNG or SVG need matplotlib, which is not installed",
-    hint="pip install 'breakeven[plots]', or write the chart as .html, which needs nothing",
+    "charts as PNG need matplotlib, which is not installed",
+    hint="pip install 'breakeven[plots]', or name a file that ends in .svg, which needs nothing",
 )
 # An image taller than that is read no more; a page holds any number of charts.
 MAX_CHARTS = 6
@@ -35,9 +35,6 @@ _DOTS_PER_INCH = 150
 _BAND_OPACITY = 0.13
 _PUBLISHED_COLOUR = "#57606a"
 _SETTINGS = {
-    # Identifiers of an SVG are random unless salted; text as text needs no font's outlines.
-    "svg.hashsalt": "breakeven",
-    "svg.fonttype": "none",
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -56,12 +53,11 @@ def ensure_can_draw() -> None:
         raise _MISSING
 
 
-def chart_image(charts: Sequence[Chart], file_format: str, *, heading: str) -> bytes:
-    """Return charts below one another as an image.
+def chart_png(charts: Sequence[Chart], *, heading: str) -> bytes:
+    """Return charts below one another as a PNG.
 
     Args:
         charts: At least one; those after the first six are left out, and the heading says so.
-        file_format: ``png`` or ``svg``.
         heading: What was run.
 
     Raises:
@@ -83,8 +79,7 @@ def chart_image(charts: Sequence[Chart], file_format: str, *, heading: str) -> b
             _draw(figure, chart, top, height)
             top -= _height_inches(chart)
         image = io.BytesIO()
-        metadata = {"Date": None, "Creator": None} if file_format == "svg" else {"Software": None}
-        figure.savefig(image, format=file_format, dpi=_DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(image, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
     return image.getvalue()
 
 
