@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import itertools
 import re
 from typing import Any
@@ -19,7 +20,7 @@ from breakeven.report.text import duration_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.verdict import SweepReport, SystemsReport
 from factories import reports as made_up
-from factories import sweeps, systems
+from factories import sweeps, systems, tunings
 from factories.pages import Reader
 
 HOSTILE = (
@@ -44,6 +45,7 @@ def with_sweep() -> SystemsReport:
 ALL: dict[str, Any] = {**{f"check {name}": make for name, make in made_up.ALL.items()}}
 ALL |= {f"sweep {name}": make for name, make in sweeps.ALL.items()}
 ALL |= {"systems": with_sweep}
+ALL |= {f"tune {name}": make for name, make in tunings.ALL.items()}
 
 
 @pytest.fixture(params=ALL)
@@ -240,3 +242,11 @@ def test_text_is_readable_on_light_dark_and_printed_paper() -> None:
                 assert contrast(theme[ink], theme[paper]) >= 4.5, (ink, paper, theme[ink])
         for drawn in ("axis", "star", "focus"):
             assert contrast(theme[drawn], theme["paper"]) >= 3
+
+
+def test_lines_of_code_stand_below_each_other() -> None:
+    report = tunings.faster()
+    page = chart_document(report, ".html").decode()
+    shown = html.unescape(page.partition("<pre>")[2].partition("</pre>")[0])
+    assert report.code_change is not None
+    assert shown.strip("\n") == report.code_change.diff.strip("\n")

@@ -201,7 +201,7 @@ def _parts(blocks: Sequence[Block]) -> Iterator[_Part]:
             case Notes():
                 yield _Part(kind="table", content=_page_table(notes_table(block)))
             case Code(lines):
-                yield _Part(kind="code", content="\n".join(printable(one, 500) for one in lines))
+                yield _Part(kind="code", content=tuple(printable(one, 500) for one in lines))
             case Markdown(text):
                 yield _Part(kind="paragraphs", content=text.split("\n\n"))
             case Drawing(chart):
