@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cached_property
-from types import TracebackType
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
@@ -61,30 +61,25 @@ class Session:
         check_host_name(host)
         self.target = find_target(target, arguments, is_module=is_module)
         self.progress = progress or SilentProgress()
-        self.launcher = launcher or Launcher(keep)
-        self._is_own_launcher = launcher is None
+        self._keep = keep
+        self._launcher = launcher
         self._host_name = host
         self.time_limit_s = time_limit_s
         self._budget_s = budget_s
 
     def __enter__(self) -> Self:
         """Start torch, and look at this machine before anything else keeps it busy."""
-        if self._is_own_launcher:
-            self.launcher.__enter__()
-        self.progress.begin("starting torch")
-        self.ready = self.launcher.ready()
-        self.host, self.here = find_hosts(self._host_name, self.launcher)
+        with ExitStack() as stack:  # what ends while torch is imported leaves nothing either
+            self.launcher = self._launcher or stack.enter_context(Launcher(self._keep))
+            self.progress.begin("starting torch")
+            self.ready = self.launcher.ready()
+            self.host, self.here = find_hosts(self._host_name, self.launcher)
+            self._processes = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End all processes."""
-        if self._is_own_launcher:
-            self.launcher.__exit__(kind, error, traceback)
+        self._processes.close()
 
     @cached_property
     def runs(self) -> Runs:
