@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from breakeven.cli import main
 from breakeven.report import json_schema, show, to_json
@@ -38,7 +37,7 @@ from breakeven.verdict import (
     compare_reports,
 )
 from factories import reports as made_up
-from factories import sweeps, systems
+from factories import sweeps, systems, terminal
 
 replace = msgspec.structs.replace
 
@@ -81,11 +80,7 @@ def changed_sweep(factor: float = 0.4) -> SweepReport:
     return replace(report, points=points[:-1])
 
 
-def shown(report: ComparisonReport, columns: int = 80) -> str:
-    file = io.StringIO()
-    console = Console(file=file, width=columns)
-    show(report, console, names=("before.json", "after.json"))
-    return file.getvalue()
+shown = partial(terminal.shown, shows=partial(show, names=("before.json", "after.json")))
 
 
 def by_device(report: ComparisonReport) -> dict[str, Change]:

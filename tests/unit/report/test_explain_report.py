@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 
 import jsonschema
 import msgspec
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
-from rich.console import Console
 
 from breakeven.report import json_schema, show, to_json
 from breakeven.report.builders.explain_parts import (
@@ -39,44 +38,11 @@ from breakeven.timing import Source
 from breakeven.trace import SourceText
 from breakeven.verdict import Choice, ExplainReport, RecordedStep
 from factories import explanations as made_up
+from factories import terminal
+from factories.terminal import HOSTILE, flat
 
-HOSTILE = (
-    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
-    "two\nlines\r\ttabs",
-    "caf\udce9.py",
-    "\u202egpj.exe\u2066",
-    "[bold]markup[/bold] [link=http://x]",
-    "x" * 10_000,
-    "/".join(["folder"] * 2_000) + "/train.py",
-    "a." * 5_000,
-    "<script>alert(1)</script>",
-    "",
-)
-
-
-def shown(
-    report: ExplainReport,
-    *,
-    columns: int = 80,
-    encoding: str = "utf-8",
-    shows_evidence: bool = False,
-    **options: object,
-) -> str:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
-    show(
-        report,
-        console,
-        hints=("What a finding means: breakeven rules SYNC001",),
-        shows_evidence=shows_evidence,
-    )
-    file.flush()
-    return raw.getvalue().decode(encoding)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
+show_hinted = partial(show, hints=("What a finding means: breakeven rules SYNC001",))
+shown = partial(terminal.shown, shows=show_hinted)
 
 
 @pytest.mark.parametrize("name", made_up.ALL)
@@ -229,7 +195,7 @@ def test_findings_stay_in_their_order_with_place_gain_and_fix() -> None:
     assert "fix: add the losses up on the GPU" in text
     assert "seen:" not in text
     assert "seen: aten._local_scalar_dense on a tensor" in shown(
-        made_up.launch_bound(), shows_evidence=True
+        made_up.launch_bound(), shows=partial(show_hinted, shows_evidence=True)
     )
 
 
@@ -375,7 +341,7 @@ def test_every_cause_has_words_and_a_colour() -> None:
 @pytest.mark.parametrize("columns", [40, 80, 160])
 def test_hostile_names_cannot_steer_a_terminal(name: str, columns: int) -> None:
     report = made_up.with_names(made_up.launch_bound(), name)
-    text = shown(report, columns=columns, shows_evidence=True)
+    text = shown(report, columns=columns, shows=partial(show_hinted, shows_evidence=True))
     assert text.replace("\n", "").isprintable()
     assert max(map(cell_len, text.splitlines())) <= columns
     assert len(text) < 40_000

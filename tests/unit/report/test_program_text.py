@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
-from breakeven.report import chart_document, show
+from breakeven.report import chart_document
 from breakeven.units import format_time
 from breakeven.verdict import CheckReport, ProgramFacts, ProgramPart, decide, program_of
 from factories import reports as made_up
+from factories import terminal
+from factories.terminal import flat
 
 MS, S = 1e6, 1e9
 MIN, H, DAY = 60 * S, 3_600 * S, 86_400 * S
@@ -46,9 +45,7 @@ def page_of(report: CheckReport) -> str:
 
 
 def shown(report: CheckReport) -> str:
-    file = io.StringIO()
-    show(report, Console(file=file, width=80))
-    return " ".join(file.getvalue().split())
+    return flat(terminal.shown(report))
 
 
 def test_the_verdict_speaks_of_the_whole_training_where_it_is_more_than_its_steps() -> None:

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jsonschema
 import msgspec
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import show, to_json
 from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import DeviceKind, NoCrossover, SweepCrossover, SweepReport
 from factories import sweeps as made_up
+from factories import terminal
+from factories.terminal import flat
 
 SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "sweep.schema.json"
 
 
-def shown(
-    report: SweepReport, *, columns: int = 80, rows: int = 25, encoding: str = "utf-8"
-) -> str:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    console = Console(file=file, width=columns, height=rows)
-    show(report, console, hints=("Every number as JSON: --json, or -o sweep.json",))
-    file.flush()
-    return raw.getvalue().decode(encoding)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
+shown = partial(
+    terminal.shown,
+    shows=partial(show, hints=("Every number as JSON: --json, or -o sweep.json",)),
+    height=25,
+)
 
 
 def with_outcomes(*outcomes: NoCrossover) -> SweepReport:
@@ -74,7 +67,7 @@ def test_an_ascii_terminal_gets_ascii(name: str) -> None:
 
 def test_a_tall_terminal_shows_more_rows() -> None:
     def num_rows(rows: int) -> int:
-        return shown(made_up.large(), rows=rows).count("ms  ○")
+        return shown(made_up.large(), height=rows).count("ms  ○")
 
     assert num_rows(24) < num_rows(48)
     assert "of 100 sizes; no room for GPU 5, GPU 6, GPU 7, GPU 8; all by --json" in shown(

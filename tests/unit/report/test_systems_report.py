@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -28,29 +28,25 @@ from breakeven.verdict import (
     TableRow,
 )
 from factories import systems as made_up
+from factories import terminal
 from factories.sweeps import HOSTILE, widths
+from factories.terminal import flat
 
 SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "workloads.schema.json"
 
 
-def shown(report: SystemsReport, *, columns: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    console = Console(file=file, width=columns, height=25)
+def show_all(report: SystemsReport, console: Console) -> None:
     for system in report.systems:
         render(system_document(system), console)
         console.line()
     render(claims_document(report), console)
-    file.flush()
-    return raw.getvalue().decode(encoding)
+
+
+shown = partial(terminal.shown, shows=show_all, height=25)
 
 
 def of_one(system: SystemReport) -> SystemsReport:
     return SystemsReport(schema_version=1, systems=(system,))
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 def wide_table() -> SystemTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -23,23 +24,14 @@ from breakeven.report.text import (
     shorten,
 )
 from breakeven.timing import BUSY_MACHINE
-from breakeven.verdict import Bound, CheckReport, Crossover, NoCrossover
+from breakeven.verdict import Bound, Crossover, NoCrossover
 from factories import reports as made_up
+from factories import terminal
+from factories.terminal import flat
 
-
-def shown(
-    report: CheckReport, *, columns: int = 80, encoding: str = "utf-8", **options: object
-) -> str:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
-    show(report, console, hints=("Every number as JSON: --json, or -o report.json",))
-    file.flush()
-    return raw.getvalue().decode(encoding)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
+shown = partial(
+    terminal.shown, shows=partial(show, hints=("Every number as JSON: --json, or -o report.json",))
+)
 
 
 @pytest.mark.parametrize("name", made_up.ALL)

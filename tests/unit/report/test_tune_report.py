@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
+from functools import partial
 
 import jsonschema
 import msgspec
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
-from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import json_schema, show, to_json
@@ -27,32 +26,13 @@ from breakeven.report.builders.tune import (
 from breakeven.report.json import encode_document
 from breakeven.trace import Configuration
 from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport, is_undecided
+from factories import terminal
 from factories import tunings as made_up
+from factories.terminal import HOSTILE, flat
 
-HOSTILE = (
-    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
-    "two\nlines\r\ttabs",
-    "caf\udce9.py",
-    "\u202egpj.exe\u2066",
-    "[bold]markup[/bold] [link=http://x]",
-    "x" * 10_000,
-    "",
+shown = partial(
+    terminal.shown, shows=partial(show, hints=("Train with it: breakeven run train.py",))
 )
-
-
-def shown(
-    report: TuneReport, *, columns: int = 80, encoding: str = "utf-8", **options: object
-) -> str:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    console = Console(file=file, width=columns, **options)  # type: ignore[arg-type]
-    show(report, console, hints=("Train with it: breakeven run train.py",))
-    file.flush()
-    return raw.getvalue().decode(encoding)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 def with_names(text: str) -> TuneReport:

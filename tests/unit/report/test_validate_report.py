@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.report import (
@@ -35,7 +34,9 @@ from breakeven.verdict import (
     RowPrediction,
     Unpredictable,
 )
+from factories import terminal
 from factories.accuracy import mixed, prediction, report_of
+from factories.terminal import flat
 
 SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "validate.schema.json"
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
@@ -48,16 +49,7 @@ def markdown(
     return render_markdown(validation_page(reports, plots=plots), notice=notice)
 
 
-def shown(report: AccuracyReport, *, columns: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
-    show(report, Console(file=file, width=columns), hints=("Every row as JSON: --json",))
-    file.flush()
-    return raw.getvalue().decode(encoding)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
+shown = partial(terminal.shown, shows=partial(show, hints=("Every row as JSON: --json",)))
 
 
 def test_golden_at_80_columns(tmp_path: Path, check_golden: Callable[[str, str], None]) -> None:
