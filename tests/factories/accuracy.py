@@ -86,10 +86,10 @@ class FakePredictor:
     taught: list[tuple[str, ...]] = field(default_factory=list)
 
     def predict(
-        self, rows: Sequence[TableRow], *, teaching: Sequence[TableRow] = ()
+        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
     ) -> list[RowPrediction | Unpredictable]:
         self.calls.append(tuple(row.case_id for row in rows))
-        self.taught.append(tuple(row.case_id for row in teaching))
+        self.taught.append(tuple(row.case_id for row in training))
         return [
             self.by_case_id.get(row.case_id, prediction(self.factor * row.value_ns / NS_PER_MS))
             for row in rows

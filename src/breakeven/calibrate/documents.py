@@ -1,4 +1,4 @@
-"""What whole steps taught, as it is kept in files, and described."""
+"""What was fitted to operators and to whole steps, as it is kept in files, and described."""
 
 from __future__ import annotations
 

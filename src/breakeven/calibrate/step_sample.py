@@ -93,7 +93,7 @@ def take_apart(
     Args:
         program: The step, lowered.
         steps: Where it was measured.
-        efficiencies: What benchmarks of operators taught.
+        efficiencies: Fitted to benchmarks of operators.
     """
     devices = tuple({step.device.id: step.device for step in steps}.values())
     simulated_ns = _simulated_ns(program, steps, efficiencies)

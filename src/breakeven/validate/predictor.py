@@ -34,13 +34,13 @@ class Predictor(Protocol):
     """Predicts rows of tables, from one calibration or from one per fold."""
 
     def predict(
-        self, rows: Sequence[TableRow], *, teaching: Sequence[TableRow] = ()
+        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
     ) -> Sequence[RowPrediction | Unpredictable]:
         """Return one outcome per row, in the order of the rows.
 
         Args:
             rows: Rows whose devices are in the catalogue; their workloads may be unknown.
-            teaching: Further such rows, which may be learned from and are not predicted.
+            training: Further such rows, which may be learned from and are not predicted.
         """
         ...
 
@@ -72,9 +72,9 @@ class ShippedPredictor:
         self._progress = progress
 
     def predict(
-        self, rows: Sequence[TableRow], *, teaching: Sequence[TableRow] = ()
+        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
     ) -> Sequence[Outcome]:
-        """Return one outcome per row; nothing is learned from ``teaching``."""
+        """Return one outcome per row; nothing is learned from ``training``."""
         steps = TracedRows.of(rows, progress=self._progress)
         calibration = shipped_calibration()
         seen = {*calibration.effects.calibrated_on, *calibration.multi_gpu.calibrated_on}
@@ -106,10 +106,10 @@ class HeldOutPredictor:
         self._spread = spread
 
     def predict(
-        self, rows: Sequence[TableRow], *, teaching: Sequence[TableRow] = ()
+        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
     ) -> Sequence[Outcome]:
-        """Return one outcome per row, learned from the other rows and from ``teaching``."""
-        everything = (*rows, *teaching)
+        """Return one outcome per row, learned from the other rows and from ``training``."""
+        everything = (*rows, *training)
         steps = TracedRows.of(everything, progress=self._progress)
         spread = self._spread or load_step_effects().spread
         table = load_efficiencies()

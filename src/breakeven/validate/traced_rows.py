@@ -46,9 +46,9 @@ class Calibration:
     """What predictions rest on.
 
     Args:
-        efficiencies: What benchmarks of operators taught.
-        effects: What whole steps taught.
-        multi_gpu: What steps on several GPUs taught.
+        efficiencies: Fitted to benchmarks of operators.
+        effects: Fitted to whole steps.
+        multi_gpu: Fitted to steps on several GPUs.
     """
 
     efficiencies: EfficiencyTable
@@ -90,7 +90,7 @@ class TracedRows:
         """Return the rows that a calibration can learn from, in parts, by position.
 
         Args:
-            efficiencies: What benchmarks of operators taught.
+            efficiencies: Fitted to benchmarks of operators.
             positions: Which rows; all by default.
         """
         places: defaultdict[int, list[int]] = defaultdict(list)

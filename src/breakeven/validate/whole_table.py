@@ -43,10 +43,10 @@ def validate_table(
     selected = rows if only is None else only.select(rows)
     selected_ids = {row.case_id for row in selected}
     # A fold learns from the rows that are not selected too.
-    teaching = [row for row in rows if row.case_id not in selected_ids]
+    training = [row for row in rows if row.case_id not in selected_ids]
     progress.begin(f"predicting {len(selected):,} rows")
     results = compare(
-        selected, predictor=predictor, protocol=protocol, era_of=era_of, teaching=teaching
+        selected, predictor=predictor, protocol=protocol, era_of=era_of, training=training
     )
     progress.end()
     return AccuracyReport(
@@ -63,7 +63,7 @@ def compare(
     predictor: Predictor,
     protocol: LeaveOut,
     era_of: Callable[[str], str],
-    teaching: Sequence[TableRow] = (),
+    training: Sequence[TableRow] = (),
 ) -> tuple[RowResult, ...]:
     """Return each row with its prediction, or with the reason why it has none.
 
@@ -72,16 +72,16 @@ def compare(
         predictor: What predicts them.
         protocol: What its calibration has not seen.
         era_of: Tells which years' software a framework is.
-        teaching: Further rows that it may learn from.
+        training: Further rows that it may learn from.
 
     Raises:
         BreakevenError: The predictor gave another number of outcomes than it was given rows, or
             one that is no time.
     """
-    devices = {name: _device(name) for name in {row.device for row in (*rows, *teaching)}}
+    devices = {name: _device(name) for name in {row.device for row in (*rows, *training)}}
     known = [row for row in rows if isinstance(devices[row.device], DeviceSpec)]
-    teachers = [row for row in teaching if isinstance(devices[row.device], DeviceSpec)]
-    outcomes = tuple(predictor.predict(known, teaching=teachers)) if known else ()
+    training_rows = [row for row in training if isinstance(devices[row.device], DeviceSpec)]
+    outcomes = tuple(predictor.predict(known, training=training_rows)) if known else ()
     if len(outcomes) != len(known):
         raise BreakevenError(f"{len(outcomes)} predictions for {len(known)} rows")
     outcome_by_case_id = {

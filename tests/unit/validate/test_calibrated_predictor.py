@@ -190,7 +190,7 @@ def test_rows_that_only_teach_teach_as_much_as_rows_that_are_predicted_too(
 ) -> None:
     rows = table(tmp_path)
     everything = predictor_for(protocol, progress=SilentProgress()).predict(rows)
-    first = predictor_for(protocol, progress=SilentProgress()).predict(rows[:3], teaching=rows[3:])
+    first = predictor_for(protocol, progress=SilentProgress()).predict(rows[:3], training=rows[3:])
     assert first == everything[:3]
     untaught = predictor_for(protocol, progress=SilentProgress()).predict(rows[:3])
     assert untaught != first

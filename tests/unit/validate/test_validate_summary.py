@@ -214,7 +214,7 @@ def test_a_fold_learns_from_rows_that_the_filter_leaves_out(
 
 
 class _TooFew:
-    def predict(self, rows: object, *, teaching: object = ()) -> list[RowPrediction]:
+    def predict(self, rows: object, *, training: object = ()) -> list[RowPrediction]:
         return []
 
 
