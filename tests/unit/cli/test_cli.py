@@ -52,7 +52,6 @@ def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     module = types.ModuleType("breakeven.check")
     module.check_target = fake  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "breakeven.check", module)
-    monkeypatch.setenv("COLUMNS", "80")
     return fake
 
 
@@ -61,9 +60,7 @@ def test_golden_help(
     command: str,
     check_golden: Callable[[str, str], None],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     assert main([*command.split(), "--help"]) == 0
     check_golden(f"help{command and '_' + command}.txt", capsys.readouterr().out)
 
@@ -336,10 +333,7 @@ def test_hints_fit_the_flags_in_use(check: FakeCheck, capsys: pytest.CaptureFixt
     assert "on a machine with the T4" in capsys.readouterr().out
 
 
-def test_devices_lists_the_catalogue(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_devices_lists_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [

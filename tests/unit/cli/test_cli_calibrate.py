@@ -46,7 +46,6 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr("breakeven.calibrate.calibrate_here", calibrate_here)
     monkeypatch.setattr("breakeven.capture.Launcher", FakeLauncher)
-    monkeypatch.setenv("COLUMNS", "80")
     return calls
 
 

@@ -30,11 +30,6 @@ DOCUMENTS = {
 REPORTS: dict[str, Any] = {"check": CHECK, "sweep": SWEEP, "workloads": SYSTEMS}
 
 
-@pytest.fixture(autouse=True)
-def columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 @pytest.fixture(params=DOCUMENTS)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param

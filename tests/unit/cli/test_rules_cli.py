@@ -91,10 +91,7 @@ def test_a_misspelled_rule_is_an_error_that_names_close_ones(name: str) -> None:
     assert "SYNC" in (raised.value.hint or "")
 
 
-def test_the_list_names_every_rule(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_list_names_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80

@@ -75,7 +75,6 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> FakeSweep:
     module.parse_axis = fake_axis  # type: ignore[attr-defined]
     module.RayEngine = FakeEngine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "breakeven.sweep", module)
-    monkeypatch.setenv("COLUMNS", "80")
     return fake
 
 
@@ -93,9 +92,7 @@ def charts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_golden_help(
     check_golden: Callable[[str, str], None],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     assert main(["sweep", "--help"]) == 0
     check_golden("help_sweep.txt", capsys.readouterr().out)
 

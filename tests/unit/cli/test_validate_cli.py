@@ -37,7 +37,6 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> FakeFactory:
     fake = FakeFactory()
     monkeypatch.setattr(breakeven.validate, "predictor_for", fake, raising=False)
     monkeypatch.setattr(breakeven.cost, "era_of", era_of, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
     return fake
 
 
@@ -49,9 +48,7 @@ def table(tmp_path: Path) -> str:
 def test_golden_help(
     check_golden: Callable[[str, str], None],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     assert main(["validate", "--help"]) == 0
     check_golden("help_validate.txt", capsys.readouterr().out)
 

@@ -41,16 +41,13 @@ class FakeRun:
 def run(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     fake = FakeRun()
     monkeypatch.setattr(breakeven.systems, "run_system", fake)
-    monkeypatch.setenv("COLUMNS", "80")
     return fake
 
 
 def test_golden_help(
     check_golden: Callable[[str, str], None],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     assert main(["workloads", "--help"]) == 0
     check_golden("help_workloads.txt", capsys.readouterr().out)
 
