@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, RunFailure
 from breakeven.timing import TurnKind
 from breakeven.trace import Configuration
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import Numerics
 
@@ -126,8 +126,8 @@ class MadeUpRuns:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    def budget(self, total_s: float = 300.0) -> Budget:
-        return Budget(total_s, lambda: self.now_s)
+    def budget(self, total_s: float = 300.0) -> TimeBudget:
+        return TimeBudget(total_s, lambda: self.now_s)
 
     def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
         if self.takes_turns and first.num_threads == second.num_threads == 1:

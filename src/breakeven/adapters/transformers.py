@@ -11,7 +11,7 @@ from torch import nn
 
 from breakeven.adapters.optional import import_optional
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.placement import Choice, auto, choose_device
+from breakeven.placement import DeviceChoice, auto, choose_device
 
 _PACKAGES = "transformers accelerate"
 
@@ -87,7 +87,7 @@ def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -
     return DeviceCallback()
 
 
-def _slower(device: torch.device, choice: Choice) -> str:
+def _slower(device: torch.device, choice: DeviceChoice) -> str:
     return (
         f"the Trainer runs on {device}, and this model trains faster on {choice.device} "
         f"({choice.reason}); breakeven.training_arguments sets it"

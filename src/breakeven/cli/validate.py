@@ -12,7 +12,7 @@ from breakeven.cli.output import ensure_files, give_answer
 from breakeven.errors import BreakevenError
 
 if TYPE_CHECKING:
-    from breakeven.validate import Budget
+    from breakeven.validate import ErrorBudget
     from breakeven.verdict import AccuracyReport, LeaveOut
 
 SUMMARY = "compare predictions with a table of measured steps"
@@ -158,7 +158,9 @@ def next_hints(report: AccuracyReport, args: argparse.Namespace) -> tuple[str, .
     return tuple(hints)
 
 
-def _judge(report: AccuracyReport, budgets: tuple[Budget, ...], args: argparse.Namespace) -> int:
+def _judge(
+    report: AccuracyReport, budgets: tuple[ErrorBudget, ...], args: argparse.Namespace
+) -> int:
     from breakeven.cli.console import CommandConsole
     from breakeven.report import printable
     from breakeven.validate import exceeded_budgets

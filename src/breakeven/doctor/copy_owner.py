@@ -10,7 +10,7 @@ from breakeven.doctor.events import line_of, lines_where
 from breakeven.doctor.memory import written_by
 from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
-from breakeven.source import Source, dotted_name
+from breakeven.source import SourceFile, dotted_name
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync
 
 # Wraps data of Python or NumPy in a tensor.
@@ -152,7 +152,7 @@ def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
     )
 
 
-def _is_literal(source: Source, line: int) -> bool:
+def _is_literal(source: SourceFile, line: int) -> bool:
     """Return whether a list or number of Python becomes a tensor."""
     makers = ("torch.tensor", "torch.as_tensor", "torch.Tensor")
     return any(
@@ -161,11 +161,11 @@ def _is_literal(source: Source, line: int) -> bool:
     )
 
 
-def _is_from_numpy(source: Source, line: int) -> bool:
+def _is_from_numpy(source: SourceFile, line: int) -> bool:
     return any(dotted_name(call.func).endswith("from_numpy") for call in source.calls_on(line))
 
 
-def _is_numpy_noise(source: Source, line: int) -> bool:
+def _is_numpy_noise(source: SourceFile, line: int) -> bool:
     """Return whether NumPy draws random numbers."""
     return any(dotted_name(call.func).startswith(_NUMPY_NOISE) for call in source.calls_on(line))
 

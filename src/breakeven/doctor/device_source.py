@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from breakeven.source import (
     DEFINITIONS,
     LOOP_STATEMENTS,
-    Source,
+    SourceFile,
     Sources,
     arguments_of,
     dotted_name,
@@ -67,7 +67,7 @@ def unused_choices(sources: Sources) -> Iterator[Location]:
                 yield source.location(node)
 
 
-def is_expected_to_fail(source: Source, line: int) -> bool:
+def is_expected_to_fail(source: SourceFile, line: int) -> bool:
     """Return whether a ``try`` right around a line goes on with something else when it fails.
 
     One around a whole loop ends that loop, whatever it does then.
@@ -179,7 +179,7 @@ def _texts_in(*nodes: ast.AST) -> list[str]:
     return found
 
 
-def _choices(source: Source) -> Iterator[tuple[ast.AST, str]]:
+def _choices(source: SourceFile) -> Iterator[tuple[ast.AST, str]]:
     """Yield where a GPU is chosen, and the last part of the name that keeps the choice."""
     for statement, target, value in source.bindings:
         name = last_name(target)
@@ -194,7 +194,7 @@ def _choices(source: Source) -> Iterator[tuple[ast.AST, str]]:
             yield call, str(option.value).lstrip("-").replace("-", "_")
 
 
-def _is_used(source: Source, name: str) -> bool:
+def _is_used(source: SourceFile, name: str) -> bool:
     """Return whether a name is read other than to show it."""
     return any(
         name == (node.id if isinstance(node, ast.Name) else node.attr)
@@ -208,7 +208,7 @@ def _is_used(source: Source, name: str) -> bool:
     )
 
 
-def _moves_to_gpu(source: Source, call: ast.Call) -> bool:
+def _moves_to_gpu(source: SourceFile, call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     if call.func.attr == "cuda":
@@ -235,7 +235,7 @@ def _is_option(call: ast.Call) -> bool:
     return any(_OPTION.fullmatch(text_of(given) or "") for given in call.args)
 
 
-def _is_beside_seeds(source: Source, call: ast.Call) -> bool:
+def _is_beside_seeds(source: SourceFile, call: ast.Call) -> bool:
     """Return whether a question only guards other calls of ``torch.cuda``, such as its seeds."""
     above = source.parent(call)
     if not isinstance(above, ast.If) or above.test is not call:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from breakeven.doctor.rule import Case
-from breakeven.source import Source, Sources, dotted_name, is_named, keyword, last_name
+from breakeven.source import SourceFile, Sources, dotted_name, is_named, keyword, last_name
 from breakeven.trace import Call, Location, Op
 
 # Dimensions of a layer, as written: those that are plain numbers, by position in its call.
@@ -82,7 +82,7 @@ def line_of_layer(
 
 def layer_at(
     sources: Sources, module: str, kinds: tuple[str, ...], sizes: tuple[int, ...] = ()
-) -> tuple[Source, ast.Call] | None:
+) -> tuple[SourceFile, ast.Call] | None:
     """Return the call that makes a layer; None where several could, and no name tells which.
 
     Args:
@@ -112,7 +112,7 @@ def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
     )
 
 
-def _is_made_for(source: Source, call: ast.Call, attribute: str) -> bool:
+def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
     """Return whether the call is part of what is assigned to ``self.attribute`` or a variable."""
     inside: ast.AST = call
     for parent in source.parents(call):
@@ -137,7 +137,7 @@ def _names_of(target: ast.expr, value: ast.expr, inside: ast.AST) -> tuple[ast.e
     return tuple(name for name, part in pairs if part is inside)
 
 
-def _index_of(source: Source, call: ast.Call) -> int | None:
+def _index_of(source: SourceFile, call: ast.Call) -> int | None:
     """Return the position of a layer among the arguments of ``Sequential`` or in a list."""
     match source.parent(call):
         case ast.Call(args=siblings) | ast.List(elts=siblings) | ast.Tuple(elts=siblings):

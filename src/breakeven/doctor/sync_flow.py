@@ -12,7 +12,7 @@ from breakeven.doctor.memory import Origins, newest_storages
 from breakeven.doctor.operators import is_in_place
 from breakeven.doctor.rule import Case
 from breakeven.source import (
-    Source,
+    SourceFile,
     arguments_of,
     blocks_of,
     dotted_name,
@@ -128,7 +128,7 @@ def _may_come_from(case: Case, read: Sync, copy: Copy) -> bool:
 
 # Asked for each pair of a read and a copy, of which many are at the same lines.
 @lru_cache(maxsize=4096)
-def _reaches(source: Source, line: int, other_line: int) -> bool:
+def _reaches(source: SourceFile, line: int, other_line: int) -> bool:
     """Return whether what the statement at ``line`` makes is used by that at ``other_line``.
 
     Lines of different functions may always reach each other: no call is followed.
@@ -138,7 +138,7 @@ def _reaches(source: Source, line: int, other_line: int) -> bool:
     return any(spans(statement, other_line) for statement, _ in reached_by(source, line))
 
 
-def feeds_simulator(source: Source, line: int) -> bool:
+def feeds_simulator(source: SourceFile, line: int) -> bool:
     """Return whether what is read at ``line`` is given to the ``step`` of a simulator."""
     scope = source.scope_around(line)
     lines = [line]
@@ -150,7 +150,7 @@ def feeds_simulator(source: Source, line: int) -> bool:
     return any(True for one in lines for _ in _given(source, one, _simulator_calls))
 
 
-def is_saved(source: Source, line: int) -> bool:
+def is_saved(source: SourceFile, line: int) -> bool:
     """Return whether what is read at ``line`` is written to a file or drawn each time it is read.
 
     A list that is filled in a loop and saved after it is not, nor what is saved under a condition
@@ -166,7 +166,7 @@ def is_saved(source: Source, line: int) -> bool:
     return False
 
 
-def is_beside_clock(source: Source, line: int) -> bool:
+def is_beside_clock(source: SourceFile, line: int) -> bool:
     """Return whether a clock is read in the statement before or after that at ``line``."""
     found = list(statements_of(source.scope_around(line)))
     at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
@@ -178,7 +178,7 @@ def is_beside_clock(source: Source, line: int) -> bool:
 
 
 def _given(
-    source: Source, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
+    source: SourceFile, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
 ) -> Iterator[ast.Call]:
     """Yield the calls of a kind that are given what is made at ``line``, or are part of it."""
     for statement, made in reached_by(source, line):
@@ -206,7 +206,7 @@ def _saving_calls(statement: ast.AST) -> Iterator[ast.Call]:
             yield call
 
 
-def _blocks_around(source: Source, line: int) -> set[ast.AST]:
+def _blocks_around(source: SourceFile, line: int) -> set[ast.AST]:
     """Return the loops and conditions whose statements are repeated or left out with a line."""
     return {
         node

@@ -20,7 +20,7 @@ from breakeven.doctor.sync_flow import (
     is_whole_read,
     round_trips,
 )
-from breakeven.source import COMPREHENSIONS, Source, nodes_in
+from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
 from breakeven.trace import Copy, Event, Op, Phase, Sync
 
 _EXPLICIT = frozenset({"synchronize", "empty_cache"})
@@ -180,7 +180,7 @@ def _each_with_one_cause(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
     return result
 
 
-def _is_in_parameter_loop(source: Source, line: int) -> bool:
+def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
     """Return whether the line is repeated for each parameter.
 
     Gradients that are read after the update are of the step before, unknown to the optimizer's.
@@ -194,7 +194,7 @@ def _is_in_parameter_loop(source: Source, line: int) -> bool:
     )
 
 
-def _is_packing(source: Source, line: int) -> bool:
+def _is_packing(source: SourceFile, line: int) -> bool:
     """Return whether lengths are packed, which torch wants on the host."""
     return source.call_at(line, "pack_padded_sequence") is not None
 

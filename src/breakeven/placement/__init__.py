@@ -1,6 +1,6 @@
 """Which of the devices that are here runs a model fastest, measured in a moment."""
 
-from breakeven.placement.automatic import Choice as Choice
+from breakeven.placement.automatic import DeviceChoice as DeviceChoice
 from breakeven.placement.automatic import auto as auto
 from breakeven.placement.automatic import choose_device as choose_device
 from breakeven.placement.call import LossFunction as LossFunction

@@ -26,7 +26,7 @@ from breakeven.units import NS_PER_S, format_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class DeviceChoice:
     """The fastest place for a model's training step.
 
     Args:
@@ -115,7 +115,7 @@ def choose_device(
     num_steps: int | None = None,
     budget_s: float = 1.0,
     thread_counts: Sequence[int] = (),
-) -> Choice:
+) -> DeviceChoice:
     """Return what `auto` returns, with the times that decided.
 
     Args:
@@ -131,7 +131,7 @@ def choose_device(
     present = devices.devices_present()
     threads = tuple(dict.fromkeys(thread_counts)) or (0,)
     if len(present) == 1 and len(threads) == 1:
-        return _told(Choice(device=present[0], num_threads=threads[0]))
+        return _told(DeviceChoice(device=present[0], num_threads=threads[0]))
     model = _unwrapped(model)
     call = ModelCall(model, loss_fn)
     places = [
@@ -158,7 +158,9 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return getattr(model, "_orig_mod", model)
 
 
-def _choose(places: Sequence[TrainingPlace], num_steps: int | None, budget_s: float) -> Choice:
+def _choose(
+    places: Sequence[TrainingPlace], num_steps: int | None, budget_s: float
+) -> DeviceChoice:
     try:
         with untouched():
             result = race(places, budget_ns=budget_s * NS_PER_S, num_steps=num_steps)
@@ -178,7 +180,7 @@ def _choose(places: Sequence[TrainingPlace], num_steps: int | None, budget_s: fl
                 f"breakeven leaves out {left.name}: {left.reason}", RuntimeWarning, stacklevel=4
             )
     place = next(place for place in places if place.name == result.winner)
-    return Choice(
+    return DeviceChoice(
         device=place.device,
         num_threads=place.num_threads,
         times=result.times,
@@ -207,7 +209,7 @@ def _free_cached_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _told(choice: Choice) -> Choice:
+def _told(choice: DeviceChoice) -> DeviceChoice:
     took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
     _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
     return choice

@@ -12,7 +12,7 @@ from torch import nn
 
 from breakeven.configure import set_num_threads
 from breakeven.errors import UsageError
-from breakeven.placement.automatic import Choice, choose_device
+from breakeven.placement.automatic import DeviceChoice, choose_device
 from breakeven.placement.call import LossFunction
 
 _P = ParamSpec("_P")
@@ -95,7 +95,7 @@ class OnFastest:
         self._options = options
         self._before: tuple[torch.device, int] | None = None
 
-    def choose(self, sample_batch: Any) -> Choice:
+    def choose(self, sample_batch: Any) -> DeviceChoice:
         """Return the fastest place for the model on a batch, without moving anything."""
         return choose_device(
             self._model,
@@ -138,7 +138,7 @@ class OnFastest:
         """Return a step function that runs where the model trains fastest."""
         return OnFastestStep(self, step)
 
-    def settle(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Choice:
+    def settle(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> DeviceChoice:
         """Choose by the first call's arguments, and move the model for good."""
         home_device(self._model)
         sample_batch = self._sample_batch
@@ -175,7 +175,7 @@ class OnFastestStep(Generic[_P, _R]):
     def __init__(self, owner: OnFastest, step: Callable[_P, _R]) -> None:
         self._owner = owner
         self._step = step
-        self.choice: Choice | None = None
+        self.choice: DeviceChoice | None = None
         functools.update_wrapper(self, step)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:

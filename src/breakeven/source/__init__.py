@@ -4,7 +4,7 @@ What a rule of the doctor, or a change of a script, asks of the source is writte
 """
 
 from breakeven.source.files import Binding as Binding
-from breakeven.source.files import Source as Source
+from breakeven.source.files import SourceFile as SourceFile
 from breakeven.source.files import Sources as Sources
 from breakeven.source.files import SyntaxTree as SyntaxTree
 from breakeven.source.line_edits import LineEdits as LineEdits

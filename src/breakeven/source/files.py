@@ -146,7 +146,7 @@ class SyntaxTree:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
 
-class Source(SyntaxTree):
+class SourceFile(SyntaxTree):
     """One file.
 
     Args:
@@ -213,7 +213,7 @@ class Source(SyntaxTree):
 
 
 # Of a line of a file.
-_Test = Callable[[Source, int], bool]
+_Test = Callable[[SourceFile, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +224,14 @@ class Sources:
         files: By path.
     """
 
-    files: dict[str, Source] = field(default_factory=dict[str, Source])
+    files: dict[str, SourceFile] = field(default_factory=dict[str, SourceFile])
 
     @staticmethod
     def of(texts: Iterable[SourceText]) -> Sources:
         """Return the parsed files."""
-        return Sources({text.path: Source(text) for text in texts})
+        return Sources({text.path: SourceFile(text) for text in texts})
 
-    def find(self, location: Location | None) -> Source | None:
+    def find(self, location: Location | None) -> SourceFile | None:
         """Return the file that holds a location; None where it is not known."""
         return None if location is None else self.files.get(location.file)
 
@@ -240,19 +240,19 @@ class Sources:
         source = self.find(location)
         return source is not None and location is not None and source.passes(test, location.line)
 
-    def nodes(self, *kinds: type[_Node]) -> Iterator[tuple[Source, _Node]]:
+    def nodes(self, *kinds: type[_Node]) -> Iterator[tuple[SourceFile, _Node]]:
         """Yield all nodes of these kinds, file by file."""
         return ((source, node) for source in self for node in source.nodes(*kinds))
 
-    def calls(self, *names: str) -> Iterator[tuple[Source, ast.Call]]:
+    def calls(self, *names: str) -> Iterator[tuple[SourceFile, ast.Call]]:
         """Yield the calls of one of ``names``, file by file."""
         return ((source, call) for source in self for call in source.calls(*names))
 
-    def bindings(self) -> Iterator[tuple[Source, Binding]]:
+    def bindings(self) -> Iterator[tuple[SourceFile, Binding]]:
         """Yield what is assigned, file by file."""
         return ((source, binding) for source in self for binding in source.bindings)
 
-    def __iter__(self) -> Iterator[Source]:
+    def __iter__(self) -> Iterator[SourceFile]:
         return iter(self.files.values())
 
 

@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping
 
-from breakeven.source.files import Source
+from breakeven.source.files import SourceFile
 from breakeven.source.nodes import (
     FUNCTIONS,
     nodes_in,
@@ -115,7 +115,7 @@ def _has_own(function: ast.AST, name: str) -> bool:
     return name in inside - declared_names(function)
 
 
-def reached_by(source: Source, line: int) -> Iterator[tuple[ast.AST, set[str]]]:
+def reached_by(source: SourceFile, line: int) -> Iterator[tuple[ast.AST, set[str]]]:
     """Yield the statement at ``line`` and those that use what it makes, with the names of that.
 
     Each block is gone through once, and no call is followed.

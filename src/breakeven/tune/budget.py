@@ -11,7 +11,7 @@ from time import monotonic
 _WASTED_FRACTION = 0.5
 
 
-class Budget:
+class TimeBudget:
     """Seconds that all trials together may take, from creation on.
 
     Args:

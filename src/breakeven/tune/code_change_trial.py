@@ -13,7 +13,7 @@ from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.settings import StepFacts
 from breakeven.settings.model_calls import compile_s, why_not_compiled
 from breakeven.trace import Configuration
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.paired_runs import Rival
 from breakeven.tune.search_result import measured
 from breakeven.tune.stopping_rule import WORTHWHILE, is_hopeless
@@ -65,14 +65,14 @@ class CodeChangePlan:
     num_steps: int
     is_promising: bool
 
-    def kept_back_s(self, budget: Budget) -> float:
+    def kept_back_s(self, budget: TimeBudget) -> float:
         """Return the seconds that settings must leave to it."""
         needed_s = self.extra_s + _FEWEST_PAIRS * self.pair_s
         fits = needed_s <= _MOST_KEPT_BACK * budget.total_s
         return needed_s if self.is_promising and fits else 0.0
 
     def measured(
-        self, runs: ScriptRuns, configuration: Configuration, budget: Budget
+        self, runs: ScriptRuns, configuration: Configuration, budget: TimeBudget
     ) -> CodeChangeTrial:
         """Measure the script with the change and without it.
 
@@ -157,7 +157,7 @@ def _propose(request: RunRequest) -> SourcePatch | NoPatch:
 
 
 def _measure(
-    plan: CodeChangePlan, runs: ScriptRuns, configuration: Configuration, budget: Budget
+    plan: CodeChangePlan, runs: ScriptRuns, configuration: Configuration, budget: TimeBudget
 ) -> Rival | tuple[Outcome, str]:
     text = plan.patch.text.encode()
     changed = Rival(configuration=configuration, extra_s=plan.extra_s)

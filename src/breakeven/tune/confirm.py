@@ -14,7 +14,7 @@ from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import StepFacts
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, samples_of
 from breakeven.tune.search_result import (
     Kept,
@@ -71,7 +71,7 @@ def confirm(
     runs: TrialRuns,
     *,
     facts: StepFacts,
-    budget: Budget,
+    budget: TimeBudget,
     num_steps: int,
     progress: Progress | None = None,
 ) -> Confirmation:
@@ -129,7 +129,7 @@ def confirm(
 
 
 def _attempt(
-    rival: Rival, runs: TrialRuns, budget: Budget, confidence: float, progress: Progress
+    rival: Rival, runs: TrialRuns, budget: TimeBudget, confidence: float, progress: Progress
 ) -> tuple[Outcome, str]:
     """Run pairs until the interval decides; return KEPT, or why not."""
     pairs = PairedRuns(runs, Configuration())

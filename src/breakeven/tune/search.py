@@ -10,7 +10,7 @@ from breakeven.errors import BreakevenError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.one_thread import OneThread
 from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
 from breakeven.tune.search_result import Kept, SearchResult, TrialLog, least_strict, without
@@ -42,7 +42,7 @@ def search(
     runs: TrialRuns,
     *,
     facts: StepFacts,
-    budget: Budget,
+    budget: TimeBudget,
     num_steps: int,
     is_exact_only: bool = False,
     progress: Progress | None = None,
@@ -97,7 +97,7 @@ class _Search:
 
     runs: TrialRuns
     facts: StepFacts
-    budget: Budget
+    budget: TimeBudget
     num_steps: int
     progress: Progress
     baseline: RunResult

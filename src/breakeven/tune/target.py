@@ -31,7 +31,7 @@ from breakeven.settings import StepFacts, all_candidates
 from breakeven.store import this_machine
 from breakeven.trace import Configuration
 from breakeven.tune import DEFAULT_NUM_STEPS, default_budget_s
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.code_change_trial import (
     CodeChangePlan,
     CodeChangeTrial,
@@ -102,7 +102,7 @@ def tune_target(
             takes_long_turns=ready.can_take_long_turns,
             request=replace(runs.request, on_gpu=is_on_cuda),
             facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
-            budget=Budget(budget_s or default_budget_s(run_s)),
+            budget=TimeBudget(budget_s or default_budget_s(run_s)),
             startup_s=plain.startup_ns / NS_PER_S,
             num_steps=num_steps,
             is_exact_only=is_exact_only,
@@ -158,7 +158,7 @@ class _Tuning:
     takes_long_turns: bool
     request: RunRequest
     facts: StepFacts
-    budget: Budget
+    budget: TimeBudget
     startup_s: float
     num_steps: int
     is_exact_only: bool

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.paired_runs import Rival
 from breakeven.tune.stopping_rule import is_promising, searched_speedup
 from breakeven.tune.trial_text import (
@@ -38,7 +38,7 @@ class TrialCosts:
         baseline_s: What a run of the script as it is takes.
     """
 
-    def __init__(self, facts: StepFacts, budget: Budget, baseline_s: float) -> None:
+    def __init__(self, facts: StepFacts, budget: TimeBudget, baseline_s: float) -> None:
         self._facts = facts
         self._budget = budget
         self._baseline_s = baseline_s

@@ -1,6 +1,6 @@
 """Predicted steps against measured ones: tables, folds, errors."""
 
-from breakeven.validate.budget import Budget as Budget
+from breakeven.validate.budget import ErrorBudget as ErrorBudget
 from breakeven.validate.budget import exceeded_budgets as exceeded_budgets
 from breakeven.validate.budget import read_budgets as read_budgets
 from breakeven.validate.predictor import Predictor as Predictor

@@ -20,7 +20,7 @@ _Fraction = Annotated[float, Meta(ge=0.0)]
 _Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ErrorBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of one group of rows; all figures are fractions, 0.12 for 12 %.
 
     Args:
@@ -47,10 +47,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _BudgetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    budget: tuple[Budget, ...]
+    budget: tuple[ErrorBudget, ...]
 
 
-def read_budgets(path: str | os.PathLike[str], *, protocol: LeaveOut) -> tuple[Budget, ...]:
+def read_budgets(path: str | os.PathLike[str], *, protocol: LeaveOut) -> tuple[ErrorBudget, ...]:
     """Return the budgets of a TOML file of ``[[budget]]`` tables that are about a protocol.
 
     Args:
@@ -84,7 +84,7 @@ def read_budgets(path: str | os.PathLike[str], *, protocol: LeaveOut) -> tuple[B
     return budgets
 
 
-def exceeded_budgets(report: AccuracyReport, budgets: Sequence[Budget]) -> tuple[str, ...]:
+def exceeded_budgets(report: AccuracyReport, budgets: Sequence[ErrorBudget]) -> tuple[str, ...]:
     """Return one sentence for each limit that the report does not keep.
 
     A group without rows, or without the figure that is limited, does not keep its budget: what
@@ -101,7 +101,7 @@ def exceeded_budgets(report: AccuracyReport, budgets: Sequence[Budget]) -> tuple
     return tuple(breaches)
 
 
-def _breaches(budget: Budget, summary: AccuracySummary) -> Iterator[str]:
+def _breaches(budget: ErrorBudget, summary: AccuracySummary) -> Iterator[str]:
     unpredicted_fraction = summary.num_unpredicted / summary.num_rows
     at_most = (
         ("median error", summary.median_error_fraction, budget.median),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from breakeven.errors import UsageError
-from breakeven.placement import Choice, OnFastest, automatic, devices, on_fastest
+from breakeven.placement import DeviceChoice, OnFastest, automatic, devices, on_fastest
 
 CPU, OTHER = torch.device("cpu"), torch.device("meta")
 X, Y = torch.ones(2, 4), torch.zeros(2, 1)
@@ -16,7 +16,7 @@ X, Y = torch.ones(2, 4), torch.zeros(2, 1)
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        OnFastest, "choose", lambda self, batch: Choice(device=OTHER, num_threads=3)
+        OnFastest, "choose", lambda self, batch: DeviceChoice(device=OTHER, num_threads=3)
     )
 
 
@@ -103,10 +103,10 @@ def test_measuring_never_calls_the_step_function(monkeypatch: pytest.MonkeyPatch
     seen: list[tuple[object, ...]] = []
     choose = automatic._choose
 
-    def choose_cpu(places: list[object], *rest: object) -> Choice:
+    def choose_cpu(places: list[object], *rest: object) -> DeviceChoice:
         seen.append(tuple(calls))
         choice = choose(places, *rest)  # pyright: ignore[reportArgumentType]
-        return Choice(device=CPU, times=choice.times)
+        return DeviceChoice(device=CPU, times=choice.times)
 
     monkeypatch.setattr(automatic, "_choose", choose_cpu)
     model, calls = nn.Linear(4, 1), []

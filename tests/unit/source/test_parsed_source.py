@@ -9,7 +9,7 @@ import pytest
 from breakeven.source import (
     LineEdits,
     NoEditError,
-    Source,
+    SourceFile,
     SyntaxTree,
     blocks_of,
     bound_arguments,
@@ -47,8 +47,8 @@ def train(model, batches):
 
 
 @pytest.fixture
-def source() -> Source:
-    return Source(SourceText(path="train.py", text=SCRIPT))
+def source() -> SourceFile:
+    return SourceFile(SourceText(path="train.py", text=SCRIPT))
 
 
 def expression(text: str) -> ast.expr:
@@ -88,7 +88,7 @@ def test_a_compound_statement_has_headers_and_blocks_in_the_order_in_which_they_
     assert blocks_of(expression("a if b else c")) == []
 
 
-def test_lines_know_their_loops_function_and_calls(source: Source) -> None:
+def test_lines_know_their_loops_function_and_calls(source: SourceFile) -> None:
     (loop,) = source.nodes(ast.For)
     (function,) = source.nodes(ast.FunctionDef)
     assert source.loops_around(10) == (loop,)
@@ -100,7 +100,7 @@ def test_lines_know_their_loops_function_and_calls(source: Source) -> None:
     assert source.is_in_loop(next(source.calls("print")))
 
 
-def test_imports_and_assignments_tell_what_a_name_stands_for(source: Source) -> None:
+def test_imports_and_assignments_tell_what_a_name_stands_for(source: SourceFile) -> None:
     assert source.imports == {"clock": "time", "nn": "torch.nn"}
     assert source.names_for(frozenset({"time.perf_counter"})) == {"clock.perf_counter", "now"}
     assert [(one.name, ast.unparse(one.value)) for one in source.bindings[:2]] == [
@@ -110,13 +110,13 @@ def test_imports_and_assignments_tell_what_a_name_stands_for(source: Source) -> 
 
 
 def test_a_file_that_python_cannot_parse_has_no_statements_and_magics_are_left_out() -> None:
-    broken = Source(SourceText(path="broken.py", text="def f(:"))
-    notebook = Source(SourceText(path="notebook.py", text="%matplotlib inline\nx = 1\n"))
+    broken = SourceFile(SourceText(path="broken.py", text="def f(:"))
+    notebook = SourceFile(SourceText(path="notebook.py", text="%matplotlib inline\nx = 1\n"))
     assert not list(broken.nodes(ast.stmt))
     assert [one.name for one in notebook.bindings] == ["x"]
 
 
-def test_a_value_reaches_what_is_made_of_it_in_its_scope(source: Source) -> None:
+def test_a_value_reaches_what_is_made_of_it_in_its_scope(source: SourceFile) -> None:
     reached = [ast.unparse(statement) for statement, _ in reached_by(source, 10)]
     assert reached == [
         "loss = model(batch)",

@@ -11,7 +11,7 @@ import pytest
 from breakeven.capture import FailureKind, RunFailure, RunRequest, find_target
 from breakeven.rewrite import SourcePatch
 from breakeven.trace import Configuration
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.code_change_trial import (
     CodeChangePlan,
     CodeChangeTrial,
@@ -50,7 +50,7 @@ PLAN = CodeChangePlan(
 
 
 def _compare(runs: Any, budget_s: float = 60.0) -> Any:
-    return _measure(PLAN, runs, Configuration(), Budget(budget_s, lambda: 0.0))
+    return _measure(PLAN, runs, Configuration(), TimeBudget(budget_s, lambda: 0.0))
 
 
 def test_who_is_first_changes_from_pair_to_pair() -> None:
@@ -69,7 +69,7 @@ def test_a_change_that_is_far_slower_is_given_up_after_one_pair() -> None:
 def test_what_there_was_time_for_is_judged() -> None:
     spent_s = iter(range(0, 1_000, 3))
     runs = _Runs(_result(100.0))
-    budget = Budget(12.0, lambda: next(spent_s))
+    budget = TimeBudget(12.0, lambda: next(spent_s))
     rival = _measure(PLAN, cast(Any, runs), Configuration(), budget)
     assert isinstance(rival, Rival)
     assert rival.num_pairs == 2
@@ -135,11 +135,11 @@ def test_time_is_kept_back_for_a_step_that_mostly_issues_operators(
     # Issuing takes 80 µs of the step.
     plan = _plan(tmp_path / "train.py", num_steps, step_ns=step_ns)
     assert isinstance(plan, CodeChangePlan)
-    kept_back_s = plan.kept_back_s(Budget(60.0))
+    kept_back_s = plan.kept_back_s(TimeBudget(60.0))
     assert (kept_back_s > plan.extra_s) == is_promising
     assert is_promising or kept_back_s == 0.0
     # Half of this is too little for it: settings may have it all.
-    assert plan.kept_back_s(Budget(20.0)) == 0.0
+    assert plan.kept_back_s(TimeBudget(20.0)) == 0.0
 
 
 def test_nothing_is_planned_that_takes_longer_than_the_run(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_nothing_is_planned_that_takes_longer_than_the_run(tmp_path: Path) -> No
 
 
 def test_what_is_kept_back_is_left_afterwards() -> None:
-    budget = Budget(60.0, lambda: 0.0)
+    budget = TimeBudget(60.0, lambda: 0.0)
     with budget.kept_back(20.0):
         assert budget.left_s == 40.0
         assert not budget.fits(41.0)

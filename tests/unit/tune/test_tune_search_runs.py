@@ -11,7 +11,7 @@ from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest
 from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration, Location
 from breakeven.tune import trial_runs
-from breakeven.tune.budget import Budget
+from breakeven.tune.budget import TimeBudget
 from breakeven.tune.trial_runs import RunResult, ScriptRuns, failure_outcome
 from breakeven.verdict import Numerics, Outcome
 from factories.runs import SCRIPT, Answer, ScriptedLauncher, failure, plain_run
@@ -199,7 +199,7 @@ def test_failure_names_the_users_line() -> None:
 
 def test_budget_counts_from_its_creation() -> None:
     now_s = 100.0
-    budget = Budget(30.0, lambda: now_s)
+    budget = TimeBudget(30.0, lambda: now_s)
     now_s = 120.0
     assert budget.spent_s == 20.0
     assert budget.left_s == 10.0
@@ -208,14 +208,14 @@ def test_budget_counts_from_its_creation() -> None:
     now_s = 140.0
     assert budget.left_s == 0.0
     with pytest.raises(ValueError, match="-1"):
-        Budget(-1.0)
+        TimeBudget(-1.0)
     with pytest.raises(ValueError, match="nan"):
-        Budget(float("nan"))
+        TimeBudget(float("nan"))
 
 
 def test_half_of_a_budget_may_go_into_trials_that_bring_nothing() -> None:
     now_s, num_useful = 0.0, 0
-    budget = Budget(60.0, lambda: now_s)
+    budget = TimeBudget(60.0, lambda: now_s)
     with budget.trial(lambda: num_useful):
         now_s = 20.0
         assert budget.left_to_waste_s == 10.0

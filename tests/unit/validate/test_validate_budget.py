@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.errors import BreakevenError
-from breakeven.validate import Budget, exceeded_budgets, read_budgets
+from breakeven.validate import ErrorBudget, exceeded_budgets, read_budgets
 from breakeven.verdict import LeaveOut
 from factories.accuracy import mixed
 
@@ -76,40 +76,42 @@ def test_a_budget_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("budget", "breach"),
     [
-        (Budget(by="all:all", median=0.1333), "median error 13.33 %, at most 13.33 % allowed"),
-        (Budget(by="all:all", median=0.1334), None),
-        (Budget(by="all:all", mean=0.27), "mean error 27.45 %, at most 27 % allowed"),
-        (Budget(by="all:all", mean=0.28), None),
-        (Budget(by="all:all", p90=0.5), "P90 of the error 67.45 %, at most 50 % allowed"),
-        (Budget(by="all:all", p90=0.7), None),
-        (Budget(by="all:all", coverage_low=0.7), "coverage 66.67 %, at least 70 % wanted"),
-        (Budget(by="all:all", coverage_low=0.6, coverage_high=0.7), None),
-        (Budget(by="all:all", coverage_high=0.6), "coverage 66.67 %, at most 60 % allowed"),
+        (ErrorBudget(by="all:all", median=0.1333), "median error 13.33 %, at most 13.33 % allowed"),
+        (ErrorBudget(by="all:all", median=0.1334), None),
+        (ErrorBudget(by="all:all", mean=0.27), "mean error 27.45 %, at most 27 % allowed"),
+        (ErrorBudget(by="all:all", mean=0.28), None),
+        (ErrorBudget(by="all:all", p90=0.5), "P90 of the error 67.45 %, at most 50 % allowed"),
+        (ErrorBudget(by="all:all", p90=0.7), None),
+        (ErrorBudget(by="all:all", coverage_low=0.7), "coverage 66.67 %, at least 70 % wanted"),
+        (ErrorBudget(by="all:all", coverage_low=0.6, coverage_high=0.7), None),
+        (ErrorBudget(by="all:all", coverage_high=0.6), "coverage 66.67 %, at most 60 % allowed"),
         (
-            Budget(by="all:all", unpredicted=0.1),
+            ErrorBudget(by="all:all", unpredicted=0.1),
             "share without a prediction 16.67 %, at most 10 % allowed",
         ),
-        (Budget(by="all:all", unpredicted=0.17), None),
+        (ErrorBudget(by="all:all", unpredicted=0.17), None),
         (
-            Budget(by="bound:(not predicted)", right_device=0.5),
+            ErrorBudget(by="bound:(not predicted)", right_device=0.5),
             "right device unknown, at least 50 % wanted",
         ),
         (
-            Budget(by="bound:(not predicted)", median=0.5),
+            ErrorBudget(by="bound:(not predicted)", median=0.5),
             "median error unknown, at most 50 % allowed",
         ),
-        (Budget(by="split:new-model", median=9.0), "there are no such rows"),
+        (ErrorBudget(by="split:new-model", median=9.0), "there are no such rows"),
     ],
 )
-def test_a_limit_is_kept_or_told(budget: Budget, breach: str | None, tmp_path: Path) -> None:
+def test_a_limit_is_kept_or_told(budget: ErrorBudget, breach: str | None, tmp_path: Path) -> None:
     report = mixed(tmp_path / "t.csv")
     expected = () if breach is None else (f"{budget.by}: {breach}",)
     assert exceeded_budgets(report, [budget]) == expected
 
 
 def test_every_breach_is_told(tmp_path: Path) -> None:
-    budget = Budget(by="era:old", median=0.01, mean=0.01, coverage_low=0.9)
-    breaches = exceeded_budgets(mixed(tmp_path / "t.csv"), [budget, Budget(by="all:all", p90=0.1)])
+    budget = ErrorBudget(by="era:old", median=0.01, mean=0.01, coverage_low=0.9)
+    breaches = exceeded_budgets(
+        mixed(tmp_path / "t.csv"), [budget, ErrorBudget(by="all:all", p90=0.1)]
+    )
     assert [breach.partition(",")[0] for breach in breaches] == [
         "era:old: median error 32.92 %",
         "era:old: mean error 32.92 %",

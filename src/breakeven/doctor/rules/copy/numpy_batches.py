@@ -12,7 +12,7 @@ from msgspec.structs import replace as replaced
 
 from breakeven.doctor.events import copy_at
 from breakeven.doctor.rule import Case
-from breakeven.source import Function, Source, arguments_of, bound_arguments, nodes_in, text_of
+from breakeven.source import Function, SourceFile, arguments_of, bound_arguments, nodes_in, text_of
 from breakeven.trace import Event, HostArray, HostWork, Location, Op, TensorSpec
 
 # Calls that change the place or the type of numbers, and nothing that differs between epochs.
@@ -59,7 +59,7 @@ class _Chain:
 class _Scope:
     """Where a name is looked up: a function with what it was called with, or the module."""
 
-    source: Source
+    source: SourceFile
     function: Function | None
     given: dict[str, tuple[ast.expr, _Scope]] = field(
         default_factory=dict["str", "tuple[ast.expr, _Scope]"]
@@ -139,7 +139,7 @@ def _element_bytes(dtype: str) -> int:
     return HostArray(name="", dtype=dtype or "float32", shape=()).element_bytes
 
 
-def _moves_at(source: Source, line: int) -> list[ast.Call]:
+def _moves_at(source: SourceFile, line: int) -> list[ast.Call]:
     """Return the calls at a line that make or move a tensor, and are in no other such call."""
     calls = [call for call in source.calls_on(line) if _last_name(call.func) in _PLAIN]
     return [call for call in calls if not any(above in calls for above in source.parents(call))]
@@ -254,13 +254,13 @@ def _values_of(name: str, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
             return
 
 
-def _assigned(source: Source) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _assigned(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield what is assigned, and what loops run over, by target."""
     yield from ((own.target, own.value) for own in source.bindings)
     yield from ((loop.target, loop.iter) for loop in source.nodes(ast.For))
 
 
-def _function_called(case: Case, name: str) -> tuple[Source, Function] | None:
+def _function_called(case: Case, name: str) -> tuple[SourceFile, Function] | None:
     """Return the script's only function or method of a name."""
     nodes = case.sources.nodes(ast.FunctionDef)
     found = [(source, node) for source, node in nodes if node.name == name]

@@ -42,7 +42,7 @@ from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.sync_flow import SIMULATORS
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.source import Source, dotted_name, lines_of
+from breakeven.source import SourceFile, dotted_name, lines_of
 from breakeven.trace import HostWork, Location, StepTrace, Sync
 from breakeven.units import format_duration
 
@@ -140,14 +140,14 @@ def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Locat
     return None
 
 
-def _shared_loop(source: Source, one: int, other: int) -> ast.stmt | None:
+def _shared_loop(source: SourceFile, one: int, other: int) -> ast.stmt | None:
     around = source.loops_around(other)
     shared = [loop for loop in source.loops_around(one) if loop in around]
     return next((loop for loop in shared if isinstance(loop, ast.stmt)), None)
 
 
 def _calling_lines(
-    case: Case, source: Source, first: int, last: int, *, with_libraries: bool
+    case: Case, source: SourceFile, first: int, last: int, *, with_libraries: bool
 ) -> list[int]:
     """Return the lines of a range that do something other than issue operators, in order.
 
@@ -177,7 +177,7 @@ def _issuing_lines(case: Case) -> frozenset[tuple[str, int] | None]:
     return frozenset(map(line_of, (*below, *case.trace.ops)))
 
 
-def _issues(source: Source, node: ast.stmt, issuing: frozenset[tuple[str, int] | None]) -> bool:
+def _issues(source: SourceFile, node: ast.stmt, issuing: frozenset[tuple[str, int] | None]) -> bool:
     return any((source.path, line) in issuing for line in lines_of(node))
 
 

@@ -9,7 +9,7 @@ from breakeven.doctor.rule import Case
 from breakeven.source import (
     COMPREHENSIONS,
     LOOP_STATEMENTS,
-    Source,
+    SourceFile,
     dotted_name,
     last_name,
     methods_of,
@@ -39,7 +39,7 @@ _HEAVY = (
 )  # fmt: skip
 
 
-def fetch_function(case: Case, loader: LoaderFacts) -> tuple[Source, ast.FunctionDef] | None:
+def fetch_function(case: Case, loader: LoaderFacts) -> tuple[SourceFile, ast.FunctionDef] | None:
     """Return the method of the user's data set that yields a sample; None where there is none."""
     source = case.sources.find(loader.dataset_location)
     for node in source.nodes(ast.ClassDef) if source else ():
@@ -64,13 +64,13 @@ def is_plain_indexing(function: ast.FunctionDef) -> bool:
     return all(isinstance(part, ast.Subscript) for part in parts)
 
 
-def line_that_reads(source: Source, function: ast.FunctionDef) -> Location | None:
+def line_that_reads(source: SourceFile, function: ast.FunctionDef) -> Location | None:
     """Return the line that reads a file for each sample; None where none does."""
     calls = (c for scope in _with_helpers(source, function) for c in nodes_in(scope, ast.Call))
     return next((source.location(call) for call in calls if _reads(call)), None)
 
 
-def heaviest_line(source: Source, function: ast.FunctionDef) -> Location:
+def heaviest_line(source: SourceFile, function: ast.FunctionDef) -> Location:
     """Return the line that most likely takes the time of a sample.
 
     A loop in Python comes before a call that is known to be slow, and that before any other; the
@@ -106,7 +106,7 @@ def _reads(call: ast.Call) -> bool:
     return name in _READERS and module.partition(".")[0] in _READING_MODULES
 
 
-def _with_helpers(source: Source, function: ast.FunctionDef) -> Iterator[ast.FunctionDef]:
+def _with_helpers(source: SourceFile, function: ast.FunctionDef) -> Iterator[ast.FunctionDef]:
     """Yield a method and the functions of its file that it calls, one level deep."""
     yield function
     defined = {node.name: node for node in source.nodes(ast.FunctionDef)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from breakeven.doctor.rule import Case
 from breakeven.doctor.rules.load.fetching import fetch_function, is_plain_indexing
-from breakeven.source import Source
+from breakeven.source import SourceFile
 from breakeven.trace import HostWork, LoaderFacts, Location
 from breakeven.units import format_duration
 
@@ -113,7 +113,7 @@ class Loading:
         return f"{self.loader.dataset} with {workers}: {taking}{sample}"
 
     def line_in_data_set(
-        self, find: Callable[[Source, ast.FunctionDef], Location | None]
+        self, find: Callable[[SourceFile, ast.FunctionDef], Location | None]
     ) -> Location | None:
         """Return a line of the data set's own source; the loader's where there is none."""
         found = fetch_function(self.case, self.loader) if self.loader is not None else None

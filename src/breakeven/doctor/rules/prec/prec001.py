@@ -44,7 +44,7 @@ from breakeven.doctor.operators import PRODUCTS
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.rules.prec.edits import doubles_as_floats
 from breakeven.doctor.source_lines import recorded_calls
-from breakeven.source import Source, arguments_of, dotted_name, last_name, nodes_in, text_of
+from breakeven.source import SourceFile, arguments_of, dotted_name, last_name, nodes_in, text_of
 from breakeven.trace import Location, Op
 from breakeven.units import format_percent
 
@@ -146,7 +146,7 @@ def _conversions(case: Case) -> Iterator[Location]:
         yield Location(file=source.path, line=call.func.end_lineno or call.lineno)
 
 
-def _is_narrowed(source: Source, call: ast.Call) -> bool:
+def _is_narrowed(source: SourceFile, call: ast.Call) -> bool:
     """Return whether the statement names another dtype: ``torch.from_numpy(x).float()``."""
     statement = next(node for node in source.parents(call) if isinstance(node, ast.stmt))
     return any(part.attr in _NARROW_NAMES for part in nodes_in(statement, ast.Attribute))

@@ -35,7 +35,7 @@ import re
 
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.doctor.source_lines import recorded_calls
-from breakeven.source import Source, dotted_name, is_constant, keyword
+from breakeven.source import SourceFile, dotted_name, is_constant, keyword
 from breakeven.trace import Location, Op, Phase, Sync
 
 CAUSE = "ANOMALY"
@@ -109,7 +109,7 @@ def _is_profiler(call: ast.Call) -> bool:
     return name.endswith("autograd.profiler.profile") or name.rpartition(".")[2] == "emit_nvtx"
 
 
-def _runs(case: Case, source: Source, block: ast.With) -> bool:
+def _runs(case: Case, source: SourceFile, block: ast.With) -> bool:
     """Return whether events of the step come from lines within a profiler's block."""
     end = block.end_lineno or block.lineno
     own = (event.location for event in case.trace.events if event.location)

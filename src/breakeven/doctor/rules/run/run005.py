@@ -38,7 +38,7 @@ from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.source import (
     LOOP_STATEMENTS,
     LoopStatement,
-    Source,
+    SourceFile,
     dotted_name,
     last_name,
     own_nodes,
@@ -81,7 +81,7 @@ def _growth(case: Case) -> str:
     return f"; live memory grew by {format_bytes(live[-1] - live[0])} in {len(live)} steps"
 
 
-def _kept(source: Source) -> Iterator[_Kept]:
+def _kept(source: SourceFile) -> Iterator[_Kept]:
     """Yield statements that keep a graph, with the names of the keeper and of the tensor."""
     makers = _makers(source)
     for loop in source.nodes(*LOOP_STATEMENTS):
@@ -104,7 +104,7 @@ def _kept(source: Source) -> Iterator[_Kept]:
                 yield statement, target, value
 
 
-def _makers(source: Source) -> set[str]:
+def _makers(source: SourceFile) -> set[str]:
     """Return calls of functions that run a step and return its loss with its history."""
     return {
         f"{prefix}{function.name}()"
@@ -214,7 +214,7 @@ def _is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _is_without_history(source: Source, statement: ast.stmt) -> bool:
+def _is_without_history(source: SourceFile, statement: ast.stmt) -> bool:
     """Return whether nothing is recorded at a statement: it is under ``torch.no_grad()``."""
     return any(
         dotted_name(item.context_expr).endswith(("no_grad", "inference_mode"))
@@ -240,7 +240,7 @@ def _call_text(call: ast.Call) -> str:
     return f"{dotted_name(call.func)}()"
 
 
-def _is_step_loop(source: Source, loop: LoopStatement, makers: set[str]) -> bool:
+def _is_step_loop(source: SourceFile, loop: LoopStatement, makers: set[str]) -> bool:
     """Return whether an iteration of a loop is a step: it updates, and no loop within it does.
 
     Where the update is out of sight, the innermost loop that calls ``backward()`` stands for it.

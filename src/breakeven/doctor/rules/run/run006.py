@@ -32,7 +32,7 @@ from __future__ import annotations
 from breakeven.doctor.events import one_per_line
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import recorded_calls
-from breakeven.source import Source, is_constant, keyword
+from breakeven.source import SourceFile, is_constant, keyword
 
 CAUSE = "COMPILE_RECOMPILE"
 
@@ -57,10 +57,10 @@ def detect(case: Case) -> Found:
         )
 
 
-def _is_dynamic(source: Source, line: int) -> bool:
+def _is_dynamic(source: SourceFile, line: int) -> bool:
     call = source.call_at(line, "compile")
     return call is not None and is_constant(keyword(call, "dynamic"), True)
 
 
-def _marks_dynamic(source: Source) -> bool:
+def _marks_dynamic(source: SourceFile) -> bool:
     return any(source.calls("mark_dynamic", "maybe_mark_dynamic"))

@@ -35,7 +35,7 @@ from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.doctor.rules.sync.waits import seen
 from breakeven.doctor.sync_owner import Wait, waits_of
-from breakeven.source import Source, dotted_name
+from breakeven.source import SourceFile, dotted_name
 from breakeven.trace import Location
 
 CAUSE = "SYNC_DIST"
@@ -63,7 +63,7 @@ def detect(case: Case) -> Found:
         )
 
 
-def _makes_distribution(source: Source, line: int) -> bool:
+def _makes_distribution(source: SourceFile, line: int) -> bool:
     """Return whether the line calls a class, by its name: ``Normal(...)``."""
     names = (dotted_name(call.func).rpartition(".")[2] for call in source.calls_on(line))
     return any(name[:1].isupper() for name in names)

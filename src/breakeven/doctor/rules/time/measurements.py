@@ -11,7 +11,7 @@ from breakeven.doctor.rule import Case
 from breakeven.doctor.rules.time.timed_file import TimedFile
 from breakeven.doctor.rules.time.use import is_used, iterations
 from breakeven.doctor.rules.time.walk import Timed, clock_readers, timed_work
-from breakeven.source import LOOP_STATEMENTS, Source, lines_of
+from breakeven.source import LOOP_STATEMENTS, SourceFile, lines_of
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
 
 
@@ -40,7 +40,7 @@ def _measurements(case: Case) -> list[Timed]:
     return found
 
 
-def _timed_file(case: Case, source: Source) -> TimedFile:
+def _timed_file(case: Case, source: SourceFile) -> TimedFile:
     issuing: set[int] = set()
     waiting: set[int] = set()
     for event in case.trace.events:
@@ -60,7 +60,7 @@ def _timed_file(case: Case, source: Source) -> TimedFile:
     )
 
 
-def _calls_of_holders(source: Source, lines: set[int]) -> set[int]:
+def _calls_of_holders(source: SourceFile, lines: set[int]) -> set[int]:
     """Return the lines that call a function which holds one of ``lines``, by its name.
 
     The recorded steps may be over before the timed ones begin, which call the same.
@@ -91,9 +91,9 @@ def steps_within(case: Case, timed: Timed) -> tuple[int, int | None]:
     return len(loops), num_steps
 
 
-def _loops_within(case: Case, timed: Timed) -> list[tuple[Source, ast.AST]]:
+def _loops_within(case: Case, timed: Timed) -> list[tuple[SourceFile, ast.AST]]:
     """Return the loops between the readings that lead to an update, the outermost first."""
-    loops: list[tuple[Source, ast.AST]] = []
+    loops: list[tuple[SourceFile, ast.AST]] = []
     is_below = False
     for location in _way_to_update(case):
         holder = case.sources.find(location)

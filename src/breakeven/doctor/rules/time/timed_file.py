@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from breakeven.source import Source, dotted_name, is_constant, keyword, last_name, nodes_in
+from breakeven.source import SourceFile, dotted_name, is_constant, keyword, last_name, nodes_in
 
 _CLOCKS = frozenset({
     "time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",
@@ -38,7 +38,7 @@ class TimedFile:
         waiting: Lines that wait for it.
     """
 
-    def __init__(self, source: Source, issuing: set[int], waiting: set[int]) -> None:
+    def __init__(self, source: SourceFile, issuing: set[int], waiting: set[int]) -> None:
         self.source = source
         self.issuing = issuing
         self.waiting = waiting
@@ -108,7 +108,7 @@ class TimedFile:
         return isinstance(node, ast.Name) and node.id in self._on_device
 
 
-def _waiting_names(source: Source) -> set[str]:
+def _waiting_names(source: SourceFile) -> set[str]:
     """Return what waits for the device: functions of the file, and names for ``synchronize``."""
     # `sync = torch.cuda.synchronize if cuda else (lambda: None)`.
     waiting = {

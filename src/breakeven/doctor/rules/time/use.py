@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from breakeven.doctor.rules.time.walk import Timed
-from breakeven.source import LOOP_STATEMENTS, Source, dotted_name, last_name, plain_name
+from breakeven.source import LOOP_STATEMENTS, SourceFile, dotted_name, last_name, plain_name
 
 # Dividing by these turns one unit into another.
 _UNITS = frozenset({60, 3600, 1000, 1_000_000, 1_000_000_000})
@@ -42,7 +42,7 @@ def is_mean(timed: Timed) -> bool:
     return any(_is_averaged(source, keeper) for keeper in keepers if keeper)
 
 
-def iterations(source: Source, loop: ast.AST) -> int | None:
+def iterations(source: SourceFile, loop: ast.AST) -> int | None:
     """Return how often a loop runs, where ``range`` and constants say so."""
     if not isinstance(loop, (ast.For, ast.AsyncFor)):
         return None
@@ -59,7 +59,7 @@ def iterations(source: Source, loop: ast.AST) -> int | None:
     return known[0] if len(known) == 1 else max(0, known[1] - known[0])
 
 
-def _whole_number(source: Source, node: ast.AST) -> int | None:
+def _whole_number(source: SourceFile, node: ast.AST) -> int | None:
     if isinstance(node, ast.Name):
         values = [own.value for own in source.bindings if plain_name(own.target) == node.id]
         node = values[0] if len(values) == 1 else node
@@ -67,7 +67,7 @@ def _whole_number(source: Source, node: ast.AST) -> int | None:
     return node.value if is_known else None  # pyright: ignore
 
 
-def _uses(source: Source, node: ast.AST, names_left: int = _MAX_NAMES) -> Iterator[ast.AST]:
+def _uses(source: SourceFile, node: ast.AST, names_left: int = _MAX_NAMES) -> Iterator[ast.AST]:
     """Yield what a value ends in: a division, a comparison, a call, a statement."""
     inner = node
     for above in source.parents(node):
@@ -85,7 +85,7 @@ def _uses(source: Source, node: ast.AST, names_left: int = _MAX_NAMES) -> Iterat
 
 
 def _uses_of_names(
-    source: Source, targets: Sequence[ast.expr], names_left: int
+    source: SourceFile, targets: Sequence[ast.expr], names_left: int
 ) -> Iterator[ast.AST]:
     for target in targets:
         if not isinstance(target, ast.Name):
@@ -96,7 +96,7 @@ def _uses_of_names(
                 yield from _uses(source, load, names_left - 1)
 
 
-def _loads(source: Source, target: ast.expr) -> Sequence[ast.AST]:
+def _loads(source: SourceFile, target: ast.expr) -> Sequence[ast.AST]:
     """Return where a name is read; an attribute, whatever the object is called there."""
     if isinstance(target, ast.Name):
         return source.reads_of(target.id)
@@ -121,7 +121,7 @@ def _keeper(use: ast.AST) -> str | None:
     return _collects(use)
 
 
-def _is_averaged(source: Source, keeper: str) -> bool:
+def _is_averaged(source: SourceFile, keeper: str) -> bool:
     """Return whether the mean of all that a list or sum holds is taken."""
     loads = source.reads_of(keeper)
     for above in map(source.parent, loads):
@@ -132,7 +132,7 @@ def _is_averaged(source: Source, keeper: str) -> bool:
     return any(_is_in_mean(source, load) for load in loads)
 
 
-def _is_in_mean(source: Source, load: ast.AST) -> bool:
+def _is_in_mean(source: SourceFile, load: ast.AST) -> bool:
     for above in source.parents(load):
         if isinstance(above, ast.Call) and last_name(above.func) in _MEANS:
             return True
@@ -147,7 +147,7 @@ def _is_unit(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in _UNITS
 
 
-def _is_guarded(source: Source, node: ast.AST) -> bool:
+def _is_guarded(source: SourceFile, node: ast.AST) -> bool:
     """Return whether a condition within the loop decides whether a time counts."""
     kinds = (*LOOP_STATEMENTS, ast.If, ast.IfExp)
     first = next((above for above in source.parents(node) if isinstance(above, kinds)), None)

@@ -12,7 +12,7 @@ from breakeven.source import (
     DEFINITIONS,
     LOOP_STATEMENTS,
     LoopStatement,
-    Source,
+    SourceFile,
     blocks_of,
     bound_arguments,
     dotted_name,
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     """A clock that was read, and where in the log: there, and before the loops around it."""
 
     node: ast.expr
-    source: Source
+    source: SourceFile
     position: int
     before: int
 
@@ -76,7 +76,7 @@ class Timed:
     is_awaited: bool
     loops: tuple[LoopStatement, ...]
     has_work_before: bool
-    source: Source
+    source: SourceFile
     scope: ast.AST
 
 
