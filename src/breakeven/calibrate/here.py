@@ -23,7 +23,7 @@ _MANY_ROUNDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class HereCalibration:
-    """This host, and how it was come by.
+    """This host, with its provenance.
 
     Args:
         calibration: What was measured of it.

@@ -13,7 +13,7 @@ _UNSEEN = re.compile(r"[ \t]+(?=\n|\Z)")
 
 
 class CommandConsole(Console):
-    """A console that leaves a reader's going away to ``main``, which has an exit code for it.
+    """A console that leaves a broken pipe to ``main``, which has an exit code for it.
 
     Lines end where their text does, unless they go to a terminal.
 

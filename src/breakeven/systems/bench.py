@@ -52,7 +52,7 @@ class Bench:
     Args:
         host: ``here``, or the name of another host that would feed the GPUs.
         time_limit_s: Limit of each run, in seconds.
-        progress: Is told what happens, as details of the stage that it is in.
+        progress: Progress callback, called with details of the stage that it is in.
 
     Raises:
         BreakevenError: There is no such host.

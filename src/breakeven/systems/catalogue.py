@@ -169,7 +169,7 @@ def run_system(
         entry: Which one.
         host: ``here``, or the name of another host that would feed the GPUs.
         time_limit_s: Limit of each run of a script, in seconds.
-        progress: Is told what happens.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: It could not be run, or there is no such host.

@@ -108,8 +108,8 @@ _CHANCE = 0.95
 _LOAD_SPREAD = 0.1
 # A pair of which something else held up one run all along lies far away from the other pairs: by
 # this many times their spread, and by more than even a noisy machine scatters them.
-_HICCUP_FACTOR = 8.0
-_LEAST_HICCUP = 2 * _EXPECTED_SPREADS[TurnKind.NONE]
+_OUTLIER_FACTOR = 8.0
+_LEAST_OUTLIER = 2 * _EXPECTED_SPREADS[TurnKind.NONE]
 # With fewer pairs besides it nothing tells which one is out of line.
 _FEWEST_OTHERS = 3
 _HALVINGS = 60
@@ -161,7 +161,7 @@ def compare_pairs(
     """
     if not pairs:
         return Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
-    ratios = _without_hiccup([pair.log_ratio for pair in pairs])
+    ratios = _without_outlier([pair.log_ratio for pair in pairs])
     tail = (1.0 - confidence) / num_looks / 2.0
     least = LEAST_SPREAD
     expected = sqrt(fmean(_expected_variance(pair, load_fraction) for pair in pairs))
@@ -208,14 +208,14 @@ def _interval(
     return middle - half, middle, middle + half
 
 
-def _without_hiccup(ratios: list[float]) -> list[float]:
-    """Return the ratios without the one that a hiccup of the machine must have made, if any."""
+def _without_outlier(ratios: list[float]) -> list[float]:
+    """Return the ratios without the outlier that a stall of the machine must have made, if any."""
     if len(ratios) <= _FEWEST_OTHERS:
         return ratios
     middle = fmean(ratios)
     farthest = max(range(len(ratios)), key=lambda index: abs(ratios[index] - middle))
     others = ratios[:farthest] + ratios[farthest + 1 :]
-    reach = max(_HICCUP_FACTOR * _deviation(others), _LEAST_HICCUP)
+    reach = max(_OUTLIER_FACTOR * _deviation(others), _LEAST_OUTLIER)
     return others if abs(ratios[farthest] - fmean(others)) > reach else ratios
 
 

@@ -12,7 +12,7 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
     """Return how many leading samples belong to the warm-up.
 
     The marginal standard error rule: drop the number of samples that makes the mean of the rest
-    most certain. Samples are clipped at three times their median first, so that one hiccup late
+    most certain. Samples are clipped at three times their median first, so that one outlier late
     in the run cannot pass for a warm-up that lasts until then; at most half are dropped.
 
     Args:

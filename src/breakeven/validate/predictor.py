@@ -65,7 +65,7 @@ class ShippedPredictor:
     """The calibration that ships; rows that it was made from are marked.
 
     Args:
-        progress: Hears how far it is.
+        progress: Progress callback.
     """
 
     def __init__(self, *, progress: Progress) -> None:
@@ -94,7 +94,7 @@ class HeldOutPredictor:
 
     Args:
         protocol: What is left out together.
-        progress: Hears how far it is.
+        progress: Progress callback.
         spread: Residual uncertainty; that which ships by default.
     """
 

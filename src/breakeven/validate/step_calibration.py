@@ -39,7 +39,7 @@ def calibrate_on_steps(
     Args:
         rows: Measured steps; those on unknown devices or several GPUs teach nothing here.
         command: What repeats this.
-        progress: Hears how far it is.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: No row can be learned from.
@@ -82,7 +82,7 @@ def calibrate_on_shared_steps(
         rows: Measured steps; those without a partner on one GPU, and on unknown devices, teach
             nothing here.
         command: What repeats this.
-        progress: Hears how far it is.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: There are no rows of one of the strategies.

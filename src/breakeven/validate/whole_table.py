@@ -32,7 +32,7 @@ def validate_table(
         protocol: What that calibration has not seen.
         era_of: Tells which years' software a framework is.
         only: Which rows count; all by default.
-        progress: Hears how far it is.
+        progress: Progress callback.
 
     Raises:
         BreakevenError: The table cannot be read, or ``only`` leaves no row.

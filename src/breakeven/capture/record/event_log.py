@@ -340,7 +340,7 @@ class EventLog(TorchDispatchMode):
         if self.here.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
             return
         if torch._C._current_autograd_node() is not None:
-            return  # the engine's own time, or a hiccup: the user's Python does not run there
+            return  # the engine's own time, or a stall: the user's Python does not run there
         self.record_host_work("script", gap_ns)
 
 
