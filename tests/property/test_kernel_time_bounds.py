@@ -30,17 +30,28 @@ def kernels(draw: st.DrawFn) -> Kernel:
             precision=precision,
             launches=draw(st.integers(1, 20)),
         )
-    m, n, k, batch = draw(sizes), draw(sizes), draw(sizes), draw(st.integers(1, 64))
-    return Kernel(
+    kernel = Kernel(
         family=family,
+        precision=precision,
+        flop=0.0,
+        read_bytes=0.0,
+        write_bytes=0.0,
+        m=draw(sizes),
+        n=draw(sizes),
+        k=draw(sizes),
+        batch=draw(st.integers(1, 64)),
+    )
+    return with_its_work(kernel)
+
+
+def with_its_work(kernel: Kernel) -> Kernel:
+    """Return a product with the arithmetic and the bytes of its sizes."""
+    m, n, k, batch = kernel.m, kernel.n, kernel.k, kernel.batch
+    return msgspec.structs.replace(
+        kernel,
         flop=2.0 * m * n * k * batch,
         read_bytes=4.0 * batch * (m * k + k * n),
         write_bytes=4.0 * batch * m * n,
-        precision=precision,
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
     )
 
 
@@ -63,9 +74,7 @@ def test_a_larger_product_is_never_faster(
     if kernel.m == 0 or kernel.family is Family.CONVOLUTION or (side, kernel.batch) == ("batch", 1):
         # Channels of another alignment, and a single product, are computed in another way.
         return
-    larger = msgspec.structs.replace(kernel, **{side: getattr(kernel, side) + more})
-    flop = 2.0 * larger.m * larger.n * larger.k * larger.batch
-    larger = msgspec.structs.replace(larger, flop=flop)
+    larger = with_its_work(msgspec.structs.replace(kernel, **{side: getattr(kernel, side) + more}))
     assert time_ns(larger, device) >= time_ns(kernel, device) * (1 - 1e-9)
 
 
