@@ -128,7 +128,7 @@
       button.addEventListener("click", () => {
         const isHidden = group.classList.toggle("off");
         button.setAttribute("aria-pressed", String(!isHidden));
-        readout.textContent = `${button.textContent.trim()} ${isHidden ? "hidden" : "shown"}`;
+        readout.textContent = `${button.textContent} ${isHidden ? "hidden" : "shown"}`;
         if (current && current.track.group === group) { current = null; clear(); }
       });
     }
