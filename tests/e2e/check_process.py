@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,24 @@ TAG_NAME = "BREAKEVEN_E2E"
 _PROC = Path("/proc")
 # Helpers that torch starts end by themselves once they see that their parent is gone.
 _GRACE_S = 5.0
+# In a process of its own: to try it is to fork, and other tests may have left threads in this one.
+_TRY_OVERLAY = """
+import sys
+from pathlib import Path
+from breakeven.capture.protect.scratch import Scratch
+from breakeven.capture.requests import Keep
+from breakeven.trace import WriteProtection
+layer = Scratch(Path(sys.argv[1]), Keep()).layer()
+sys.exit(layer.protection is not WriteProtection.OVERLAY)
+"""
+
+
+@cache
+def can_overlay() -> bool:
+    """Return whether a process may put a layer over the file system here."""
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run([sys.executable, "-c", _TRY_OVERLAY, folder], check=False)
+    return tried.returncode == 0
 
 
 class CheckRun(NamedTuple):

@@ -15,11 +15,10 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from check_process import TAG_NAME, CheckRun, end_leftovers
+from check_process import TAG_NAME, CheckRun, can_overlay, end_leftovers
 from hostile import damage, endings, files, network, processes, python_itself, texts, training
 from hostile.ground import TRAINING, Ground, shared_memory
 from hostile.script import Hostile
-from test_writes import can_overlay
 
 import breakeven
 from breakeven.capture import Launcher, find_target

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from check_process import SCRIPTS, CheckRun
-
-from breakeven.capture.protect.scratch import Scratch
-from breakeven.capture.requests import Keep
-from breakeven.trace import WriteProtection
+from check_process import SCRIPTS, CheckRun, can_overlay
 
 WANTED = "BREAKEVEN_WRITE_PROTECTION"
 SCRIPT = SCRIPTS / "writes_files.py"
@@ -33,12 +28,6 @@ def state(work_folder: Path) -> dict[Path, bytes]:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
     return contents(work_folder)
-
-
-def can_overlay() -> bool:
-    """Return whether a process may put a layer over the file system here."""
-    with tempfile.TemporaryDirectory() as folder:
-        return Scratch(Path(folder), Keep()).layer().protection is WriteProtection.OVERLAY
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
