@@ -27,8 +27,7 @@ from breakeven.measure import OtherLoad
 from breakeven.placement import race
 from breakeven.placement.automatic import untouched
 from breakeven.placement.call import ModelCall
-from breakeven.placement.devices import devices_present
-from breakeven.placement.training_place import TrainingPlace
+from breakeven.placement.training_place import TrainingPlace, devices_present
 from breakeven.processor import cpu_name
 from breakeven.units import NS_PER_S, format_duration, format_percent
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from breakeven.adapters import accelerator, device_callback, training_arguments
-from breakeven.placement import auto, choose_device, devices
+from breakeven.placement import auto, automatic, choose_device
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU, torch.device("meta")))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU, torch.device("meta")))
 
 
 def measured_in(caplog: pytest.LogCaptureFixture) -> str:
@@ -119,7 +119,7 @@ def train_bert(model: Any, batch: Any, arguments: Any, callback: Any) -> Any:
 def test_transformers_trains_with_the_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU,))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
     model, batch = tiny_bert()
     choice = choose_device(model, batch, optimizer=torch.optim.AdamW, thread_counts=(2, 1))
     assert len(choice.times) == 2, choice.reason
@@ -149,7 +149,7 @@ def test_the_callback_warns_where_another_device_is_faster(
         output_dir=str(tmp_path), max_steps=1, report_to=[], save_strategy="no", use_cpu=True
     )
     callback = device_callback(batch)
-    monkeypatch.setattr(devices, "devices_present", lambda: (torch.device("meta"),))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (torch.device("meta"),))
     with pytest.warns(RuntimeWarning, match=r"the Trainer runs on cpu.*trains faster on meta"):
         trainer = train_bert(model, batch, arguments, callback)
     assert trainer.state.global_step == 1, "and the training went on"
@@ -188,7 +188,7 @@ def test_stable_baselines_trains_on_the_device(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     baselines = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is absent")
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU,))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
     algorithm = getattr(baselines, policy)
     agent = algorithm("MlpPolicy", "CartPole-v1", device="cpu", n_steps=64, seed=0)
     observations = np.stack([agent.observation_space.sample() for _ in range(64)])

@@ -17,11 +17,9 @@ from torch import nn
 
 from breakeven.configure import set_num_threads, unwatched_steps
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.placement import devices
 from breakeven.placement.call import LossFunction, ModelCall
-from breakeven.placement.copies import OptimizerFactory
 from breakeven.placement.racing import LeftOut, PlaceTime, race
-from breakeven.placement.training_place import TrainingPlace
+from breakeven.placement.training_place import OptimizerFactory, TrainingPlace, devices_present
 from breakeven.units import NS_PER_S, format_duration
 
 
@@ -128,7 +126,7 @@ def choose_device(
         thread_counts: Numbers of torch's threads to try on the CPU; none to leave them.
     """
     _check_arguments(model, num_steps, budget_s)
-    present = devices.devices_present()
+    present = devices_present()
     threads = tuple(dict.fromkeys(thread_counts)) or (0,)
     if len(present) == 1 and len(threads) == 1:
         return _told(DeviceChoice(device=present[0], num_threads=threads[0]))

@@ -1,8 +1,10 @@
-"""A device on which a copy of the user's model is trained for a moment."""
+"""Devices that are here, and copies of the user's model that are trained there for a moment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import inspect
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,21 +13,16 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from breakeven.configure import set_num_threads
-from breakeven.errors import BreakevenError
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.memory import available_bytes
 from breakeven.placement.call import ModelCall, map_tensors
-from breakeven.placement.copies import (
-    OptimizerFactory,
-    copy_model,
-    copy_optimizer,
-    needs_closure,
-)
-from breakeven.placement.devices import device_title, free_bytes
 from breakeven.units import format_bytes
 
 # Copies of the parameters in one step, at least: themselves and their gradients; most optimizers
 # keep two more.
 _COPIES_IN_STEP = 2
 _COPIES_IN_OPTIMIZER = 2
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class TrainingPlace:
@@ -160,3 +157,124 @@ class TrainingPlace:
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=tensor.is_pinned())
+
+
+def copy_model(model: nn.Module, device: torch.device) -> tuple[nn.Module, dict[int, Any]]:
+    """Return a copy of a model on a device, and the copied tensors by the originals' ``id``.
+
+    Parameters are copied straight to the device, so the device where they lie needs no room for
+    them, and gradients are not copied.
+
+    Args:
+        model: Stays as it is.
+        device: Where the copy lies.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if is_lazy(tensor):
+            continue  # a lazy layer gets its shape in the first forward
+        values = tensor.detach().to(device, copy=True)
+        if isinstance(tensor, nn.Parameter):
+            values = nn.Parameter(values, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = values
+    copied = dict(memo)
+    return copy.deepcopy(model, memo).to(device).train(), copied
+
+
+def copy_optimizer(
+    optimizer: torch.optim.Optimizer | OptimizerFactory,
+    model: nn.Module,
+    copied_tensors: dict[int, Any],
+    device: torch.device,
+) -> torch.optim.Optimizer:
+    """Return an optimizer of a copied model whose updates leave the numbers as they are.
+
+    Its learning rates are 0: the same arithmetic, but a model that is trained towards nothing in
+    particular does not run away while it is timed.
+
+    Args:
+        optimizer: Of the original model, or what makes one for given parameters.
+        model: The copy.
+        copied_tensors: Its tensors by the originals' ``id``.
+        device: Where the copy lies.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        made = optimizer(model.parameters())
+    else:
+        inner = getattr(optimizer, "optimizer", None)  # accelerate wraps the real one
+        if isinstance(inner, torch.optim.Optimizer):
+            optimizer = inner
+        memo = dict(copied_tensors)
+        for group in optimizer.param_groups:
+            _check_owned(group["params"], copied_tensors)
+            for parameter in group["params"]:
+                _place_state(optimizer.state.get(parameter, {}), group, device, memo)
+        made = copy.deepcopy(optimizer, memo)
+        # What optimizers keep besides their state is not copied: LBFGS misses its parameters. A
+        # step on the object itself is a scheduler's wrapper around the user's optimizer.
+        for name, value in vars(optimizer).items():
+            if name != "step" and name not in vars(made):
+                setattr(made, name, copy.deepcopy(value, memo))
+    for group in made.param_groups:
+        if "lr" in group:
+            group["lr"] = group["lr"] * 0
+    return made
+
+
+def _check_owned(parameters: Iterable[nn.Parameter], copied_tensors: dict[int, Any]) -> None:
+    if any(id(parameter) not in copied_tensors for parameter in parameters):
+        raise UsageError(
+            "the optimizer has parameters that are not the model's",
+            hint="pass the optimizer of this model, or none",
+        )
+
+
+def _place_state(
+    state: dict[str, Any], group: dict[str, Any], device: torch.device, memo: dict[int, Any]
+) -> None:
+    """Copy the state of a parameter to where the optimizer will look for it."""
+    for value in state.values():
+        if isinstance(value, torch.Tensor):
+            # The count of steps lies on the CPU unless it is read by a kernel.
+            # Source: torch.optim.Optimizer._process_value_according_to_param_policy.
+            follows = value.dim() > 0 or group.get("fused") or group.get("capturable")
+            target = device if follows else torch.device("cpu")
+            memo[id(value)] = value.detach().to(target, copy=True)
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer, such as LBFGS, evaluates the model by itself."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
+
+
+def devices_present() -> tuple[torch.device, ...]:
+    """Return the CPU, one CUDA device of each model of GPU, and Apple's GPU where there is one.
+
+    Of several CUDA devices with one name the current one counts, so that each process of a
+    distributed run keeps its own.
+    """
+    devices = [torch.device("cpu")]
+    if torch.cuda.is_available():
+        current = torch.cuda.current_device()
+        by_name: dict[str, int] = {}
+        for index in (current, *range(torch.cuda.device_count())):
+            by_name.setdefault(torch.cuda.get_device_name(index), index)
+        devices += [torch.device("cuda", index) for index in by_name.values()]
+    if torch.backends.mps.is_available():
+        devices.append(torch.device("mps"))
+    return tuple(devices)
+
+
+def device_title(device: torch.device) -> str:
+    """Return a device's name for a person: ``cuda:0 (NVIDIA L4)``."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the memory that is free on a device; None where nothing tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return available_bytes() if device.type == "cpu" else None

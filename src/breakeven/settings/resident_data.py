@@ -33,7 +33,7 @@ def _why_not_whole(facts: StepFacts, current: Configuration, value: object) -> s
 
 
 def _take_whole_batches(run: configured) -> Count:
-    from breakeven.configure.whole_batches import whole_batches
+    from breakeven.configure.loaders import whole_batches
 
     loaders = run.enter_context(whole_batches())
     return lambda _: loaders.num_applied
@@ -60,7 +60,7 @@ def _keep_on_device(run: configured) -> Count:
     from torch.utils.data import TensorDataset
 
     from breakeven.configure import change_loaders
-    from breakeven.configure.whole_batches import row_tensors, without_subsets
+    from breakeven.configure.loaders import row_tensors, without_subsets
 
     num_loaders = 0
 

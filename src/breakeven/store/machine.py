@@ -1,15 +1,28 @@
-"""The machine and the versions that a configuration is found on, and known to be right for."""
+"""This machine: its name and versions, which a measurement holds for, and the lock on it."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import os
 import platform
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
+import platformdirs
+from filelock import FileLock, Timeout
+
 from breakeven.processor import cpu_name, num_cores
 from breakeven.verdict import Machine
+
+# How soon a process that waits sees that it is its turn.
+_POLL_S = 0.1
 
 
 def this_machine(*, gpu: str) -> Machine:
@@ -24,6 +37,43 @@ def this_machine(*, gpu: str) -> Machine:
         gpu=gpu,
         torch_version=installed_version("torch"),
         python_version=platform.python_version(),
+        breakeven_version=installed_version("breakeven"),
+    )
+
+
+class MachineKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What a measurement depends on besides its configuration: the machine and its software.
+
+    Args:
+        hostname: Name of the machine.
+        processor: Name of its CPU.
+        num_processors: Logical processors that this process may use.
+        python_version: Python that runs the script.
+        torch_version: torch that runs it.
+        breakeven_version: breakeven that measures it.
+    """
+
+    hostname: str
+    processor: str
+    num_processors: int
+    python_version: str
+    torch_version: str
+    breakeven_version: str
+
+
+def machine_key(*, processor: str, torch_version: str) -> MachineKey:
+    """Return the key of this machine.
+
+    Args:
+        processor: Name of its CPU.
+        torch_version: torch that runs scripts here.
+    """
+    return MachineKey(
+        hostname=platform.node(),
+        processor=processor,
+        num_processors=num_cores(),
+        python_version=platform.python_version(),
+        torch_version=torch_version,
         breakeven_version=installed_version("breakeven"),
     )
 
@@ -50,3 +100,39 @@ def code_digest(*packages: str) -> str:
             digest.update(file.relative_to(root).as_posix().encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:32]
+
+
+@contextmanager
+def machine_lock(on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the machine inside: no other breakeven process of this user measures meanwhile.
+
+    The lock belongs to the process and ends with it, however it ends.
+
+    Args:
+        on_wait: Called once where another process holds it, before the wait for it.
+    """
+    lock = FileLock(_lock_file(), thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        on_wait()
+        lock.acquire(poll_interval=_POLL_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_file() -> Path:
+    """Return the file, whose name holds that of the machine: a home folder may be shared."""
+    name = re.sub(r"[^\w.-]", "_", platform.node())
+    folder = Path(platformdirs.user_cache_dir("breakeven"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+    except OSError:
+        is_writable = False
+    if is_writable:
+        return folder / f"measuring-{name}.lock"
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # Windows has no numbers
+    return Path(tempfile.gettempdir()) / f"breakeven-{user}-{name}.lock"

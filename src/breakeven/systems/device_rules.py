@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
 
 from breakeven.capture import run_on_pretended_gpus
 from breakeven.device import find_device
+from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench, script_path
-from breakeven.systems.device_rules_copies import (
-    CopyTimes,
-    copy_tables,
-    time_copies,
-)
-from breakeven.systems.findings import Findings, rows, table
+from breakeven.systems.findings import Findings, Ratio, ratio_of, rows, table
 from breakeven.systems.published import DEVICE_COPY_BAND
-from breakeven.units import format_bytes, format_ratio
+from breakeven.timing import Estimate
+from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
+from breakeven.units import NS_PER_S, format_bytes, format_ratio
 from breakeven.verdict import (
     Claim,
     ClaimOutcome,
@@ -26,6 +27,11 @@ from breakeven.verdict import (
 _SCRIPT = "device_rules.py"
 _NUM_DEVICES = 2
 _TIME_LIMIT_S = 120.0
+_GPUS = ("T4", "A100 SXM4 80GB", "RTX 4090")
+_SIZES_BYTES = (4, 4_000, 64_000, 1_000_000, 16_000_000, 256_000_000, 1_000_000_000)
+_WAYS = ("pageable to GPU", "pinned to GPU", "GPU to host", "inside")
+_DEVICE, _HOST = "cuda:0", "cpu"
+_FLOAT_BYTES = 4
 
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,3 +147,133 @@ def _datasheet(name: str) -> str:
         for rate in (device.link_bytes_per_s, device.memory_bytes_per_s)
     )
     return f"{name}, link {link}, memory {memory}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTimes:
+    """One size on one GPU, as a host sees it that waits for the end of the copy.
+
+    Args:
+        device: The GPU.
+        num_bytes: Size.
+        from_pageable: To the GPU, from ordinary memory.
+        from_pinned: To the GPU, from page-locked memory.
+        to_host: From the GPU to ordinary memory.
+        inside: From one place of the GPU's memory to another.
+    """
+
+    device: str
+    num_bytes: int
+    from_pageable: Estimate
+    from_pinned: Estimate
+    to_host: Estimate
+    inside: Estimate
+
+    @property
+    def ways(self) -> tuple[Estimate, ...]:
+        """Return the times in the order of the columns."""
+        return (self.from_pageable, self.from_pinned, self.to_host, self.inside)
+
+    @property
+    def is_largest(self) -> bool:
+        """Return whether it is of the largest size."""
+        return self.num_bytes == max(_SIZES_BYTES)
+
+    @property
+    def pinned_ratio(self) -> Ratio:
+        """Return how many times as long the fastest way from the host takes as that inside."""
+        return ratio_of(self.from_pinned, self.inside)
+
+
+def time_copies(bench: Bench) -> tuple[CopyTimes, ...]:
+    """Return the times of all sizes on all GPUs, GPU by GPU."""
+    traces = [StepTrace(events=way) for size in _SIZES_BYTES for way in _events(size)]
+    predictions = bench.predict(traces, _GPUS)
+    num_gpus, num_ways = len(_GPUS), 4
+    found: list[CopyTimes] = []
+    for column in range(num_gpus):
+        ways = predictions[column::num_gpus]
+        for row, size in enumerate(_SIZES_BYTES):
+            found.append(_times(size, ways[row * num_ways : (row + 1) * num_ways]))
+    return tuple(found)
+
+
+def _times(size: int, ways: Sequence[StepPrediction]) -> CopyTimes:
+    from_pageable, from_pinned, to_host, inside = (way.estimate for way in ways)
+    return CopyTimes(
+        device=ways[0].device.name,
+        num_bytes=size,
+        from_pageable=from_pageable,
+        from_pinned=from_pinned,
+        to_host=to_host,
+        inside=inside,
+    )
+
+
+def _events(size: int) -> tuple[tuple[Event, ...], ...]:
+    """Return the ways of a copy: what torch does for each, until the host goes on."""
+    # Outside of the forward pass: no module is called and autograd records nothing.
+    phase = Phase.DATA
+    source, target = (
+        TensorSpec(shape=(size // _FLOAT_BYTES,), dtype="float32", device=_DEVICE, storage=storage)
+        for storage in (1, 2)
+    )
+    to_device = [
+        Copy(source=_HOST, destination=_DEVICE, num_bytes=size, is_pinned=is_pinned, phase=phase)
+        for is_pinned in (False, True)
+    ]
+    inside = Op(name="aten.copy_.default", inputs=(target, source), outputs=(target,), phase=phase)
+    return (
+        (to_device[0],),
+        (to_device[1],),
+        (Sync(kind="cpu", num_bytes=size, phase=phase),),
+        (inside, Sync(kind="synchronize", phase=phase)),
+    )
+
+
+def copy_tables(copies: Sequence[CopyTimes]) -> tuple[SystemTable, ...]:
+    """Return the rates of the largest size on all GPUs, and all times on each."""
+    return (
+        _rates_table([copy for copy in copies if copy.is_largest]),
+        *(_times_table(gpu, [copy for copy in copies if copy.device == gpu]) for gpu in _GPUS),
+    )
+
+
+def _rates_table(copies: Sequence[CopyTimes]) -> SystemTable:
+    return table(
+        f"Bytes per second of a copy of {format_bytes(max(_SIZES_BYTES))}",
+        {
+            **dict.fromkeys(("device", *_WAYS), ColumnKind.TEXT),
+            "pinned / inside": ColumnKind.RATIO,
+        },
+        rows(
+            RowSource.PREDICTED,
+            (
+                (copy.device, *(_rate(copy, way) for way in copy.ways), copy.pinned_ratio.value)
+                for copy in copies
+            ),
+        ),
+        note="Inside, each byte is read and written once. The last column: how many times as long "
+        "the fastest way from the host takes.",
+    )
+
+
+def _times_table(gpu: str, copies: Sequence[CopyTimes]) -> SystemTable:
+    return table(
+        f"Time of a copy, {gpu}",
+        {
+            "size": ColumnKind.BYTES,
+            **dict.fromkeys(_WAYS, ColumnKind.TIME_NS),
+            "pinned / inside": ColumnKind.RATIO,
+        },
+        rows(
+            RowSource.PREDICTED,
+            ((copy.num_bytes, *copy.ways, copy.pinned_ratio.value) for copy in copies),
+        ),
+        note="Until a host that waits goes on. Small copies take what the call and the wait take: "
+        "gather them into few large ones.",
+    )
+
+
+def _rate(copy: CopyTimes, time: Estimate) -> str:
+    return f"{format_bytes(copy.num_bytes * NS_PER_S / time.value_ns, 2)}/s"

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.processor import num_physical_cores
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings
+from breakeven.systems.findings import Findings, rows, table
 from breakeven.systems.shi2016_claims import claims, order_table, thread_table
-from breakeven.systems.shi2016_runs import HOST_OF_2016, NetworkRuns, run_network
-from breakeven.systems.shi2016_table import networks
-from breakeven.systems.shi2016_tables import accuracy_table, block, today_table
+from breakeven.systems.shi2016_runs import (
+    GPUS_OF_TODAY,
+    HOST_OF_2016,
+    INSTALL_JAX,
+    JAX_NETWORKS,
+    NetworkRuns,
+    jax_label,
+    run_network,
+)
+from breakeven.systems.shi2016_table import CORES, GPUS, cells, fastest_ns, frameworks, networks
+from breakeven.units import format_duration
+from breakeven.verdict import ColumnKind, RowSource, SystemTable
 
 _ABOUT = (
     Caveat(
@@ -37,6 +46,7 @@ _ABOUT = (
         "word",
     ),
 )
+_THREADS = (1, 2, 4, 8, 16, 32)
 
 
 def run(bench: Bench) -> Findings:
@@ -93,3 +103,105 @@ def _run_caveats(all_runs: Sequence[NetworkRuns]) -> tuple[Caveat, ...]:
         Caveat(code=caveat.code, message=f"{', '.join(names)}: {caveat.message}")
         for caveat, names in networks_of.items()
     )
+
+
+def pytorch_label(torch_version: str) -> str:
+    """Return PyTorch with its version, without the build: ``PyTorch 2.13.0``."""
+    return f"PyTorch {torch_version.partition('+')[0]}"
+
+
+def block(runs: NetworkRuns, *, torch_version: str) -> tuple[SystemTable, SystemTable]:
+    """Return what the benchmark's table has of a network, its CPUs and its GPUs, with ours."""
+    return (
+        _cpu_table(runs, torch_version=torch_version),
+        _gpu_table(runs, torch_version=torch_version),
+    )
+
+
+def today_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
+    """Return each network on this CPU and on GPUs of today."""
+    cells = (
+        (runs.network, runs.best_cpu, *(runs.today[name].estimate for name in GPUS_OF_TODAY))
+        for runs in all_runs
+    )
+    return table(
+        "Time of a mini-batch today: this CPU at its best, and GPUs of today",
+        _times("network", ("this CPU", *GPUS_OF_TODAY)),
+        rows(RowSource.PREDICTED, cells),
+        note="The CPU is measured, the GPUs are predicted. Matrix products run in full fp32, as "
+        "torch has it by default; convolutions use TF32 where a GPU has it.",
+    )
+
+
+def accuracy_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
+    """Return our predictions for the software of 2016 over what was published."""
+
+    def ratio(runs: NetworkRuns, name: str) -> float:
+        return runs.of_2016[name].estimate.value_ns / fastest_ns(runs.network, (name,))
+
+    return table(
+        "Predicted for the software of 2016, over the fastest published framework",
+        {"network": ColumnKind.TEXT, **dict.fromkeys(GPUS, ColumnKind.RATIO)},
+        rows(
+            RowSource.PREDICTED,
+            ((runs.network, *(ratio(runs, name) for name in GPUS)) for runs in all_runs),
+        ),
+        note="None of these published times were used to calibrate breakeven. The K80 is predicted "
+        "at its boost clock of 875 MHz; at its base clock of 562 MHz what is bound by arithmetic "
+        "takes 1.6 times as long.",
+    )
+
+
+def _cpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
+    counts = sorted({*_THREADS, *runs.cpu})
+    published = (
+        (f"{framework}, {device.removesuffix(' CPU')}", *map(times_ns.get, counts))
+        for framework in frameworks(runs.network)
+        for device in CORES
+        if (times_ns := cells(runs.network, framework, device))
+    )
+    ours = [(f"{pytorch_label(torch_version)}, here", runs.cpu)]
+    note = ""
+    if runs.network in JAX_NETWORKS:
+        label = jax_label()
+        ours.append((f"{label}, here" if label else "JAX (not installed)", runs.jax))
+        if label is None:
+            note = f"JAX is {INSTALL_JAX}"
+        elif runs.compile_ns:
+            first = format_duration(runs.compile_ns, 2)
+            note = f"JAX: a step that jax.jit compiled; the first one, which compiles, took {first}"
+    measured = ((label, *map(times.get, counts)) for label, times in ours)
+    return table(
+        f"{_heading(runs.network)}, by threads of a CPU",
+        _times("framework, CPU", map(str, counts)),
+        (*rows(RowSource.PUBLISHED, published), *rows(RowSource.MEASURED, measured)),
+        note=note,
+    )
+
+
+def _gpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
+    published = (
+        (framework, *(cells(runs.network, framework, name).get(None) for name in GPUS))
+        for framework in frameworks(runs.network)
+    )
+    ours = (
+        (label, *(found[name].estimate for name in GPUS))
+        for label, found in (
+            (f"{pytorch_label(torch_version)}, this host", runs.today),
+            (f"software of 2016, {HOST_OF_2016}", runs.of_2016),
+        )
+    )
+    return table(
+        f"{_heading(runs.network)}, on GPUs",
+        _times("framework", GPUS),
+        (*rows(RowSource.PUBLISHED, published), *rows(RowSource.PREDICTED, ours)),
+    )
+
+
+def _heading(network: str) -> str:
+    return f"{network}, {networks()[network]:,} samples per mini-batch"
+
+
+def _times(first: str, names: Iterable[str]) -> dict[str, ColumnKind]:
+    """Return the columns of a table of times, whose first one names the row."""
+    return {first: ColumnKind.TEXT, **dict.fromkeys(names, ColumnKind.TIME_NS)}

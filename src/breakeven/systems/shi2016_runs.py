@@ -1,10 +1,16 @@
-"""One network of the benchmark: measured on the threads of this CPU, predicted on GPUs."""
+"""One network of the benchmark: measured on threads of this CPU, predicted on GPUs."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from breakeven.cost import Era, StepCosts, host_for, load_efficiencies, load_step_effects
@@ -12,16 +18,11 @@ from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
-from breakeven.systems.bench import Bench
-from breakeven.systems.shi2016_jax import (
-    JAX_NETWORKS,
-    can_limit_threads,
-    jax_label,
-    measure_jax,
-)
+from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.shi2016_table import GPUS
-from breakeven.timing import BUSY_MACHINE, Estimate
+from breakeven.timing import BUSY_MACHINE, Estimate, Measurement
 from breakeven.trace import StepTrace
+from breakeven.units import NS_PER_S, format_duration
 
 SCRIPT = "shi2016.py"
 GPUS_OF_TODAY: tuple[str, ...] = ("T4", "RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")
@@ -40,6 +41,10 @@ _BUSY = Caveat(
     message="other processes used this machine while steps were measured; their times may be too "
     "long, those on several threads most of all",
 )
+JAX_SCRIPT = "shi2016_jax.py"
+JAX_NETWORKS = ("FCN-S", "FCN-R", "AlexNet-R", "LSTM")
+INSTALL_JAX = "not installed: pip install jax"
+_TIME_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +158,73 @@ def _distinct(*caveats: Caveat) -> tuple[Caveat, ...]:
     return tuple(
         dict.fromkeys(_BUSY if caveat.code == BUSY_MACHINE else caveat for caveat in caveats)
     )
+
+
+class JaxTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the script prints at its end.
+
+    Args:
+        version: Of JAX.
+        first_ns: The first step, most of which compiles it.
+        steps_ns: The steps after it.
+    """
+
+    version: str
+    first_ns: int
+    steps_ns: tuple[int, ...]
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the time of a compiled step, with its 90 % interval."""
+        return Measurement(samples_ns=self.steps_ns).estimate
+
+
+def jax_label() -> str | None:
+    """Return JAX with its version; None where it is not installed."""
+    if importlib.util.find_spec("jax") is None:
+        return None
+    try:
+        return f"JAX {importlib.metadata.version('jax')}"
+    except importlib.metadata.PackageNotFoundError:
+        return "JAX"
+
+
+def can_limit_threads() -> bool:
+    """Return whether the processors of a process can be chosen, and with them XLA's threads."""
+    return hasattr(os, "sched_setaffinity")
+
+
+def measure_jax(network: str, *, num_threads: int) -> JaxTimes:
+    """Time the compiled step of a network on so many processors.
+
+    Args:
+        network: One of ``JAX_NETWORKS``.
+        num_threads: Processors; 0 for all.
+
+    Raises:
+        BreakevenError: The script failed or took too long.
+    """
+    command = [sys.executable, str(script_path(JAX_SCRIPT)), "--network", network, "--json"]
+    if num_threads:
+        command += ["--threads", str(num_threads)]
+    try:
+        run = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIME_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BreakevenError(
+            f"{network} under JAX took longer than "
+            f"{format_duration(_TIME_LIMIT_S * NS_PER_S)} for a few steps"
+        ) from None
+    if run.returncode:
+        lines = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
+        raise BreakevenError(f"{network} under JAX failed: {lines[-1]}")
+    try:
+        return msgspec.json.decode((run.stdout.splitlines() or [""])[-1], type=JaxTimes)
+    except msgspec.DecodeError:
+        raise BreakevenError(f"{network} under JAX gave no times") from None

@@ -14,9 +14,8 @@ from breakeven.settings import StepFacts
 from breakeven.settings.model_calls import compile_s, why_not_compiled
 from breakeven.trace import Configuration
 from breakeven.tune.budget import TimeBudget
-from breakeven.tune.paired_runs import Rival
+from breakeven.tune.paired_runs import WORTHWHILE, Rival, is_hopeless
 from breakeven.tune.search_result import measured
-from breakeven.tune.stopping_rule import WORTHWHILE, is_hopeless
 from breakeven.tune.trial_runs import ScriptRuns, failure_outcome
 from breakeven.units import NS_PER_S, format_count, format_duration, format_ratio
 from breakeven.verdict import CodeChange, Numerics, Outcome, Trial

@@ -14,8 +14,15 @@ from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import StepFacts
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
-from breakeven.tune.budget import TimeBudget
-from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, samples_of
+from breakeven.tune.budget import CONFIRMING_PAIRS, MOST_CONFIRMING_PAIRS, TimeBudget
+from breakeven.tune.paired_runs import (
+    WORTHWHILE,
+    BaseFailedError,
+    PairedRuns,
+    Rival,
+    is_hopeless,
+    samples_of,
+)
 from breakeven.tune.search_result import (
     Kept,
     SearchResult,
@@ -24,8 +31,6 @@ from breakeven.tune.search_result import (
     pays_off_after,
     without,
 )
-from breakeven.tune.stopping_rule import WORTHWHILE, is_hopeless
-from breakeven.tune.trial_costs import CONFIRMING_PAIRS, MOST_CONFIRMING_PAIRS
 from breakeven.tune.trial_runs import TrialRuns, failure_outcome
 from breakeven.tune.trial_text import ratio_text, starts_too_late
 from breakeven.verdict import Numerics, Outcome, Trial

@@ -1,14 +1,22 @@
-"""A configuration and its rivals, run in turn, so that what changes meanwhile meets all of them."""
+"""A configuration and its rivals, run in turn until it is decided which is faster.
+
+Taking turns, what changes meanwhile meets all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from math import inf
 from statistics import fmean, median
 
+from msgspec.structs import replace
+
 from breakeven.capture import RunFailure
+from breakeven.settings import Candidate
 from breakeven.timing import (
+    BUSY_FRACTION,
     RunRatio,
     Speedup,
     TurnKind,
@@ -18,6 +26,27 @@ from breakeven.timing import (
 )
 from breakeven.trace import Configuration
 from breakeven.tune.trial_runs import RunResult, TrialRuns
+
+# Less than this is not worth a setting that somebody must know of; the confirmation asks for it.
+WORTHWHILE = 1.02
+# What a rival must be faster by to be taken along to the confirmation: several small gains may
+# add up to a worthwhile one.
+_FASTER = 1.005
+# One pair says nothing that one outlier of the machine would not say as well.
+_FEWEST_PAIRS = 2
+# More pairs narrow the interval slowly, and each costs two runs.
+_MOST_PAIRS = 6
+# Two that differ by no more than this factor are as fast; where a tie is to be won, after so many
+# pairs.
+_TIE = 1.02
+_PAIRS_OF_TIE = 3
+# On a loaded machine the interval is wider.
+_MOST_PAIRS_LOADED = 8
+# A rival is given up when the upper end of its one-sided 80 % interval is not worthwhile: to give
+# up a good one costs speed, never correctness, and most rivals are not faster.
+_GIVING_UP_CONFIDENCE = 0.60
+# Where one thread is slower than several by more than this, a step on it is another one.
+_LEAST_SPEED = 0.5
 
 
 class BaseFailedError(Exception):
@@ -224,3 +253,110 @@ def samples_of(configuration: Configuration) -> float:
     if not configuration.loader_batch_size or not configuration.new_batch_size:
         return 1.0
     return configuration.new_batch_size / configuration.loader_batch_size
+
+
+class Decision(Enum):
+    """What is known of a rival."""
+
+    FASTER = "faster"
+    NOT_FASTER = "not faster"
+    UNDECIDED = "undecided"
+
+
+def searched_speedup(rival: Rival) -> Speedup:
+    """Return the speedup with an interval that may be looked at after each pair."""
+    return rival.speedup(num_looks=_MOST_PAIRS_LOADED)
+
+
+def is_hopeless(rival: Rival, needed: float = WORTHWHILE) -> bool:
+    """Return whether a rival does not look as fast as ``needed`` any more."""
+    return rival.speedup(_GIVING_UP_CONFIDENCE).high < needed
+
+
+def is_promising(rival: Rival) -> bool:
+    """Return whether a rival is faster so far, by what it takes to be worthwhile."""
+    return rival.num_pairs > 0 and rival.speedup().value >= WORTHWHILE
+
+
+def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
+    """Return whether the runs so far show that a rival is faster than its base, or is not.
+
+    Faster needs an interval above 1 that holds for all looks together. Not faster is what does
+    not look worthwhile any more, and what stays undecided after the last pair.
+
+    Args:
+        rival: What has run so far.
+        wins_ties: It need only be as fast.
+    """
+    speedup = searched_speedup(rival)
+    if rival.num_pairs >= _FEWEST_PAIRS and speedup.low > _FASTER:
+        return Decision.FASTER
+    if wins_ties and rival.num_pairs >= _PAIRS_OF_TIE and speedup.value * _TIE > 1.0:
+        return Decision.FASTER
+    needed = 1.0 / _TIE if wins_ties and rival.num_pairs < _PAIRS_OF_TIE else WORTHWHILE
+    if is_hopeless(rival, needed):
+        return Decision.NOT_FASTER
+    is_loaded = rival.load_fraction >= BUSY_FRACTION
+    most = _MOST_PAIRS_LOADED if is_loaded else _MOST_PAIRS
+    return Decision.NOT_FASTER if rival.num_pairs >= most else Decision.UNDECIDED
+
+
+def fastest_first(
+    family: Sequence[Candidate], faster: Sequence[Candidate], rivals: Mapping[str, Rival]
+) -> list[Candidate]:
+    """Return candidates by speed; of all as fast as the fastest, those listed first lead.
+
+    Args:
+        family: In the order that wins ties: the simpler first.
+        faster: Those of them to return.
+        rivals: How fast each is, by its name.
+    """
+    speeds = {each.name: searched_speedup(rivals[each.name]).value for each in faster}
+    best = max(speeds.values(), default=1.0)
+    listed = [each for each in family if each.name in speeds]
+    return sorted(listed, key=lambda each: -min(speeds[each.name], best / _TIE))
+
+
+class OneThread:
+    """Whether candidates are compared on one thread, though the step may run on several.
+
+    What a candidate brings is much the same on several. The confirmation runs on as many as the
+    chosen configuration has.
+
+    Args:
+        runs: Tells which turns they can take.
+    """
+
+    def __init__(self, runs: TrialRuns) -> None:
+        self._runs = runs
+        self._is_fast_enough = False
+        self.is_on = False
+
+    def steadies(self, configuration: Configuration, base: Configuration) -> bool:
+        """Return whether runs can take short turns under one of two alone: it wins ties.
+
+        It has one thread in place of several, that is. Whether it is faster together with what is
+        found on it, the confirmation tells.
+        """
+        return self._is_steady(configuration) and not self._is_steady(base)
+
+    def note_speed(self, speed: float) -> None:
+        """Note how fast the step is on one thread, beside what is kept."""
+        self._is_fast_enough = speed >= _LEAST_SPEED
+
+    def begin(self, family: Sequence[Candidate], base: Configuration) -> None:
+        """Decide whether the candidates of a family are compared on one thread."""
+        changed = [base, *(candidate.apply(base) for candidate in family)]
+        self.is_on = (
+            self._is_fast_enough
+            and len({each.num_threads for each in changed}) == 1
+            and not self._is_steady(base)
+            and all(self._is_steady(replace(each, num_threads=1)) for each in changed)
+        )
+
+    def applied(self, configuration: Configuration) -> Configuration:
+        """Return the configuration as it is compared."""
+        return replace(configuration, num_threads=1) if self.is_on else configuration
+
+    def _is_steady(self, configuration: Configuration) -> bool:
+        return self._runs.turns_with(configuration, configuration) is TurnKind.SHORT

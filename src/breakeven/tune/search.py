@@ -10,12 +10,20 @@ from breakeven.errors import BreakevenError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
-from breakeven.tune.budget import TimeBudget
-from breakeven.tune.one_thread import OneThread
-from breakeven.tune.paired_runs import BaseFailedError, PairedRuns, Rival, run_base, samples_of
+from breakeven.tune.budget import TimeBudget, TrialCosts
+from breakeven.tune.paired_runs import (
+    BaseFailedError,
+    Decision,
+    OneThread,
+    PairedRuns,
+    Rival,
+    decide,
+    fastest_first,
+    run_base,
+    samples_of,
+    searched_speedup,
+)
 from breakeven.tune.search_result import Kept, SearchResult, TrialLog, least_strict, without
-from breakeven.tune.stopping_rule import Decision, decide, fastest_first, searched_speedup
-from breakeven.tune.trial_costs import TrialCosts
 from breakeven.tune.trial_runs import (
     RunResult,
     TrialRuns,

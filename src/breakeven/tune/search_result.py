@@ -13,8 +13,7 @@ from breakeven.errors import Caveat
 from breakeven.settings import Candidate, StepFacts
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
-from breakeven.tune.paired_runs import Rival
-from breakeven.tune.stopping_rule import searched_speedup
+from breakeven.tune.paired_runs import Rival, searched_speedup
 from breakeven.tune.trial_runs import RunResult
 from breakeven.units import format_percent
 from breakeven.verdict import Numerics, Outcome, Trial

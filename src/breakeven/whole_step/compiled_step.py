@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from breakeven.whole_step.batch import Batch
 from breakeven.whole_step.compiling import Mode, compile_tensors
-from breakeven.whole_step.step_function import Recipe, make_step
+from breakeven.whole_step.step_function import Batch, Recipe, make_step
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
 

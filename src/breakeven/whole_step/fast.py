@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
-from breakeven.whole_step.batch import Batch, take_apart
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.compiling import Mode
 from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
-from breakeven.whole_step.step_function import Recipe
+from breakeven.whole_step.step_function import Batch, Recipe, take_apart
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
 from breakeven.whole_step.update_rules import code_options, find_rule

@@ -15,8 +15,8 @@ from torch import Tensor
 from breakeven.configure import unwatched_steps
 from breakeven.errors import BreakevenError
 from breakeven.verdict import Compared, Numerics, Tolerance, scale_of, tolerance_of
-from breakeven.whole_step.batch import Batch
 from breakeven.whole_step.compiled_step import CompiledStep
+from breakeven.whole_step.step_function import Batch
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
-from breakeven.whole_step.batch import Batch
-from breakeven.whole_step.step_function import Recipe, compute_loss
+from breakeven.whole_step.step_function import Batch, Recipe, compute_loss
 
 
 class Snapshot:

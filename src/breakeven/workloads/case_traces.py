@@ -15,13 +15,17 @@ from torch._subclasses.fake_tensor import (
 from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.trace import Event, ScaledTrace, Settings, StepCase, StepTrace
-from breakeven.workloads.built_step import BuiltLoop, StepFactory
 from breakeven.workloads.case_variants import as_asked, base_case
+from breakeven.workloads.libraries import prepare_torchvision, prepare_transformers
 from breakeven.workloads.own import prepare_own
 from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
-from breakeven.workloads.timed_step import AUTOCAST_DTYPES, PARAMETER_DTYPES, TimedStep
-from breakeven.workloads.torchvision import prepare_torchvision
-from breakeven.workloads.transformers import prepare_transformers
+from breakeven.workloads.timed_step import (
+    AUTOCAST_DTYPES,
+    PARAMETER_DTYPES,
+    BuiltLoop,
+    StepFactory,
+    TimedStep,
+)
 from breakeven.workloads.user_file import prepare_user_function
 
 # Every dimension is affine in the batch size; 1 is left out, for PyTorch treats it differently

@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import nn
 
 from breakeven.errors import WorkloadError
-from breakeven.workloads.built_step import BuiltStep, StepFactory
 from breakeven.workloads.spec import WorkloadSpec, suggest
+from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
 
 def prepare_own(spec: WorkloadSpec, dtype: torch.dtype) -> StepFactory:

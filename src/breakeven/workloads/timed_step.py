@@ -1,10 +1,12 @@
-"""What a timed region runs: the phase of a step that a row of a table is about."""
+"""A model with a batch and a loss, and its step as a row of a table has it timed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +14,6 @@ from torch import nn
 from breakeven.capture import FakeSession
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
-from breakeven.workloads.built_step import BuiltStep
 from breakeven.workloads.spec import suggest
 
 PARAMETER_DTYPES = {
@@ -23,6 +24,20 @@ PARAMETER_DTYPES = {
 AUTOCAST_DTYPES = {
     NumberFormat.AMP_FP16: torch.float16,
     NumberFormat.AMP_BF16: torch.bfloat16,
+}
+_Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+# All take the path of CUDA, which updates lists of tensors at once. SGD as it trains image
+# classifiers, with momentum and weight decay; plain SGD has a name of its own.
+_FACTORIES: dict[str, _Factory] = {
+    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=True),
+    "sgd-plain": partial(torch.optim.SGD, lr=0.1, foreach=True),
+    "adam": partial(torch.optim.Adam, lr=1e-3, foreach=True),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3, foreach=True),
+    "rmsprop": partial(torch.optim.RMSprop, lr=1e-3, foreach=True),
+    "adagrad": partial(torch.optim.Adagrad, lr=1e-2, foreach=True),
+    "adadelta": partial(torch.optim.Adadelta, foreach=True),
+    "nadam": partial(torch.optim.NAdam, foreach=True),
+    "radam": partial(torch.optim.RAdam, foreach=True),
 }
 
 
@@ -107,23 +122,6 @@ class TimedStep:
                 parameter.grad = None
 
 
-_Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-# All take the path of CUDA, which updates lists of tensors at once. SGD as it trains image
-# classifiers, with momentum and weight decay; plain SGD has a name of its own.
-_FACTORIES: dict[str, _Factory] = {
-    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=True),
-    "sgd-plain": partial(torch.optim.SGD, lr=0.1, foreach=True),
-    "adam": partial(torch.optim.Adam, lr=1e-3, foreach=True),
-    "adamw": partial(torch.optim.AdamW, lr=1e-3, foreach=True),
-    "rmsprop": partial(torch.optim.RMSprop, lr=1e-3, foreach=True),
-    "adagrad": partial(torch.optim.Adagrad, lr=1e-2, foreach=True),
-    "adadelta": partial(torch.optim.Adadelta, foreach=True),
-    "nadam": partial(torch.optim.NAdam, foreach=True),
-    "radam": partial(torch.optim.RAdam, foreach=True),
-}
-
-
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
     """Return the optimizer that a table calls ``name``; None for ``none``.
 
@@ -138,3 +136,48 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim
             f"there is no optimizer {name!r}", hint=suggest(name, ("none", *_FACTORIES))
         )
     return factory(parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltStep:
+    """A model at one batch size, ready to run.
+
+    Args:
+        model: Its parameters are what the optimizer updates.
+        inputs: Tensors of the batch that the model takes.
+        targets: Tensors of the batch that only the loss takes.
+        forward: Calls the model with the inputs.
+        loss: Turns the result of ``forward`` into what ``backward`` starts from. What is not a
+            scalar starts from a gradient of ones.
+        uses_training_mode: Whether dropout and batch statistics are on, outside of inference.
+        keeps_gradients: Whether the loop neither zeroes nor releases gradients, which add up then.
+        max_grad_norm: Norm to which gradients are clipped before the update, if they are.
+        reads_loss: Whether the script reads the loss back in each step.
+    """
+
+    model: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    targets: tuple[torch.Tensor, ...]
+    forward: Callable[[], Any]
+    loss: Callable[[Any], torch.Tensor]
+    uses_training_mode: bool = True
+    keeps_gradients: bool = False
+    max_grad_norm: float | None = None
+    reads_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltLoop:
+    """A whole step of the user's own, of which nothing is known but that it can be called.
+
+    Args:
+        step: One training step.
+    """
+
+    step: Callable[[], object]
+
+
+Built = BuiltStep | BuiltLoop
+
+# Called with a batch size, once the model exists.
+StepFactory = Callable[[int], Built]

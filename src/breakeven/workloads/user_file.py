@@ -12,8 +12,8 @@ from torch import nn
 
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase
-from breakeven.workloads.built_step import Built, BuiltLoop, BuiltStep, StepFactory
 from breakeven.workloads.spec import WorkloadSpec, suggest
+from breakeven.workloads.timed_step import Built, BuiltLoop, BuiltStep, StepFactory
 
 _CONTRACT = (
     "the function is called with the batch size and returns (model, inputs), "

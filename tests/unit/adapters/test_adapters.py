@@ -12,7 +12,7 @@ from torch import nn
 
 from breakeven.adapters import accelerator, device_callback, training_arguments
 from breakeven.errors import BreakevenError
-from breakeven.placement import devices as devices_module
+from breakeven.placement import automatic
 
 X, Y = torch.ones(2, 4), torch.zeros(2, 1)
 
@@ -20,7 +20,7 @@ X, Y = torch.ones(2, 4), torch.zeros(2, 1)
 @pytest.fixture
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = (torch.device("cpu"), torch.device("meta"))
-    monkeypatch.setattr(devices_module, "devices_present", lambda: devices)
+    monkeypatch.setattr(automatic, "devices_present", lambda: devices)
 
 
 class LikeLightning(nn.Module):
@@ -94,7 +94,7 @@ def test_any_module_is_measured_by_its_forward() -> None:
 def test_accelerators_by_device(
     monkeypatch: pytest.MonkeyPatch, device: str, expected: str
 ) -> None:
-    monkeypatch.setattr(devices_module, "devices_present", lambda: (torch.device(device),))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (torch.device(device),))
     assert accelerator(nn.Linear(4, 1), X) == expected
 
 

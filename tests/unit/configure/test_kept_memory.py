@@ -8,7 +8,7 @@ PROGRAM = """
 import resource
 import sys
 import numpy as np
-from breakeven.configure.process_state import keep_freed_memory
+from breakeven.configure.patching import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from breakeven.configure.whole_batches import row_tensors
+from breakeven.configure.loaders import row_tensors
 
 X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.placement import auto, choose_device, devices
+from breakeven.placement import auto, automatic, choose_device
 
 # A second device that every machine has: it computes shapes only, but copies go to it, steps run
 # on it and operators that need values fail on it, as on a device that lacks them.
@@ -25,7 +25,7 @@ CPU, OTHER = torch.device("cpu"), torch.device("meta")
 
 @pytest.fixture
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU, OTHER))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU, OTHER))
 
 
 class Network(nn.Module):
@@ -59,7 +59,7 @@ def assert_same_state(before: list[tuple[object, ...]], model: nn.Module) -> Non
 
 
 def test_one_device_is_returned_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU,))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
 
     class Fails(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from breakeven.errors import UsageError
-from breakeven.placement import DeviceChoice, OnFastest, automatic, devices, on_fastest
+from breakeven.placement import DeviceChoice, OnFastest, automatic, on_fastest
 
 CPU, OTHER = torch.device("cpu"), torch.device("meta")
 X, Y = torch.ones(2, 4), torch.zeros(2, 1)
@@ -39,7 +39,7 @@ def test_a_block_has_the_model_and_the_threads_until_its_end(num_threads: int) -
 
 
 def test_what_was_learned_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU,))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
     model = nn.Linear(4, 1)
     before = model.weight.detach().clone()
     with on_fastest(model, X):
@@ -99,7 +99,7 @@ def test_a_step_function_gets_its_tensors_on_the_device(num_threads: int) -> Non
 
 
 def test_measuring_never_calls_the_step_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU, OTHER))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU, OTHER))
     seen: list[tuple[object, ...]] = []
     choose = automatic._choose
 
@@ -126,7 +126,7 @@ def test_measuring_never_calls_the_step_function(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.timing
 def test_threads_of_the_cpu_are_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splitting so small a step among threads costs more than it saves, where it is split."""
-    monkeypatch.setattr(devices, "devices_present", lambda: (CPU,))
+    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:

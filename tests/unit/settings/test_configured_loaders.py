@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from breakeven.configure.whole_batches import gather
+from breakeven.configure.loaders import gather
 from breakeven.settings import configured
 from breakeven.settings.pinned_batches import _MARK, mark_pinned, without_waiting
 from breakeven.trace import Configuration

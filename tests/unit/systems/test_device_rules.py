@@ -11,8 +11,15 @@ from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.recorder import RefusingRecorder
 from breakeven.errors import UsageError
 from breakeven.systems import Bench
-from breakeven.systems.device_rules import RuleOutcome, check_rules, copies_claim, rules_claim
-from breakeven.systems.device_rules_copies import CopyTimes, copy_tables, time_copies
+from breakeven.systems.device_rules import (
+    CopyTimes,
+    RuleOutcome,
+    check_rules,
+    copies_claim,
+    copy_tables,
+    rules_claim,
+    time_copies,
+)
 from breakeven.systems.findings import Ratio
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.systems.neural_ode import best_of, slowdown_claim, steps_table
-from breakeven.systems.neural_ode_runs import CpuRun, GpuRun
+from breakeven.systems.neural_ode import CpuRun, GpuRun, best_of, slowdown_claim, steps_table
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome, RowSource
 

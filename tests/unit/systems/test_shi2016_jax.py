@@ -17,8 +17,8 @@ import torch
 
 from breakeven.errors import BreakevenError
 from breakeven.systems import script_path
-from breakeven.systems import shi2016_jax as jax_runs
-from breakeven.systems.shi2016_jax import JAX_NETWORKS, JaxTimes, jax_label, measure_jax
+from breakeven.systems import shi2016_runs as jax_runs
+from breakeven.systems.shi2016_runs import JAX_NETWORKS, JaxTimes, jax_label, measure_jax
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="needs jax: pip install jax"

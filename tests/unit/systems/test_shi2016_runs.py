@@ -13,17 +13,17 @@ from breakeven.device import find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.systems import shi2016 as system
+from breakeven.systems import shi2016 as tables_module
 from breakeven.systems import shi2016_runs as runs_module
-from breakeven.systems import shi2016_tables as tables_module
-from breakeven.systems.shi2016_jax import JaxTimes
+from breakeven.systems.shi2016 import accuracy_table, block, today_table
 from breakeven.systems.shi2016_runs import (
     GPUS_OF_TODAY,
+    JaxTimes,
     NetworkRuns,
     predict_of_2016,
     run_network,
 )
 from breakeven.systems.shi2016_table import GPUS, networks
-from breakeven.systems.shi2016_tables import accuracy_table, block, today_table
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import HostWork, Phase, StepTrace
 from breakeven.verdict import ClaimOutcome, HostSummary, RowSource, SystemTable

@@ -1,4 +1,4 @@
-"""Batches taken from a data set of tensors at once, instead of sample by sample."""
+"""DataLoaders made with other arguments, and batches taken from tensors at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
+from collections.abc import Callable
 from functools import lru_cache
 from numbers import Integral
 from tokenize import TokenError
@@ -18,6 +19,9 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from breakeven.configure.patching import Patches
+
+# What makes two functions without constants of their own do the same.
+_CODE = ("co_code", "co_names", "co_varnames", "co_argcount", "co_freevars", "co_cellvars")
 
 
 class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
@@ -105,10 +109,6 @@ def _stacks(collate: Any) -> bool:
         and default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn
         and not any(issubclass(tuple, kind) for kind in default_collate_fn_map)
     )
-
-
-# What makes two functions without constants of their own do the same.
-_CODE = ("co_code", "co_names", "co_varnames", "co_argcount", "co_freevars", "co_cellvars")
 
 
 def without_subsets(dataset: Any) -> Any:
@@ -257,3 +257,29 @@ def _strides_in_order(shape: torch.Size) -> tuple[int, ...]:
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * max(1, size))
     return tuple(strides)
+
+
+def change_loaders(
+    patches: Patches, change: Callable[[dict[str, Any], DataLoader[Any]], None]
+) -> None:
+    """Let ``change`` edit what DataLoaders are made with, until the patches are undone.
+
+    Args:
+        patches: Puts it back.
+        change: Takes the arguments that the maker of a loader has given, by name, and the loader
+            that is about to be made.
+    """
+    original = DataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            given = signature.bind(loader, *args, **kwargs).arguments
+        except TypeError:  # torch says it better
+            return original(loader, *args, **kwargs)
+        given.pop(next(iter(signature.parameters)))  # the loader itself
+        change(given, loader)
+        return original(loader, **given)
+
+    patches.replace(DataLoader, "__init__", initialize)
