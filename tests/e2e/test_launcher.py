@@ -23,7 +23,7 @@ from breakeven.capture import (
     alternate,
     find_target,
 )
-from breakeven.capture.process.fork_server import ForkServer
+from breakeven.capture.process.run_processes import ForkServer
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
 from breakeven.timing import TurnKind
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven.capture.record.tensor_numbers import tensor_numbers
+from breakeven.capture.sessions.numbers import tensor_numbers
 from breakeven.verdict import Numerics, RecordedNumbers, StepNumbers, compare_numbers
 
 SEEDS = st.integers(0, 2**32 - 1)

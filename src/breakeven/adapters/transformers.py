@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from breakeven.adapters.optional import import_optional
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.placement import DeviceChoice, auto, choose_device
 
@@ -96,3 +97,21 @@ def _slower(device: torch.device, choice: DeviceChoice) -> str:
 
 def _warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def import_optional(name: str, *, packages: str) -> ModuleType:
+    """Import a package that is no dependency of breakeven.
+
+    Args:
+        name: Of the module.
+        packages: What to install, as pip takes it.
+
+    Raises:
+        BreakevenError: It is not installed, or does not load.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BreakevenError(
+            f"{name} cannot be imported ({error})", hint=f"pip install {packages}"
+        ) from error

@@ -33,16 +33,16 @@ from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
 from breakeven.capture.requests import EndRequest as EndRequest
 from breakeven.capture.requests import Keep as Keep
 from breakeven.capture.requests import RunRequest as RunRequest
+from breakeven.capture.requests import Target as Target
+from breakeven.capture.requests import TargetKind as TargetKind
+from breakeven.capture.requests import find_target as find_target
 from breakeven.capture.sessions.source_files import file_digest as file_digest
 from breakeven.capture.sessions.turns import alternate as alternate
-from breakeven.capture.target import Target as Target
-from breakeven.capture.target import TargetKind as TargetKind
-from breakeven.capture.target import find_target as find_target
 
 if TYPE_CHECKING:
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
     from breakeven.capture.pretend.fake_session import FakeStep as FakeStep
-    from breakeven.capture.pretend.gpu_stand_ins import pretended_gpus as pretended_gpus
+    from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus
     from breakeven.capture.sessions.in_process import Recording as Recording
     from breakeven.capture.sessions.in_process import record_steps as record_steps
     from breakeven.capture.sessions.in_process import time_step as time_step
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "FakeSession": "pretend.fake_session",
     "FakeStep": "pretend.fake_session",
-    "pretended_gpus": "pretend.gpu_stand_ins",
+    "pretended_gpus": "pretend.pretended_cuda",
     "Recording": "sessions.in_process",
     "record_steps": "sessions.in_process",
     "time_step": "sessions.in_process",

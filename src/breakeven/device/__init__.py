@@ -6,13 +6,13 @@ from breakeven.device.catalogue import generation_of as generation_of
 from breakeven.device.catalogue import generations_between as generations_between
 from breakeven.device.catalogue import load_catalogue as load_catalogue
 from breakeven.device.catalogue import select_devices as select_devices
-from breakeven.device.host import HERE as HERE
-from breakeven.device.host import HostCalibration as HostCalibration
-from breakeven.device.host import HostFigure as HostFigure
-from breakeven.device.host import HostSpec as HostSpec
 from breakeven.device.host_catalogue import HostCpu as HostCpu
 from breakeven.device.host_catalogue import find_host_cpu as find_host_cpu
 from breakeven.device.host_catalogue import load_host_cpus as load_host_cpus
+from breakeven.device.spec import HERE as HERE
 from breakeven.device.spec import DeviceSpec as DeviceSpec
 from breakeven.device.spec import Generation as Generation
+from breakeven.device.spec import HostCalibration as HostCalibration
+from breakeven.device.spec import HostFigure as HostFigure
+from breakeven.device.spec import HostSpec as HostSpec
 from breakeven.device.spec import Precision as Precision

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from breakeven.measure.cpu_flags import has_bf16_hardware as has_bf16_hardware
-from breakeven.measure.load import OtherLoad as OtherLoad
-from breakeven.measure.load import PageFaults as PageFaults
+from breakeven.measure.own_time import OtherLoad as OtherLoad
+from breakeven.measure.own_time import PageFaults as PageFaults
 from breakeven.measure.own_time import PoolWaits as PoolWaits
 from breakeven.measure.own_time import own_time_ns as own_time_ns
 

@@ -1,14 +1,16 @@
-"""Measured step times and what they say."""
+"""Step times: samples and what they say, times with intervals, and which samples are steps."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
 from functools import cache
 from math import exp, lgamma, log
+from typing import Protocol
 
 import msgspec
 import numpy as np
-
-from breakeven.timing.estimate import Estimate, Source
 
 CONFIDENCE = 0.90
 # Code of the caveat on a measurement taken while other processes used the machine.
@@ -217,3 +219,168 @@ def _interval_rank(count: int, confidence: float) -> int | None:
             break
         rank = lowest
     return rank
+
+
+class Source(StrEnum):
+    """How a figure came about. A prediction is never called a measurement."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A duration with its 90 % interval, in nanoseconds."""
+
+    value_ns: float
+    low_ns: float
+    high_ns: float
+    source: Source
+
+    @classmethod
+    def predicted(cls, value_ns: float, low_ns: float, high_ns: float) -> Estimate:
+        """Return a prediction whose interval holds its value, whatever its ends are."""
+        return cls(
+            value_ns=value_ns,
+            low_ns=min(low_ns, value_ns),
+            high_ns=max(high_ns, value_ns),
+            source=Source.PREDICTED,
+        )
+
+
+class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of a step, each the median of all steps, in nanoseconds.
+
+    Args:
+        backward_ns: Backward passes.
+        optimizer_ns: From the end of each last backward pass to the end of the update; 0 where the
+            script updates its weights itself.
+    """
+
+    backward_ns: float
+    optimizer_ns: float
+
+
+class CpuSetting(StrEnum):
+    """What a trial changes."""
+
+    THREADS = "threads"
+    FLUSH_DENORMAL = "flush-denormal"
+    CHANNELS_LAST = "channels_last"
+
+
+class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """The step under another setting of the CPU, measured beside the step as it is.
+
+    Args:
+        setting: What was changed, as a document writes it: ``threads=1``, ``flush-denormal``.
+        estimate: Time of a step under it.
+    """
+
+    setting: str
+    estimate: Estimate
+
+    def changes(self, setting: CpuSetting) -> bool:
+        """Return whether it is one of that setting."""
+        return self.setting.partition("=")[0] == setting
+
+    @property
+    def num_threads(self) -> int:
+        """Return the number of threads tried; 0 where something else is."""
+        number = self.setting.partition("=")[2]
+        return int(number) if self.changes(CpuSetting.THREADS) and number.isdigit() else 0
+
+
+class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The step on this machine's CPU.
+
+    Args:
+        name: Processor.
+        estimate: Time of a step as the script runs it.
+        num_threads: torch's intra-op threads in that run.
+        num_cores: Processors that the process may use.
+        trials: The same step under other settings.
+        has_bf16: Whether the processor multiplies bfloat16 in hardware (AMX, AVX512-BF16).
+        dispatch_ns: Python, dispatcher and autograd of one operator, measured on this machine.
+        load_fraction: Part of its processors that other processes used meanwhile.
+    """
+
+    name: str
+    estimate: Estimate
+    num_threads: int
+    num_cores: int
+    trials: tuple[CpuTrial, ...] = ()
+    has_bf16: bool = False
+    dispatch_ns: float = 0.0
+    load_fraction: float = 0.0
+
+
+class Clock(Protocol):
+    """A monotonic clock of the host that can also wait for the device."""
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds since an arbitrary moment."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+        ...
+
+
+def find_warmup(samples_ns: Sequence[float]) -> int:
+    """Return how many leading samples belong to the warm-up.
+
+    The marginal standard error rule: drop the number of samples that makes the mean of the rest
+    most certain. Samples are clipped at three times their median first, so that one outlier late
+    in the run cannot pass for a warm-up that lasts until then; at most half are dropped.
+
+    Args:
+        samples_ns: Durations in the order in which they were taken.
+
+    Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
+    output", Simulation 69(6), 1997 (MSER).
+    """
+    count = len(samples_ns)
+    if count < 2:
+        return 0
+    if count < 5:
+        # Too few for a variance to say anything; the first step allocates and initialises.
+        return 1
+    values = np.array(samples_ns, dtype=float)  # a copy: it is clipped below
+    ceiling = 3.0 * float(np.median(values[count // 2 :]))
+    # The first half keeps its height, since a slow start is what is looked for.
+    values[count // 2 :] = np.minimum(values[count // 2 :], ceiling)
+    # Sums over all that is left, for each number dropped; of distances, which do not cancel.
+    distances = values - np.median(values)
+    num_left = np.arange(count, 0, -1)
+    means = np.cumsum(distances[::-1])[::-1] / num_left
+    squares = np.cumsum(distances[::-1] ** 2)[::-1] / num_left
+    errors = np.maximum(squares - means**2, 0.0) / num_left
+    return max(1, int(np.argmin(errors[: count // 2 + 1])))
+
+
+# No training updates more sets of weights in turn than this.
+_MOST_OPTIMIZERS = 32
+
+
+def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
+    """Return the positions in ``calls`` at which a training step ends.
+
+    With one optimizer every call ends a step. With several (a GAN), a step is one round of all
+    of them: it ends with the optimizer that is called least often, since five critic updates and
+    one generator update make one round; among equals, with the one that comes last in a round.
+
+    Args:
+        calls: For every call of ``optimizer.step()``, in order, the number of its optimizer.
+    """
+    counts = Counter(calls)
+    if not counts:
+        return ()
+    if len(counts) > _MOST_OPTIMIZERS and max(counts.values()) == 1:
+        # A script that makes a new optimizer for every step has no rounds.
+        return tuple(range(len(calls)))
+    fewest = min(counts.values())
+    # A round may be cut off at either end: a difference of one call is no difference.
+    are_equal = max(counts.values()) <= fewest + 1
+    rare = [number for number, count in counts.items() if are_equal or count == fewest]
+    last = max(rare, key=calls.index)
+    return tuple(position for position, number in enumerate(calls) if number == last)

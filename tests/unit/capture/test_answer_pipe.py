@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from breakeven.capture.answers import CUT_OFF_STATUS, Message, StepCount
-from breakeven.capture.process import answer_pipe
-from breakeven.capture.process.answer_pipe import AnswerPipe
+from breakeven.capture.process import child_run
+from breakeven.capture.process.child_run import AnswerPipe
 
 
 class Ended(BaseException):
@@ -25,7 +25,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     def end(status: int) -> None:
         raise Ended(status)
 
-    monkeypatch.setattr(answer_pipe, "_exit", end)
+    monkeypatch.setattr(child_run, "_exit", end)
     reading, writing = os.pipe()
     yield reading, writing
     for fd in (reading, writing):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from breakeven.capture.record.framework_frames import FrameworkFrame, parts_of_step
+from breakeven.capture.record.origins import FrameworkFrame, parts_of_step
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.cost import reference_host
 from breakeven.trace import Event, StepTrace

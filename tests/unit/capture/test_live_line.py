@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.capture.process.live_line import StepCounter, _clock
+from breakeven.capture.process.run_to_end import StepCounter, _clock
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 from torch.utils.checkpoint import checkpoint
 
-from breakeven.capture.record.module_path import ModulePath
+from breakeven.capture.record.hooks import ModulePath
 from breakeven.trace import Copy, Op, Sync
 from factories.pretended_steps import next_line, pretending
 

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 from breakeven.capture import RunRequest, find_target
-from breakeven.capture.record.repeatable import (
+from breakeven.capture.sessions.numbers import (
+    NumbersSession,
+    ParameterNames,
     WeightNoise,
     random_state_digest,
     repeatable_random_numbers,
+    tensor_numbers,
 )
-from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
-from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.trace import Configuration
 from breakeven.verdict import RecordedNumbers
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from breakeven.capture import record_steps, time_step
-from breakeven.capture.record.tensor_numbers import ParameterNames
+from breakeven.capture.sessions.numbers import ParameterNames
 from breakeven.configure import ByIdentity
 from breakeven.configure.module_tree import has_parameters, named_parameters_of, named_parts
 from breakeven.settings import configured

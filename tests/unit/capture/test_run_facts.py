@@ -23,8 +23,8 @@ from torch.utils.data import random_split as split
 from breakeven.capture import Target, TargetKind, record_steps, trace_step
 from breakeven.capture.load.loader_facts import held_bytes
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.record.run_facts import subnormal_fraction
 from breakeven.capture.sessions import source_files
+from breakeven.capture.sessions.machine import subnormal_fraction
 from breakeven.capture.sessions.source_files import source_texts
 from breakeven.trace import Call, HostWork, Location, ModelCall, Op, Phase, StepTrace
 from factories.pretended_steps import copies, next_line, pretending, syncs

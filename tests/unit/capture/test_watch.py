@@ -14,10 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from breakeven.capture import record_steps, trace_step
-from breakeven.capture.load.loader_code import may_reach_device
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture.record.held_objects import held_arrays
-from breakeven.capture.record.optimizer_hooks import OptimizerHooks
+from breakeven.capture.record.held_objects import held_arrays, may_reach_device
+from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.trace import HostArray, Phase, StepTrace

@@ -10,8 +10,7 @@ import pytest
 from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
 from breakeven.measure import measure_host
-from breakeven.measure.host import calibration_of
-from breakeven.measure.host_calls import Timed, launch_calls, time_rounds
+from breakeven.measure.host import Timed, calibration_of, launch_calls, time_rounds
 from breakeven.processor import cpu_name
 from factories.scripted_clock import ScriptedClock
 

@@ -19,12 +19,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from breakeven.capture.answers import LoaderUse
 from breakeven.capture.load.loader_facts import (
     LoaderRecord,
+    WorkTimes,
     batch_size_of,
     describe_loader,
     join_records,
     length_of,
+    needs_workers,
 )
-from breakeven.capture.load.loader_workers import WorkTimes, needs_workers
 from breakeven.capture.location import caller_of_constructor, locate
 from breakeven.capture.record.modes import without_modes
 from breakeven.configure import ByIdentity, Patches

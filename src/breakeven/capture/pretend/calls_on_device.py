@@ -139,16 +139,6 @@ def _is_alone(func: Any) -> bool:
     )
 
 
-def patch_torchscript(patches: Patches) -> None:
-    """Let TorchScript, which knows torch's operators by identity, know their replacements too."""
-    original = torch.jit._builtins._find_builtin
-
-    def find_builtin(function: Any) -> Any:
-        return original(function) or original(patches.original_of(function))
-
-    patches.replace(torch.jit._builtins, "_find_builtin", find_builtin)
-
-
 def patch_compiled_calls(patches: Patches, recorder: StepRecorder) -> None:
     """Let what compiled functions and modules create be on the device of their arguments.
 

@@ -14,7 +14,7 @@ import torch
 import torch.cuda
 import torch.utils._device
 
-from breakeven.capture.record.cuda_devices import CudaDevices
+from breakeven.capture.record.device_map import CudaDevices
 from breakeven.configure import Patches
 
 # What the pretended device says of itself: an A100, whose features a script may ask for. None of

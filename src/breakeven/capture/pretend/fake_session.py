@@ -26,8 +26,7 @@ from torch.utils._python_dispatch import (
 from breakeven.capture.pretend.autocast import patch_autocast_policy
 from breakeven.capture.pretend.composites import patch_composites
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture.record.module_path import ModulePath
-from breakeven.capture.record.optimizer_hooks import OptimizerHooks
+from breakeven.capture.record.hooks import ModulePath, OptimizerHooks
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
 from breakeven.trace import Event, HostWork, Op

@@ -1,15 +1,19 @@
-"""CUDA devices that are not there: for the traced run.
+"""CUDA devices that are not there: for the traced run, a block, or a script to its end.
 
 Every tensor really lives on the CPU; `DeviceMap` knows which of them a GPU would hold. Properties
 and methods of ``torch.Tensor`` are replaced on the class, so that torch's own Python (optimizers,
 clipping, attention) takes its CUDA path too, in every thread and at every depth of call. A
 ``TorchFunctionMode`` alone is left out of calls within calls; here it only tells the recorder
 whether the outermost call works on the device.
+
+A script is run to its end by ``python -P -m`` this module, with ``NUM_DEVICES SCRIPT
+[ARGUMENT ...]``.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,26 +25,32 @@ from breakeven.capture.pretend.autocast import patch_autocast, patch_autocast_po
 from breakeven.capture.pretend.calls_on_device import (
     CallsOnDevice,
     patch_compiled_calls,
-    patch_torchscript,
 )
 from breakeven.capture.pretend.composites import patch_composites
-from breakeven.capture.pretend.creation import patch_creation
 from breakeven.capture.pretend.cuda_api import patch_cuda_api
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-from breakeven.capture.pretend.data_parallel import keep_to_one_device, patch_data_parallel
-from breakeven.capture.pretend.device_functions import patch_legacy_types
-from breakeven.capture.pretend.process_group import patch_process_group
-from breakeven.capture.pretend.redirect import disable_compile, patch_generator
-from breakeven.capture.pretend.serialization import patch_serialization
+from breakeven.capture.pretend.device_functions import patch_creation, patch_legacy_types
+from breakeven.capture.pretend.parallel import (
+    keep_to_one_device,
+    patch_data_parallel,
+    patch_process_group,
+)
+from breakeven.capture.pretend.shared import (
+    disable_compile,
+    patch_generator,
+    patch_serialization,
+    patch_torchscript,
+)
 from breakeven.capture.pretend.transfer import (
     patch_lazy_parameters,
     patch_transfers,
 )
-from breakeven.capture.record.cuda_devices import is_cuda
-from breakeven.capture.record.device_map import HOST
+from breakeven.capture.process.as_main import run_as_main
+from breakeven.capture.record.device_map import HOST, is_cuda
 from breakeven.capture.record.modes import Watch
-from breakeven.capture.record.recorder import StepRecorder
+from breakeven.capture.record.recorder import RefusingRecorder, StepRecorder
 from breakeven.configure import Patches
+from breakeven.errors import UsageError
 
 
 @contextmanager
@@ -178,3 +188,33 @@ def _patch_grouping(patches: Patches, recorder: StepRecorder) -> None:
         return placed
 
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
+
+
+@contextmanager
+def pretended_gpus(num_devices: int = 1) -> Iterator[None]:
+    """Let torch behave inside as on a machine with CUDA GPUs, whatever this machine has.
+
+    Tensors know where they are and where results go, mixing devices raises as it does there, and
+    ``nn.DataParallel`` splits batches; everything is computed on the CPU. ``torch.compile`` is
+    ignored. Afterwards torch is as before; tensors made inside are ordinary tensors of the CPU.
+
+    Args:
+        num_devices: How many GPUs there are: ``cuda:0``, ``cuda:1`` and so on.
+
+    Raises:
+        UsageError: There is to be less than one.
+    """
+    if num_devices < 1:
+        raise UsageError(f"{num_devices} GPUs cannot be pretended", hint="ask for 1 or more")
+    with pretended_cuda(RefusingRecorder(num_devices), lambda: None):
+        yield
+
+
+def main() -> None:
+    """Run a script to its end, as ``python SCRIPT`` does."""
+    with pretended_gpus(int(sys.argv[1])):
+        run_as_main(sys.argv[2], sys.argv[3:], is_module=False)
+
+
+if __name__ == "__main__":
+    main()

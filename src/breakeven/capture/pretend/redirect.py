@@ -10,20 +10,24 @@ import torch
 import torch.utils._device
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
-from breakeven.capture.pretend.calls_on_device import patch_torchscript
 from breakeven.capture.pretend.cuda_api import hide_other_gpus, patch_cuda_api
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-from breakeven.capture.pretend.data_parallel import bypass_data_parallel
 from breakeven.capture.pretend.device_functions import (
     device_functions,
     patch_legacy_types,
 )
-from breakeven.capture.pretend.process_group import patch_process_group
-from breakeven.capture.pretend.serialization import patch_serialization
-from breakeven.capture.record.cuda_devices import CudaDevices, is_cuda
+from breakeven.capture.pretend.parallel import bypass_data_parallel, patch_process_group
+from breakeven.capture.pretend.shared import (
+    disable_compile,
+    patch_default_device,
+    patch_generator,
+    patch_module_to,
+    patch_serialization,
+    patch_torchscript,
+)
+from breakeven.capture.record.device_map import CudaDevices, is_cuda
 from breakeven.configure import Patches
 from breakeven.errors import Caveat
-from breakeven.whole_step import FastStep
 
 COMPILE_IGNORED = Caveat(
     code="compile-ignored",
@@ -101,84 +105,5 @@ def _to_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     return to
 
 
-def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:
-    """Let ``set_default_device`` and ``with torch.device(...)`` use the device that is found."""
-    context = torch.utils._device.DeviceContext
-    original = context.__init__
-
-    def initialize(self: Any, device: Any) -> None:
-        original(self, find(device))
-
-    patches.replace(context, "__init__", initialize)
-
-
-def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:
-    """Let ``Module.to`` take a number, which means no device where there is no GPU."""
-    functions = vars(torch._C)["_nn"]
-    original = functions._parse_to
-
-    def parse(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is int:
-            args = (find(args[0]), *args[1:])
-        if type(kwargs.get("device")) is int:
-            kwargs["device"] = find(kwargs["device"])
-        return original(*args, **kwargs)
-
-    patches.replace(functions, "_parse_to", parse)
-
-
 def _find_on_cpu(device: Any) -> Any:
     return "cpu" if is_cuda(device) else device
-
-
-def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: "cpu") -> None:
-    """Let ``torch.Generator(device="cuda")`` be one of the CPU.
-
-    Args:
-        patches: Undo it.
-        name_of: What it says of its device when a CUDA device was asked for.
-    """
-    original: Any = torch.Generator
-
-    def is_one(_: type, item: object) -> bool:
-        return isinstance(item, original)
-
-    kind: Any = type("Kind", (type(original),), {"__instancecheck__": is_one})
-
-    class Generator(original, metaclass=kind):
-        """A generator of the CPU, whatever device was asked for."""
-
-        def __new__(cls, device: Any = "cpu") -> Any:
-            if not is_cuda(device):
-                return original(device)
-            generator = original.__new__(cls, "cpu")
-            generator.device_name = name_of(device)
-            return generator
-
-        @property
-        def device(self) -> torch.device:
-            return torch.device(self.device_name)
-
-    patches.replace(torch, "Generator", Generator)
-
-
-def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) -> None:
-    """Let ``torch.compile`` and ``fast_step`` compile nothing: the eager step is compared."""
-
-    def compile_nothing(model: Any = None, **_: Any) -> Any:
-        if on_use is not None:
-            on_use()
-        return model if model is not None else lambda function: function
-
-    def compile_module(module: Any, *_: Any, **__: Any) -> None:
-        if on_use is not None:
-            on_use()
-
-    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
-        if on_use is not None:
-            on_use()
-        return step.do_stock(batch, indices)
-
-    patches.replace(FastStep, "compile", do_stock)
-    patches.replace(torch, "compile", compile_nothing)
-    patches.replace(torch.nn.Module, "compile", compile_module)

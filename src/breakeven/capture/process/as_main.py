@@ -1,17 +1,29 @@
-"""Run a script or a module as ``__main__``, as the interpreter does for its command line."""
+"""Run a script or a module as ``__main__``, as the interpreter does for its command line.
+
+And call back when it imports a library, before it goes on.
+"""
 
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import io
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
+from importlib.abc import MetaPathFinder
+from importlib.machinery import (
+    BuiltinImporter,
+    FrozenImporter,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Any
 
 _OUR_FOLDER = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 # What runs on the way to the user's first line.
@@ -221,3 +233,53 @@ def _stands_aside(module: ModuleType, name: str, folder: str, *, also_its_own: b
     file = getattr(module, "__file__", None)
     is_its_own = file is not None and os.path.realpath(file) == os.path.realpath(spec.origin)
     return also_its_own or not is_its_own
+
+
+_Callback = Callable[[ModuleType], None]
+
+
+def call_after_import(callbacks: Mapping[str, _Callback]) -> None:
+    """Call each of ``callbacks`` once, when the module that it is for has been imported.
+
+    Args:
+        callbacks: By the full name of their module, none of which is imported yet; called with the
+            module before who imports it goes on.
+    """
+    sys.meta_path.insert(0, _AfterImport(callbacks))
+
+
+class _AfterImport(MetaPathFinder):
+    """Finds modules as everybody else does, and has those that are waited for call back."""
+
+    def __init__(self, callbacks: Mapping[str, _Callback]) -> None:
+        self._callbacks = dict(callbacks)
+        self._looked_for: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of a module that calls back; None for all other modules."""
+        if fullname not in self._callbacks or fullname in self._looked_for:
+            return None
+        self._looked_for.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looked_for.remove(fullname)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            del loader.exec_module
+            # Only now, since libraries look for it first without importing it.
+            callback = self._callbacks.pop(fullname, None)
+            if not self._callbacks and self in sys.meta_path:
+                sys.meta_path.remove(self)
+            execute(module)
+            if callback is not None:
+                callback(module)
+
+        loader.exec_module = execute_and_call
+        return spec

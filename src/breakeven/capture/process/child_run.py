@@ -1,4 +1,7 @@
-"""One run of the target, in the process made for it. Never returns: the process ends with it."""
+"""What the process that is made for a request does: mostly a run of the target, to its end.
+
+It tells its launcher on a pipe, and never returns: the process ends with the answer.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,45 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
+import msgspec
+import numpy.ma  # noqa: F401 - what takes a median needs it, when a script may hide it
 import torch
+import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 from msgspec.structs import replace
 
-from breakeven.capture.answers import FailureKind, RunFailure, StepCount, Trackers
+from breakeven.capture.answers import (
+    CUT_OFF_STATUS,
+    FailureKind,
+    HostRun,
+    Message,
+    Ready,
+    RunFailure,
+    StepCount,
+    Trackers,
+)
 from breakeven.capture.location import locate
-from breakeven.capture.process.answer_pipe import AnswerPipe
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture.process.failure_facts import failure_in_frame, failure_of, internal_failure
 from breakeven.capture.process.process_watch import ProcessWatch
 from breakeven.capture.protect.quiet_trackers import QuietTrackers
-from breakeven.capture.requests import RunRequest
+from breakeven.capture.protect.scratch import Layer
+from breakeven.capture.requests import HostRequest, Keep, Request, RunRequest, Target, TargetKind
+from breakeven.capture.sessions.machine import gpu_here
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
-from breakeven.capture.sessions.probe import ProbeSession
-from breakeven.capture.sessions.session import Session
+from breakeven.capture.sessions.session import ProbeSession, Session
 from breakeven.capture.sessions.traced import TracedSession
-from breakeven.capture.sessions.turns import Turns
-from breakeven.capture.target import Target, TargetKind
+from breakeven.capture.sessions.turns import Turns, can_take_long_turns
 from breakeven.configure import Patches, keep_freed_memory
+from breakeven.errors import Caveat
+from breakeven.measure import OtherLoad, measure_host
+from breakeven.processor import cpu_name
 from breakeven.timing import TurnKind
 from breakeven.units import NS_PER_S
 
-# Our own; a script that calls it ends, like one that calls `sys.exit`.
-_exit = os._exit
+# As they are before a script puts others in their place. A script that calls `os._exit` ends like
+# one that calls `sys.exit`.
+_exit, _fstat, _write = os._exit, os.fstat, os.write
 
 _PROGRESS_EVERY_S = 0.2
 # What a script has put in the place of its output may never come back.
@@ -271,3 +289,98 @@ def _wait_for_threads() -> None:
     while waited := [t for t in threading.enumerate() if t is not own and not t.daemon]:
         for thread in waited:
             thread.join()
+
+
+class AnswerPipe:
+    """Sends messages, unless the script has closed the descriptor.
+
+    Args:
+        fd: File descriptor of the pipe.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pipe = _open_file(fd)
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send a message; where that cannot be done, end the process with a status that says so.
+
+        A file that the script opened after it had closed the pipe may have got its number.
+        """
+        # Begins a line of its own: the script may have written to the pipe.
+        line = b"\n" + msgspec.json.encode(message) + b"\n"
+        with self._lock:
+            try:
+                if _open_file(self._fd) != self._pipe:
+                    _exit(CUT_OFF_STATUS)
+                while line:
+                    line = line[_write(self._fd, line) :]
+            except OSError:
+                _exit(CUT_OFF_STATUS)
+
+
+def send(fd: int, message: Message) -> None:
+    """Send a message to the parent.
+
+    Args:
+        fd: File descriptor for it.
+        message: What there is to say.
+    """
+    with suppress(BrokenPipeError):  # the parent is gone: the end of its requests says so too
+        os.write(fd, msgspec.json.encode(message) + b"\n")
+
+
+def _open_file(fd: int) -> tuple[int, int]:
+    status = _fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+# CUDA's own, and that of AMD's runtime, which reads both.
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def ready(caveats: tuple[Caveat, ...] = ()) -> Ready:
+    """Return what is known of torch and of this machine.
+
+    Args:
+        caveats: What this system cannot do.
+    """
+    return Ready(
+        torch_version=str(torch.__version__),
+        processor=cpu_name(),
+        gpu=gpu_here(),
+        can_take_long_turns=can_take_long_turns(),
+        caveats=caveats,
+    )
+
+
+def answer(
+    request: Request, keep: Keep, layer: Layer | None, answer_fd: int, turn_fd: int
+) -> NoReturn:
+    """Do it, send the answer, and end the process.
+
+    Args:
+        request: What is asked for.
+        keep: What of the script's side effects is to be real.
+        layer: Where the script writes to.
+        answer_fd: File descriptor for messages to the parent.
+        turn_fd: File descriptor for the turns of a run that takes turns.
+    """
+    if isinstance(request, HostRequest):
+        load = OtherLoad()
+        calibration = measure_host(num_rounds=request.num_rounds)
+        send(answer_fd, HostRun(calibration=calibration, other_load_fraction=load.fraction()))
+        os._exit(0)
+    if not request.on_gpu:
+        os.environ.update(dict.fromkeys(_VISIBLE_DEVICES, ""))
+    if layer is not None:
+        try:
+            layer.enter()
+        except OSError:
+            send(answer_fd, internal_failure())
+            os._exit(0)
+    # Of its own: in a folder with the experiments of the run before, a script may make none anew.
+    folder = Path(os.environ["TMPDIR"], f"trackers-{os.getpid()}")
+    trackers = None if keep.trackers else QuietTrackers(folder)
+    ChildRun(request, answer_fd, turn_fd, trackers).run()

@@ -26,8 +26,7 @@ from breakeven.capture.answers import (
     TracedRun,
     Trackers,
 )
-from breakeven.capture.process.fork_server import ForkServer
-from breakeven.capture.process.run_processes import RunProcesses
+from breakeven.capture.process.run_processes import END_LIMIT_S, ForkServer, RunProcesses
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
 from breakeven.capture.requests import KEEP_NOTHING, HostRequest, Keep, Request, RunRequest
 from breakeven.errors import BreakevenError
@@ -36,8 +35,6 @@ from breakeven.trace import FileWrites
 
 # The child ends itself at the time limit; it gets this much longer to say so.
 _GRACE_S = 5.0
-# The server ends whatever the script has started; this is more than it takes at most.
-_END_LIMIT_S = 6.0
 _HOST_LIMIT_S = 30.0
 
 
@@ -194,7 +191,7 @@ class Launcher:
                     )
                 is_late = True
                 processes.end_run()
-                deadline_s = monotonic() + _END_LIMIT_S
+                deadline_s = monotonic() + END_LIMIT_S
                 answer = answer or RunFailure(kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s")
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ _MAX_NOTED_STEPS = 3
 # Processes that libraries start for other work than training.
 _LIBRARY_WORK = (
     "torch.utils.data.", "multiprocessing.managers", "multiprocessing.resource",
-    "breakeven.capture.load.loader_workers",
+    "breakeven.capture.load.loader_facts",
 )  # fmt: skip
 _PYTHON_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed")
 

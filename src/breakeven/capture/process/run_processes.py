@@ -1,9 +1,13 @@
-"""Where the processes of runs come from, and what they say."""
+"""Where the processes of runs come from, and what they say.
+
+A server that has torch imported forks one for each run, where processes can be forked.
+"""
 
 from __future__ import annotations
 
 import getpass
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,10 +20,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from breakeven.capture.answers import Message, Ready, Started
-from breakeven.capture.process.ending import RUN_VARIABLE
-from breakeven.capture.process.script_output import ScriptOutput
-from breakeven.capture.requests import Request
+from breakeven.capture.answers import Ended, Message, Ready, Started
+from breakeven.capture.process.ending import RUN_VARIABLE, end_run
+from breakeven.capture.process.script_output import (
+    ScriptOutput,
+    ScriptTerminal,
+    user_terminal_size,
+)
+from breakeven.capture.requests import Keep, Request
 from breakeven.errors import BreakevenError
 
 START_LIMIT_S = 120.0
@@ -130,3 +138,114 @@ def run_environment(scratch: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
         or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
     }
+
+
+# The server ends whatever the script has started; this is more than it takes at most.
+END_LIMIT_S = 6.0
+
+
+class ForkServer(RunProcesses):
+    """Has runs forked by a process that has torch imported: see `breakeven.capture.process.server`.
+
+    Args:
+        keep: What of the targets' side effects is to be real.
+        folder: Of temporary files.
+    """
+
+    def __init__(self, keep: Keep, folder: Path) -> None:
+        request_read, self._request_fd = os.pipe()
+        self._answer_fd, answer_write = os.pipe()
+        turn_read, self._turn_fd = os.pipe()
+        size = user_terminal_size()
+        terminal = ScriptTerminal(size) if size is not None else None
+        output_fd, script_fd = (
+            (terminal.our_end, terminal.scripts_end) if terminal is not None else os.pipe()
+        )
+        descriptors = (request_read, answer_write, turn_read)
+        told = (*map(str, descriptors), msgspec.json.encode(keep).decode())
+        self.process = subprocess.Popen(
+            python_command("process.server", *told),
+            stdin=script_fd if terminal is not None else subprocess.DEVNULL,
+            stdout=script_fd,
+            stderr=script_fd,
+            pass_fds=descriptors,
+            env=run_environment(folder),
+            start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
+        )
+        for fd in (*descriptors, script_fd):
+            os.close(fd)
+        self._folder = folder
+        self._buffer = bytearray()
+        self._child = 0
+        super().__init__(ScriptOutput(output_fd, terminal))
+
+    def begin(self, request: Request) -> None:
+        """Ask the server for a process."""
+        self.output.clear()
+        os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
+
+    def give_turn(self) -> None:
+        """Let the run that waits for its turn go on."""
+        os.write(self._turn_fd, b".")
+
+    def end_run(self) -> None:
+        """End the script's own process; the server ends those that it has started."""
+        if self._child:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the server and whatever runs."""
+        if self._request_fd >= 0:
+            for fd in (self._request_fd, self._turn_fd, self._answer_fd):
+                os.close(fd)
+            self._request_fd = -1
+        if self._ready is None:  # there was no run yet
+            self.process.kill()
+        # Without its requests the server ends, and what runs before it.
+        try:
+            self.process.wait(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.returncode:
+            self.end_run()
+            end_run(str(self._folder))
+        self.output.close()
+
+    def receive(self, deadline_s: float) -> Message | None:
+        """Return the next message, or None when the deadline passes first."""
+        while (line := self._receive_line(deadline_s)) is not None:
+            message = parse(line)
+            if isinstance(message, Started):
+                self._child = message.process
+            elif message is not None:
+                self._child = 0 if isinstance(message, Ended) else self._child
+                return message
+        return None
+
+    def _receive_line(self, deadline_s: float) -> bytearray | None:
+        num_searched = 0
+        while self._buffer.find(b"\n", num_searched) < 0:
+            num_searched = len(self._buffer)
+            wait_s = max(0.0, min(POLL_S, deadline_s - monotonic()))
+            readable, _, _ = select.select([self._answer_fd], [], [], wait_s)
+            # Processes that a script leaves may keep open what a dead server answered on.
+            has_died = not readable and self.process.poll() is not None
+            if not readable and not has_died:
+                if monotonic() < deadline_s:
+                    continue
+                return None
+            data = b"" if has_died else os.read(self._answer_fd, 1 << 16)
+            if not data:
+                if self._ready is None:
+                    self.process.wait()
+                    self.output.close()
+                    return None
+                raise BreakevenError(
+                    "the process that runs the script has died",
+                    hint="the machine may be out of memory; try a smaller batch",
+                )
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line

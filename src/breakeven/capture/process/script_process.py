@@ -42,7 +42,7 @@ def run_on_pretended_gpus(
         ScriptError: It failed.
         BreakevenError: It did not end in time.
     """
-    command = python_command("pretend.gpu_stand_ins", str(num_devices), str(script), *arguments)
+    command = python_command("pretend.pretended_cuda", str(num_devices), str(script), *arguments)
     return _run(command, script, time_limit_s)
 
 

@@ -66,8 +66,7 @@ import msgspec
 
 from breakeven.capture.answers import Ended, Started
 from breakeven.capture.pretend.device_functions import device_functions
-from breakeven.capture.process.answer_pipe import send
-from breakeven.capture.process.answer_request import answer, ready
+from breakeven.capture.process.child_run import answer, ready, send
 from breakeven.capture.process.ending import adopt_orphans, end_descendants, end_with_parent
 from breakeven.capture.process.script_output import TerminalState
 from breakeven.capture.requests import Keep, Request

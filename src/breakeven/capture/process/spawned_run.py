@@ -38,8 +38,7 @@ def main() -> None:
     # What torch prints while it is imported is no answer.
     from breakeven.capture.answers import Started
     from breakeven.capture.pretend.device_functions import device_functions
-    from breakeven.capture.process.answer_pipe import send
-    from breakeven.capture.process.answer_request import answer, ready
+    from breakeven.capture.process.child_run import answer, ready, send
     from breakeven.capture.protect.scratch import Scratch
     from breakeven.capture.requests import Keep, Request
 

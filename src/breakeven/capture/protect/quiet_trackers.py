@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from breakeven.capture.location import is_user_file
-from breakeven.capture.process.after_import import call_after_import
+from breakeven.capture.process.as_main import call_after_import
 
 _Function = Callable[..., Any]
 _ANY_NAME = inspect.Parameter.VAR_KEYWORD

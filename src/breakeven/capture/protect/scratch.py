@@ -12,8 +12,7 @@ from pathlib import Path
 
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
-from breakeven.capture.requests import HostRequest, Keep, Request
-from breakeven.capture.target import Target
+from breakeven.capture.requests import HostRequest, Keep, Request, Target
 from breakeven.trace import FileWrites, WriteProtection
 
 # Of the files that a run writes, so many are told by name.

@@ -9,8 +9,14 @@ from typing import Any
 
 import torch
 
-from breakeven.capture.record.cuda_devices import CudaDevices, OneGpu, is_cuda
-from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
+from breakeven.capture.record.device_map import (
+    DEVICE,
+    HOST,
+    CudaDevices,
+    DeviceMap,
+    OneGpu,
+    is_cuda,
+)
 from breakeven.capture.record.event_log import EventLog
 from breakeven.capture.record.graph_work import GraphWork
 from breakeven.capture.record.modes import Watch, same_numbers

@@ -1,28 +1,34 @@
-"""Record the losses and gradients of the first steps of a training loop."""
+"""Record the losses and gradients of the first steps of a training loop.
+
+A script that seeds nothing draws the same random numbers in every such run.
+"""
 
 from __future__ import annotations
 
+import functools
+import gc
+import hashlib
+import math
 import os
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from breakeven.capture.answers import NumbersRun
-from breakeven.capture.record.optimizer_hooks import Arguments, around_closure
-from breakeven.capture.record.repeatable import (
-    WeightNoise,
-    random_state_digest,
-    repeatable_random_numbers,
-)
-from breakeven.capture.record.tensor_numbers import ParameterNames, tensor_numbers
+from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.session import UpdateSession
-from breakeven.configure import Patches, groups_of
+from breakeven.configure import Patches, children_of, groups_of, named_parameters_of, updated_by
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
@@ -171,3 +177,211 @@ class NumbersSession(UpdateSession):
                 self._gradients.append(
                     tensor_numbers(parameter.grad, key=key, name=name, scale=scale)
                 )
+
+
+# Enough to see any part of a tensor that is wrong; the norm and the digest are of all of it.
+_MOST_ELEMENTS = 4096
+
+
+def tensor_numbers(
+    tensor: torch.Tensor, *, key: str, name: str, scale: torch.Tensor | None = None
+) -> TensorNumbers:
+    """Return what is kept of a tensor.
+
+    Args:
+        tensor: A loss or a gradient, on any device, dense or sparse.
+        key: What pairs it with its like in another run.
+        name: What a person calls it.
+        scale: What it has been multiplied by, to be undone.
+    """
+    # Autograd must not see this, and a region of the script's own must not round it.
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return _numbers_of(tensor.detach(), key, name, scale)
+
+
+def _numbers_of(
+    tensor: torch.Tensor, key: str, name: str, scale: torch.Tensor | None
+) -> TensorNumbers:
+    digest = hashlib.sha256()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(tensor.shape)
+    if tensor.layout is not torch.strided:
+        tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor.to_dense()
+    if tensor.is_sparse:
+        digest.update(_bytes_of(tensor.indices().cpu()))
+        tensor = tensor.values()
+        shape = tuple(tensor.shape)
+    if scale is not None:
+        # As GradScaler does it: by the reciprocal.
+        tensor = tensor * scale.double().reciprocal().to(tensor.dtype)
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    row = tensor.shape[-1] if tensor.dim() else 1
+    # In the order of its elements, whatever the memory layout is.
+    flat = tensor.contiguous().flatten()
+    digest.update(_bytes_of(flat))
+    is_finite = torch.isfinite(flat)
+    num_not_finite = int((~is_finite).sum())
+    finite = torch.where(is_finite, flat, 0) if num_not_finite else flat
+    return TensorNumbers(
+        key=key,
+        name=name,
+        dtype=dtype,
+        shape=shape,
+        digest=digest.digest(),
+        norm=float(torch.linalg.vector_norm(finite, dtype=torch.float64)),
+        num_not_finite=num_not_finite,
+        elements=flat[:: _stride(flat.numel(), row)].double().numpy().tobytes(),
+    )
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _stride(num_elements: int, row: int) -> int:
+    """Return a stride that meets every column of a matrix, not always the same one."""
+    stride = max(1, math.ceil(num_elements / _MOST_ELEMENTS))
+    while stride > 1 and math.gcd(stride, row) > 1:
+        stride += 1
+    return stride
+
+
+# What torch.compile puts in front of the names of what it wraps.
+_COMPILED = "_orig_mod."
+
+
+class ParameterNames:
+    """Finds the names of parameters in the models that hold them.
+
+    Models are looked for among all objects of the process, once for each parameter that is not
+    known yet: a hook in their calls would be compiled into them, or keep them from it.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """Return the name in the outermost model; None for a parameter of no model."""
+        if id(parameter) not in self._names:
+            self._names.update(
+                (id(each), name.replace(_COMPILED, ""))
+                for model in _outermost_models()
+                for name, each in named_parameters_of(model)
+            )
+            # Asked for once: what has no name now is not looked for at every update.
+            self._names.setdefault(id(parameter), "")
+        return self._names[id(parameter)] or None
+
+
+def _outermost_models() -> list[nn.Module]:
+    """Return the models that are part of no other, the largest last."""
+    # By the type, since an object may pretend another class.
+    models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    complete = [model for model in models if "_modules" in vars(model)]
+    parts = {id(part) for model in complete for part in children_of(model)}
+    return sorted((model for model in complete if id(model) not in parts), key=_num_parameters)
+
+
+def _num_parameters(model: nn.Module) -> int:
+    return len({id(each) for _, each in named_parameters_of(model)})
+
+
+_SEED = 20_240_607
+
+
+@contextmanager
+def repeatable_random_numbers() -> Iterator[None]:
+    """Inside, what is not seeded is seeded alike, and what the script seeds stays as it is.
+
+    Global generators begin from a fixed seed, and so does what asks the system for one:
+    ``torch.seed()``, ``random.seed()``, ``numpy.random.default_rng()``. Leaving it gives the
+    global generators their states back.
+    """
+    entropy = random.Random(_SEED)
+    original = random.seed
+
+    @functools.wraps(original)
+    def seed_python(a: Any = None, version: int = 2) -> None:
+        original(entropy.getrandbits(64) if a is None else a, version)
+
+    def seed_torch() -> int:
+        seed = entropy.getrandbits(63)
+        torch.manual_seed(seed)
+        return seed
+
+    with Patches() as patches:
+        patches.callback(torch.set_rng_state, torch.get_rng_state())
+        patches.callback(random.setstate, random.getstate())
+        patches.callback(np.random.set_state, np.random.get_state())
+        torch.manual_seed(_SEED)
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        patches.replace(random, "seed", seed_python)
+        patches.replace(torch, "seed", seed_torch)
+        patches.replace(torch.random, "seed", seed_torch)
+        # Whatever NumPy makes without a seed gets its entropy here.
+        patches.replace(np.random.bit_generator, "randbits", entropy.getrandbits)
+        yield
+
+
+def random_state_digest() -> bytes:
+    """Return a digest of the global generators' states: of torch, CUDA, Python and NumPy."""
+    digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+    if torch.cuda.is_initialized():
+        for state in torch.cuda.get_rng_state_all():
+            digest.update(state.numpy().tobytes())
+    digest.update(repr(random.getstate()).encode())
+    digest.update(repr([_plain(part) for part in np.random.get_state()]).encode())
+    return digest.digest()
+
+
+def _plain(part: Any) -> Any:
+    return part.tobytes() if isinstance(part, np.ndarray) else part
+
+
+# Of a format of 16 bits, more roundoffs than this are a change that nobody calls rounding.
+_MOST = 2.0**-8
+
+
+class WeightNoise(Patches):
+    """Inside, weights are moved when an optimizer is given them, and whenever `move` is called.
+
+    Each weight goes up or down by the same fraction of itself. No generator of the script is used.
+
+    Args:
+        roundoffs: The fraction, in roundoffs of the weight's own format; 0 to move none.
+        seed: Of the signs, which are the same in every run with it.
+    """
+
+    def __init__(self, roundoffs: float, seed: int = 0) -> None:
+        super().__init__()
+        self._roundoffs = roundoffs
+        self._signs = torch.Generator().manual_seed(seed)
+
+    def __enter__(self) -> WeightNoise:
+        super().__enter__()
+        if self._roundoffs:
+            original = torch.optim.Optimizer.__init__
+
+            @functools.wraps(original)
+            def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+                original(optimizer, *args, **kwargs)
+                self.move(updated_by(optimizer))
+
+            self.replace(torch.optim.Optimizer, "__init__", initialize)
+        return self
+
+    def move(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Move these weights."""
+        if not self._roundoffs:
+            return
+        for parameter in parameters:
+            if parameter.is_floating_point() and not is_lazy(parameter):
+                # Half of eps, the distance from 1 to the next number.
+                fraction = min(self._roundoffs * torch.finfo(parameter.dtype).eps / 2, _MOST)
+                signs = torch.randint(0, 2, parameter.shape, generator=self._signs) * 2 - 1
+                factors = 1 + fraction * signs.to(torch.float64)
+                moved = parameter.data * factors.to(parameter.device)
+                parameter.data.copy_(moved)

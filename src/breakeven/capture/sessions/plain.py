@@ -14,13 +14,12 @@ from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls, PhaseWatch
-from breakeven.capture.sessions.gpu_here import gpu_here, gpu_name, gpu_peak_bytes, is_on
+from breakeven.capture.sessions.machine import gpu_here, gpu_name, gpu_peak_bytes, is_on
 from breakeven.capture.sessions.session import UpdateSession
 from breakeven.capture.sessions.source_files import user_sources
-from breakeven.capture.sessions.stack_samples import StackSamples, other_work_of
+from breakeven.capture.sessions.stack_samples import StackSamples, WarningWatch, other_work_of
 from breakeven.capture.sessions.thread_trials import ThreadTrials
 from breakeven.capture.sessions.turns import TurnClock, Turns
-from breakeven.capture.sessions.warning_watch import WarningWatch
 from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from breakeven.capture.answers import SourceFile
 from breakeven.capture.location import as_text, is_user_file
-from breakeven.capture.target import Target, TargetKind
+from breakeven.capture.requests import Target, TargetKind
 from breakeven.trace import Location, SourceText, StepTrace
 
 # No file that a person writes is larger; generated ones and their trees cost seconds.

@@ -1,21 +1,23 @@
-"""What a script does between its steps, by samples of its stack."""
+"""What a script does between its steps, by samples of its stack, and the warnings it causes."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from breakeven.capture.answers import OtherWork
 from breakeven.capture.location import is_our_file, is_user_file, location_of
+from breakeven.configure import Patches
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Location
 from breakeven.units import NS_PER_S
@@ -176,3 +178,33 @@ def _departure(
     called = stack[depth].function if depth < len(stack) else ""
     # Names such as `<listcomp>` tell nobody anything.
     return location_of(line.file, line.line, "" if "<" in called else called)
+
+
+_MAX_WARNINGS = 5
+_MAX_CHARACTERS = 300
+
+
+class WarningWatch(Patches):
+    """Notes the first few different warnings; what the script has silenced is not among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: dict[str, None] = {}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the warnings so far, each as its category and the first line of its message."""
+        return tuple(self._texts)
+
+    def __enter__(self) -> WarningWatch:
+        super().__enter__()
+        original = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+            if len(self._texts) < _MAX_WARNINGS:
+                line = next(iter(str(message).splitlines()), "")
+                self._texts[f"{category.__name__}: {line}"[:_MAX_CHARACTERS]] = None
+            original(message, category, *args, **kwargs)
+
+        self.replace(warnings, "showwarning", show)
+        return self

@@ -1,0 +1,169 @@
+"""What stands in for parts of torch both on pretended devices and where CUDA means the CPU.
+
+Default devices, generators, checkpoints that were written on a GPU or are read onto one, and what
+compiles nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.jit._builtins
+import torch.serialization
+import torch.utils._device
+
+from breakeven.capture.record.device_map import CudaDevices, DeviceMap, is_cuda
+from breakeven.configure import Patches
+from breakeven.whole_step import FastStep
+
+
+def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:
+    """Let ``set_default_device`` and ``with torch.device(...)`` use the device that is found."""
+    context = torch.utils._device.DeviceContext
+    original = context.__init__
+
+    def initialize(self: Any, device: Any) -> None:
+        original(self, find(device))
+
+    patches.replace(context, "__init__", initialize)
+
+
+def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:
+    """Let ``Module.to`` take a number, which means no device where there is no GPU."""
+    functions = vars(torch._C)["_nn"]
+    original = functions._parse_to
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            args = (find(args[0]), *args[1:])
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = find(kwargs["device"])
+        return original(*args, **kwargs)
+
+    patches.replace(functions, "_parse_to", parse)
+
+
+def patch_torchscript(patches: Patches) -> None:
+    """Let TorchScript, which knows torch's operators by identity, know their replacements too."""
+    original = torch.jit._builtins._find_builtin
+
+    def find_builtin(function: Any) -> Any:
+        return original(function) or original(patches.original_of(function))
+
+    patches.replace(torch.jit._builtins, "_find_builtin", find_builtin)
+
+
+def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: "cpu") -> None:
+    """Let ``torch.Generator(device="cuda")`` be one of the CPU.
+
+    Args:
+        patches: Undo it.
+        name_of: What it says of its device when a CUDA device was asked for.
+    """
+    original: Any = torch.Generator
+
+    def is_one(_: type, item: object) -> bool:
+        return isinstance(item, original)
+
+    kind: Any = type("Kind", (type(original),), {"__instancecheck__": is_one})
+
+    class Generator(original, metaclass=kind):
+        """A generator of the CPU, whatever device was asked for."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            if not is_cuda(device):
+                return original(device)
+            generator = original.__new__(cls, "cpu")
+            generator.device_name = name_of(device)
+            return generator
+
+        @property
+        def device(self) -> torch.device:
+            return torch.device(self.device_name)
+
+    patches.replace(torch, "Generator", Generator)
+
+
+def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) -> None:
+    """Let ``torch.compile`` and ``fast_step`` compile nothing: the eager step is compared."""
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        if on_use is not None:
+            on_use()
+        return model if model is not None else lambda function: function
+
+    def compile_module(module: Any, *_: Any, **__: Any) -> None:
+        if on_use is not None:
+            on_use()
+
+    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
+        if on_use is not None:
+            on_use()
+        return step.do_stock(batch, indices)
+
+    patches.replace(FastStep, "compile", do_stock)
+    patches.replace(torch, "compile", compile_nothing)
+    patches.replace(torch.nn.Module, "compile", compile_module)
+
+
+def patch_serialization(
+    patches: Patches, devices: DeviceMap | None = None, cuda: CudaDevices | None = None
+) -> None:
+    """Let ``torch.load`` put CUDA tensors on the CPU.
+
+    Args:
+        patches: Restores everything when it is left.
+        devices: Notes which of them live on a pretended device; None where there is none.
+        cuda: The pretended devices; one by default.
+    """
+    original_load = torch.load
+    pretended = cuda or CudaDevices()
+
+    def place(
+        storage: torch.UntypedStorage, device: Any = None, *_: Any, **__: Any
+    ) -> torch.UntypedStorage:
+        if devices is not None:
+            devices.place(storage, pretended.name_of(device))
+        return storage
+
+    @functools.wraps(original_load)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return original_load(f, _restorer(map_location, place), *args, **kwargs)
+
+    patches.replace(torch, "load", load)
+    # `map_location=lambda storage, location: storage.cuda(0)`
+    patches.replace(torch.UntypedStorage, "cuda", place)
+    if devices is None:
+        return
+    original_tag = torch.serialization.location_tag
+
+    def location_tag(storage: Any) -> str:
+        untyped = getattr(storage, "_untyped_storage", storage)
+        if not devices.is_on_device(untyped):
+            return str(original_tag(storage))
+        return devices.device_of(untyped)
+
+    patches.replace(torch.serialization, "location_tag", location_tag)
+
+
+def _restorer(map_location: Any, place: Callable[..., Any]) -> Callable[[Any, str], Any]:
+    """Return the function that ``torch.load`` asks where each storage goes."""
+
+    def restore(storage: Any, location: str) -> Any:
+        target: Any = location
+        if isinstance(map_location, dict):
+            target = map_location.get(location, location)
+        elif callable(map_location):
+            found = map_location(storage, location)
+            if found is not None:
+                return found
+        elif map_location is not None:
+            target = map_location
+        if is_cuda(target):
+            return place(storage, target)
+        return torch.serialization.default_restore_location(storage, str(target))
+
+    return restore
