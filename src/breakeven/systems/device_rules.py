@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
 from breakeven.capture import run_on_pretended_gpus
 from breakeven.device import find_device
-from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.findings import Findings, Ratio, ratio_of, rows, table
 from breakeven.systems.published import DEVICE_COPY_BAND
 from breakeven.timing import Estimate
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
 from breakeven.units import NS_PER_S, format_bytes, format_ratio
-from breakeven.verdict import (
-    Claim,
-    ClaimOutcome,
-    ColumnKind,
-    RowSource,
-    SystemTable,
-)
+from breakeven.verdict import Claim, ClaimOutcome, ColumnKind, RowSource, SystemTable
 
 _SCRIPT = "device_rules.py"
 _NUM_DEVICES = 2
@@ -30,6 +24,7 @@ _TIME_LIMIT_S = 120.0
 _GPUS = ("T4", "A100 SXM4 80GB", "RTX 4090")
 _SIZES_BYTES = (4, 4_000, 64_000, 1_000_000, 16_000_000, 256_000_000, 1_000_000_000)
 _WAYS = ("pageable to GPU", "pinned to GPU", "GPU to host", "inside")
+_RATIO = "pinned / inside"
 _DEVICE, _HOST = "cuda:0", "cpu"
 _FLOAT_BYTES = 4
 
@@ -156,23 +151,13 @@ class CopyTimes:
     Args:
         device: The GPU.
         num_bytes: Size.
-        from_pageable: To the GPU, from ordinary memory.
-        from_pinned: To the GPU, from page-locked memory.
-        to_host: From the GPU to ordinary memory.
-        inside: From one place of the GPU's memory to another.
+        ways: From ordinary and from page-locked memory to the GPU, from the GPU to ordinary memory,
+            and from one place of its memory to another.
     """
 
     device: str
     num_bytes: int
-    from_pageable: Estimate
-    from_pinned: Estimate
-    to_host: Estimate
-    inside: Estimate
-
-    @property
-    def ways(self) -> tuple[Estimate, ...]:
-        """Return the times in the order of the columns."""
-        return (self.from_pageable, self.from_pinned, self.to_host, self.inside)
+    ways: tuple[Estimate, ...]
 
     @property
     def is_largest(self) -> bool:
@@ -182,32 +167,22 @@ class CopyTimes:
     @property
     def pinned_ratio(self) -> Ratio:
         """Return how many times as long the fastest way from the host takes as that inside."""
-        return ratio_of(self.from_pinned, self.inside)
+        _, from_pinned, _, inside = self.ways
+        return ratio_of(from_pinned, inside)
 
 
 def time_copies(bench: Bench) -> tuple[CopyTimes, ...]:
     """Return the times of all sizes on all GPUs, GPU by GPU."""
     traces = [StepTrace(events=way) for size in _SIZES_BYTES for way in _events(size)]
     predictions = bench.predict(traces, _GPUS)
-    num_gpus, num_ways = len(_GPUS), 4
     found: list[CopyTimes] = []
-    for column in range(num_gpus):
-        ways = predictions[column::num_gpus]
-        for row, size in enumerate(_SIZES_BYTES):
-            found.append(_times(size, ways[row * num_ways : (row + 1) * num_ways]))
+    for column in range(len(_GPUS)):
+        ways = iter(predictions[column :: len(_GPUS)])
+        for size in _SIZES_BYTES:
+            of_size = tuple(islice(ways, len(_WAYS)))
+            times = tuple(way.estimate for way in of_size)
+            found.append(CopyTimes(device=of_size[0].device.name, num_bytes=size, ways=times))
     return tuple(found)
-
-
-def _times(size: int, ways: Sequence[StepPrediction]) -> CopyTimes:
-    from_pageable, from_pinned, to_host, inside = (way.estimate for way in ways)
-    return CopyTimes(
-        device=ways[0].device.name,
-        num_bytes=size,
-        from_pageable=from_pageable,
-        from_pinned=from_pinned,
-        to_host=to_host,
-        inside=inside,
-    )
 
 
 def _events(size: int) -> tuple[tuple[Event, ...], ...]:
@@ -233,46 +208,41 @@ def _events(size: int) -> tuple[tuple[Event, ...], ...]:
 
 def copy_tables(copies: Sequence[CopyTimes]) -> tuple[SystemTable, ...]:
     """Return the rates of the largest size on all GPUs, and all times on each."""
-    return (
-        _rates_table([copy for copy in copies if copy.is_largest]),
-        *(_times_table(gpu, [copy for copy in copies if copy.device == gpu]) for gpu in _GPUS),
+    rates = (
+        (copy.device, *(_rate(copy, way) for way in copy.ways), copy.pinned_ratio.value)
+        for copy in copies
+        if copy.is_largest
     )
-
-
-def _rates_table(copies: Sequence[CopyTimes]) -> SystemTable:
-    return table(
+    rates_table = table(
         f"Bytes per second of a copy of {format_bytes(max(_SIZES_BYTES))}",
-        {
-            **dict.fromkeys(("device", *_WAYS), ColumnKind.TEXT),
-            "pinned / inside": ColumnKind.RATIO,
-        },
-        rows(
-            RowSource.PREDICTED,
-            (
-                (copy.device, *(_rate(copy, way) for way in copy.ways), copy.pinned_ratio.value)
-                for copy in copies
-            ),
-        ),
+        {**dict.fromkeys(("device", *_WAYS), ColumnKind.TEXT), _RATIO: ColumnKind.RATIO},
+        rows(RowSource.PREDICTED, rates),
         note="Inside, each byte is read and written once. The last column: how many times as long "
         "the fastest way from the host takes.",
     )
-
-
-def _times_table(gpu: str, copies: Sequence[CopyTimes]) -> SystemTable:
-    return table(
-        f"Time of a copy, {gpu}",
-        {
-            "size": ColumnKind.BYTES,
-            **dict.fromkeys(_WAYS, ColumnKind.TIME_NS),
-            "pinned / inside": ColumnKind.RATIO,
-        },
-        rows(
-            RowSource.PREDICTED,
-            ((copy.num_bytes, *copy.ways, copy.pinned_ratio.value) for copy in copies),
-        ),
-        note="Until a host that waits goes on. Small copies take what the call and the wait take: "
-        "gather them into few large ones.",
+    columns = {
+        "size": ColumnKind.BYTES,
+        **dict.fromkeys(_WAYS, ColumnKind.TIME_NS),
+        _RATIO: ColumnKind.RATIO,
+    }
+    times_tables = (
+        table(
+            f"Time of a copy, {gpu}",
+            columns,
+            rows(
+                RowSource.PREDICTED,
+                (
+                    (copy.num_bytes, *copy.ways, copy.pinned_ratio.value)
+                    for copy in copies
+                    if copy.device == gpu
+                ),
+            ),
+            note="Until a host that waits goes on. Small copies take what the call and the wait "
+            "take: gather them into few large ones.",
+        )
+        for gpu in _GPUS
     )
+    return (rates_table, *times_tables)
 
 
 def _rate(copy: CopyTimes, time: Estimate) -> str:

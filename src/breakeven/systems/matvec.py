@@ -19,13 +19,7 @@ from breakeven.systems.published import MATVEC_BAND, MATVEC_TIMES
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Op, Phase, Settings, StepTrace, TensorSpec
 from breakeven.units import format_digits, format_duration
-from breakeven.verdict import (
-    Cell,
-    Claim,
-    ColumnKind,
-    RowSource,
-    SystemTable,
-)
+from breakeven.verdict import Cell, Claim, ColumnKind, RowSource, SystemTable
 
 _SCRIPT = "matvec.py"
 _GPUS = {"K40": "K40", "T4": "T4", "A100 SXM4 80GB": "A100"}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from breakeven.capture import PlainRun
 from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings, judge, ratio_of, table
+from breakeven.systems.findings import Findings, judge, ratio_of, rows, table
 from breakeven.systems.published import (
     RNN_STREAM_BANDS,
     RNN_STREAM_FACTOR,
@@ -16,15 +13,7 @@ from breakeven.systems.published import (
 )
 from breakeven.timing import Estimate
 from breakeven.units import NS_PER_S, format_digits
-from breakeven.verdict import (
-    Cell,
-    Claim,
-    ClaimOutcome,
-    ColumnKind,
-    RowSource,
-    SystemTable,
-    TableRow,
-)
+from breakeven.verdict import Cell, Claim, ClaimOutcome, ColumnKind, RowSource, SystemTable
 
 _SCRIPT = "rnn_stream.py"
 # GPUs of Colab's free tier, each with the processor that Colab's machines with it mostly had.
@@ -59,84 +48,55 @@ def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Cla
     one_thread = bench.measure(_SCRIPT, *options, num_threads=_COLAB_THREADS, budget_s=_BUDGET_S)
     all_threads = bench.measure(_SCRIPT, *options, budget_s=_BUDGET_S)
     trace = bench.step(_SCRIPT, *options)
+    hosts = [host for _, host in _COLAB]
     colab = [bench.predict(trace, (gpu,), host=host)[0] for gpu, host in _COLAB]
     here = bench.predict(trace, _GPUS_HERE)
-    rows = (
-        *_published_rows(speed),
-        *_cpu_rows(one_thread, all_threads),
-        *(
-            _gpu_row(prediction, host, one_thread)
-            for prediction, (_, host) in zip(colab, _COLAB, strict=True)
-        ),
-        *(_gpu_row(prediction, bench.host.name, one_thread) for prediction in here),
+    cpu = one_thread.measurement.estimate
+
+    def cells(device: str, host: str, step: Estimate) -> tuple[Cell, ...]:
+        step_ns = step.value_ns
+        return device, host, step, NS_PER_S / step_ns, cpu.value_ns / step_ns
+
+    published = (
+        ("CPU (Colab)", "", NS_PER_S / speed.cpu_per_s, speed.cpu_per_s, 1.0),
+        ("GPU (Colab)", "", NS_PER_S / speed.gpu_per_s, speed.gpu_per_s, speed.ratio),
     )
+    num_runs = 1 if all_threads.num_threads == one_thread.num_threads else 2
+    measured = (
+        cells(_this_cpu(run.num_threads), "", run.measurement.estimate)
+        for run in (one_thread, all_threads)[:num_runs]
+    )
+    fed_by = zip((*colab, *here), (*hosts, *[bench.host.name] * len(here)), strict=True)
+    predicted = (cells(gpu.device.name, host, gpu.estimate) for gpu, host in fed_by)
     times = table(
         f"Batch {speed.batch_size:,}",
         _COLUMNS,
-        rows,
+        (
+            *rows(RowSource.PUBLISHED, published),
+            *rows(RowSource.MEASURED, measured),
+            *rows(RowSource.PREDICTED, predicted),
+        ),
         note="vs CPU: against one thread of the CPU measured here, for Colab's two virtual "
         "processors are one core; in the published rows against Colab's own CPU.",
     )
     # The GPUs of Colab are the first ones that are predicted on this host as well.
     claims = (
-        _ratio_claim(speed, prediction, host, one_thread, fed_from_here)
-        for prediction, (_, host), fed_from_here in zip(
-            colab, _COLAB, here[: len(_COLAB)], strict=True
-        )
+        _ratio_claim(speed, gpu, host, cpu, fed_from_here.estimate)
+        for gpu, host, fed_from_here in zip(colab, hosts, here[: len(_COLAB)], strict=True)
     )
     return times, tuple(claims)
 
 
-def _published_rows(speed: StreamSpeed) -> Iterator[TableRow]:
-    for device, per_s, ratio in (
-        ("CPU (Colab)", speed.cpu_per_s, 1.0),
-        ("GPU (Colab)", speed.gpu_per_s, speed.ratio),
-    ):
-        cells: tuple[Cell, ...] = (device, "", NS_PER_S / per_s, per_s, ratio)
-        yield TableRow(source=RowSource.PUBLISHED, cells=cells)
-
-
-def _cpu_rows(one_thread: PlainRun, all_threads: PlainRun) -> Iterator[TableRow]:
-    base = one_thread.measurement.estimate
-    num_runs = 1 if all_threads.num_threads == one_thread.num_threads else 2
-    for run in (one_thread, all_threads)[:num_runs]:
-        num_threads = run.num_threads
-        threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
-        yield _row(RowSource.MEASURED, f"this CPU, {threads}", "", run.measurement.estimate, base)
-
-
-def _gpu_row(prediction: StepPrediction, host: str, cpu: PlainRun) -> TableRow:
-    return _row(
-        RowSource.PREDICTED,
-        prediction.device.name,
-        host,
-        prediction.estimate,
-        cpu.measurement.estimate,
-    )
-
-
-def _row(source: RowSource, device: str, host: str, step: Estimate, cpu: Estimate) -> TableRow:
-    cells: tuple[Cell, ...] = (
-        device,
-        host,
-        step,
-        NS_PER_S / step.value_ns,
-        cpu.value_ns / step.value_ns,
-    )
-    return TableRow(source=source, cells=cells)
+def _this_cpu(num_threads: int) -> str:
+    return f"this CPU, {num_threads} thread{'' if num_threads == 1 else 's'}"
 
 
 def _ratio_claim(
-    speed: StreamSpeed,
-    gpu: StepPrediction,
-    host: str,
-    cpu: PlainRun,
-    fed_from_here: StepPrediction,
+    speed: StreamSpeed, gpu: StepPrediction, host: str, cpu: Estimate, fed_from_here: Estimate
 ) -> Claim:
-    ratio = ratio_of(cpu.measurement.estimate, gpu.estimate)
-    of_this_machine = ratio_of(cpu.measurement.estimate, fed_from_here.estimate)
+    ratio = ratio_of(cpu, gpu.estimate)
     judged = judge(ratio.value, ratio.low, ratio.high, RNN_STREAM_BANDS[speed.batch_size])
-    cpu_per_s = NS_PER_S / cpu.measurement.estimate.value_ns
+    cpu_per_s = NS_PER_S / cpu.value_ns
     gpu_per_s = NS_PER_S / gpu.estimate.value_ns
     return Claim(
         claim=f"At batch {speed.batch_size:,} a {gpu.device.name} on a host like Colab's is "
@@ -149,7 +109,7 @@ def _ratio_claim(
         outcome=judged.outcome,
         because=judged.remark
         + _because(judged.outcome, speed, gpu_per_s, cpu_per_s)
-        + f" Fed by this machine itself: {of_this_machine}.",
+        + f" Fed by this machine itself: {ratio_of(cpu, fed_from_here)}.",
     )
 
 

@@ -18,14 +18,7 @@ from breakeven.systems.shi2016_table import (
 )
 from breakeven.timing import Estimate
 from breakeven.units import format_ratio
-from breakeven.verdict import (
-    Cell,
-    Claim,
-    ClaimOutcome,
-    ColumnKind,
-    RowSource,
-    SystemTable,
-)
+from breakeven.verdict import Cell, Claim, ClaimOutcome, ColumnKind, RowSource, SystemTable
 
 _CPU = "CPU"
 _IS_SAME_ORDER = {

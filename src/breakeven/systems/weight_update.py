@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from msgspec.structs import replace
 
@@ -21,13 +21,7 @@ from breakeven.systems.published import (
 )
 from breakeven.trace import Copy, Event, Phase, StepTrace, Sync
 from breakeven.units import NS_PER_S, format_digits, format_duration
-from breakeven.verdict import (
-    Cell,
-    Claim,
-    ColumnKind,
-    RowSource,
-    SystemTable,
-)
+from breakeven.verdict import Cell, Claim, ColumnKind, RowSource, SystemTable
 
 _HOST = "host"
 _VARIANTS = {
@@ -76,14 +70,8 @@ def run(bench: Bench) -> Findings:
 
 
 def _options(variant: str) -> tuple[str, ...]:
-    return (
-        "--batch-size",
-        str(WEIGHT_UPDATE_BATCH_SIZE),
-        "--momentum",
-        str(WEIGHT_UPDATE_MOMENTUM),
-        "--update",
-        variant,
-    )
+    batch_size, momentum = str(WEIGHT_UPDATE_BATCH_SIZE), str(WEIGHT_UPDATE_MOMENTUM)
+    return ("--batch-size", batch_size, "--momentum", momentum, "--update", variant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,17 +139,8 @@ def _gpu_table(bench: Bench, traces: Mapping[str, StepTrace], gpu: str) -> Syste
     for variant, prediction in predictions.items():
         trace = traces[variant]
         shares = step_shares(trace, prediction.device, bench.feeding(trace))
-        cells.append(
-            (
-                _VARIANTS[variant],
-                None,
-                prediction.estimate,
-                shares.update_fraction,
-                shares.copy_fraction,
-                shares.idle_fraction,
-                host_ns / prediction.estimate.value_ns,
-            )
-        )
+        step, speedup = prediction.estimate, host_ns / prediction.estimate.value_ns
+        cells.append((_VARIANTS[variant], None, step, *astuple(shares), speedup))
     title = f"{gpu}, batch {WEIGHT_UPDATE_BATCH_SIZE}"
     if gpu == WEIGHT_UPDATE_GPU:
         ours = rows(RowSource.PREDICTED, cells)

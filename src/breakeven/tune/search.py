@@ -24,12 +24,7 @@ from breakeven.tune.paired_runs import (
     searched_speedup,
 )
 from breakeven.tune.search_result import Kept, SearchResult, TrialLog, least_strict, without
-from breakeven.tune.trial_runs import (
-    RunResult,
-    TrialRuns,
-    failure_outcome,
-    takes_too_much_memory,
-)
+from breakeven.tune.trial_runs import RunResult, TrialRuns, failure_outcome, takes_too_much_memory
 from breakeven.tune.trial_text import (
     memory_grew,
     never_pays,

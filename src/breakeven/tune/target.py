@@ -32,11 +32,7 @@ from breakeven.store import this_machine
 from breakeven.trace import Configuration
 from breakeven.tune import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune.budget import TimeBudget
-from breakeven.tune.code_change_trial import (
-    CodeChangePlan,
-    CodeChangeTrial,
-    plan_code_change,
-)
+from breakeven.tune.code_change_trial import CodeChangePlan, CodeChangeTrial, plan_code_change
 from breakeven.tune.confirm import Confirmation, confirm
 from breakeven.tune.gate import Gate
 from breakeven.tune.search import search

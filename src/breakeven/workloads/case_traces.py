@@ -7,10 +7,7 @@ from pathlib import Path
 
 import torch
 from msgspec.structs import replace
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError

@@ -190,12 +190,13 @@ def test_copies_grow_with_their_size_and_are_fastest_inside(copies: tuple[CopyTi
     assert len(by_device) == 3
     for times in by_device.values():
         assert [t.num_bytes for t in times] == sorted(t.num_bytes for t in times)
-        inside = [t.inside.value_ns for t in times]
-        assert inside == sorted(inside)
+        inside_ns = [t.ways[3].value_ns for t in times]
+        assert inside_ns == sorted(inside_ns)
         largest = times[-1]
         assert largest.is_largest
-        assert largest.inside.value_ns < largest.from_pinned.value_ns
-        assert largest.from_pinned.value_ns < largest.from_pageable.value_ns
+        from_pageable, from_pinned, _, inside = largest.ways
+        assert inside.value_ns < from_pinned.value_ns
+        assert from_pinned.value_ns < from_pageable.value_ns
     assert copies_claim(copies).outcome is ClaimOutcome.AGREES
 
 
@@ -208,10 +209,7 @@ def test_copies_claim_is_open_or_fails_by_its_interval() -> None:
 
     def claim(ratio: float, factor: float) -> ClaimOutcome:
         slow, fast = time(ratio * 1e6, factor), time(1e6, 1.0)
-        found = CopyTimes(
-            device="T4", num_bytes=1_000_000_000, from_pageable=slow, from_pinned=slow,
-            to_host=slow, inside=fast,
-        )  # fmt: skip
+        found = CopyTimes(device="T4", num_bytes=1_000_000_000, ways=(slow, slow, slow, fast))
         assert isinstance(found.pinned_ratio, Ratio)
         return copies_claim((found,)).outcome
 
