@@ -26,8 +26,7 @@ from torch import nn
 from breakeven.measure import OtherLoad
 from breakeven.placement import race
 from breakeven.placement.automatic import untouched
-from breakeven.placement.call import ModelCall
-from breakeven.placement.training_place import TrainingPlace, devices_present
+from breakeven.placement.training_place import ModelCall, TrainingPlace, devices_present
 from breakeven.processor import cpu_name
 from breakeven.units import NS_PER_S, format_duration, format_percent
 

@@ -10,6 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_CPUINFO = Path("/proc/cpuinfo")
+# Matrix tiles (AMX) or dot products (AVX-512, Arm) of bfloat16, as Linux names them.
+# Source: arch/x86/include/asm/cpufeatures.h, Documentation/arch/arm64/elf_hwcaps.rst.
+_BF16_FLAGS = frozenset(("amx_bf16", "avx512_bf16", "bf16", "svebf16"))
+# Apple's name of the Arm feature. Source: sysctl(3), hw.optional.arm.
+_APPLE_FLAG = "hw.optional.arm.FEAT_BF16"
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _GROUPS = Path("/proc/self/cgroup")
 _GROUP_MOUNT = Path("/sys/fs/cgroup")
@@ -20,9 +26,8 @@ _SYSCTL_LIMIT_S = 5.0
 
 def cpu_name() -> str:
     """Return the processor's name, as the operating system gives it."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
+    if _CPUINFO.exists():
+        for line in _CPUINFO.read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     told = sysctl("machdep.cpu.brand_string") or _registry_name()
@@ -130,3 +135,27 @@ def _siblings(folder: Path, number: int) -> str:
         return (folder / "topology" / "thread_siblings_list").read_text().strip()
     except OSError:
         return str(number)
+
+
+def has_bf16_hardware() -> bool:
+    """Return whether the processor multiplies bfloat16 itself; False where nothing tells."""
+    if platform.system() == "Darwin":
+        return sysctl(_APPLE_FLAG) == "1"
+    try:
+        text = _CPUINFO.read_text(errors="replace")
+    except OSError:
+        return False
+    return cpuinfo_has_bf16(text)
+
+
+def cpuinfo_has_bf16(text: str) -> bool:
+    """Return whether a processor in the text of Linux's ``/proc/cpuinfo`` multiplies bfloat16.
+
+    Args:
+        text: Lines of ``name : value``; flags are in ``flags`` (x86) or ``Features`` (Arm).
+    """
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features") and _BF16_FLAGS & set(value.split()):
+            return True
+    return False

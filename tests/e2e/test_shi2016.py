@@ -12,8 +12,8 @@ import pytest
 
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
+from breakeven.systems.published import networks
 from breakeven.systems.shi2016_runs import SCRIPT, measure_jax
-from breakeven.systems.shi2016_table import networks
 from breakeven.timing import Estimate
 from breakeven.verdict import RowSource
 

@@ -19,7 +19,7 @@ from breakeven.processor import cpu_name, cpu_quota, num_cores, num_physical_cor
 
 
 def read_cpuinfo(monkeypatch: pytest.MonkeyPatch, path: Path) -> str:
-    monkeypatch.setattr(processor, "Path", lambda _: path)
+    monkeypatch.setattr(processor, "_CPUINFO", path)
     return cpu_name()
 
 

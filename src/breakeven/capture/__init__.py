@@ -3,8 +3,7 @@
 A `Launcher` (in ``process``) sends a request, and gets an answer from a process that it has
 started. There the script's files, trackers and services are kept out of reach (``protect``), and a
 session of the kind that was asked for is around the script (``sessions``). Those that record a step
-have ``record`` for what it does, ``load`` for what feeds it, and ``pretend`` for a GPU that is not
-there.
+have ``record`` for what it does and what feeds it, and ``pretend`` for a GPU that is not there.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from breakeven.capture.answers import RunFailure as RunFailure
 from breakeven.capture.answers import SourceFile as SourceFile
 from breakeven.capture.answers import ThreadTrial as ThreadTrial
 from breakeven.capture.answers import TracedRun as TracedRun
+from breakeven.capture.location import file_digest as file_digest
 from breakeven.capture.process.launcher import Launcher as Launcher
-from breakeven.capture.process.script_process import become_script as become_script
-from breakeven.capture.process.script_process import run_on_pretended_gpus as run_on_pretended_gpus
-from breakeven.capture.process.script_process import run_script as run_script
-from breakeven.capture.process.script_process import settings_text as settings_text
+from breakeven.capture.process.launcher import become_script as become_script
+from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
+from breakeven.capture.process.launcher import run_script as run_script
+from breakeven.capture.process.launcher import settings_text as settings_text
 from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
 from breakeven.capture.requests import EndRequest as EndRequest
 from breakeven.capture.requests import Keep as Keep
@@ -36,7 +36,6 @@ from breakeven.capture.requests import RunRequest as RunRequest
 from breakeven.capture.requests import Target as Target
 from breakeven.capture.requests import TargetKind as TargetKind
 from breakeven.capture.requests import find_target as find_target
-from breakeven.capture.sessions.source_files import file_digest as file_digest
 from breakeven.capture.sessions.turns import alternate as alternate
 
 if TYPE_CHECKING:

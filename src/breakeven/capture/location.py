@@ -1,7 +1,8 @@
-"""Which line of the user's own files is running."""
+"""Which files are the user's own, what they hold, and which line of them is running."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import sysconfig
@@ -124,3 +125,12 @@ def as_text(name: str) -> str:
         return os.fsencode(name).decode(errors="backslashreplace")
     except UnicodeEncodeError:  # half of a pair of surrogates
         return name.encode(errors="backslashreplace").decode()
+
+
+def file_digest(path: str) -> str | None:
+    """Return the SHA-256 of a file in hexadecimal; None where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

@@ -1,14 +1,14 @@
 """Machines: datasheets of GPUs, and what a host spends to issue work."""
 
+from breakeven.device.catalogue import HostCpu as HostCpu
 from breakeven.device.catalogue import default_devices as default_devices
 from breakeven.device.catalogue import find_device as find_device
+from breakeven.device.catalogue import find_host_cpu as find_host_cpu
 from breakeven.device.catalogue import generation_of as generation_of
 from breakeven.device.catalogue import generations_between as generations_between
 from breakeven.device.catalogue import load_catalogue as load_catalogue
+from breakeven.device.catalogue import load_host_cpus as load_host_cpus
 from breakeven.device.catalogue import select_devices as select_devices
-from breakeven.device.host_catalogue import HostCpu as HostCpu
-from breakeven.device.host_catalogue import find_host_cpu as find_host_cpu
-from breakeven.device.host_catalogue import load_host_cpus as load_host_cpus
 from breakeven.device.spec import HERE as HERE
 from breakeven.device.spec import DeviceSpec as DeviceSpec
 from breakeven.device.spec import Generation as Generation

@@ -1,4 +1,7 @@
-"""The shipped datasheets, and how a name that a person or a driver gives finds its device."""
+"""The shipped tables of GPUs and CPUs, and how a name finds its entry.
+
+Names are as a person, a driver or an operating system gives them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from typing import Any, TypeVar
 
 import msgspec
 
 from breakeven.device.spec import DeviceSpec, Generation
-from breakeven.errors import UnknownDeviceError
+from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.units import BYTES_PER_GIB
 
 CATALOGUE = resources.files("breakeven.device") / "catalogue.toml"
@@ -20,8 +24,10 @@ CATALOGUE = resources.files("breakeven.device") / "catalogue.toml"
 _DEFAULT_IDS = ("rtx-3060", "t4", "l4", "rtx-4090", "a100-sxm4-80gb", "h100-sxm5-80gb")
 
 _CATALOGUE_HINT = "Run `breakeven devices` for all names."
-_MAX_LISTED = 12  # longer lists of candidates are no longer read
-_MAX_NEAR = 5
+_HOSTS_HINT = "Run `breakeven devices --hosts` for all names."
+# Longer lists of candidates are no longer read; names of CPUs are the longer ones.
+_MOST_LISTED, _MOST_NEAR = 12, 5
+_MOST_HOSTS_LISTED, _MOST_HOSTS_NEAR = 8, 4
 _NEAR_CUTOFF = 0.6
 
 # Words that say who made or sells a device, never which device it is. One exception: "RTX 6000"
@@ -44,13 +50,9 @@ _FILLERS = (
 )
 
 
-class _DeviceEntry(DeviceSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
 class _Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     generation: tuple[Generation, ...]
-    device: tuple[_DeviceEntry, ...]
+    device: tuple[DeviceSpec, ...]
 
 
 @functools.cache
@@ -62,8 +64,7 @@ def read_catalogue() -> _Catalogue:
 @functools.cache
 def load_catalogue() -> tuple[DeviceSpec, ...]:
     """Return every device of the catalogue, by vendor, then year of release, then file order."""
-    devices = (DeviceSpec(**msgspec.structs.asdict(entry)) for entry in read_catalogue().device)
-    return tuple(sorted(devices, key=lambda device: (device.vendor, device.release_year)))
+    return _in_order(read_catalogue().device)
 
 
 @functools.cache
@@ -115,11 +116,12 @@ def find_device(name: str) -> DeviceSpec:
     candidates = _partial_matches(name)
     if len(candidates) > 1:
         raise UnknownDeviceError(
-            f"“{name}” could be any of {len(candidates)} devices: {_listed(candidates)}.",
+            f"“{name}” could be any of {len(candidates)} devices: "
+            f"{_listed(candidates, _MOST_LISTED)}.",
             hint=f"Give the full name. {_CATALOGUE_HINT}",
         )
-    near = candidates or _near_matches(name)
-    suggestion = f" Nearest: {_listed(near)}." if near else ""
+    near = candidates or _nearest(_device_key(name), devices_by_key(), _MOST_NEAR)
+    suggestion = f" Nearest: {_listed(near, _MOST_LISTED)}." if near else ""
     raise UnknownDeviceError(
         f"No device called “{name}” is in the catalogue.{suggestion}", hint=_CATALOGUE_HINT
     )
@@ -153,11 +155,7 @@ def _device_key(name: str) -> str:
 def devices_by_key() -> Mapping[str, DeviceSpec]:
     """Return each key that a catalogued name gives, with and without its capacity."""
     catalogue = load_catalogue()
-    by_key: dict[str, DeviceSpec] = {}
-    for device in catalogue:
-        for name in _written_names(device):
-            other = by_key.setdefault(_device_key(name), device)
-            assert other is device, f"{name!r} names both {other.id} and {device.id}"
+    by_key = _by_key(catalogue, _device_key)
     # A capacity may be added to any name ("T4 16GB"), unless it then is another device's name:
     # "V100" is the 16 GB card, "V100 32GB" is not.
     for device in catalogue:
@@ -165,10 +163,6 @@ def devices_by_key() -> Mapping[str, DeviceSpec]:
         for name in _written_names(device):
             by_key.setdefault(_device_key(f"{name} {capacity}GB"), device)
     return by_key
-
-
-def _written_names(device: DeviceSpec) -> tuple[str, ...]:
-    return (device.id, device.name, *device.aliases)
 
 
 def _squeezed(text: str) -> str:
@@ -188,16 +182,162 @@ def _partial_matches(name: str) -> tuple[DeviceSpec, ...]:
     )
 
 
-def _near_matches(name: str) -> tuple[DeviceSpec, ...]:
-    by_key = devices_by_key()
-    keys = difflib.get_close_matches(
-        _device_key(name), by_key, n=2 * _MAX_NEAR, cutoff=_NEAR_CUTOFF
-    )
-    by_id = {by_key[key].id: by_key[key] for key in keys}
-    return tuple(by_id.values())[:_MAX_NEAR]
+# The rate that counts as speed 1: one core of an EPYC 7742 (Zen 2 at 3.4 GHz), which feeds the
+# eight GPUs of a DGX A100. What other servers of its years reach lies within a tenth of it.
+REFERENCE_RATE = 1.09 * 3.4e9
+
+_MARKS = re.compile(r"\((?:r|tm)\)")
+_COUNT = re.compile(r"^(?:cpu\s+)?\d+\s*x\s+(?=\D)")  # "2x Xeon E5-2630 v3"
+_GENERATION = re.compile(r"^\d+(?:st|nd|rd|th) gen\s+")
+_CLOCK = re.compile(r"(?:cpu\s*)?@\s*[\d.]+\s*ghz")
+# What says nothing where the name has a model number. Without one it may be all that is known:
+# "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC Processor".
+_CPU_FILLERS = re.compile(
+    r"\bwith radeon.*$|\bw/ radeon.*$|\b\d+-cores?\b|\b(?:cpu|processor)\b(?!\s*\()"
+)
+_CPU_BRAND = re.compile(r"^(?:intel|amd|apple|aws|amazon|nvidia)(?=.)")
 
 
-def _listed(devices: tuple[DeviceSpec, ...]) -> str:
-    text = ", ".join(device.name for device in devices[:_MAX_LISTED])
-    rest = len(devices) - _MAX_LISTED
+class HostCpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One CPU, from its datasheet, as far as it decides how fast operators are issued.
+
+    Args:
+        id: Stable lower-case identifier: ``epyc-7742``.
+        name: What people call it: ``EPYC 7742``.
+        vendor: ``amd``, ``intel``, ``apple`` or ``arm``.
+        core: Its microarchitecture: ``Zen 2``.
+        num_cores: Physical cores of one socket.
+        boost_hz: Highest clock of one core.
+        instructions_per_clock: Of integer code, relative to Skylake.
+        release_year: Year of release.
+        aliases: Other names that systems give.
+        is_virtual: Whether the name is a hypervisor's, behind which any clock may be.
+        source: Where the figures of the CPU, then of its core, are from.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    core: str
+    num_cores: int
+    boost_hz: float
+    instructions_per_clock: float
+    release_year: int
+    source: str = "recalled: the vendor's sheet"
+    aliases: tuple[str, ...] = ()
+    is_virtual: bool = False
+
+    @property
+    def single_thread_speed(self) -> float:
+        """Return how fast one core runs Python and the dispatcher; 1 is the reference host."""
+        return self.boost_hz * self.instructions_per_clock / REFERENCE_RATE
+
+
+class _CoreEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A microarchitecture, and the CPUs that have it."""
+
+    id: str
+    name: str
+    vendor: str
+    instructions_per_clock: float
+    source: str
+    cpus: tuple[dict[str, Any], ...]
+
+    def host_cpus(self) -> Iterator[HostCpu]:
+        """Yield the CPUs with what they have of the core."""
+        of_core = {"vendor": self.vendor, "core": self.name}
+        of_core |= {"instructions_per_clock": self.instructions_per_clock}
+        for entry in self.cpus:
+            cpu = msgspec.convert(entry | of_core, HostCpu)
+            source = f"{cpu.source}; instructions per clock: {self.source}"
+            yield msgspec.structs.replace(cpu, source=source)
+
+
+@functools.cache
+def load_host_cpus() -> tuple[HostCpu, ...]:
+    """Return every CPU of the table, by vendor, then year of release, then file order."""
+    text = resources.files("breakeven.device").joinpath("hosts.toml").read_text("utf-8")
+    cores = msgspec.convert(tomllib.loads(text)["core"], tuple[_CoreEntry, ...])
+    return _in_order(cpu for core in cores for cpu in core.host_cpus())
+
+
+def find_host_cpu(name: str) -> HostCpu:
+    """Return the CPU that ``name`` means.
+
+    Case, spaces, marks, brands, core counts and base clocks do not matter: ``7763``,
+    ``epyc-7763``, ``AMD EPYC 7763 64-Core Processor`` and
+    ``Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz`` all work.
+
+    Args:
+        name: An id, name or alias of the table, loosely spelled.
+
+    Raises:
+        BreakevenError: No CPU, or more than one, has this name. The message lists the candidates
+            or the nearest names; no other CPU's figures are ever returned.
+    """
+    by_key, key = _cpus_by_key(), _cpu_key(name)
+    found = by_key.get(key)
+    if found is not None:
+        return found
+    # "7763" and "i7-7700" say all that matters, so a name with a number may begin in the middle.
+    endings = {cpu.id: cpu for own, cpu in by_key.items() if key and own.endswith(key)}
+    if len(endings) == 1 and re.search(r"\d", key):
+        return next(iter(endings.values()))
+    containing = {cpu.id: cpu for own, cpu in by_key.items() if key and key in own}
+    candidates = tuple(containing.values())
+    if len(candidates) > 1:
+        raise BreakevenError(
+            f"there are {len(candidates)} hosts like {name!r}: "
+            f"{_listed(candidates, _MOST_HOSTS_LISTED)}",
+            hint=f"Give the full name. {_HOSTS_HINT}",
+        )
+    near = candidates or _nearest(key, by_key, _MOST_HOSTS_NEAR)
+    suggestion = f"; nearest: {_listed(near, _MOST_HOSTS_LISTED)}" if near else ""
+    raise BreakevenError(f"there is no host {name!r}{suggestion}", hint=_HOSTS_HINT)
+
+
+def _cpu_key(name: str) -> str:
+    """Return the spelling-independent form: ``AMD EPYC 7502 32-Core Processor`` → ``epyc7502``."""
+    text = _COUNT.sub("", _GENERATION.sub("", _MARKS.sub("", name.casefold().strip())))
+    short = _CPU_FILLERS.sub("", _CLOCK.sub("", text))
+    if re.search(r"\d", short):
+        text = short
+    squeezed = re.sub(r"[^a-z0-9]", "", text.replace("+", "plus"))
+    return _CPU_BRAND.sub("", squeezed)
+
+
+@functools.cache
+def _cpus_by_key() -> Mapping[str, HostCpu]:
+    return _by_key(load_host_cpus(), _cpu_key)
+
+
+_Entry = TypeVar("_Entry", DeviceSpec, HostCpu)
+
+
+def _in_order(entries: Iterable[_Entry]) -> tuple[_Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: (entry.vendor, entry.release_year)))
+
+
+def _by_key(entries: Iterable[_Entry], key_of: Callable[[str], str]) -> dict[str, _Entry]:
+    """Return the entries by the key of each name that is written in the table."""
+    by_key: dict[str, _Entry] = {}
+    for entry in entries:
+        for name in _written_names(entry):
+            other = by_key.setdefault(key_of(name), entry)
+            assert other is entry, f"{name!r} names both {other.id} and {entry.id}"
+    return by_key
+
+
+def _written_names(entry: DeviceSpec | HostCpu) -> tuple[str, ...]:
+    return (entry.id, entry.name, *entry.aliases)
+
+
+def _nearest(key: str, by_key: Mapping[str, _Entry], most: int) -> tuple[_Entry, ...]:
+    keys = difflib.get_close_matches(key, by_key, n=2 * most, cutoff=_NEAR_CUTOFF)
+    return tuple({by_key[near].id: by_key[near] for near in keys}.values())[:most]
+
+
+def _listed(entries: Sequence[DeviceSpec | HostCpu], most: int) -> str:
+    text = ", ".join(entry.name for entry in entries[:most])
+    rest = len(entries) - most
     return f"{text} and {rest} more" if rest > 0 else text

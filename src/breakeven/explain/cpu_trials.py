@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from breakeven.capture import PlainRun
 from breakeven.device import HostSpec
-from breakeven.measure import has_bf16_hardware
+from breakeven.processor import has_bf16_hardware
 from breakeven.session import LONGEST_STEP_NS, Runs
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
 from breakeven.trace import Configuration, Op, StepTrace

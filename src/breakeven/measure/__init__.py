@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from breakeven.measure.cpu_flags import has_bf16_hardware as has_bf16_hardware
 from breakeven.measure.own_time import OtherLoad as OtherLoad
 from breakeven.measure.own_time import PageFaults as PageFaults
 from breakeven.measure.own_time import PoolWaits as PoolWaits

@@ -3,7 +3,6 @@
 from breakeven.placement.automatic import DeviceChoice as DeviceChoice
 from breakeven.placement.automatic import auto as auto
 from breakeven.placement.automatic import choose_device as choose_device
-from breakeven.placement.call import LossFunction as LossFunction
 from breakeven.placement.fastest import OnFastest as OnFastest
 from breakeven.placement.fastest import on_fastest as on_fastest
 from breakeven.placement.racing import LeftOut as LeftOut
@@ -11,4 +10,5 @@ from breakeven.placement.racing import Place as Place
 from breakeven.placement.racing import PlaceTime as PlaceTime
 from breakeven.placement.racing import RaceResult as RaceResult
 from breakeven.placement.racing import race as race
+from breakeven.placement.training_place import LossFunction as LossFunction
 from breakeven.placement.training_place import OptimizerFactory as OptimizerFactory

@@ -17,9 +17,14 @@ from torch import nn
 
 from breakeven.configure import set_num_threads, unwatched_steps
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.placement.call import LossFunction, ModelCall
 from breakeven.placement.racing import LeftOut, PlaceTime, race
-from breakeven.placement.training_place import OptimizerFactory, TrainingPlace, devices_present
+from breakeven.placement.training_place import (
+    LossFunction,
+    ModelCall,
+    OptimizerFactory,
+    TrainingPlace,
+    devices_present,
+)
 from breakeven.units import NS_PER_S, format_duration
 
 

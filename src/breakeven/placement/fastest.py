@@ -13,7 +13,7 @@ from torch import nn
 from breakeven.configure import set_num_threads
 from breakeven.errors import UsageError
 from breakeven.placement.automatic import DeviceChoice, choose_device
-from breakeven.placement.call import LossFunction
+from breakeven.placement.training_place import LossFunction
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

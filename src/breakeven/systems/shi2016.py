@@ -8,6 +8,7 @@ from breakeven.errors import BreakevenError, Caveat
 from breakeven.processor import num_physical_cores
 from breakeven.systems.bench import Bench
 from breakeven.systems.findings import Findings, rows, table
+from breakeven.systems.published import CORES, GPUS, cells, fastest_ns, frameworks, networks
 from breakeven.systems.shi2016_claims import claims, order_table, thread_table
 from breakeven.systems.shi2016_runs import (
     GPUS_OF_TODAY,
@@ -18,7 +19,6 @@ from breakeven.systems.shi2016_runs import (
     jax_label,
     run_network,
 )
-from breakeven.systems.shi2016_table import CORES, GPUS, cells, fastest_ns, frameworks, networks
 from breakeven.units import format_duration
 from breakeven.verdict import ColumnKind, RowSource, SystemTable
 

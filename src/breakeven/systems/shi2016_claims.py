@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from breakeven.simulate import StepPrediction
 from breakeven.systems.findings import rows, table
-from breakeven.systems.shi2016_runs import HOST_OF_2016, NetworkRuns
-from breakeven.systems.shi2016_table import (
+from breakeven.systems.published import (
     CORES,
     GPUS,
     cells,
@@ -16,6 +15,7 @@ from breakeven.systems.shi2016_table import (
     frameworks,
     thread_curves,
 )
+from breakeven.systems.shi2016_runs import HOST_OF_2016, NetworkRuns
 from breakeven.timing import Estimate
 from breakeven.units import format_ratio
 from breakeven.verdict import Cell, Claim, ClaimOutcome, ColumnKind, RowSource, SystemTable

@@ -19,7 +19,7 @@ from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.systems.bench import Bench, script_path
-from breakeven.systems.shi2016_table import GPUS
+from breakeven.systems.published import GPUS
 from breakeven.timing import BUSY_MACHINE, Estimate, Measurement
 from breakeven.trace import StepTrace
 from breakeven.units import NS_PER_S, format_duration

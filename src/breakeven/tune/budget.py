@@ -9,7 +9,7 @@ from time import monotonic
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.paired_runs import Rival, is_promising, searched_speedup
-from breakeven.tune.trial_text import (
+from breakeven.tune.search_result import (
     does_not_fit,
     may_bring_nothing,
     not_in_time,

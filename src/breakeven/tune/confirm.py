@@ -29,10 +29,11 @@ from breakeven.tune.search_result import (
     busy_caveat,
     least_strict,
     pays_off_after,
+    ratio_text,
+    starts_too_late,
     without,
 )
 from breakeven.tune.trial_runs import TrialRuns, failure_outcome
-from breakeven.tune.trial_text import ratio_text, starts_too_late
 from breakeven.verdict import Numerics, Outcome, Trial
 
 # After so many pairs the interval is looked at. Two decide where runs are long and the gain is

@@ -23,16 +23,20 @@ from breakeven.tune.paired_runs import (
     samples_of,
     searched_speedup,
 )
-from breakeven.tune.search_result import Kept, SearchResult, TrialLog, least_strict, without
-from breakeven.tune.trial_runs import RunResult, TrialRuns, failure_outcome, takes_too_much_memory
-from breakeven.tune.trial_text import (
+from breakeven.tune.search_result import (
+    Kept,
+    SearchResult,
+    TrialLog,
+    least_strict,
     memory_grew,
     never_pays,
     not_checked_in_time,
     ratio_text,
     slower_than,
     starts_too_late,
+    without,
 )
+from breakeven.tune.trial_runs import RunResult, TrialRuns, failure_outcome, takes_too_much_memory
 from breakeven.units import NS_PER_S
 from breakeven.verdict import Numerics, Outcome, Trial
 

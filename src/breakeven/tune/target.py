@@ -24,7 +24,7 @@ from breakeven.capture import (
 )
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
-from breakeven.measure import has_bf16_hardware
+from breakeven.processor import has_bf16_hardware
 from breakeven.progress import Progress, SilentProgress
 from breakeven.session import Runs, why_not_measured
 from breakeven.settings import StepFacts, all_candidates

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from breakeven.capture import FailureKind, RunFailure
-from breakeven.capture.process.failure_facts import failure_in_frame, failure_of
+from breakeven.capture.process.failures import failure_in_frame, failure_of
 
 
 def raised(path: Path, text: str) -> BaseException:

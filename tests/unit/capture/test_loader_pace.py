@@ -5,7 +5,7 @@ import time
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from breakeven.capture.load.loader_watch import LoaderWatch
+from breakeven.capture.record.loader_watch import LoaderWatch
 
 SAMPLE_S = 0.004
 

@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 
 from breakeven.capture import record_steps
-from breakeven.capture.load.loader_facts import needs_workers
+from breakeven.capture.record.loader_facts import needs_workers
 from breakeven.trace import HostWork, LoaderFacts, StepTrace
 
 NUM_WORKERS = 2

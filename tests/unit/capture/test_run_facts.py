@@ -21,11 +21,10 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 from torch.utils.data import random_split as split
 
 from breakeven.capture import Target, TargetKind, record_steps, trace_step
-from breakeven.capture.load.loader_facts import held_bytes
+from breakeven.capture.record.loader_facts import held_bytes
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.sessions import source_files
-from breakeven.capture.sessions.machine import subnormal_fraction
-from breakeven.capture.sessions.source_files import source_texts
+from breakeven.capture.sessions import run_facts
+from breakeven.capture.sessions.run_facts import source_texts, subnormal_fraction
 from breakeven.trace import Call, HostWork, Location, ModelCall, Op, Phase, StepTrace
 from factories.pretended_steps import copies, next_line, pretending, syncs
 
@@ -647,7 +646,7 @@ def _texts_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, "imported", module)
     # The tests that this process has imported are files of the user's as well.
-    monkeypatch.setattr(source_files, "_MAX_OTHER_BYTES", 1 << 40)
+    monkeypatch.setattr(run_facts, "_MAX_OTHER_BYTES", 1 << 40)
     target = Target(kind=TargetKind.FUNCTION, raw_path=b"", label="step")
     return {source.path: source.text for source in source_texts(target, StepTrace(events=()))}
 

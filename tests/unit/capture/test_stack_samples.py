@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from breakeven.capture.sessions.stack_samples import StackSamples
+from breakeven.capture.sessions.plain_parts import StackSamples
 from breakeven.trace import Location
 
 PAUSE_S = 0.15

@@ -11,7 +11,7 @@ from torch import nn
 
 from breakeven.capture import trace_step
 from breakeven.capture.record.recorder import _is_repeatable
-from breakeven.capture.sessions.backward_calls import PhaseWatch
+from breakeven.capture.sessions.session import PhaseWatch
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec, find_device
 from breakeven.simulate import (

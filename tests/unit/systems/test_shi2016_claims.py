@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakeven.errors import Caveat
+from breakeven.systems.published import networks
 from breakeven.systems.shi2016_claims import (
     claims,
     frameworks_in_order,
@@ -15,7 +16,6 @@ from breakeven.systems.shi2016_claims import (
     thread_outcome,
     thread_table,
 )
-from breakeven.systems.shi2016_table import networks
 from breakeven.timing import BUSY_MACHINE
 from breakeven.verdict import ClaimOutcome
 from factories.networks import estimate, network_runs

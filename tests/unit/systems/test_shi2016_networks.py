@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from breakeven.systems import script_path
-from breakeven.systems.shi2016_table import networks
+from breakeven.systems.published import networks
 
 NETWORKS: dict[str, Any] = runpy.run_path(str(script_path("shi2016.py")))["NETWORKS"]
 

@@ -15,6 +15,7 @@ from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.systems import shi2016 as system
 from breakeven.systems import shi2016 as tables_module
 from breakeven.systems import shi2016_runs as runs_module
+from breakeven.systems.published import GPUS, networks
 from breakeven.systems.shi2016 import accuracy_table, block, today_table
 from breakeven.systems.shi2016_runs import (
     GPUS_OF_TODAY,
@@ -23,7 +24,6 @@ from breakeven.systems.shi2016_runs import (
     predict_of_2016,
     run_network,
 )
-from breakeven.systems.shi2016_table import GPUS, networks
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import HostWork, Phase, StepTrace
 from breakeven.verdict import ClaimOutcome, HostSummary, RowSource, SystemTable

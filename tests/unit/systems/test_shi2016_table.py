@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.systems.shi2016_claims import gains
-from breakeven.systems.shi2016_table import (
+from breakeven.systems.published import (
     CORES,
     GPUS,
     cells,
@@ -15,6 +14,7 @@ from breakeven.systems.shi2016_table import (
     published_times,
     thread_curves,
 )
+from breakeven.systems.shi2016_claims import gains
 
 
 def test_networks_stand_in_the_order_of_the_table_with_their_batch_sizes() -> None:

@@ -13,8 +13,7 @@ from breakeven.trace import Configuration
 from breakeven.tune.budget import TrialCosts
 from breakeven.tune.paired_runs import PairedRuns, Rival
 from breakeven.tune.search import search
-from breakeven.tune.search_result import SearchResult
-from breakeven.tune.trial_text import ratio_text
+from breakeven.tune.search_result import SearchResult, ratio_text
 from breakeven.verdict import Numerics, Outcome, Trial
 from factories.runs import ProgressLog
 from factories.trials import (

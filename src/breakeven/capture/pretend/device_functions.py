@@ -18,7 +18,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from breakeven.capture.pretend.shared import patch_default_device
+from breakeven.capture.pretend.stand_ins import patch_default_device
 from breakeven.capture.record.device_map import HOST, is_cuda
 from breakeven.capture.record.modes import undispatched
 from breakeven.capture.record.recorder import StepRecorder

@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from breakeven.capture.pretend.autocast import patch_autocast_policy
 from breakeven.capture.pretend.composites import patch_composites
+from breakeven.capture.pretend.stand_ins import patch_autocast_policy
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.hooks import ModulePath, OptimizerHooks
 from breakeven.capture.record.recorder import StepRecorder

@@ -17,7 +17,7 @@ from breakeven.capture.pretend.device_functions import (
     patch_legacy_types,
 )
 from breakeven.capture.pretend.parallel import bypass_data_parallel, patch_process_group
-from breakeven.capture.pretend.shared import (
+from breakeven.capture.pretend.stand_ins import (
     disable_compile,
     patch_default_device,
     patch_generator,

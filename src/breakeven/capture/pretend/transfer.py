@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # pyright: ignore[reportAttributeAccessIssue]
 
-from breakeven.capture.pretend.shared import patch_module_to
+from breakeven.capture.pretend.stand_ins import patch_module_to
 from breakeven.capture.record.device_map import DEVICE, HOST, CudaDevices, DeviceMap
 from breakeven.capture.record.modes import undispatched, without_modes
 from breakeven.capture.record.recorder import StepRecorder

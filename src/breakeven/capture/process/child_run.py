@@ -38,14 +38,18 @@ from breakeven.capture.answers import (
 )
 from breakeven.capture.location import locate
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
-from breakeven.capture.process.failure_facts import failure_in_frame, failure_of, internal_failure
-from breakeven.capture.process.process_watch import ProcessWatch
+from breakeven.capture.process.failures import (
+    ProcessWatch,
+    failure_in_frame,
+    failure_of,
+    internal_failure,
+)
 from breakeven.capture.protect.quiet_trackers import QuietTrackers
 from breakeven.capture.protect.scratch import Layer
 from breakeven.capture.requests import HostRequest, Keep, Request, RunRequest, Target, TargetKind
-from breakeven.capture.sessions.machine import gpu_here
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
+from breakeven.capture.sessions.run_facts import gpu_here
 from breakeven.capture.sessions.session import ProbeSession, Session
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.sessions.turns import Turns, can_take_long_turns

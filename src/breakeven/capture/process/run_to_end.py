@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from breakeven.capture.process.as_main import call_after_import, put_back, run_as_main
-from breakeven.capture.process.script_process import settings_text
+from breakeven.capture.process.launcher import settings_text
 from breakeven.capture.requests import EndRequest
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
@@ -229,7 +229,7 @@ class _RunToEnd:
             from breakeven.capture.pretend.cuda_api import hide_other_gpus
             from breakeven.capture.pretend.cuda_graphs import CudaGraphs
             from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
-            from breakeven.capture.sessions.machine import gpu_here
+            from breakeven.capture.sessions.run_facts import gpu_here
             from breakeven.configure import Patches
             from breakeven.settings import configured
 

@@ -13,12 +13,25 @@ from breakeven.capture.answers import LoaderUse, PlainRun
 from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.requests import RunRequest
-from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls, PhaseWatch
-from breakeven.capture.sessions.machine import gpu_here, gpu_name, gpu_peak_bytes, is_on
-from breakeven.capture.sessions.session import UpdateSession
-from breakeven.capture.sessions.source_files import user_sources
-from breakeven.capture.sessions.stack_samples import StackSamples, WarningWatch, other_work_of
-from breakeven.capture.sessions.thread_trials import ThreadTrials
+from breakeven.capture.sessions.plain_parts import (
+    StackSamples,
+    ThreadTrials,
+    WarningWatch,
+    other_work_of,
+)
+from breakeven.capture.sessions.run_facts import (
+    gpu_here,
+    gpu_name,
+    gpu_peak_bytes,
+    is_on,
+    user_sources,
+)
+from breakeven.capture.sessions.session import (
+    BackwardCall,
+    BackwardCalls,
+    PhaseWatch,
+    UpdateSession,
+)
 from breakeven.capture.sessions.turns import TurnClock, Turns
 from breakeven.errors import Caveat
 from breakeven.measure import (

@@ -1,22 +1,32 @@
-"""What all kinds of runs of a script share, and the least of them: one that counts its steps."""
+"""What all kinds of runs of a script share, and the least of them: one that counts its steps.
+
+Each sees every backward pass that the script asks for, and can time the parts of a step by them.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
 
+import torch
+from torch._C._functorch import get_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from breakeven.capture.answers import Answer, ProbeRun
-from breakeven.capture.load.loader_watch import LoaderWatch
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.hooks import OptimizerHooks
+from breakeven.capture.record.loader_watch import LoaderWatch
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.requests import RunRequest
-from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
+from breakeven.configure import Patches
+from breakeven.measure import own_time_ns
+from breakeven.timing import StepPhases
 
 
 class Session(ExitStack):
@@ -147,3 +157,122 @@ class ProbeSession(Session):
         """Return that all steps were taken; None where some are missing."""
         is_enough = self.num_steps >= self._request.num_probe_steps
         return ProbeRun(num_steps=self.num_steps) if is_enough else None
+
+
+class _Here(threading.local):
+    depth = 0
+
+
+class BackwardCall(NamedTuple):
+    """A backward pass that has ended.
+
+    Args:
+        outputs: The tensors that it began at.
+        inputs: Whose gradients were asked for; empty for all that is trained.
+        is_differentiated: Whether the gradients are to be differentiated again.
+        duration_ns: How long it took.
+    """
+
+    outputs: Sequence[torch.Tensor]
+    inputs: Sequence[torch.Tensor]
+    is_differentiated: bool
+    duration_ns: int
+
+
+class BackwardCalls(Patches):
+    """Calls back after each ``backward()``, ``torch.autograd.grad`` or ``torch.func.grad``.
+
+    Those within another one, as of a checkpoint, are part of it.
+
+    Args:
+        on_end: Called with each that has ended.
+    """
+
+    def __init__(self, on_end: Callable[[BackwardCall], None]) -> None:
+        super().__init__()
+        self._on_end = on_end
+        self._here = _Here()
+
+    def __enter__(self) -> BackwardCalls:
+        super().__enter__()
+        original = torch.autograd._engine_run_backward  # pyright: ignore[reportPrivateImportUsage]
+        here = self._here
+
+        def run(
+            outputs: Any, gradients: Any, retain_graph: Any, create_graph: Any, inputs: Any,
+            *args: Any, **kwargs: Any,
+        ) -> Any:  # fmt: skip
+            here.depth += 1
+            begun_ns = own_time_ns()
+            try:
+                result = original(
+                    outputs, gradients, retain_graph, create_graph, inputs, *args, **kwargs
+                )
+            finally:
+                here.depth -= 1
+            if not here.depth:
+                duration_ns = own_time_ns() - begun_ns
+                is_differentiated = bool(create_graph) and not _is_outermost_transform()
+                self._on_end(BackwardCall(outputs, inputs or (), is_differentiated, duration_ns))
+            return result
+
+        self.replace(torch.autograd, "_engine_run_backward", run)
+        return self
+
+    @property
+    def is_within(self) -> bool:
+        """Return whether a backward pass runs in this thread."""
+        return self._here.depth > 0
+
+
+def _is_outermost_transform() -> bool:
+    """Return whether ``torch.func`` asks: it always makes a graph, in case it is nested."""
+    levels = get_interpreter_stack()
+    return levels is not None and len(levels) == 1
+
+
+class _Update(NamedTuple):
+    """What there was from one update to the next: backward passes, and the time since the last."""
+
+    backward_ns: int
+    optimizer_ns: int
+
+
+class PhaseWatch(BackwardCalls):
+    """Takes the time of backward passes, and from the last of them to the end of the update."""
+
+    def __init__(self) -> None:
+        super().__init__(self._end_backward)
+        self._updates: list[_Update] = []
+        self._backward_ns = 0
+        # Since when the update lasts: the end of the last backward pass, or of another update.
+        self._last_end_ns = 0
+
+    def mark(self) -> None:
+        """Note the end of an update."""
+        now_ns = own_time_ns()
+        is_after = (
+            self._last_end_ns > 0 and not self.is_within
+        )  # and not by a hook, within the pass
+        since_ns = now_ns - self._last_end_ns if is_after else 0
+        self._updates.append(_Update(self._backward_ns, since_ns))
+        self._backward_ns = 0
+        self._last_end_ns = now_ns
+
+    def phases(self, ends: Sequence[int]) -> StepPhases | None:
+        """Return what is typical of steps; None where there are none.
+
+        Args:
+            ends: Numbers of the updates, from 0, that end the steps; the first is that before them.
+        """
+        steps = [self._updates[before + 1 : end + 1] for before, end in pairwise(ends)]
+        if not steps:
+            return None
+        return StepPhases(
+            backward_ns=median(sum(update.backward_ns for update in step) for step in steps),
+            optimizer_ns=median(sum(update.optimizer_ns for update in step) for step in steps),
+        )
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        self._last_end_ns = own_time_ns()
+        self._backward_ns += call.duration_ns

@@ -12,21 +12,19 @@ from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from breakeven.capture.answers import TracedRun
-from breakeven.capture.load.loader_watch import tensors_of
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.held_objects import held_arrays, may_reach_device
 from breakeven.capture.record.hooks import ModulePath
+from breakeven.capture.record.loader_watch import tensors_of
 from breakeven.capture.record.modes import without_modes
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.capture.record.update_watch import Boundary, UpdateWatch
 from breakeven.capture.requests import RunRequest
-from breakeven.capture.sessions.backward_calls import BackwardCall, BackwardCalls
-from breakeven.capture.sessions.machine import with_machine_facts
-from breakeven.capture.sessions.session import UpdateSession
-from breakeven.capture.sessions.source_files import mentions_cuda, source_texts
+from breakeven.capture.sessions.run_facts import mentions_cuda, source_texts, with_machine_facts
+from breakeven.capture.sessions.session import BackwardCall, BackwardCalls, UpdateSession
 from breakeven.configure import ByIdentity
 from breakeven.measure import OtherLoad
 from breakeven.trace import HostArray, Phase

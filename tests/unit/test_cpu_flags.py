@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.measure import cpu_flags
-from breakeven.measure.cpu_flags import cpuinfo_has_bf16, has_bf16_hardware
+from breakeven import processor
+from breakeven.processor import cpuinfo_has_bf16, has_bf16_hardware
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def test_flags_of_linux(text: str, expected: bool) -> None:
 
 
 def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_flags.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(cpu_flags, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
     assert not has_bf16_hardware()
 
     (tmp_path / "cpuinfo").write_bytes(b"model name : \xff\nflags : avx512_bf16\n")
@@ -42,7 +42,7 @@ def test_apple_is_asked(answer: str, expected: bool, monkeypatch: pytest.MonkeyP
         asked.append(name)
         return answer
 
-    monkeypatch.setattr(cpu_flags.platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(cpu_flags, "sysctl", sysctl)
+    monkeypatch.setattr(processor.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(processor, "sysctl", sysctl)
     assert has_bf16_hardware() is expected
     assert asked == ["hw.optional.arm.FEAT_BF16"]

@@ -17,7 +17,8 @@ from torch.utils.data._utils import worker as working
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from breakeven.capture.answers import LoaderUse
-from breakeven.capture.load.loader_facts import (
+from breakeven.capture.location import caller_of_constructor, locate
+from breakeven.capture.record.loader_facts import (
     LoaderRecord,
     WorkTimes,
     batch_size_of,
@@ -26,7 +27,6 @@ from breakeven.capture.load.loader_facts import (
     length_of,
     needs_workers,
 )
-from breakeven.capture.location import caller_of_constructor, locate
 from breakeven.capture.record.modes import without_modes
 from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts, Location

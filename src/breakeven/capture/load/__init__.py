@@ -1,1 +1,0 @@
-"""What DataLoaders give a step, and what that costs."""
