@@ -6,9 +6,8 @@ import ast
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from breakeven.doctor.events import line_of, lines_where
+from breakeven.doctor.events import bare_name, line_of, lines_where
 from breakeven.doctor.memory import written_by
-from breakeven.doctor.operators import bare_name
 from breakeven.doctor.rule import Case
 from breakeven.source import SourceFile, dotted_name
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from breakeven.doctor.framework import frames_below
-from breakeven.doctor.framework_fixes import fix_of
+from breakeven.doctor.framework import fix_of, frames_below
 from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.doctor.rules import all_rules
 from breakeven.simulate import (

@@ -1,10 +1,27 @@
-"""Events of a step by their position, as the rules ask for them."""
+"""Events of a step, as the rules ask for them: by position, by line and by operator name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from breakeven.trace import Copy, Event, Location, Op, StepTrace
+import msgspec
+
+from breakeven.cost import Family
+from breakeven.trace import Copy, Event, Location, Op, StepTrace, TensorSpec
+
+CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
+CONVOLUTION_BACKWARD: Final = "convolution_backward"
+BATCH_NORMS: Final = frozenset(
+    ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
+     "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+)  # fmt: skip
+
+# What tensor cores run.
+PRODUCTS: Final = frozenset(
+    (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
+)
+ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
 
 
 def op_at(trace: StepTrace, index: int) -> Op:
@@ -39,3 +56,32 @@ def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
     for place in places:
         found.setdefault(line_of(place), place)
     return list(found.values())
+
+
+def base_name(op: Op) -> str:
+    """Return the name without namespace and overload: ``add_`` of ``aten.add_.Tensor``."""
+    return op.name.split(".")[1] if "." in op.name else op.name
+
+
+def bare_name(op: Op) -> str:
+    """Return it without the underscore of the in-place form, too: ``add``."""
+    name = base_name(op)
+    return name.removesuffix("_") or name
+
+
+def is_in_place(op: Op) -> bool:
+    """Return whether the operator writes into its first argument: ``aten.add_.Tensor``."""
+    return base_name(op).endswith("_")
+
+
+def is_convolution(op: Op) -> bool:
+    """Return whether ``op`` is a convolution or its gradient."""
+    name = bare_name(op)
+    return name in CONVOLUTIONS or name == CONVOLUTION_BACKWARD
+
+
+def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
+    """Return the operator with each of its tensors changed."""
+    return msgspec.structs.replace(
+        op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs))
+    )

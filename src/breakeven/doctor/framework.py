@@ -1,4 +1,13 @@
-"""Which training framework runs the step, and whether a finding lies below the user's line."""
+"""Which training framework runs the step, and fixes by its own arguments.
+
+Where a framework runs the loop, the user cannot change the line that a rule speaks of. A text may
+hold ``{fix}``, what the rule says for a loop of the user's own, ``{algorithm}``, the class that
+learns, ``{size}``, the argument that says how many samples one of its steps has, and ``{eps}``,
+what the class sets by itself only where no other setting of its optimizer is given.
+
+Source: the signatures of transformers 5.23, lightning 2.6, stable-baselines3 2.9 and
+accelerate 1.15; a test compares them with the versions that are installed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +18,111 @@ from enum import Enum
 from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Occurrence
 from breakeven.trace import StepTrace
+
+TRANSFORMERS_FIXES = {
+    "BATCH001": "{fix}: TrainingArguments(per_device_train_batch_size=...)",
+    "MEM001": "{fix}: TrainingArguments(per_device_train_batch_size=..., "
+    "gradient_accumulation_steps=..., gradient_checkpointing=True, bf16=True)",
+    "LAUNCH001": "TrainingArguments(per_device_train_batch_size=...) larger, or "
+    'TrainingArguments(torch_compile=True, torch_compile_mode="reduce-overhead")',
+    "DEV002": "TrainingArguments(use_cpu=False)",
+    "COPY001": "TrainingArguments(dataloader_pin_memory=True, "
+    'accelerator_config={"non_blocking": True})',
+    "COPY004": "inside transformers: not an argument; with "
+    "TrainingArguments(dataloader_pin_memory=False) the data set may hold its tensors on the GPU",
+    "LOAD001": "TrainingArguments(dataloader_num_workers=4, dataloader_persistent_workers=True)",
+    "LOAD002": "inside transformers: not an argument; give the data set a __getitems__ that "
+    "indexes all samples of a batch at once, or "
+    "TrainingArguments(dataloader_num_workers=4, dataloader_persistent_workers=True)",
+    "LOAD003": "TrainingArguments(dataloader_persistent_workers=True), or "
+    "TrainingArguments(dataloader_num_workers=0) for small data",
+    "LOAD004": "TrainingArguments(dataloader_num_workers=min(8, os.cpu_count() or 1))",
+    "OPT001": 'TrainingArguments(optim="adamw_torch_fused")',
+    "OPT002": 'TrainingArguments(optim="adamw_torch_fused")',
+    "PREC002": "TrainingArguments(tf32=True), or TrainingArguments(bf16=True)",
+    "PREC003": "TrainingArguments(bf16=False, fp16=False), or "
+    "TrainingArguments(per_device_train_batch_size=...) larger",
+    "RUN002": "one process for each GPU, as torchrun or accelerate launch start them: Trainer "
+    "wraps the model in DataParallel where one process sees several GPUs",
+    "RUN003": 'TrainingArguments(eval_strategy="epoch"), or '
+    "TrainingArguments(eval_steps=...) larger",
+    "RUN004": 'TrainingArguments(save_strategy="epoch"), or '
+    "TrainingArguments(save_steps=...) larger",
+    "SYNC001": "TrainingArguments(logging_steps=500, logging_nan_inf_filter=False)",
+    "SYNC005": "TrainingArguments(logging_nan_inf_filter=False)",
+    "SYNC006": "TrainingArguments(max_grad_norm=0) clips nothing; else it is not an argument",
+    "CPU005": "TrainingArguments(use_cpu=True, bf16=True) where it trains on the CPU",
+    "CPU006": 'TrainingArguments(torch_compile=True, optim="adamw_torch_fused"), or '
+    "TrainingArguments(per_device_train_batch_size=...) larger",
+}
+LIGHTNING_FIXES = {
+    "BATCH001": "{fix}: DataLoader(..., batch_size=...)",
+    "MEM001": '{fix}: Trainer(accumulate_grad_batches=..., precision="bf16-mixed")',
+    "LAUNCH001": "DataLoader(..., batch_size=...) larger, or "
+    'trainer.fit(torch.compile(model, mode="reduce-overhead"), ...)',
+    "DEV002": 'Trainer(accelerator="gpu")',
+    "COPY001": "DataLoader(..., pin_memory=True): Lightning copies without waiting then",
+    "COPY004": "DataLoader(..., num_workers=0) over a data set that holds its tensors on the GPU",
+    "LOAD001": "{fix}",
+    "LOAD002": "DataLoader(data, sampler=BatchSampler(RandomSampler(data), batch_size, False), "
+    "batch_size=None) indexes whole batches",
+    "LOAD003": "{fix}",
+    "LOAD004": "{fix}",
+    "OPT001": "{fix}, in configure_optimizers",
+    "OPT002": "{fix}, in configure_optimizers",
+    "OPT003": "{fix}; Lightning calls it so unless optimizer_zero_grad is overridden",
+    "PREC002": 'torch.set_float32_matmul_precision("high"), or Trainer(precision="bf16-mixed")',
+    "PREC003": 'Trainer(precision="32-true"), or DataLoader(..., batch_size=...) larger',
+    "RUN001": "Trainer(detect_anomaly=False)",
+    "RUN003": "Trainer(val_check_interval=...) larger, or Trainer(check_val_every_n_epoch=...)",
+    "RUN004": "ModelCheckpoint(every_n_train_steps=...) larger, or "
+    "ModelCheckpoint(train_time_interval=...)",
+    "SYNC001": "self.log(..., on_step=False, on_epoch=True), or "
+    "Trainer(log_every_n_steps=...) larger",
+    "CPU005": 'Trainer(accelerator="cpu", precision="bf16-mixed") where it trains on the CPU',
+    "CPU006": "trainer.fit(torch.compile(model), ...), fused=True in configure_optimizers, or "
+    "DataLoader(..., batch_size=...) larger",
+}
+
+# Steps of reinforcement learning are small: the CPU is the device to think of first.
+_NOT_AN_ARGUMENT = "inside stable_baselines3: not an argument; "
+STABLE_BASELINES_FIXES = {
+    "BATCH001": "{fix}: {algorithm}(..., {size}=...)",
+    "MEM001": "{fix}: {algorithm}(..., {size}=...)",
+    "LAUNCH001": "{algorithm}(..., {size}=...) larger; no argument compiles the policy",
+    "DEV002": '{algorithm}(..., device="cuda")',
+    "COPY001": _NOT_AN_ARGUMENT + "{algorithm}(..., {size}=...) larger copies less often, "
+    '{algorithm}(..., device="cpu") not at all',
+    "COPY003": _NOT_AN_ARGUMENT + "{algorithm}(..., {size}=...) larger copies less often, "
+    '{algorithm}(..., device="cpu") not at all',
+    "OPT001": "{algorithm}(..., policy_kwargs=dict(optimizer_kwargs=dict(foreach=True{eps})))",
+    "OPT002": "{algorithm}(..., policy_kwargs=dict(optimizer_kwargs=dict(fused=True{eps})))",
+    "PREC002": 'inside stable_baselines3: not an argument; torch.set_float32_matmul_precision("'
+    'high") before {algorithm}(...)',
+    "SYNC001": _NOT_AN_ARGUMENT + "{algorithm}(..., {size}=...) larger reads less often, "
+    '{algorithm}(..., device="cpu") waits for nothing',
+    "SYNC004": _NOT_AN_ARGUMENT + '{algorithm}(..., device="cpu") waits for nothing',
+    "SYNC005": _NOT_AN_ARGUMENT + '{algorithm}(..., device="cpu") waits for nothing',
+    "SYNC007": "torch.distributions.Distribution.set_default_validate_args(False) once, before "
+    "{algorithm}(...)",
+    "CPU005": _NOT_AN_ARGUMENT + "{fix}, around {algorithm}.learn",
+    "CPU006": "{algorithm}(..., {size}=...) larger, or "
+    "{algorithm}(..., policy_kwargs=dict(optimizer_kwargs=dict(fused=True{eps})))",
+}
+# Of the others it is `batch_size`.
+_SIZES = {"A2C": "n_steps"}
+# Their policies choose this epsilon of Adam, but only where they are given no settings for it.
+_WITH_EPSILON = ("A2C", "PPO")
+ACCELERATE_FIXES = {
+    "MEM001": '{fix}: Accelerator(gradient_accumulation_steps=..., mixed_precision="bf16")',
+    "LAUNCH001": '{fix}, as by Accelerator(dynamo_backend="cudagraphs")',
+    "DEV002": "Accelerator(cpu=False)",
+    "COPY001": "DataLoader(..., pin_memory=True), and "
+    "Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))",
+    "PREC002": 'Accelerator(mixed_precision="bf16"), or torch.set_float32_matmul_precision("high")',
+    "PREC003": 'Accelerator(mixed_precision="no"), or a larger batch',
+    "CPU005": 'Accelerator(cpu=True, mixed_precision="bf16") where it trains on the CPU',
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,3 +243,70 @@ def _common(stacks: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
         shortest,
     )
     return known[0][:num_common]
+
+
+FRAMEWORK_FIXES = {
+    Framework.TRANSFORMERS: TRANSFORMERS_FIXES,
+    Framework.LIGHTNING: LIGHTNING_FIXES,
+    Framework.STABLE_BASELINES: STABLE_BASELINES_FIXES,
+    Framework.ACCELERATE: ACCELERATE_FIXES,
+}
+
+
+def fix_of(case: Case, code: str, occurrence: Occurrence) -> str:
+    """Return what to change: an argument of the framework where one runs the step.
+
+    Args:
+        case: The step.
+        code: Of the rule.
+        occurrence: What it found, with its fix for a loop of the user's own.
+    """
+    framework = framework_of(case)
+    if framework is None or not is_below_framework(case, framework, occurrence):
+        return occurrence.fix
+    if framework is Framework.TRANSFORMERS and _is_made_by_user(case, occurrence):
+        return occurrence.fix
+    text = FRAMEWORK_FIXES[framework].get(code)
+    if text is not None:
+        algorithm = entry_class(case, framework)
+        return _filled(text, algorithm, occurrence.fix)
+    frames = frames_below(case, occurrence)
+    if not frames or framework is Framework.ACCELERATE:
+        return occurrence.fix
+    method = _method(frames)
+    where = f"in a subclass that overrides {method}: " if method else ""
+    return f"inside {framework.value.name}: not an argument; {where}{occurrence.fix}"
+
+
+def _filled(text: str, algorithm: str, fix: str) -> str:
+    # Braces of Python code stay, so this is no format string.
+    return (
+        text.replace("{algorithm}", algorithm)
+        .replace("{size}", _SIZES.get(algorithm, "batch_size"))
+        .replace("{eps}", ", eps=1e-5" if algorithm.endswith(_WITH_EPSILON) else "")
+        .replace("{fix}", fix)
+    )
+
+
+def _is_made_by_user(case: Case, occurrence: Occurrence) -> bool:
+    """Return whether the finding's line makes the loader or the optimizer that it is about."""
+    location = occurrence.location
+    source = case.sources.find(location)
+    names = ("DataLoader", *(optimizer.name for optimizer in case.facts.optimizers))
+    return (
+        source is not None
+        and location is not None
+        and (source.call_at(location.line, *names) is not None)
+    )
+
+
+def _method(frames: tuple[str, ...]) -> str:
+    """Return the innermost method of the framework: ``Trainer.compute_loss``."""
+    methods = [
+        qualified
+        for frame in frames
+        if not frame.startswith("torch.")
+        and "." in (qualified := frame.rpartition(":")[2])
+        and "<locals>" not in qualified
+    ]
+    return methods[-1] if methods else ""

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
+from breakeven.doctor.events import base_name
 from breakeven.doctor.memory import gradients_of, is_view, parameters_of, read_by, written_by
-from breakeven.doctor.operators import base_name
 from breakeven.doctor.repeated_loops import RepeatedLoop, ops_at, typical_iteration
 from breakeven.trace import Op, StepTrace, TensorSpec
 

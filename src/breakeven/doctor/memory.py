@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
-from breakeven.doctor.events import op_at
-from breakeven.doctor.operators import is_in_place
+from breakeven.doctor.events import is_in_place, op_at
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace
 
 _UPDATES = ("aten._foreach_", "aten._fused_")

@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import chain
 
 from breakeven.doctor.copy_owner import Upload, uploads
+from breakeven.doctor.events import is_in_place
 from breakeven.doctor.memory import Origins, newest_storages
-from breakeven.doctor.operators import is_in_place
 from breakeven.doctor.rule import Case
 from breakeven.source import (
     SourceFile,

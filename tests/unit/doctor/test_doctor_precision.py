@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.doctor.rules.prec.edits import doubles_as_floats, with_autocast, without_autocast
+from breakeven.doctor.precision_edits import doubles_as_floats, with_autocast, without_autocast
 from breakeven.trace import (
     Call,
     Copy,

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from breakeven.doctor import Case, Finding, all_rules, diagnose
-from breakeven.doctor.framework import Framework
-from breakeven.doctor.framework_fixes import FRAMEWORK_FIXES
+from breakeven.doctor.framework import FRAMEWORK_FIXES, Framework
 from breakeven.source import Sources
 from breakeven.trace import (
     DeviceFault,

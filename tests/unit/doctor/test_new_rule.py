@@ -45,9 +45,9 @@ for one in diagnose(case):
 
 
 def test_a_new_file_is_listed_as_a_rule_and_finds_what_it_is_about(tmp_path: Path) -> None:
-    family = Path("doctor", "rules", "sync")
-    copy_with_links(PACKAGE, tmp_path / "breakeven", but=family.parts)
-    (tmp_path / "breakeven" / family / "sync999.py").write_text(RULE, encoding="utf-8")
+    rules = Path("doctor", "rules")
+    copy_with_links(PACKAGE, tmp_path / "breakeven", but=rules.parts)
+    (tmp_path / "breakeven" / rules / "sync999.py").write_text(RULE, encoding="utf-8")
 
     done = subprocess.run(
         (sys.executable, "-c", ASKED),

@@ -1,1 +1,0 @@
-"""Rules about copies to the device."""

@@ -1,1 +1,0 @@
-"""Rules about the step on the CPU that it was measured on."""

@@ -1,1 +1,0 @@
-"""Rules about what is on the device, and what is not."""

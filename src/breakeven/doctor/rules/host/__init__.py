@@ -1,1 +1,0 @@
-"""Rules about the script's own work."""

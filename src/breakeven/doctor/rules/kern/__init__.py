@@ -1,1 +1,0 @@
-"""Rules about the kernels that a device picks."""

@@ -1,1 +1,0 @@
-"""Rules about steps that the host cannot issue fast enough."""

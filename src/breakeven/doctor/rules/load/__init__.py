@@ -1,1 +1,0 @@
-"""Rules about the data loader, and the data set behind it."""

@@ -1,1 +1,0 @@
-"""Rules about loops of the script over samples and time steps."""

@@ -1,1 +1,0 @@
-"""Rules about how the script runs its steps."""

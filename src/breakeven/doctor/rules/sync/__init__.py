@@ -1,1 +1,0 @@
-"""Rules about the host waiting for the device."""

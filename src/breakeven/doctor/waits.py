@@ -1,0 +1,280 @@
+"""Which rule each wait belongs to, the most specific one, and what rules say of waits."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+
+from breakeven.doctor.events import bare_name, line_of, lines_where, op_at
+from breakeven.doctor.memory import Origins
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
+from breakeven.doctor.sync_flow import (
+    NUMBER_BYTES,
+    TENSOR_READS,
+    feeds_simulator,
+    is_beside_clock,
+    is_saved,
+    is_whole_read,
+    round_trips,
+)
+from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
+from breakeven.trace import Copy, Event, HostWork, Op, Phase, Sync
+from breakeven.units import format_bytes, format_duration
+
+_EXPLICIT = frozenset({"synchronize", "empty_cache"})
+_SIZES = frozenset({"nonzero", "mask", "unique", "repeat_interleave", "bincount", "coalesce"})
+_LOGGERS = ("torch.utils.tensorboard", "tensorboardX", "tensorboard", "wandb", "mlflow")
+# Libraries that wait for reasons of their own: their user has no line to change.
+_LIBRARIES = (
+    "accelerate", "deepspeed", "diffusers", "fairscale", "fastai", "ignite", "lightning", "peft",
+    "pytorch_lightning", "safetensors", "timm", "torch.amp", "torch.autograd", "torch.cuda.amp",
+    "torch.distributed", "torch.nn.modules", "torch.nn.parallel", "torch.optim",
+    "torch.serialization", "torch.utils.checkpoint", "torch.utils.data", "torch_geometric",
+    "torchaudio", "torchdiffeq", "torchvision", "transformers", "trl",
+)  # fmt: skip
+_NORMS = frozenset({"linalg_vector_norm", "norm", "frobenius_norm", "pow", "square"})
+# Up to this many rows torch.linalg on a GPU has a worse problem than its check for errors.
+_SMALL_MATRIX = 64
+# How a moving average takes a value in, this close after it was read.
+_AVERAGING = frozenset({"add", "lerp", "copy"})
+NEAR = 4
+# A loop over parameters reads at least so many of them.
+_MIN_LOOP = 2
+
+
+class Wait(Enum):
+    """Why the host waits.
+
+    ``HOST_PART`` is a copy to what runs on the host with gradients, ``AVERAGE`` one to a moving
+    average of the weights there, ``LOGGED`` a value that Lightning shows, ``SAVED`` a tensor that
+    is written to a file or drawn. ``NEEDED`` is no rule's: a library waits for reasons of its own,
+    a checkpoint is saved, a clock is read, or a simulator is told what to do.
+    """
+
+    VALUE = auto()
+    EXPLICIT = auto()
+    SIZE = auto()
+    TENSOR = auto()
+    TRUTH = auto()
+    NORMS = auto()
+    DISTRIBUTION = auto()
+    LOG = auto()
+    SAVED = auto()
+    ROUND_TRIP = auto()
+    CAUSAL_MASK = auto()
+    HOST_PART = auto()
+    AVERAGE = auto()
+    LOGGED = auto()
+    NEEDED = auto()
+
+
+_LOOPED = (Wait.NORMS, Wait.LOG)
+# What libraries wait for that have a rule of their own.
+_BY_LIBRARY = (
+    (Wait.DISTRIBUTION, ("torch.distributions",)),
+    (Wait.CAUSAL_MASK, ("torch.nn.modules.transformer", "torch.nn.modules.activation")),
+    (Wait.NORMS, ("torch.nn.utils.clip_grad",)),
+    (Wait.TENSOR, ("torchmetrics", "sklearn", "ignite.metrics", "evaluate")),
+)
+
+
+def waits(case: Case) -> Mapping[int, Wait]:
+    """Return why the host waits at each sync, by position."""
+    return case.once(_waits)
+
+
+def _waits(case: Case) -> dict[int, Wait]:
+    origins = Origins(case.trace)
+    trips = round_trips(case, origins)
+    # The gradients of what is read there come back: the backward pass copies them up.
+    back = lines_where(
+        case.trace,
+        lambda e: isinstance(e, Copy) and e.is_to_device and e.phase is Phase.BACKWARD,
+    )
+    found: dict[int, Wait] = {}
+    for index, event in enumerate(case.trace.events):
+        if not isinstance(event, Sync):
+            continue
+        if index in trips:
+            found[index] = Wait.ROUND_TRIP
+        elif event.kind in TENSOR_READS and (
+            event.phase is Phase.BACKWARD or line_of(event) in back
+        ):
+            found[index] = Wait.HOST_PART
+        else:
+            found[index] = _wait(case, index, event, origins)
+    return _each_with_one_cause(case, found)
+
+
+def waits_of(case: Case, *wanted: Wait) -> list[int]:
+    """Return the positions of the syncs with one of these reasons."""
+    return [index for index, wait in waits(case).items() if wait in wanted]
+
+
+def _wait(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
+    if _is_anomaly_check(case, index, sync):
+        return Wait.NEEDED
+    if sync.kind in _EXPLICIT:
+        return Wait.NEEDED if case.sources.is_at(sync.location, is_beside_clock) else Wait.EXPLICIT
+    for wait, libraries in _BY_LIBRARY:
+        if _is_via(sync, *libraries):
+            return wait
+    if _is_via(sync, *_LOGGERS):
+        return Wait.LOG if sync.num_bytes > NUMBER_BYTES else Wait.VALUE
+    if _is_via(sync, "lightning", "pytorch_lightning") and sync.kind in ("item", "float"):
+        return Wait.LOGGED
+    if is_whole_read(sync) and case.sources.is_at(sync.location, is_saved):
+        return Wait.SAVED  # torchvision's save_image is a library's read too
+    if _is_via(sync, *_LIBRARIES) or case.sources.is_at(sync.location, feeds_simulator):
+        return Wait.NEEDED
+    if sync.kind in _SIZES or _is_one_hot(case, index):
+        return Wait.SIZE
+    if sync.kind == "linalg":
+        return Wait.NEEDED if _is_small_matrix(case, index) else Wait.VALUE
+    return _read(case, index, sync, origins)
+
+
+def _read(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
+    """Return why a value or tensor is read by the script itself."""
+    chain, source = origins.chain(sync.storage, index)
+    is_of_parameter = source in origins.updated
+    if is_whole_read(sync):
+        if case.sources.is_at(sync.location, _is_packing):
+            return Wait.NEEDED
+        if is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop):
+            # Whether the host adds what was just read to a tensor of its own.
+            next_events = case.trace.events[index + 1 : index + 1 + NEAR]
+            return Wait.AVERAGE if any(map(is_average, next_events)) else Wait.LOG
+        return Wait.TENSOR
+    if sync.kind in ("bool", "equal") or sync.num_bytes == 1:
+        return Wait.TRUTH
+    names = {bare_name(op_at(case.trace, position)) for position in chain}
+    is_of_parameter = is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop)
+    if names & _NORMS and (is_of_parameter or sync.storage == -1):
+        return Wait.NORMS
+    return Wait.LOG if is_of_parameter and chain else Wait.VALUE
+
+
+def _each_with_one_cause(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
+    """Return the waits, each with one cause.
+
+    One norm of one tensor is a number as the loss is; a loop reads one for each parameter. And a
+    number that is read where a loop, a metric or a log waits anyway is part of that.
+    """
+    lines = {index: line_of(case.trace.events[index]) for index in found}
+    counts = Counter((wait, lines[index]) for index, wait in found.items())
+    result: dict[int, Wait] = {}
+    for index, wait in found.items():
+        sync = case.trace.events[index]
+        assert isinstance(sync, Sync)
+        line = lines[index]
+        if wait in _LOOPED and counts[wait, line] < _MIN_LOOP and not sync.via:
+            wait = Wait.VALUE if sync.num_bytes <= NUMBER_BYTES else Wait.TENSOR
+        if wait is Wait.VALUE:
+            others = (own for own in _LOOPED if counts[own, line] >= _MIN_LOOP)
+            whole = (own for own in (Wait.TENSOR, Wait.SAVED) if counts[own, line])
+            wait = next(others, next(whole, wait))
+        result[index] = wait
+    return result
+
+
+def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
+    """Return whether the line is repeated for each parameter.
+
+    Gradients that are read after the update are of the step before, unknown to the optimizer's.
+    """
+    return any(
+        node.attr in ("parameters", "named_parameters")
+        for loop in source.loops_around(line)
+        if not isinstance(loop, ast.While)
+        for header in (loop.generators if isinstance(loop, COMPREHENSIONS) else [loop])
+        for node in nodes_in(header.iter, ast.Attribute)
+    )
+
+
+def _is_packing(source: SourceFile, line: int) -> bool:
+    """Return whether lengths are packed, which torch wants on the host."""
+    return source.call_at(line, "pack_padded_sequence") is not None
+
+
+def is_average(event: Event) -> bool:
+    """Return whether an operator of the host adds to a tensor of its own, or takes over another."""
+    return (
+        isinstance(event, Op)
+        and event.is_on_host
+        and bare_name(event) in _AVERAGING
+        and any(tensor.numel > 1 for tensor in event.inputs)
+    )
+
+
+def _is_anomaly_check(case: Case, index: int, sync: Sync) -> bool:
+    """Return whether autograd looks for NaN after each node: that has a rule of its own."""
+    if sync.phase is not Phase.BACKWARD or sync.num_bytes != 1:
+        return False
+    before = case.trace.events[index - 1] if index else None
+    is_test = isinstance(before, Op) and bare_name(before) == "_is_any_true"
+    return is_test or case.facts.is_anomaly_checked
+
+
+def _is_one_hot(case: Case, index: int) -> bool:
+    """Return whether ``one_hot`` asks for the number of classes: it scatters into zeros next."""
+    names = [
+        bare_name(event)
+        for event in case.trace.events[index + 1 : index + 4]
+        if isinstance(event, Op) and line_of(event) == line_of(case.trace.events[index])
+    ]
+    return names[:1] == ["zeros"] and "scatter" in names
+
+
+def _is_small_matrix(case: Case, index: int) -> bool:
+    before = case.trace.events[:index]
+    if not before or not isinstance(before[-1], Op):
+        return False
+    # The check is given one number for each matrix; their sizes are those of the operator before.
+    inputs = (event.inputs[:1] for event in reversed(before) if isinstance(event, Op))
+    shapes = (tensor.shape for tensors in inputs for tensor in tensors if len(tensor.shape) > 1)
+    return next((shape[-1] for shape in shapes), _SMALL_MATRIX + 1) <= _SMALL_MATRIX
+
+
+def _is_via(sync: Sync, *libraries: str) -> bool:
+    return f"{sync.via}.".startswith(tuple(f"{name}." for name in libraries))
+
+
+def by_waiting_line(case: Case, found: list[int], *, title: str, fix: str) -> Found:
+    """Yield one occurrence for each line, whose fix is that these events are gone.
+
+    Args:
+        case: The step.
+        found: Positions of syncs and of work of the host.
+        title: One line, with ``{often}`` where it says how often.
+        fix: What to change.
+    """
+    for location, events in by_line(case.trace, found):
+        yield Occurrence(
+            title=title.format(often=times_per_step(len(events))),
+            fix=fix,
+            evidence=seen(case, events),
+            location=location,
+            events=events,
+            edit=without(events),
+        )
+
+
+def seen(case: Case, events: Iterable[int]) -> str:
+    """Return in words what the step shows: kinds of waits, bytes, and who reads."""
+    members = [case.trace.events[index] for index in events]
+    syncs = [event for event in members if isinstance(event, Sync)]
+    works = [event for event in members if isinstance(event, HostWork)]
+    kinds = ", ".join(dict.fromkeys(sync.kind for sync in syncs))
+    num_bytes = sum(sync.num_bytes for sync in syncs)
+    via = ", ".join(dict.fromkeys(sync.via for sync in syncs if sync.via))
+    host_ns = sum(work.duration_ns for work in works)
+    parts = {
+        f"{len(syncs)} wait{'s' * (len(syncs) > 1)} in the recorded step ({kinds})": syncs,
+        f"{format_bytes(num_bytes)} read back": num_bytes,
+        f"within {via}": via,
+        f"{format_duration(host_ns, 2)} of the host in the recorded step": works,
+    }
+    return ", ".join(text for text, is_there in parts.items() if is_there)
