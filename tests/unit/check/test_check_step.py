@@ -4,8 +4,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from breakeven import capture
 from breakeven.check import check_step
-from breakeven.check import step_check as module
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, UnknownDeviceError, UsageError
 from breakeven.timing import Measurement, Source
@@ -38,8 +38,8 @@ def test_function_is_measured_here_and_predicted_elsewhere() -> None:
 def test_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Measurement(samples_ns=(24_000_000,) * 9, waited_ns=(20_000_000,) * 9)
     runs = [replace(plain_run(), measurement=busy), plain_run(70_000)]
-    monkeypatch.setattr(module, "time_step", lambda *_, **__: runs.pop(0))
-    monkeypatch.setattr(module, "trace_step", lambda _: traced_run())
+    monkeypatch.setattr(capture, "time_step", lambda *_, **__: runs.pop(0))
+    monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
     report = check_step(step, devices=["t4"], host="reference")
     assert report.results[0].step_ns == 70_000
     assert report.results[0].caveats == ()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from breakeven.check import check_step, step_check
+from breakeven import capture
+from breakeven.check import check_step
 from breakeven.cost import reference_host
 from breakeven.explain import explain_run
 from breakeven.report import to_json
@@ -57,8 +58,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counted]:
 def test_a_check_predicts_and_lowers_its_step_once(
     counted: dict[str, Counted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_check, "time_step", lambda *_, **__: plain_run())
-    monkeypatch.setattr(step_check, "trace_step", lambda _: traced_run())
+    monkeypatch.setattr(capture, "time_step", lambda *_, **__: plain_run())
+    monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
     report = check_step(lambda: None, devices=DEVICES, host="reference")
     assert len(report.results) == 3
     (((_, devices), number),) = counted["predict"].calls.items()

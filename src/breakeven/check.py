@@ -1,15 +1,43 @@
-"""From a target to a report: run it, record it, predict it elsewhere, compare."""
+"""From a training script, or a function that does one step, to a verdict.
+
+The step is run, recorded, predicted elsewhere and compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from breakeven.calibrate import named_host
 from breakeven.capture import KEEP_NOTHING, Keep
-from breakeven.errors import Caveat
+from breakeven.device import HERE, select_devices
+from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
-from breakeven.session import UNKNOWN_LENGTH, LiveStep, Session, TrainingLength, no_loader
+from breakeven.session import (
+    AXIS,
+    UNKNOWN_LENGTH,
+    LiveStep,
+    Session,
+    TrainingLength,
+    is_worth_repeating,
+    measured_result,
+    no_loader,
+    quieter,
+)
 from breakeven.trace import ScaledTrace
-from breakeven.verdict import SCHEMA_VERSION, CheckReport, Crossover, Curve, NoCrossover
+from breakeven.verdict import (
+    SCHEMA_VERSION,
+    CheckReport,
+    Crossover,
+    Curve,
+    DeviceKind,
+    NoCrossover,
+)
+
+_ONE_SIZE = NoCrossover(
+    none_because="A function has the batch size that it was written with. To find out, call "
+    "check_step with functions of several sizes.",
+    axis=AXIS,
+)
 
 
 def check_target(
@@ -53,7 +81,7 @@ def check_target(
         if sizes is not None:
             crossover, curves = sizes.search(session.step.compared)
         session.progress.end()
-    report = check_report(
+    report = _report(
         session.step,
         target=session.target.label,
         crossover=crossover,
@@ -65,7 +93,60 @@ def check_target(
     return session.with_side_effects(report)
 
 
-def check_report(
+def check_step(
+    step: Callable[[], object],
+    *,
+    devices: Sequence[str] = (),
+    host: str = "here",
+    budget_s: float = 1.0,
+) -> CheckReport:
+    """Check whether a GPU pays off for ``step``, a function that does one training step.
+
+    The function is called some tens to thousands of times, plainly and then recorded on a
+    pretended GPU; model and optimizer are trained by it as by any other call.
+
+    Args:
+        step: Takes no arguments; forward, backward and update of tensors on the CPU.
+        devices: Names of GPUs to compare with; a choice of six by default.
+        host: ``here``, or the name of another host that would feed the GPUs.
+        budget_s: Seconds of plain steps that are enough when they are short.
+
+    Raises:
+        BreakevenError: A device or host is unknown.
+        UsageError: ``step`` is no function.
+    """
+    # The check of a target leaves torch to its child processes.
+    import torch
+
+    from breakeven.capture import time_step, trace_step
+    from breakeven.measure import measure_host
+
+    if not callable(step):
+        raise UsageError(
+            f"step is a {type(step).__name__}, not a function",
+            hint="pass the function itself, without calling it: check_step(step)",
+        )
+    specs = select_devices(devices)
+    here = measure_host().host
+    host_spec = here if host == HERE else named_host(host)
+    plain = time_step(step, budget_s=budget_s)
+    if is_worth_repeating(plain):
+        plain = quieter(plain, time_step(step, budget_s=budget_s))
+    live = LiveStep(
+        traced=trace_step(step),
+        plain=plain,
+        as_set=plain,
+        devices=specs,
+        host=host_spec,
+        here=here,
+        measured=(measured_result(plain, DeviceKind.CPU),),
+        torch_version=str(torch.__version__),
+    )
+    name = str(getattr(step, "__qualname__", type(step).__name__))
+    return _report(live, target=name, crossover=_ONE_SIZE)
+
+
+def _report(
     step: LiveStep,
     *,
     target: str,
