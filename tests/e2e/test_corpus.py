@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 from breakeven.capture import Launcher
-from breakeven.doctor import disturbance
+from breakeven.doctor import diagnosis
 from breakeven.errors import BreakevenError
 from breakeven.explain import explain_target
 from corpus_markers import SCORED_CAUSES, CorpusScript, Fault, read_corpus
@@ -77,7 +77,7 @@ def outcomes() -> tuple[Outcome, ...]:
     with ExitStack() as stack:
         # What two scripts at a time do to each other's times is not the rules' doing.
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(disturbance, "_slowdown", lambda _: 1.0)
+        patch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
         launchers: SimpleQueue[Launcher] = SimpleQueue()
         for _ in range(_NUM_AT_ONCE):
             launchers.put(stack.enter_context(Launcher()))

@@ -20,7 +20,7 @@ from breakeven.cost import reference_host
 from breakeven.errors import ScriptError, UsageError
 from breakeven.progress import SilentProgress
 from breakeven.sweep import assign_roles, parse_axis, sweep_target
-from breakeven.sweep.grid_runs import GridRuns
+from breakeven.sweep.grid import GridRuns
 from breakeven.sweep.scaling import _shapes
 from breakeven.sweep.traced_grid import TracedGrid
 from breakeven.timing import Source

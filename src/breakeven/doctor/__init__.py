@@ -1,9 +1,9 @@
 """Rules: why a step is slower than it could be, at which line, and what the fix gains."""
 
 from breakeven.doctor.diagnosis import Diagnosed as Diagnosed
+from breakeven.doctor.diagnosis import Examined as Examined
 from breakeven.doctor.diagnosis import diagnose as diagnose
-from breakeven.doctor.disturbance import Examined as Examined
-from breakeven.doctor.disturbance import examine as examine
+from breakeven.doctor.diagnosis import examine as examine
 from breakeven.doctor.rule import Case as Case
 from breakeven.doctor.rule import KnownGain as KnownGain
 from breakeven.doctor.rule import Occurrence as Occurrence

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.doctor.copy_owner import Made, Upload, made_on_host, uploads
-from breakeven.doctor.events import copy_at, with_tensors
-from breakeven.doctor.memory import Origins
+from breakeven.doctor.events import Origins, copy_at, with_tensors
 from breakeven.doctor.rule import Case, num_copies
 from breakeven.doctor.sync_flow import round_trips
 from breakeven.trace import Copy, Event, Op, StepTrace, TensorSpec

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from breakeven.doctor.events import bare_name, line_of, lines_where
-from breakeven.doctor.memory import written_by
+from breakeven.doctor.events import bare_name, line_of, lines_where, written_by
 from breakeven.doctor.rule import Case
 from breakeven.source import SourceFile, dotted_name
 from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Op, Phase, StepTrace, Sync

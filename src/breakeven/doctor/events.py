@@ -1,14 +1,15 @@
-"""Events of a step, as the rules ask for them: by position, by line and by operator name."""
+"""Events of a step, as the rules ask: by position, line, operator name and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Final
 
 import msgspec
 
 from breakeven.cost import Family
-from breakeven.trace import Copy, Event, Location, Op, StepTrace, TensorSpec
+from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
 
 CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
 CONVOLUTION_BACKWARD: Final = "convolution_backward"
@@ -22,6 +23,7 @@ PRODUCTS: Final = frozenset(
     (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
 )
 ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
+_UPDATES = ("aten._foreach_", "aten._fused_")
 
 
 def op_at(trace: StepTrace, index: int) -> Op:
@@ -85,3 +87,108 @@ def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
     return msgspec.structs.replace(
         op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs))
     )
+
+
+def read_by(ops: Iterable[Op]) -> frozenset[int]:
+    """Return the memory blocks that operators read, where the trace knows them."""
+    return frozenset(tensor.storage for op in ops for tensor in op.inputs) - {-1}
+
+
+def written_by(ops: Iterable[Op]) -> frozenset[int]:
+    """Return the memory blocks that operators write, where the trace knows them."""
+    return frozenset(tensor.storage for op in ops for tensor in op.outputs) - {-1}
+
+
+def is_view(op: Op) -> bool:
+    """Return whether an operator's result shares the memory of its first input, unchanged."""
+    if not op.inputs or not op.outputs or op.inputs[0].storage < 0:
+        return False
+    is_same = all(tensor.storage == op.inputs[0].storage for tensor in op.outputs)
+    return is_same and not is_in_place(op)
+
+
+def parameters_of(trace: StepTrace) -> frozenset[int]:
+    """Return the memory blocks that the optimizer works on, of those that the forward pass reads.
+
+    Gradients and moments are not among them: the forward pass does not read those.
+    """
+    return read_by(_ops_of(trace, Phase.OPTIMIZER)) & read_by(_ops_of(trace, Phase.FORWARD))
+
+
+def gradients_of(trace: StepTrace) -> frozenset[int]:
+    """Return the memory blocks that the backward pass writes and the optimizer reads."""
+    return written_by(_ops_of(trace, Phase.BACKWARD)) & read_by(_ops_of(trace, Phase.OPTIMIZER))
+
+
+def _ops_of(trace: StepTrace, phase: Phase) -> list[Op]:
+    return [op for op in trace.ops if op.phase is phase]
+
+
+def newest_storages(events: tuple[Event, ...]) -> list[int]:
+    """Return the highest number of memory up to each event: what is newer has a higher one."""
+    return list(accumulate(map(_newest, events), max))
+
+
+def _newest(event: Event) -> int:
+    if isinstance(event, Op):
+        return max(read_by([event]) | written_by([event]), default=-1)
+    return event.storage if isinstance(event, Copy) else -1
+
+
+class Origins:
+    """Where a value comes from: which operators wrote which memory, in the order of the step.
+
+    Args:
+        trace: The step.
+
+    Attributes:
+        updated: Memory that the optimizer works on: parameters, gradients and its state.
+    """
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._trace = trace
+        self._writers: dict[int, list[int]] = {}
+        for index, event in enumerate(trace.events):
+            for storage in written_by([event]) if isinstance(event, Op) else ():
+                self._writers.setdefault(storage, []).append(index)
+        self.updated = frozenset(
+            tensor.storage
+            for op in _ops_of(trace, Phase.OPTIMIZER)
+            if not op.is_on_host and (op.name.startswith(_UPDATES) or is_in_place(op))
+            for tensor in op.inputs
+            if tensor.numel > 1
+        ) - {-1}
+
+    def writer(self, storage: int, before: int) -> int | None:
+        """Return the last operator before a position that wrote or viewed the memory."""
+        found = (index for index in self._writers.get(storage, ()) if index < before)
+        return max(found, default=None)
+
+    def chain(self, storage: int, before: int) -> tuple[tuple[int, ...], int]:
+        """Follow operators of one tensor back, such as ``p.grad.abs().mean()`` from its mean.
+
+        Args:
+            storage: Memory whose content is asked for; -1 where the trace does not know it, and
+                the operator just before is taken.
+            before: Position in the step.
+
+        Returns:
+            The operators, the last first, and the memory that the first of them reads.
+        """
+        found: list[int] = []
+        position = before
+        if storage == -1:
+            last = self._trace.events[before - 1] if before else None
+            if not isinstance(last, Op) or not last.outputs:
+                return (), -1
+            storage = last.outputs[0].storage
+        while storage not in self.updated:
+            index = self.writer(storage, position)
+            if index is None:
+                break
+            found.append(index)
+            sources = {tensor.storage for tensor in op_at(self._trace, index).inputs}
+            if len(sources) != 1:
+                break
+            storage, position = sources.pop(), index
+        return tuple(found), storage

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from breakeven.doctor.events import base_name, op_at
-from breakeven.doctor.loop_flow import LoopFlow, flow_of
-from breakeven.doctor.memory import is_view, parameters_of
+from breakeven.doctor.events import base_name, is_view, op_at, parameters_of
 from breakeven.doctor.repeated_loops import (
+    LoopFlow,
     RepeatedLoop,
     find_loops,
+    flow_of,
     is_launch,
     ops_at,
     typical_iteration,

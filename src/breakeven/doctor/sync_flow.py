@@ -8,8 +8,7 @@ from functools import lru_cache
 from itertools import chain
 
 from breakeven.doctor.copy_owner import Upload, uploads
-from breakeven.doctor.events import is_in_place
-from breakeven.doctor.memory import Origins, newest_storages
+from breakeven.doctor.events import Origins, is_in_place, newest_storages
 from breakeven.doctor.rule import Case
 from breakeven.source import (
     SourceFile,

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
-from breakeven.doctor.events import bare_name, line_of, lines_where, op_at
-from breakeven.doctor.memory import Origins
+from breakeven.doctor.events import Origins, bare_name, line_of, lines_where, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.doctor.sync_flow import (
     NUMBER_BYTES,

@@ -1,24 +1,36 @@
-"""An explanation of a recorded step, whether it was recorded just now or long ago."""
+"""An explanation of a recorded step, however long ago, and its two timelines."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-from breakeven.device import DeviceSpec
+from breakeven.device import DeviceSpec, find_device
 from breakeven.doctor import all_rules
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.explain.plan import cumulative_plan
-from breakeven.explain.timeline import critical_timeline, shortened
 from breakeven.session import ComparedStep
-from breakeven.simulate import WhatIf
-from breakeven.trace import ScaledTrace, ScalingError
+from breakeven.simulate import Program, Span, StepCause, WhatIf, build_program
+from breakeven.trace import (
+    Copy,
+    Event,
+    GraphLaunch,
+    HostWork,
+    Op,
+    Phase,
+    ScaledTrace,
+    ScalingError,
+    Sync,
+)
 from breakeven.verdict import (
+    DEVICE_TRACK,
     EXPLAIN_SCHEMA_VERSION,
+    HOST_TRACK,
     ExplainReport,
     HostSummary,
     ProgramFacts,
     RecordedStep,
+    TimelineSpan,
     program_of,
 )
 
@@ -117,3 +129,104 @@ def _scaled(recording: RecordedStep) -> ScaledTrace | None:
         return ScaledTrace(recording.trace, recording.other_size)
     except ScalingError:  # it was the same step when it was recorded, by an earlier breakeven
         return None
+
+
+def full_timeline(report: ExplainReport) -> tuple[TimelineSpan, ...]:
+    """Return all spans of an explained step, also of one too long for a report.
+
+    Raises:
+        ValueError: The report has no recording.
+    """
+    if report.recording is None:
+        raise ValueError("a report without a recording has no timeline to complete")
+    program = build_program(report.recording.trace)
+    what_if = WhatIf(program, find_device(report.device), report.recording.host)
+    return critical_timeline(program, what_if)
+
+
+def critical_timeline(program: Program, what_if: WhatIf) -> tuple[TimelineSpan, ...]:
+    """Return what happens on both timelines, by start, and what of it is critical.
+
+    Args:
+        program: The step.
+        what_if: The same step on a device.
+    """
+    critical = what_if.critical_events()
+    spans = [
+        _span(program, span, is_critical=(span.event, span.is_on_device) in critical)
+        for span in what_if.timeline.spans
+    ]
+    return tuple(sorted(spans, key=lambda span: (span.start_ns, span.track)))
+
+
+def shortened(
+    spans: tuple[TimelineSpan, ...], limit: int
+) -> tuple[tuple[TimelineSpan, ...], Caveat | None]:
+    """Return the longest spans, in their order, and a caveat where some were left out."""
+    if len(spans) <= limit:
+        return spans, None
+    longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:limit]
+    kept = tuple(sorted(longest, key=lambda span: (span.start_ns, span.track)))
+    return kept, Caveat(
+        code="timeline-cut",
+        message=f"the timeline holds the {limit} longest of {len(spans)} spans; "
+        "all of them: --trace FILE",
+    )
+
+
+def _span(program: Program, span: Span, *, is_critical: bool) -> TimelineSpan:
+    trace = program.trace
+    # The end of the step, with what no event accounts for, has no event of its own.
+    event = trace.events[span.event] if span.event < len(trace.events) else None
+    location = event.location if event is not None else None
+    return TimelineSpan(
+        track=DEVICE_TRACK if span.is_on_device else HOST_TRACK,
+        name=_name(event),
+        cause=_cause(event, program, span),
+        phase=event.phase.value if event is not None else "",
+        module=event.module if isinstance(event, Op) else "",
+        file=location.file if location else None,
+        line=location.line if location else None,
+        # A device may still be busy with the step before when the host begins this one.
+        start_ns=max(0.0, span.start_ns),
+        end_ns=max(0.0, span.end_ns),
+        is_critical=is_critical,
+    )
+
+
+def _name(event: Event | None) -> str:
+    match event:
+        case Op():
+            return event.name
+        case Copy():
+            return "copy to device" if event.is_to_device else "copy to host"
+        case Sync():
+            return f"wait ({event.kind})"
+        case HostWork():
+            return event.kind
+        case GraphLaunch():
+            return "CUDA graph"
+        case None:
+            return "end of the step"
+
+
+def _cause(event: Event | None, program: Program, span: Span) -> str:
+    match event:
+        case Op():
+            lowering = program.lowerings[span.event]
+            if span.is_on_device and lowering is not None and lowering.kernels:
+                return f"device-{lowering.kernels[0].family.value}"
+            if lowering is None:
+                return StepCause.HOST_OPERATORS
+            is_update = event.phase is Phase.OPTIMIZER
+            return StepCause.OPTIMIZER if is_update else StepCause.DISPATCHER
+        case Copy():
+            return StepCause.COPY_PINNED if event.is_pinned else StepCause.COPY_PAGEABLE
+        case Sync():
+            return StepCause.SYNC
+        case HostWork():
+            return StepCause.DATA_LOADING if event.kind == "data" else StepCause.SCRIPT
+        case GraphLaunch():
+            return StepCause.LAUNCH
+        case None:
+            return StepCause.DISPATCHER

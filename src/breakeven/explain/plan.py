@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from breakeven.doctor import Diagnosed
 from breakeven.session import ComparedStep
-from breakeven.simulate import Edit, Severity, Side
+from breakeven.simulate import Edit, Side
 from breakeven.timing import Source
 from breakeven.trace import HostWork, StepTrace
 from breakeven.verdict import DeviceKind, DeviceResult, PlanStep, rescaled
@@ -76,14 +76,14 @@ class _FixedStep:
 
     def apply(self, one: Diagnosed, again: Callable[[StepTrace], Sequence[Diagnosed]]) -> bool:
         """Apply a fix; return whether there was anything left of its finding."""
-        found = one if self._found is None else self._found.get(_place(one))
+        found = one if self._found is None else self._found.get(one.place)
         if found is None:
             return False
         if self._overlaps(found.occurrence.edit):
             self._removed_before_ns = self.removed_ns
             self._base, self._edit = self.trace, Edit()
-            self._found = {_place(other): other for other in again(self._base)}
-            found = self._found.get(_place(one))
+            self._found = {other.place: other for other in again(self._base)}
+            found = self._found.get(one.place)
             if found is None or not _is_part(found):
                 return False
         self.is_captured = self.is_captured or found.occurrence.scenario.is_captured
@@ -98,14 +98,9 @@ class _FixedStep:
         return both_set or not self._edit.replaced.keys().isdisjoint(edit.replaced)
 
 
-def _place(one: Diagnosed) -> tuple[object, ...]:
-    return one.finding.code, one.finding.file, one.finding.line
-
-
 def _is_part(one: Diagnosed) -> bool:
     finding = one.finding
-    is_worth_it = finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
-    return finding.side is Side.GPU and is_worth_it and finding.fixed_ns is not None
+    return finding.side is Side.GPU and one.is_worth_it and finding.fixed_ns is not None
 
 
 def _plan_step(one: Diagnosed | None, step: ComparedStep) -> PlanStep:

@@ -13,8 +13,9 @@ from breakeven.errors import Caveat
 from breakeven.session import at_its_best, measured_result
 from breakeven.sweep.axes import is_whole
 from breakeven.sweep.cpu_curve import CpuCurve
-from breakeven.sweep.engine import EngineRun
+from breakeven.sweep.engine import EngineRun, RunCache
 from breakeven.sweep.grid import (
+    GridRuns,
     Settings,
     SweepProgress,
     Values,
@@ -23,8 +24,6 @@ from breakeven.sweep.grid import (
     measured_axes,
     values_at,
 )
-from breakeven.sweep.grid_runs import GridRuns
-from breakeven.sweep.run_cache import RunCache
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import AxisRole, AxisValue, DeviceKind, DeviceResult, SweepAxis
 

@@ -12,7 +12,7 @@ from breakeven.capture import PlainRun
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import Case, diagnose, examine
-from breakeven.explain.cpu_trials import try_cpu_settings
+from breakeven.explain.target import try_cpu_settings
 from breakeven.session import Runs
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Measurement, Source
 from breakeven.trace import (

@@ -9,10 +9,9 @@ from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest, Threa
 from breakeven.progress import SilentProgress
 from breakeven.store import MachineKey, machine_key
 from breakeven.sweep import EngineRun, assign_roles, parse_axis
-from breakeven.sweep.grid import Settings
-from breakeven.sweep.grid_runs import GridRuns
+from breakeven.sweep.engine import RunCache
+from breakeven.sweep.grid import GridRuns, Settings
 from breakeven.sweep.measured_grid import MeasuredGrid
-from breakeven.sweep.run_cache import RunCache
 from breakeven.timing import Estimate, Measurement, Source
 from factories.runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
 

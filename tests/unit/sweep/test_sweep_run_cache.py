@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun, RunFailure, RunRequest, SourceFile, file_digest
 from breakeven.store import MachineKey
 from breakeven.sweep import EngineRun
-from breakeven.sweep.run_cache import RunCache
+from breakeven.sweep.engine import RunCache
 from breakeven.timing import Measurement
 from breakeven.trace import Configuration
 from factories.runs import SCRIPT, failure, plain_run

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.errors import ScriptError
-from breakeven.sweep.argument_axis import ArgumentAxis, Step
 from breakeven.sweep.scaling import scale_knob
+from breakeven.sweep.traced_grid import ArgumentAxis, Step
 from breakeven.trace import HostWork, Op, StepTrace, TensorSpec
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 

@@ -41,8 +41,7 @@ import msgspec
 
 from breakeven.doctor.copies import whole
 from breakeven.doctor.copy_owner import Upload, uploads
-from breakeven.doctor.events import bare_name, copy_at, op_at
-from breakeven.doctor.memory import Origins
+from breakeven.doctor.events import Origins, bare_name, copy_at, op_at
 from breakeven.doctor.numpy_batches import converted_on_device, gathered, numpy_batch
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit

@@ -37,8 +37,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from breakeven.doctor.loop_flow import flow_of, is_over_time
-from breakeven.doctor.repeated_loops import MIN_ITERATIONS, find_loops, is_launch
+from breakeven.doctor.repeated_loops import (
+    MIN_ITERATIONS,
+    find_loops,
+    flow_of,
+    is_launch,
+    is_over_time,
+)
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.simulate import CAPTURED, Bound
 from breakeven.source import dotted_name

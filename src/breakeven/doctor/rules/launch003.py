@@ -32,8 +32,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.events import base_name
-from breakeven.doctor.memory import parameters_of
+from breakeven.doctor.events import base_name, parameters_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.trace import Location, Op, Phase, StepTrace
 from breakeven.units import format_percent

@@ -36,8 +36,8 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.loop_fixes import batched, occurrence_of, worthwhile
-from breakeven.doctor.loop_flow import LoopFlow
 from breakeven.doctor.repeated_loops import (
+    LoopFlow,
     RepeatedLoop,
     is_view,
     ops_at,

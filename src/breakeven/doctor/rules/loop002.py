@@ -38,7 +38,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.loop_fixes import batched, fused, occurrence_of, worthwhile
-from breakeven.doctor.loop_flow import is_over_time
+from breakeven.doctor.repeated_loops import is_over_time
 from breakeven.doctor.rule import Case, Found
 
 CAUSE = "TIME_LOOP"

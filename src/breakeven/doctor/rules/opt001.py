@@ -38,8 +38,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from breakeven.doctor.events import base_name, is_in_place, line_of
-from breakeven.doctor.memory import gradients_of, parameters_of, read_by
+from breakeven.doctor.events import (
+    base_name,
+    gradients_of,
+    is_in_place,
+    line_of,
+    parameters_of,
+    read_by,
+)
 from breakeven.doctor.rule import Case, Found, Occurrence, changed
 from breakeven.trace import Location, Op, Phase
 

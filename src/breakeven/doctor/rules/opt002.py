@@ -34,8 +34,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from breakeven.doctor.events import ZEROING, base_name
-from breakeven.doctor.memory import parameters_of
+from breakeven.doctor.events import ZEROING, base_name, parameters_of
 from breakeven.doctor.rule import Case, Found, Occurrence, changed
 from breakeven.simulate import Edit, phase_times
 from breakeven.trace import Op, OptimizerFacts, Phase

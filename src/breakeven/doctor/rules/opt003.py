@@ -28,8 +28,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.events import ZEROING, base_name, op_at
-from breakeven.doctor.memory import gradients_of
+from breakeven.doctor.events import ZEROING, base_name, gradients_of, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, without
 from breakeven.trace import Op, Phase
 

@@ -33,7 +33,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.memory import Origins
+from breakeven.doctor.events import Origins
 from breakeven.doctor.rule import (
     Case,
     Found,
