@@ -66,18 +66,36 @@ class LineEdits:
     def insert_argument(self, call: ast.Call, text: str) -> None:
         """Give a call one more argument, after all others."""
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        end = (call.end_lineno or 0, call.end_col_offset or 0)
         if given:
-            self._insert_after(given, f", {text}")
+            place = max(one for one in self._ends(given)[0] if one < end)
+            self._within.append((*place, f", {text}"))
         else:
-            self._within.append((call.end_lineno or 0, (call.end_col_offset or 0) - 1, text))
+            self._within.append((end[0], end[1] - 1, text))
 
     def insert_parameter(self, parameters: ast.arguments, name: str) -> None:
         """Give a function with plain parameters one more, by keyword alone."""
-        self._insert_after([parameters.args[-1], *parameters.defaults[-1:]], f", *, {name}")
+        ends, is_inside = self._ends([parameters.args[-1], *parameters.defaults[-1:]])
+        # The last parenthesis is that of the function itself, where no comma comes before it.
+        self._within.append((*ends[-1 if is_inside else -2], f", *, {name}"))
 
-    def _insert_after(self, nodes: Sequence[ast.expr | ast.arg], text: str) -> None:
+    def _ends(self, nodes: Sequence[ast.expr | ast.arg]) -> tuple[list[tuple[int, int]], bool]:
+        """Return where the last of some nodes ends, and where parentheses that follow it do.
+
+        Whether a comma comes next, too: then these are all around that node.
+        """
         line, column = max((node.end_lineno or 0, node.end_col_offset or 0) for node in nodes)
-        self._within.append((line, column, text))
+        ends = [(line, column)]
+        while line <= len(self._lines):
+            rest = self._lines[line - 1].encode()[column:]
+            if found := re.match(rb"[\s\\]*\)", rest):
+                column += found.end()
+                ends.append((line, column))
+            elif re.match(rb"[\s\\]*(#|$)", rest):
+                line, column = line + 1, 0
+            else:
+                return ends, rest.lstrip().startswith(b",")
+        return ends, False
 
     def text(self) -> str:
         """Return the changed script."""

@@ -887,6 +887,34 @@ def test_a_call_within_an_expression_gets_the_step_too() -> None:
     assert "[train_epoch(net, sgd, x, mse, step=step) for x in loader]" in proposed(source).text
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("train_epoch(net, sgd, loader, (mse))", "train_epoch(net, sgd, loader, (mse), step=step)"),
+        ("(train_epoch(net, sgd, loader, mse))", "(train_epoch(net, sgd, loader, mse, step=step))"),
+        (
+            "train_epoch(net, sgd, loader, criterion=( (mse) ),)",
+            "train_epoch(net, sgd, loader, criterion=( (mse) ), step=step,)",
+        ),
+        (
+            "train_epoch(net, sgd, loader, (  # the loss\n            mse  # squared )\n        ))",
+            "train_epoch(net, sgd, loader, (  # the loss\n            mse  # squared )\n        ), "
+            "step=step)",
+        ),
+    ],
+)
+def test_the_step_follows_an_argument_in_parentheses(old: str, new: str) -> None:
+    source = EPOCHS.replace("train_epoch(net, sgd, loader, mse)", old)
+    assert new in proposed(source).text
+
+
+@pytest.mark.parametrize("last", ["criterion", "criterion=(None)", "criterion: (object)"])
+@pytest.mark.parametrize("end", ["", ",", " , "])
+def test_the_step_follows_a_parameter_in_parentheses(last: str, end: str) -> None:
+    source = EPOCHS.replace("loader, criterion):", f"loader, {last}{end}) -> (None):")
+    assert f"loader, {last}, *, step{end}) -> (None):" in proposed(source).text
+
+
 def test_the_line_of_the_measured_step_must_be_the_one() -> None:
     line = LOOP.splitlines().index("        loss.backward()") + 1
     assert isinstance(propose_fast_step(LOOP, file="a.py", backward_line=line), SourcePatch)
