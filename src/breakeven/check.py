@@ -64,7 +64,7 @@ def check_target(
         devices: Names of GPUs to compare with; a choice of six by default.
         host: ``here``, or the name of another host that would feed the GPUs.
         time_limit_s: Limit of each run, in seconds.
-        length: Of the training, whose time on each device is told where it is known.
+        length: Of the training, whose time on each device is reported where it is known.
         keep: What of the target's side effects is to be real; by default nothing.
         progress: Progress callback.
 

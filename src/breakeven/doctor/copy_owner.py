@@ -49,8 +49,8 @@ class Made(Enum):
 def uploads(case: Case) -> Mapping[int, Upload]:
     """Return what each copy to the device is of, by position.
 
-    None are told of a script without a GPU, which is recorded as if it had been moved: it has no
-    copy that could be better. Nor of the first step of all, which comes after moving the model.
+    There are none for a script without a GPU, which is recorded as if it had been moved: it has no
+    copy that could be better. Nor for the first step of all, which comes after moving the model.
     """
     return case.once(_uploads)
 

@@ -74,7 +74,7 @@ class DevicePace:
 def has_tensor_cores(device: DeviceSpec) -> bool:
     """Return whether products in half precision run on units of their own.
 
-    Those of Volta and Turing are told by a float16 rate of several times the float32 rate, later
+    Those of Volta and Turing show in a float16 rate of several times the float32 rate, later
     ones by bfloat16; twice the rate alone is packed arithmetic, which products do not use.
     """
     peak = device.peak_flop_per_s

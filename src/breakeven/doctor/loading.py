@@ -78,7 +78,7 @@ class Loading:
 
     @property
     def cpu_ns(self) -> float:
-        """Return the processor time of all fetches of a step; all of it where nothing tells."""
+        """Return the processor time of all fetches of a step; all of it where that is not known."""
         if self.loader is None or not self.loader.fetch_cpu_ns:
             return self.duration_ns
         return min(self.duration_ns, float(self.loader.fetch_cpu_ns * len(self.events)))
@@ -214,7 +214,7 @@ def heaviest_line(source: SourceFile, function: ast.FunctionDef) -> Location:
     """Return the line that most likely takes the time of a sample.
 
     A loop in Python comes before a call that is known to be slow, and that before any other; the
-    source alone tells no more.
+    source alone shows no more.
     """
     scored = [
         (score, -position, node)

@@ -52,7 +52,7 @@ def worthwhile(case: Case) -> Iterator[tuple[RepeatedLoop, LoopFlow]]:
 def occurrence_of(
     trace: StepTrace, loop: RepeatedLoop, *, what: str, fix: str, evidence: str, edit: Edit
 ) -> Occurrence:
-    """Return what a rule tells of a loop.
+    """Return what a rule reports of a loop.
 
     Args:
         trace: The step.
@@ -191,7 +191,7 @@ class _Layer:
 
 
 def _layer(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> _Layer | None:
-    """Return the layer that computes what the loop does, told by its activations."""
+    """Return the layer that computes what the loop does, by its activations."""
     state = flow.state
     typical = typical_iteration(trace, loop.longest_run)
     counts = Counter(base_name(op) for op in ops_at(trace, typical))

@@ -146,7 +146,7 @@ def _moves_at(source: SourceFile, line: int) -> list[ast.Call]:
 
 
 def _work_before(case: Case, index: int) -> tuple[int, ...]:
-    """Return the script's own work before a copy, since the device was last given something."""
+    """Return the Python before a copy, since the device was last given something."""
     found: list[int] = []
     for position in range(index - 1, -1, -1):
         event = case.trace.events[position]

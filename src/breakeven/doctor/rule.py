@@ -153,7 +153,7 @@ class Occurrence:
         edit: The step after the fix; None where only circumstances change, or nothing is simulated.
         scenario: Circumstances after the fix.
         gain: What the fix saves, where that is not simulated.
-        share_fraction: Part of the step that it takes, where events do not tell.
+        share_fraction: Part of the step that it takes, where events do not show it.
         side: Whose step the figures are of.
         is_error: A line that raises, or that makes a figure of the user's wrong.
     """

@@ -44,12 +44,12 @@ def assigned_at(
 
 
 def trainer_setting(case: Case, location: Location | None, *names: str) -> Location | None:
-    """Return where a trainer is told what its loop does, for a line that starts that loop.
+    """Return where a trainer is set up for what its loop does, for a line that starts that loop.
 
     Args:
         case: The step.
         location: The user's line that something happens in.
-        names: Arguments that are looked for, the most telling first.
+        names: Arguments that are looked for, the most specific first.
     """
     source = case.sources.find(location)
     if source is None or location is None:
@@ -83,7 +83,7 @@ def line_of_layer(
 def layer_at(
     sources: Sources, module: str, kinds: tuple[str, ...], sizes: tuple[int, ...] = ()
 ) -> tuple[SourceFile, ast.Call] | None:
-    """Return the call that makes a layer; None where several could, and no name tells which.
+    """Return the call that makes a layer; None where several could, and no name says which.
 
     Args:
         sources: The user's files.

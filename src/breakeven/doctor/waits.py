@@ -49,7 +49,7 @@ class Wait(Enum):
     ``HOST_PART`` is a copy to what runs on the host with gradients, ``AVERAGE`` one to a moving
     average of the weights there, ``LOGGED`` a value that Lightning shows, ``SAVED`` a tensor that
     is written to a file or drawn. ``NEEDED`` is no rule's: a library waits for reasons of its own,
-    a checkpoint is saved, a clock is read, or a simulator is told what to do.
+    a checkpoint is saved, a clock is read, or a simulator gets its input.
     """
 
     VALUE = auto()

@@ -58,7 +58,7 @@ MethodCalls = Mapping[str, list[ast.Expr]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """The statements that a step is made of, as far as their form tells.
+    """The statements that a step is made of, as far as their form shows.
 
     Args:
         block: Body of the innermost loop.

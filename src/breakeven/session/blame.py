@@ -22,7 +22,7 @@ from breakeven.trace import WriteProtection
 _STEPS_BEYOND = 2
 # Their cause is known without another run.
 _KNOWN = (FailureKind.INTERNAL, FailureKind.OTHER_PROCESS, FailureKind.CUT_OFF)
-# Of one that was killed, nobody has told after how many steps.
+# Of one that was killed, it is not known after how many steps.
 _STEPS_TO_KILL = 50
 # What a layer over its files may do to a script, and the files themselves do not.
 _FILE_ERRORS = frozenset({"FileExistsError", "OSError", "PermissionError"})
@@ -35,7 +35,7 @@ def find_cause(
     request: RunRequest,
     failure: RunFailure,
     output: str,
-    tell: Callable[[str], None] = lambda _: None,
+    begin: Callable[[str], None] = lambda _: None,
 ) -> BreakevenError:
     """Run the script by itself, and return the error that says what is known then.
 
@@ -44,14 +44,14 @@ def find_cause(
         request: The run that failed.
         failure: What came of it.
         output: The end of what the script printed in it.
-        tell: Called with what is done next, before the script is run.
+        begin: Called with what is done next, before the script is run.
     """
     target = request.target
     # At another batch size than its own, the script by itself proves nothing.
     is_timed = failure.kind is FailureKind.KILLED and failure.message in TIMERS
     if failure.kind in _KNOWN or is_timed or request.new_batch_size:
         return script_error(failure, target, output)
-    tell("running the script by itself, to see whose failure it is")
+    begin("running the script by itself, to see whose failure it is")
     alone, took_s = _probe(launcher, request, failure, has_cuda=False)
     own_output = launcher.output
     if _is_same(alone, failure):
@@ -60,12 +60,12 @@ def find_cause(
     is_late = failure.kind is FailureKind.TIME_LIMIT
     well, otherwise = alone, "runs by itself"
     if not (is_late and _is_well(alone, failure)):
-        tell("running the script with its CUDA calls run by the CPU")
-        told, told_s = _probe(launcher, request, failure, has_cuda=True)
-        if _is_same(told, failure):
+        begin("running the script with its CUDA calls run by the CPU")
+        on_gpu, on_gpu_s = _probe(launcher, request, failure, has_cuda=True)
+        if _is_same(on_gpu, failure):
             return script_error(failure, target, output, known=_fault_on_gpu(target, alone))
         if not _is_well(alone, failure):
-            well, took_s = told, told_s
+            well, took_s = on_gpu, on_gpu_s
             otherwise = "by itself refuses to run here, but runs with its CUDA calls run by the CPU"
     if not _is_well(well, failure):
         assert isinstance(alone, RunFailure)
@@ -101,7 +101,7 @@ def _probe(
 
 
 def _is_same(run: ProbeRun | RunFailure, failure: RunFailure) -> bool:
-    """Return whether two runs failed alike, as far as can be told."""
+    """Return whether two runs failed alike, as far as is known."""
     if isinstance(run, ProbeRun) or (run.kind, run.exception) != (failure.kind, failure.exception):
         return False
     both = (run, failure)

@@ -153,11 +153,11 @@ class ComparedStep:
 
 
 class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a training is, as the user tells it; by default it is not known.
+    """How long a training is, as the user states it; by default it is not known.
 
     Args:
         num_steps: Steps.
-        num_epochs: Passes over the data set, where steps are not told.
+        num_epochs: Passes over the data set, where steps are not given.
     """
 
     num_steps: int | None = None
@@ -175,7 +175,7 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.num_epochs * loader.batches_per_epoch / batches_per_step)
 
     def caveats(self, loader: LoaderUse | None) -> tuple[Caveat, ...]:
-        """Return why epochs do not tell the steps, where they do not.
+        """Return why steps cannot be counted from epochs, where they cannot.
 
         Args:
             loader: The DataLoader that feeds the steps.
@@ -257,7 +257,7 @@ class LiveStep:
 
     @cached_property
     def compared(self) -> ComparedStep:
-        """Return the step on every device, fed by the host as the measured step tells of it."""
+        """Return the step on every device, fed by the host as the measured step shows it."""
         return ComparedStep(
             program=self.path.program,
             devices=self.devices,

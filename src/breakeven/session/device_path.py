@@ -26,7 +26,7 @@ from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 _BUSY_LOG_SIGMA = 0.1
 
 
-# A step that would take so many times as long as it did is another one, which tells nothing of the
+# A step that would take so many times as long as it did is another one, which shows nothing of the
 # host's work; and what that adds to the host's uncertainty.
 _OTHER_PATH = 1.6
 _OTHER_PATH_LOG_SIGMA = 0.25
@@ -71,14 +71,14 @@ class DevicePath:
         return build_program(self.step)
 
     def feeding(self, host: HostSpec, here: HostSpec) -> HostSpec:
-        """Return ``host`` with what the measured step tells of its work.
+        """Return ``host`` with what the measured step shows of its work.
 
         Args:
             host: What issues the work of the GPUs.
             here: The machine that measured the step, with its costs measured as well.
         """
         is_replayed = any(isinstance(event, GraphLaunch) for event in self.step.events)
-        # A graph's operators ran one by one on the CPU, which tells nothing of their replay.
+        # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
         if self.is_other_path(here):

@@ -13,7 +13,7 @@ from breakeven.errors import BreakevenError, ScriptError
 from breakeven.session.packages import install_hint
 from breakeven.trace import Location
 
-# What torchrun tells the first process.
+# What torchrun sets for the first process.
 _LAUNCHER_ENVIRONMENT = (
     "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
 )
@@ -47,7 +47,7 @@ def script_error(
         failure: What the child reported.
         target: What it ran.
         output: The end of what the script printed.
-        known: What to do where the exception itself does not tell; that the script must run by
+        known: What to do where the exception itself does not say it; that the script must run by
             itself first, where nothing is known of that.
     """
     if failure.kind is FailureKind.INTERNAL:
@@ -72,12 +72,12 @@ def our_error(
     """
     ours = failure.our_line
     where = f", in {ours.file}:{ours.line} ({ours.function})" if ours else ""
-    told = (failure.traceback or _what_ended(failure)).strip()
+    details = (failure.traceback or _what_ended(failure)).strip()
     return BreakevenError(
         f"breakeven failed while it {watching} {target.label}, which {otherwise}: "
         f"{_what_ended(failure)}{_at(failure)}{where}",
         hint="this is a bug in breakeven, not in the script; please report it with the script, or "
-        f"what is around that line, and:\n{_versions()}\n{told}",
+        f"what is around that line, and:\n{_versions()}\n{details}",
     )
 
 
@@ -118,7 +118,7 @@ def _error_at(failure: RunFailure, message: str, hint: str, output: str) -> Scri
         hint=hint,
         file=location.file if location else None,
         line=location.line if location else None,
-        # A time limit or a missing step has no traceback; the output may tell more.
+        # A time limit or a missing step has no traceback; the output may say more.
         output=output,
     )
 
@@ -159,7 +159,7 @@ def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]
             )
         case FailureKind.KILLED:
             return (
-                # After how many steps, nobody has told.
+                # After how many steps, is not known.
                 f"{target.label} was ended by signal {failure.message}",
                 _signal_hint(failure.message),
             )

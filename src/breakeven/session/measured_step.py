@@ -19,7 +19,7 @@ _CLEARLY_FASTER = 1.1
 # Operators that took so many times as long while they were recorded as the whole step does were
 # held up by other work. As a rule they take nine tenths of it.
 _HELD_UP = 1.5
-# And a step that takes so many times as long as they and the script's own work did beside other
+# And a step that takes so many times as long as they and the Python between did beside other
 # work is not believed.
 _UNBELIEVABLE = 5.0
 # A share of the measured step that is said.
@@ -71,9 +71,9 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
 def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     """Return a run whose steps count as a bound where they cannot be what the script takes.
 
-    Beside other work they took many times as long as the operators and the script's own work did
-    while they were recorded. How much of it is the script's is not known then, nor of its phases;
-    and trials like that say nothing.
+    Beside other work they took many times as long as the operators and the Python between them
+    did while they were recorded. How much of it is the script's is not known then, nor of its
+    phases; and trials like that say nothing.
 
     Args:
         run: The steps, timed.
@@ -94,8 +94,8 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     factor = _UNBELIEVABLE * run.measurement.median_ns / max(longest_ns, 1)
     message = (
         f"other processes used {format_percent(run.load_fraction)} of this machine while the step "
-        f"was measured; it took {format_ratio(factor)} what its operators and the script's own "
-        "work took by themselves, so that its time is a bound"
+        f"was measured; it took {format_ratio(factor)} what its operators and the Python "
+        "between them took by themselves, so that its time is a bound"
     )
     return replace(
         run,

@@ -62,7 +62,7 @@ def install_hint(module: str) -> str:
     """Return what to do about a module that cannot be found.
 
     Args:
-        module: Its dotted name; empty where the script did not tell.
+        module: Its dotted name; empty where it is not known.
     """
     if not module:
         return _UNNAMED

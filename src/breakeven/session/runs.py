@@ -84,7 +84,7 @@ class Runs:
 
     @property
     def request(self) -> RunRequest:
-        """Return how the target is run on this CPU, with what its runs have taught so far."""
+        """Return how the target is run on this CPU, with what its runs have shown so far."""
         return replace(self._request, is_moved=False)
 
     def trace(self, *, loader_batch_size: int = 0, new_batch_size: int = 0) -> TracedRun:
@@ -126,7 +126,7 @@ class Runs:
             self._traced_threads = num_threads if for_traces else self._traced_threads
 
     def measure(self, *, watches_program: bool = True) -> PlainRun:
-        """Time the step on this CPU; a script that insists on a GPU is told that there is one.
+        """Time the step on this CPU; a script that insists on a GPU sees one.
 
         Where torch's own number of threads is in effect, others are tried as well.
 
@@ -190,7 +190,7 @@ class Runs:
         return replace(self._request, configuration=configuration)
 
     def _begin(self, stage: str) -> None:
-        """Tell the stage, which takes about as long as the one before: it starts the same way."""
+        """Begin the stage, which takes about as long as the one before: it starts the same way."""
         self._progress.begin(stage, self._last_s)
 
     def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:

@@ -23,7 +23,7 @@ LEAST_GAIN = 0.01
 
 _ELSEWHERE = {"cpu": "the step runs on the CPU", "cuda": "the step runs on a GPU"}
 
-# Tells how often a setting, by its name, has taken hold so far.
+# Returns how often a setting, by its name, has taken hold so far.
 Count = Callable[[str], int]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a step before anything is tried: enough to tell what may help, and how much."""
+"""What is known of a step before anything is tried: enough to say what may help, and how much."""
 
 from __future__ import annotations
 

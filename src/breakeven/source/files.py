@@ -263,7 +263,7 @@ def _parse(text: str) -> ast.Module:
                 return ast.parse(candidate)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-    # What Python itself could not run tells nothing; the trace still does.
+    # What Python itself could not run shows nothing; the trace still does.
     return ast.Module(body=[], type_ignores=[])
 
 

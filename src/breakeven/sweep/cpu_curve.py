@@ -10,7 +10,7 @@ from breakeven.timing import Estimate
 from breakeven.verdict import SizeCurve
 
 # Times along a batch size are straight lines with known departures; those along another knob grow
-# faster than it, so that fewer can be told from others.
+# faster than it, so that fewer follow from others.
 _BATCH_FACTOR = 4.0
 _OTHER_FACTOR = 2.0
 # As many values of another knob are all measured: a depth of 2 to 12, for instance.
@@ -22,7 +22,7 @@ _BEYOND = 16
 
 
 class CpuCurve:
-    """The sizes of one curve: asks for what to measure next, and tells the times of all.
+    """The sizes of one curve: asks for what to measure next, and interpolates all.
 
     Args:
         sizes: All sizes, each at least 1.
@@ -58,7 +58,7 @@ class CpuCurve:
             size for size in self._coarse if size not in self._times and size not in self._failed
         ]
         if not self._times:
-            return todo[:1]  # it tells what to expect of the others
+            return todo[:1]  # it shows what to expect of the others
         allowed = [size for size in todo if self._why_not(size) is None]
         if todo and not allowed:
             because = self._why_not(todo[0])
@@ -92,7 +92,7 @@ class CpuCurve:
         return list(dict.fromkeys(wanted))
 
     def is_known(self, size: int) -> bool:
-        """Return whether the time at a size can be told."""
+        """Return whether the time at a size is known."""
         if not self._times or size in self._failed:
             return False
         low, high = min(self._times), max(self._times)

@@ -126,7 +126,7 @@ class RunCache:
         self._engine = engine
         self._is_fresh = is_fresh
         self._started_s = time.time()
-        # Once a script has refused to run without a GPU, it is always told that there is one;
+        # Once a script has refused to run without a GPU, it always sees one;
         # None until a run has shown.
         self._has_cuda: bool | None = None
         self._disturbed: set[RunKey] = set()

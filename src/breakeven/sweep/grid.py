@@ -79,7 +79,7 @@ def point_at(
 
     Args:
         settings: Value of every axis.
-        step: The step on one device; where it does not tell its samples, an axis may by its name.
+        step: The step on one device; an axis may name its samples where it does not.
         result: Its time on the device.
         processor: The CPU's name, where that of the result says its threads.
         num_devices: How many devices share it, each with the batch of the step.

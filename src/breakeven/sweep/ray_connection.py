@@ -20,7 +20,7 @@ from breakeven.errors import BreakevenError
 _CONNECT_LIMIT_S = 5.0
 # Ray ends a task within milliseconds, and its worker a second later.
 _CANCEL_LIMIT_S = 5.0
-# Ray prints what it logs, and a dead node's last words, on stdout; it tells its makers of each use.
+# Ray prints what it logs, and a dead node's last words, on stdout; its makers hear of each use.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",

@@ -27,10 +27,10 @@ _POSITIONS = frozenset({"start", "end", "index", "storage_offset", "seed", "offs
 
 
 def scale_knob(traced: Mapping[int, StepTrace], values: Sequence[int]) -> Scaling | None:
-    """Return the step at every value of a knob, or None where that cannot be told exactly.
+    """Return the step at every value of a knob, or None where that is not exact.
 
-    Sizes are taken to be affine functions of the knob: the outer two traces tell them, the inner
-    one has to agree, and every value has to give whole sizes.
+    Sizes are taken to be affine functions of the knob: the outer two traces determine them, the
+    inner one has to agree, and every value has to give whole sizes.
 
     Args:
         traced: The step at three values of the knob.
@@ -79,7 +79,7 @@ class Scaling:
         self._low, self._high = self._values[0], self._values[-1]
 
     def is_consistent(self) -> bool:
-        """Return whether batch size and number of parameters can be told at every value."""
+        """Return whether batch size and number of parameters are known at every value."""
         if any(self._batch_size(value) != step.batch_size for value, step in self._traced.items()):
             return False
         # What else looks like a parameter, such as a batch, must not grow with a model.

@@ -152,7 +152,7 @@ class SweepStages:
         self._points: dict[int, tuple[SweepPoint, ...]] = {}
 
     def record(self) -> None:
-        """Record as many steps as tell all of them.
+        """Record as many steps as determine all of them.
 
         Raises:
             BreakevenError: The script gives no step anywhere; it is the first point's.
@@ -166,7 +166,7 @@ class SweepStages:
             raise next(iter(self._refused.values()))
 
     def predict(self) -> None:
-        """Predict each step on each GPU, with what the host's own work takes in a plain run."""
+        """Predict each step on each GPU, with what the host's work takes in a plain run."""
         self._base, self._plain = self._measure_base()
         path = DevicePath(self._base.traced, self._plain)
         self._host = path.feeding(self._host, self._session.here)
@@ -185,7 +185,7 @@ class SweepStages:
         self._steps = steps
 
     def measure(self, *, has_gpu: bool) -> None:
-        """Time the steps here, at as many points as tell the others.
+        """Time the steps here, at as many points as determine the others.
 
         Args:
             has_gpu: Time them on this machine's GPU too.

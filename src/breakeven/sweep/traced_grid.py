@@ -1,4 +1,4 @@
-"""The step at every point of a grid, from as few recordings as tell it."""
+"""The step at every point of a grid, from as few recordings as determine it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 Step = StepTrace | BreakevenError
 """A step, or why there is none."""
 
-# Three values or fewer are as soon recorded as told from three.
+# Three values or fewer are as soon recorded as derived from three.
 _FEWEST_TO_SCALE = 4
 # How often smaller batches are tried where the step is another one at large ones.
 _MOST_TRIES = 4
@@ -39,7 +39,7 @@ class Base:
 
 
 class TracedGrid:
-    """Records steps, and tells all others from them.
+    """Records steps, and derives all others from them.
 
     Args:
         runs: Records the steps.
@@ -114,7 +114,7 @@ class TracedGrid:
         loader = self._loaders.get(values_at(held, self._arguments))
         if loader is None:
             return dict.fromkeys(axis.values, _no_loader())
-        # As long as a step here is short, a larger one is as soon recorded, and told exactly.
+        # As long as a step here is short, a larger one is as soon recorded, and exact.
         size = loader.batch_size
         is_short = work_ns(own) < LONGEST_STEP_NS
         other = size * 2 if is_short or size == 1 else size // 2
@@ -159,7 +159,7 @@ def _no_loader() -> ScriptError:
 
 
 class ArgumentAxis:
-    """Tells the steps along one axis.
+    """Derives the steps along one axis.
 
     Args:
         axis: The axis.
@@ -226,7 +226,7 @@ class ArgumentAxis:
         self._fill_part(known, beyond)
 
     def _fill_part(self, values: Sequence[int], beyond: Sequence[int]) -> None:
-        """Fill in from the first to the last value, and beyond where that tells it too."""
+        """Fill in from the first to the last value, and beyond where that determines it too."""
         if len(values) < _FEWEST_TO_SCALE:
             return
         middle = _middle(values[1:-1], values[0], values[-1])
@@ -237,7 +237,7 @@ class ArgumentAxis:
         self._fill_part(values[at:], beyond)
 
     def _scale(self, samples: Sequence[int], values: Sequence[int]) -> bool:
-        """Fill in the values if the samples tell them; return whether they do."""
+        """Fill in the values if the samples determine them; return whether they do."""
         traced: dict[int, StepTrace] = {}
         for value in samples:
             step = self._step_at(value)

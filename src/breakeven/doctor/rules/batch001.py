@@ -2,7 +2,7 @@
 
 What it does:
     Simulates the step at 2 to 128 times its batch, as far as memory and data set allow, and
-    tells of batches of 16 samples or fewer whose step hardly grows when there are four times
+    reports batches of 16 samples or fewer whose step hardly grows when there are four times
     as many. Loading and the script's own Python are left out of that, since they have rules of
     their own. It names the batch from which throughput no longer matters: 80 % of the largest.
     Where the batch cannot be set from outside, a limit decides: more samples take at most
@@ -48,7 +48,7 @@ from breakeven.units import format_duration
 CAUSE = "BATCH_SMALL"
 
 # Reports of batches that were too small are about these; above, a larger batch changes how well
-# the network learns, and a step that launches still bound is LAUNCH001's to tell.
+# the network learns, and a step that launches still bound is LAUNCH001's to report.
 _LARGEST_SMALL_BATCH = 16
 # Sizes that are simulated: the batch times powers of two.
 _FACTORS = (2, 4, 8, 16, 32, 64, 128)

@@ -26,7 +26,7 @@ Fix:
     ```
 
 Known limits:
-    Less than 64 KiB per copy is not told. The gain shown moves casts and arithmetic that are
+    Less than 64 KiB per copy is not reported. The gain shown moves casts and arithmetic that are
     found between the narrow type and the copy. Of NumPy's work it leaves the part that collects
     the samples, by the bytes that each operation moves; arrays are known by name, and what
     calls other than conversions change is left alone.

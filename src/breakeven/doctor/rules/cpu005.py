@@ -1,7 +1,7 @@
 """CPU005: the processor multiplies bfloat16 in hardware, and the step is in float32.
 
 What it does:
-    Tells when matrix products and convolutions in float32 take most of the operators' time on
+    Reports when matrix products and convolutions in float32 take most of the operators' time on
     a processor with AMX or AVX512-BF16.
 
 Why it costs time:

@@ -31,7 +31,7 @@ Fix:
     ```
 
 Known limits:
-    A script that never mentions a GPU, or that was told by an option to stay on the CPU, is
+    A script that never mentions a GPU, or that an option keeps on the CPU, is
     taken as meant. Predictions for GPUs are made as if model and batches were moved.
 """
 

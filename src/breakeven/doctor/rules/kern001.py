@@ -1,7 +1,7 @@
 """KERN001: half-precision convolutions in channels-first memory.
 
 What it does:
-    Tells when convolutions in float16 or bfloat16 run on tensors whose channels come first in
+    Reports when convolutions in float16 or bfloat16 run on tensors whose channels come first in
     memory, and the step would be shorter with channels last.
 
 Why it costs time:

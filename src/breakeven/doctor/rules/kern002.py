@@ -1,7 +1,7 @@
 """KERN002: fixed convolution shapes, and cuDNN chooses by rule of thumb.
 
 What it does:
-    Tells when convolutions take much of the step on the device, their shapes are the same in
+    Reports when convolutions take much of the step on the device, their shapes are the same in
     every recorded step, and ``torch.backends.cudnn.benchmark`` is off, its default.
 
 Why it costs time:

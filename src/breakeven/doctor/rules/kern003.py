@@ -1,7 +1,7 @@
 """KERN003: cuDNN searches anew for each of many shapes.
 
 What it does:
-    Tells when ``torch.backends.cudnn.benchmark`` is on and convolutions have new shapes in one
+    Reports when ``torch.backends.cudnn.benchmark`` is on and convolutions have new shapes in one
     step after another.
 
 Why it costs time:

@@ -1,7 +1,7 @@
 """LAUNCH001: kernels are shorter than the time it takes to launch them.
 
 What it does:
-    Tells when launching bounds the step: the device idles between kernels because the host
+    Reports when launching bounds the step: the device idles between kernels because the host
     needs longer to issue them than the device to run them. The share is the part of the step
     in which the device idles.
 

@@ -50,7 +50,7 @@ def detect(case: Case) -> Found:
             continue
         location = one.line_in_data_set(line_that_reads)
         waits = one.cpu_fraction < _WAITING_FRACTION
-        # Waiting without a read in sight, in the training process: LOAD001 tells what to do.
+        # Waiting without a read in sight, in the training process: that is LOAD001.
         if location == one.location and not (waits and one.num_workers):
             continue
         yield Occurrence(

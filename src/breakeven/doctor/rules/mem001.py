@@ -65,7 +65,7 @@ def detect(case: Case) -> Found:
 
 
 def _largest_batch(case: Case) -> int | None:
-    """Return the largest batch that fits, 0 where none does, None where nothing tells."""
+    """Return the largest batch that fits, 0 where none does, None where it is not known."""
     if case.scaled is None:
         return None
     first, second = case.scaled.first, case.scaled.second

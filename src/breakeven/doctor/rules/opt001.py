@@ -150,7 +150,7 @@ def _update_line(ops: Iterable[Op], parameters: frozenset[int]) -> Location | No
 
 
 def _constructor(case: Case, ops: _Ops) -> Location | None:
-    """Return where the optimizer is made, if it is a library's that was told to loop."""
+    """Return where the optimizer is made, if it is a library's that was set to loop."""
     lines = {op.location for op in ops.values()}
     is_one_line = len(lines) == 1 and None not in lines
     if not is_one_line or next(iter(ops.values())).phase is not Phase.OPTIMIZER:

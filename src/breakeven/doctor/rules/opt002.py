@@ -1,7 +1,7 @@
 """OPT002: the optimizer could be one fused kernel.
 
 What it does:
-    Tells of ``Adam``, ``AdamW`` and ``SGD`` without ``fused=True`` where the update takes a
+    Reports ``Adam``, ``AdamW`` and ``SGD`` without ``fused=True`` where the update takes a
     twentieth of the step or more. Advice: it is never why a GPU does not pay.
 
 Why it costs time:

@@ -104,7 +104,7 @@ def _double_share(case: Case) -> float:
 
 
 def _origins(case: Case) -> Iterator[tuple[Location, str]]:
-    """Yield the lines where float64 may begin, and what they do, the most telling first.
+    """Yield the lines where float64 may begin, and what they do, the surest first.
 
     The default dtype comes first, then the conversion of a model, then a tensor asked for in
     float64, then one that is made from an array of doubles.

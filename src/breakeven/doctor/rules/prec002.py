@@ -1,7 +1,7 @@
 """PREC002: products in full float32 on a GPU with tensor cores.
 
 What it does:
-    Tells when matrix products or convolutions in full float32 hold the step back on a GPU that
+    Reports when matrix products or convolutions in full float32 hold the step back on a GPU that
     has tensor cores: no autocast, and torch's precision for products at "highest", which is
     its default. Convolutions may use TF32 by default. Launches may pace a part of the step:
     products that take a fifth of it count from a gain of a hundredth on, fewer from a

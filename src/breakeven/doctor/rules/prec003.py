@@ -2,7 +2,7 @@
 
 What it does:
     Compares the step with the same step in float32, without casts and without the scaling of
-    the loss, and tells when autocast brings nothing on this GPU.
+    the loss, and reports when autocast brings nothing on this GPU.
 
 Why it costs time:
     Autocast converts weights, activations and gradients in each step, a kernel each. Where
@@ -50,7 +50,7 @@ CAUSE = "AMP_USELESS"
 
 # From here on autocast costs time rather than making no difference.
 _MIN_LOSS = 0.01
-# Steps closer than this are the same as far as the cost model can tell.
+# Steps closer than this are the same as far as the cost model goes.
 _MAX_HIDDEN_GAIN = 0.05
 
 

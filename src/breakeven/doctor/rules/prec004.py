@@ -27,7 +27,7 @@ Fix:
 
 Known limits:
     For convolutions the gain is simulated with padded channels. For products the shipped
-    figures do not tell aligned sizes from others, so the gain is the middle between the best
+    figures do not separate aligned sizes from others, so the gain is the middle between the best
     and the worst public report, which are its interval.
 """
 

@@ -86,7 +86,7 @@ def detect(case: Case) -> Found:
             continue
         records = " and recorded for a backward pass" if any(call.has_grad for call in own) else ""
         often = "" if len(own) == 1 else f" {len(own)} times"
-        # A trainer that calls the model may be told how often to evaluate.
+        # A trainer that calls the model may have a setting for how often to evaluate.
         settings = (trainer_setting(case, at, *_SETTINGS) for at in _stack(trace, own[0]))
         yield Occurrence(
             title=f"{own[0].model} is evaluated{often} in every training step{records}",

@@ -26,7 +26,7 @@ Fix:
 
 Known limits:
     The gain shown is that of the waits alone; the operators of the tests go away too. Waits of
-    methods are told at the line that makes the distribution, where the step shows one.
+    methods are reported at the line that makes the distribution, where the step shows one.
 """
 
 from __future__ import annotations

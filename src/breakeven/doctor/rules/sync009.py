@@ -28,7 +28,7 @@ Fix:
 
 Known limits:
     The gain shown assumes that waits, copies and the host's work between them are gone; what
-    the device computes instead is not counted. A read that a simulator is given is not told.
+    the device computes instead is not counted. A read that a simulator is given is not reported.
 """
 
 from __future__ import annotations
