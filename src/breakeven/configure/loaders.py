@@ -41,14 +41,10 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
         """Return how many DataLoaders were made whose batches are taken at once."""
         return self._num_loaders
 
-    def __enter__(self) -> whole_batches:
-        super().__enter__()
-        original_init = DataLoader.__init__
+    def _apply(self) -> None:
         original_fetch = _MapDatasetFetcher.fetch
 
-        @functools.wraps(original_init)
-        def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
-            original_init(loader, *args, **kwargs)
+        def count(loader: DataLoader[Any]) -> None:
             self._num_loaders += has_whole_batches(loader)
 
         @functools.wraps(original_fetch)
@@ -59,9 +55,8 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
                     return batch
             return original_fetch(fetcher, indices)
 
-        self.replace(DataLoader, "__init__", initialize)
+        self.call_after_making(DataLoader, count)
         self.replace(_MapDatasetFetcher, "fetch", fetch)
-        return self
 
 
 def has_whole_batches(loader: Any) -> bool:

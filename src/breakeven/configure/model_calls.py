@@ -66,8 +66,7 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         num_compiled = self._num_compiled if _num_graphs() > self._num_graphs_before else 0
         return num_compiled + (setting == "cpp_wrapper" and self._compiles_itself)
 
-    def __enter__(self) -> changed_model_calls:
-        super().__enter__()
+    def _apply(self) -> None:
         # Whatever it is by now: a caller may have replaced it.
         self._compile = torch.compile
         self._num_graphs_before = _num_graphs()
@@ -77,7 +76,6 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
             import torch._inductor.config as inductor  # slow, and only of use for compiled code
 
             self.enter_context(inductor.patch(cpp_wrapper=True))
-        return self
 
     def _change(self, model: nn.Module) -> None:
         own = model._compiled_call_impl
@@ -192,15 +190,8 @@ class TrainedModels(Patches):
         self._num_updates = 0
         self._is_over = False
 
-    def __enter__(self) -> TrainedModels:
-        super().__enter__()
-        original_init = torch.optim.Optimizer.__init__
+    def _apply(self) -> None:
         original_call = nn.Module.__call__
-
-        @functools.wraps(original_init)
-        def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            original_init(optimizer, *args, **kwargs)
-            self._optimizers[optimizer] = True
 
         @functools.wraps(original_call)
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -225,11 +216,13 @@ class TrainedModels(Patches):
             if not self._is_over and (self._num_updates >= _MAX_UPDATES or self._is_complete()):
                 stop()
 
-        self.replace(torch.optim.Optimizer, "__init__", initialize)
+        self.call_after_making(torch.optim.Optimizer, self._note_optimizer)
         self.replace(nn.Module, "__call__", call)
         self.callback(stop)
         self.callback(register_optimizer_step_post_hook(end_update).remove)
-        return self
+
+    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizers[optimizer] = True
 
     def _look_at(self, module: nn.Module) -> None:
         if module in self._found or isinstance(module, torch.jit.ScriptModule):

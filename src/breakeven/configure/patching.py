@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -25,6 +26,14 @@ class Patches(ExitStack):
         super().__init__()
         self._originals: dict[int, Any] = {}
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._apply()
+        return self
+
+    def _apply(self) -> None:
+        """Replace what a subclass is for; called when it is entered."""
+
     def original_of(self, value: Any) -> Any:
         """Return what ``value`` stands in for; ``value`` itself when it replaces nothing."""
         return self._originals.get(id(value), value)
@@ -38,6 +47,17 @@ class Patches(ExitStack):
         self._originals[id(value)] = getattr(owner, name, None)
         setattr(owner, name, value)
         self.callback(_restore, owner, name, original)
+
+    def call_after_making(self, kind: type, callback: Callable[[Any], object]) -> None:
+        """Call back with each object of a class, or of one below it, that has been made."""
+        original: Any = kind.__init__
+
+        @functools.wraps(original)
+        def initialize(made: Any, *args: Any, **kwargs: Any) -> None:
+            original(made, *args, **kwargs)
+            callback(made)
+
+        self.replace(kind, "__init__", initialize)
 
 
 def _restore(owner: Any, name: str, original: Any) -> None:

@@ -61,8 +61,7 @@ class FakeSession(Patches):
         self._recorder = StepRecorder(DeviceMap(DEVICE), run_on_fakes)
         self._optimizers = OptimizerHooks(lambda _: None, self._recorder)
 
-    def __enter__(self) -> FakeSession:
-        super().__enter__()
+    def _apply(self) -> None:
         # What it logs is raised too.
         self.replace(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
         # Constants that C++ makes within a composite are real tensors.
@@ -72,7 +71,6 @@ class FakeSession(Patches):
         patch_construction(self, self._recorder)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        return self
 
     def record(self, step: Callable[[], object]) -> FakeStep:
         """Call ``step`` once and return what it did.

@@ -59,11 +59,10 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         self._on_compile = on_compile
         self._is_alone = is_alone
 
-    def __enter__(self) -> redirect_cuda_to_cpu:
-        super().__enter__()
+    def _apply(self) -> None:
         if self._is_idle:
             hide_other_gpus(self)
-            return self
+            return
         # Whatever the number of a device, it is the CPU.
         cuda = CudaDevices(on_other=lambda _: None)
         patch_cuda_api(self, is_available=self._has_cuda, cuda=cuda)
@@ -89,7 +88,6 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         patch_torchscript(self)
         patch_generator(self)
         disable_compile(self, self._on_compile)
-        return self
 
 
 def _to_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:

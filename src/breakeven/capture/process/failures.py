@@ -182,8 +182,7 @@ class ProcessWatch(Patches):
         # Within the start of a process that is noted already.
         self._is_starting = False
 
-    def __enter__(self) -> ProcessWatch:
-        super().__enter__()
+    def _apply(self) -> None:
         start, popen = BaseProcess.start, subprocess.Popen.__init__
 
         @functools.wraps(start)
@@ -203,7 +202,6 @@ class ProcessWatch(Patches):
         # Cannot be undone, but the process ends with the run.
         if hasattr(os, "register_at_fork"):  # not on Windows
             os.register_at_fork(before=self._before_fork)
-        return self
 
     @property
     def is_own(self) -> bool:

@@ -86,12 +86,10 @@ class CallWatch(Patches):
         self._num_updates = 0
         self._writers: set[str] = set()
 
-    def __enter__(self) -> CallWatch:
-        super().__enter__()
+    def _apply(self) -> None:
         for watched in _WATCHED:
             self._watch(watched)
         self._watch_writers()
-        return self
 
     def end_update(self) -> None:
         """Count an optimizer call; what is imported by now is patched too."""

@@ -9,7 +9,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from threading import RLock
 from types import FrameType
 from typing import Any
@@ -69,23 +68,18 @@ class OptimizerHooks(Patches):
         # Threads may train at once; whoever trains may do so again within, by a finalizer.
         self._ending_step = RLock()
 
-    def __enter__(self) -> OptimizerHooks:
-        super().__enter__()
-        made, original = self._made, torch.optim.Optimizer.__init__
-
-        @functools.wraps(original)
-        def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            made[optimizer] = locate(caller_of_constructor(sys._getframe(1), optimizer))
-            if self._recorder is not None and self._recorder.is_moving:
-                for parameter in updated_by(optimizer):  # as `model.to(device)` before would
-                    self._recorder.devices.place(parameter, DEVICE)
-
-        self.replace(torch.optim.Optimizer, "__init__", initialize)
+    def _apply(self) -> None:
+        self.call_after_making(torch.optim.Optimizer, self._note_made)
         if self._recorder is not None:
             self.callback(register_optimizer_step_pre_hook(self._before).remove)
         self.callback(register_optimizer_step_post_hook(self._after).remove)
-        return self
+
+    def _note_made(self, optimizer: torch.optim.Optimizer) -> None:
+        maker = sys._getframe(2)  # who calls what calls this
+        self._made[optimizer] = locate(caller_of_constructor(maker, optimizer))
+        if self._recorder is not None and self._recorder.is_moving:
+            for parameter in updated_by(optimizer):  # as `model.to(device)` before would
+                self._recorder.devices.place(parameter, DEVICE)
 
     def has_any(self) -> bool:
         """Return whether an optimizer has been made."""
@@ -219,7 +213,7 @@ def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
     return code is not None and code.co_varnames[1:2] == ("closure",)
 
 
-class ModulePath(ExitStack):
+class ModulePath(Patches):
     """Keeps ``recorder.here.modules``: which modules run, the innermost last."""
 
     def __init__(self, recorder: StepRecorder) -> None:
@@ -227,13 +221,11 @@ class ModulePath(ExitStack):
         self._recorder = recorder
         self._names = ByIdentity[nn.Module, str]()
 
-    def __enter__(self) -> ModulePath:
-        super().__enter__()
+    def _apply(self) -> None:
         if self._recorder.is_recording:
             self._register()
         else:  # hooks cost each call of a module as much as a small operator
             self._recorder.on_first_recording.append(self._register)
-        return self
 
     def _register(self) -> None:
         self.callback(register_module_forward_pre_hook(self._enter_module).remove)

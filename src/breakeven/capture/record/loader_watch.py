@@ -70,8 +70,7 @@ class LoaderWatch(Patches):
         self._last_of_workers: _MultiProcessingDataLoaderIter | None = None
         self._next = _BaseDataLoaderIter.__next__
 
-    def __enter__(self) -> LoaderWatch:
-        super().__enter__()
+    def _apply(self) -> None:
         watch = self
         original_init = DataLoader.__init__
         original_iterator_init = _BaseDataLoaderIter.__init__
@@ -131,7 +130,6 @@ class LoaderWatch(Patches):
         self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
         self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
         self.replace(_BaseDataLoaderIter, "__next__", fetch)
-        return self
 
     def time_alone(self) -> float:
         """Return nanoseconds per batch of the last loader that has workers, with nothing beside.

@@ -46,8 +46,7 @@ class Watch(Patches):
         # Other threads may have the modes and nothing to do for them: before and after.
         self.is_on = False
 
-    def __enter__(self) -> Watch:
-        super().__enter__()
+    def _apply(self) -> None:
         original = threading.Thread._bootstrap_inner  # pyright: ignore[reportAttributeAccessIssue]
 
         @functools.wraps(original)
@@ -63,7 +62,6 @@ class Watch(Patches):
 
         self.replace(threading.Thread, "_bootstrap_inner", bootstrap)
         self.callback(self.stop)
-        return self
 
     def start(self) -> None:
         """Watch from now on, in this thread too."""

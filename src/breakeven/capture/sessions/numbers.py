@@ -66,8 +66,7 @@ class NumbersSession(UpdateSession):
         """Return the updates so far."""
         return len(self._steps)
 
-    def __enter__(self) -> NumbersSession:
-        super().__enter__()
+    def _apply(self) -> None:
         request = self._request
         self.enter_context(repeatable_random_numbers())
         if not request.on_gpu:
@@ -78,16 +77,14 @@ class NumbersSession(UpdateSession):
             # Its own generator draws other numbers than the operators that it replaces.
             self.enter_context(inductor.patch(fallback_random=True))
         self.enter_context(self._loaders)
-        patches = self.enter_context(Patches())
-        self._watch_backward(patches)
+        self._watch_backward()
         if request.configuration == Configuration():
-            self._watch_autocast(patches)
+            self._watch_autocast()
         self.enter_context(self._optimizers)
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
         device = "cuda" if request.on_gpu else "cpu"
         self.enter_context(configured(request.configuration, device=device))
-        return self
 
     def result(self) -> NumbersRun | None:
         """Write what is recorded, and return how much that is; None when there is no step."""
@@ -119,7 +116,7 @@ class NumbersSession(UpdateSession):
         if is_enough and (optimizer < 0 or self._optimizers.is_round_known()):
             self._on_done()
 
-    def _watch_backward(self, patches: Patches) -> None:
+    def _watch_backward(self) -> None:
         original = torch.autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -129,14 +126,14 @@ class NumbersSession(UpdateSession):
                     self._add_loss(tensor)
             original(each, *args, **kwargs)
 
-        patches.replace(torch.autograd, "backward", backward)
+        self.replace(torch.autograd, "backward", backward)
 
     def _add_loss(self, loss: torch.Tensor) -> None:
         number = len(self._losses) + 1
         name = "the loss" if number == 1 else f"loss {number}"
         self._losses.append(tensor_numbers(loss, key=f"{LOSS_KEY}{number}", name=name))
 
-    def _watch_autocast(self, patches: Patches) -> None:
+    def _watch_autocast(self) -> None:
         """Note the format that the script's own autocast asks for."""
         region = torch.amp.autocast_mode.autocast
         original = region.__enter__
@@ -147,7 +144,7 @@ class NumbersSession(UpdateSession):
                 self._arithmetic = str(autocast.fast_dtype).removeprefix("torch.")
             return original(autocast)
 
-        patches.replace(region, "__enter__", enter)
+        self.replace(region, "__enter__", enter)
 
     def _before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -360,18 +357,9 @@ class WeightNoise(Patches):
         self._roundoffs = roundoffs
         self._signs = torch.Generator().manual_seed(seed)
 
-    def __enter__(self) -> WeightNoise:
-        super().__enter__()
+    def _apply(self) -> None:
         if self._roundoffs:
-            original = torch.optim.Optimizer.__init__
-
-            @functools.wraps(original)
-            def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-                original(optimizer, *args, **kwargs)
-                self.move(updated_by(optimizer))
-
-            self.replace(torch.optim.Optimizer, "__init__", initialize)
-        return self
+            self.call_after_making(torch.optim.Optimizer, lambda made: self.move(updated_by(made)))
 
     def move(self, parameters: Iterable[torch.Tensor]) -> None:
         """Move these weights."""

@@ -160,8 +160,7 @@ class PlainSession(UpdateSession):
         """Return the updates so far."""
         return self._num_skipped + self._timer.num_calls + self._trials.num_calls
 
-    def __enter__(self) -> PlainSession:
-        super().__enter__()
+    def _apply(self) -> None:
         if not self._gpu:
             self._run_cuda_by_cpu(self._note_compile)
         if self._request.tries_threads:
@@ -179,7 +178,6 @@ class PlainSession(UpdateSession):
         if self._turns is not None:
             self._turns.wait()
         self._started_ns = self._clock.now_ns()
-        return self
 
     def result(self) -> PlainRun | None:
         """Return the samples so far, or None when there is no complete step."""

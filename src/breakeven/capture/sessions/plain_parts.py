@@ -205,8 +205,7 @@ class WarningWatch(Patches):
         """Return the warnings so far, each as its category and the first line of its message."""
         return tuple(self._texts)
 
-    def __enter__(self) -> WarningWatch:
-        super().__enter__()
+    def _apply(self) -> None:
         original = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
@@ -216,7 +215,6 @@ class WarningWatch(Patches):
             original(message, category, *args, **kwargs)
 
         self.replace(warnings, "showwarning", show)
-        return self
 
 
 # Steps that take longer are not tried: on fewer threads they may take many times as long.
@@ -257,8 +255,7 @@ class ThreadTrials(Patches):
         self._as_set_ns = 0.0
         self._is_patient = False
 
-    def __enter__(self) -> ThreadTrials:
-        super().__enter__()
+    def _apply(self) -> None:
 
         @functools.wraps(torch.set_num_threads)
         def by_script(num_threads: int) -> None:
@@ -268,7 +265,6 @@ class ThreadTrials(Patches):
 
         self.replace(torch, "set_num_threads", by_script)
         self.callback(self._set_num_threads, torch.get_num_threads())
-        return self
 
     @property
     def is_running(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from breakeven.measure import own_time_ns
 from breakeven.timing import StepPhases
 
 
-class Session(ExitStack):
+class Session(Patches):
     """Is around a script while it runs, and tells its steps apart.
 
     Args:
@@ -131,13 +130,11 @@ class ProbeSession(Session):
         """Return the steps so far."""
         return self._num_updates or max(0, self._num_backwards - _MOST_ACCUMULATED)
 
-    def __enter__(self) -> ProbeSession:
-        super().__enter__()
+    def _apply(self) -> None:
         if self._request.has_cuda:
             self.enter_context(redirect_cuda_to_cpu(has_cuda=True, is_alone=True))
         self.callback(register_optimizer_step_post_hook(lambda *_: self.mark_call()).remove)
         self.enter_context(BackwardCalls(self._end_backward))
-        return self
 
     def _mark(self, optimizer: int) -> None:
         self._num_updates += 1
@@ -193,8 +190,7 @@ class BackwardCalls(Patches):
         self._on_end = on_end
         self._here = _Here()
 
-    def __enter__(self) -> BackwardCalls:
-        super().__enter__()
+    def _apply(self) -> None:
         original = torch.autograd._engine_run_backward  # pyright: ignore[reportPrivateImportUsage]
         here = self._here
 
@@ -217,7 +213,6 @@ class BackwardCalls(Patches):
             return result
 
         self.replace(torch.autograd, "_engine_run_backward", run)
-        return self
 
     @property
     def is_within(self) -> bool:

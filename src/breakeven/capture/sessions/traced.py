@@ -88,8 +88,7 @@ class TracedSession(UpdateSession):
         """Return whether there are steps, but none of their operators could be seen."""
         return self._tracer.is_blind
 
-    def __enter__(self) -> TracedSession:
-        super().__enter__()
+    def _apply(self) -> None:
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
@@ -99,7 +98,6 @@ class TracedSession(UpdateSession):
         self.enter_context(BackwardCalls(self._end_backward))
         # Above what stands in for torch.compile and autocast.
         self.enter_context(self._calls)
-        return self
 
     def result(self) -> TracedRun | None:
         """Return the typical step so far, or None when none was completed."""
