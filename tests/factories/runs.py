@@ -93,7 +93,7 @@ class ScriptedLauncher:
         self._answers = list(answers)
         self._num_steps = num_steps
 
-    def run(self, request: RunRequest, tell: Callable[[str], None]) -> Answer:
+    def run(self, request: RunRequest, tell: Callable[[str], None] = lambda _: None) -> Answer:
         self.requests.append(request)
         for number in self._num_steps:
             tell(f"step {number}")

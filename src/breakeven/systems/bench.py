@@ -194,7 +194,6 @@ class Bench:
         axes: Sequence[SweepAxis],
         devices: Sequence[str],
         published: Sequence[PublishedPoint] = (),
-        host: str | None = None,
     ) -> SweepReport:
         """Measure a script over a grid on this CPU, and predict it on GPUs.
 
@@ -207,10 +206,9 @@ class Bench:
             axes: The grid.
             devices: Names of GPUs.
             published: Figures of others that lie on the axes.
-            host: Name of the host that feeds the GPUs; that of the bench by default.
 
         Raises:
-            BreakevenError: The script gave no answer, or a device or host is unknown.
+            BreakevenError: The script gave no answer, or a device is unknown.
         """
         from breakeven.sweep import LocalEngine, sweep_target
 
@@ -220,7 +218,7 @@ class Bench:
             axes=axes,
             arguments=arguments,
             devices=devices,
-            host=self._host_name if host is None else host,
+            host=self._host_name,
             time_limit_s=self._time_limit_s,
             engine=LocalEngine(self.launcher, progress),
             progress=progress,

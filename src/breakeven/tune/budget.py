@@ -10,10 +10,8 @@ from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.paired_runs import Rival, is_promising, searched_speedup
 from breakeven.tune.search_result import (
-    does_not_fit,
-    may_bring_nothing,
-    not_in_time,
-    not_promising_in_time,
+    ratio_text,
+    seconds_text,
 )
 
 # Of a budget, trials that bring nothing may take this part: those that promise most come first,
@@ -154,12 +152,15 @@ class TrialCosts:
         needed_s = self.trial_s(candidate) + self.reserve_s(self.base_s)
         if not budget.fits(planned_s + needed_s):
             left_s = max(0.0, budget.left_s - planned_s)
-            return does_not_fit(needed_s, left_s, budget.total_s)
+            return (
+                f"not tried: trial and confirmation need about {seconds_text(needed_s)}, and "
+                f"{seconds_text(left_s)} of the budget of {seconds_text(budget.total_s)} are left "
+                "for it"
+            )
         pair_s = candidate.expected_cost_s(self._facts) + 2 * self.base_s
         # As long as nothing was wasted, even what takes most of the time is worth a trial.
         if budget.wasted_s and pair_s > budget.left_to_waste_s:
-            why = may_bring_nothing(pair_s, budget.left_to_waste_s, budget.total_s)
-            return f"not tried: {why}"
+            return f"not tried: {self._why_no_waste(pair_s)}"
         return None
 
     def why_no_pair(self, rival: Rival) -> str | None:
@@ -169,12 +170,21 @@ class TrialCosts:
         """
         if not rival.own_runs:
             return None
-        budget, speedup = self._budget, searched_speedup(rival)
+        budget, text = self._budget, ratio_text(searched_speedup(rival))
         if not budget.fits(rival.pair_s + self.reserve_s(rival.own_s)):
-            return not_in_time(speedup)
+            return f"{text}: not decided within the budget"
         if is_promising(rival) or rival.pair_s <= budget.left_to_waste_s:
             return None
-        return not_promising_in_time(speedup, rival.pair_s, budget.left_to_waste_s, budget.total_s)
+        return f"{text}: not decided; {self._why_no_waste(rival.pair_s)}"
+
+    def _why_no_waste(self, pair_s: float) -> str:
+        """Return why nothing more is tried that may bring nothing, though there is time."""
+        left_s = seconds_text(self._budget.left_to_waste_s)
+        return (
+            f"one more pair of runs takes about {seconds_text(pair_s)}; of the half of the budget "
+            f"of {seconds_text(self._budget.total_s)} that trials without a gain may take, "
+            f"{left_s} are left"
+        )
 
     def has_time_to_recheck(self) -> bool:
         """Return whether one more pair of kept configurations fits."""

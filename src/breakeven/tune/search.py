@@ -28,16 +28,14 @@ from breakeven.tune.search_result import (
     SearchResult,
     TrialLog,
     least_strict,
-    memory_grew,
-    never_pays,
-    not_checked_in_time,
     ratio_text,
-    slower_than,
+    seconds_text,
+    short_text,
     starts_too_late,
     without,
 )
 from breakeven.tune.trial_runs import RunResult, TrialRuns, failure_outcome, takes_too_much_memory
-from breakeven.units import NS_PER_S
+from breakeven.units import NS_PER_S, format_bytes
 from breakeven.verdict import Numerics, Outcome, Trial
 
 # Settings hardly ever save more of a step: what takes longer than this to start will not pay.
@@ -245,7 +243,11 @@ class _Search:
         extra_s = candidate.expected_cost_s(self.facts)
         all_steps_s = self.num_steps * self.baseline.step_ns / NS_PER_S
         if extra_s > _MOST_SAVED * all_steps_s:
-            reason = never_pays(extra_s, self.num_steps, all_steps_s)
+            reason = (
+                f"would start about {seconds_text(extra_s)} later, and all {self.num_steps:,} "
+                f"steps of this run take {seconds_text(all_steps_s)}, of which it would have to "
+                "save too much"
+            )
             self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
             return False
         if reason := self._costs.why_no_time(candidate, planned_s):
@@ -271,7 +273,10 @@ class _Search:
             reason = "finds nothing to change in this script"
             self._add(candidate, rival, Outcome.NOT_APPLICABLE, reason)
         elif takes_too_much_memory(latest, self.baseline):
-            reason = memory_grew(latest.peak_memory_bytes, self.baseline.peak_memory_bytes)
+            reason = (
+                f"takes {format_bytes(latest.peak_memory_bytes)} of memory, where the script as "
+                f"it is takes {format_bytes(self.baseline.peak_memory_bytes)}"
+            )
             self._add(candidate, rival, Outcome.OUT_OF_MEMORY, reason)
         elif self._decide(candidate, rival) is Decision.NOT_FASTER:
             reason = f"{text}: not shown to be faster"
@@ -286,8 +291,8 @@ class _Search:
         for candidate in faster:
             rival = rivals[candidate.name]
             if winner is not None:
-                best = searched_speedup(rivals[winner.name])
-                reason = slower_than(searched_speedup(rival), winner.name, best)
+                own, best = (searched_speedup(each) for each in (rival, rivals[winner.name]))
+                reason = f"{short_text(own)}: not as fast as {winner.name} ({short_text(best)})"
                 self._add(candidate, rival, Outcome.NOT_FASTER, reason)
             elif self._pays_off(candidate, rival) and self._is_right(candidate, rival):
                 winner = candidate
@@ -309,7 +314,8 @@ class _Search:
     def _is_right(self, candidate: Candidate, rival: Rival) -> bool:
         """Run the numerics gate: for what proved faster only, since it takes runs of its own."""
         if not self._costs.has_time_to_gate(rival):
-            reason = not_checked_in_time(searched_speedup(rival))
+            text = ratio_text(searched_speedup(rival))
+            reason = f"{text}, but no time is left to compare its losses and gradients"
             self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
             return False
         self.progress.detail(f"{candidate.name}: comparing losses and gradients")

@@ -134,9 +134,7 @@ class TrialRuns(Protocol):
 class RunsScripts(Protocol):
     """The part of ``capture.Launcher`` that is needed here."""
 
-    def run(
-        self, request: RunRequest, tell: Callable[[str], None], /
-    ) -> PlainRun | TracedRun | RunFailure:
+    def run(self, request: RunRequest, /) -> PlainRun | TracedRun | RunFailure:
         """Run once, and return what came of it."""
         ...
 
@@ -154,7 +152,6 @@ class ScriptRuns:
         launcher: Makes the processes.
         request: How the script is run; its configuration is replaced.
         check_numbers: The numerics gate.
-        tell: Called now and then with how far a run is.
         second: Makes the processes that take turns with those of the first; None where runs
             cannot go on side by side.
         num_threads: torch's intra-op threads of the script as it is.
@@ -166,7 +163,6 @@ class ScriptRuns:
         launcher: RunsScripts,
         request: RunRequest,
         check_numbers: Callable[[Configuration, Numerics], str | None],
-        tell: Callable[[str], None] = lambda _: None,
         second: RunsScripts | None = None,
         num_threads: int = 1,
         takes_long_turns: bool = True,
@@ -177,7 +173,6 @@ class ScriptRuns:
         self._of_several_threads = TurnKind.LONG if takes_long_turns else TurnKind.NONE
         self._request = replace(request, is_traced=False, keeps_compile=True, budget_s=SAMPLING_S)
         self._check_numbers = check_numbers
-        self._tell = tell
         self._baseline_s: float | None = None
 
     def measure(
@@ -281,7 +276,7 @@ class ScriptRuns:
 
     def _run(self, request: RunRequest) -> RunResult | RunFailure:
         started_s = monotonic()
-        answer = self._launcher.run(request, self._tell)
+        answer = self._launcher.run(request)
         return self._result(request, answer, monotonic() - started_s)
 
     def _result(self, request: RunRequest, answer: Answer, wall_s: float) -> RunResult | RunFailure:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -103,9 +103,9 @@ class QuietTrackers:
             led = {name: self._led(value) for name, value in arguments.items()}
             _replace(module, path, partial(_forced, note, led))
         for path, answer in (tracker.answered | dict.fromkeys(tracker.ignored)).items():
-            _replace(module, path, partial(_answered, note, answer))
+            _replace(module, path, partial(_instead, note, lambda answer=answer: answer))
         for path in tracker.refused:
-            _replace(module, path, partial(_refused, note, f"{tracker.module}.{path}"))
+            _replace(module, path, partial(_instead, note, partial(_refuse, tracker.module, path)))
 
     def _set_variables(self, tracker: Tracker) -> None:
         for name, text in tracker.environment.items():
@@ -169,19 +169,16 @@ def _forced(
     return call
 
 
-def _answered(note: Callable[[], None], answer: Any, function: _Function) -> _Function:
+def _instead(note: Callable[[], None], answer: Callable[[], Any], function: _Function) -> _Function:
     @functools.wraps(function)
     def call(*_: Any, **__: Any) -> Any:
         note()
-        return answer
+        return answer()
 
     return call
 
 
-def _refused(note: Callable[[], None], name: str, function: _Function) -> _Function:
-    @functools.wraps(function)
-    def call(*_: Any, **__: Any) -> Any:
-        note()
-        raise RuntimeError(f"breakeven keeps {name} from its server; --keep-trackers lets it be")
-
-    return call
+def _refuse(module: str, path: str) -> NoReturn:
+    raise RuntimeError(
+        f"breakeven keeps {module}.{path} from its server; --keep-trackers lets it be"
+    )

@@ -35,36 +35,24 @@ class CalledModel(msgspec.Struct, kw_only=True):
     """A call of a whole model while the step is recorded.
 
     Args:
-        model: Name of its type.
-        location: The user's line that calls it.
-        stack: Number of that line's stack, as the recorder has it.
-        is_training: Whether it is in training mode.
-        num_samples: Leading dimension of its first tensor.
+        noted: What is known of it, with positions and the number of the stack as the recorder has
+            them.
         events: The recorder's list, to which the call adds.
-        first_event: Position of the first event within it.
-        end_event: Position after the last.
         first_node: Autograd's number of the first node that it makes.
         end_node: The number after the last.
-        has_grad: Whether autograd records.
     """
 
-    model: str
-    location: Location | None
-    stack: int
-    is_training: bool
-    num_samples: int
+    noted: ModelCall
     events: list[Event]
-    first_event: int
-    end_event: int
     first_node: int
     end_node: int
-    has_grad: bool
 
     def end(self, events: list[Event]) -> None:
         """Note that the call is over."""
         self.end_node = next_node()
         # Another list has begun where a whole step ended within the call.
-        self.end_event = len(events) if events is self.events else len(self.events)
+        end = len(events) if events is self.events else len(self.events)
+        self.noted = replace(self.noted, num_events=end - self.noted.first_event)
 
     def as_fact(
         self, positions: Sequence[int], numbers: dict[int, int], reached: Set[int]
@@ -76,17 +64,15 @@ class CalledModel(msgspec.Struct, kw_only=True):
             numbers: The trace's numbers of stacks.
             reached: Autograd's numbers of the nodes that ran backward.
         """
-        first = positions[self.first_event]
-        return ModelCall(
-            model=self.model,
-            location=self.location,
-            stack=numbers.get(self.stack, -1),
-            is_training=self.is_training,
-            has_grad=self.has_grad and self.end_node > self.first_node,
+        noted = self.noted
+        first = positions[noted.first_event]
+        return replace(
+            noted,
+            stack=numbers.get(noted.stack, -1),
+            has_grad=noted.has_grad and self.end_node > self.first_node,
             is_used_in_backward=any(self.first_node <= node < self.end_node for node in reached),
             first_event=first,
-            num_events=positions[self.end_event] - first,
-            num_samples=self.num_samples,
+            num_events=positions[noted.first_event + noted.num_events] - first,
         )
 
 

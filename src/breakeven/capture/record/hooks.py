@@ -36,7 +36,7 @@ from breakeven.configure import (
     named_parts,
     updated_by,
 )
-from breakeven.trace import Location, OptimizerFacts, Phase
+from breakeven.trace import Location, ModelCall, OptimizerFacts, Phase
 
 OnUpdate = Callable[[int], None]
 
@@ -276,20 +276,19 @@ def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> Calle
     if recorder.here.phase is Phase.DATA or not has_parameters(module):
         return None
     origin = recorder.current_origin()
-    position, node = len(recorder.events), next_node()
-    call = CalledModel(
+    noted = ModelCall(
         model=type(module).__name__,
         location=origin.location,
         stack=origin.stack,
         is_training=bool(module.training),
-        num_samples=_first_dimension(inputs),
-        events=recorder.events,
-        first_event=position,
-        end_event=position,
-        first_node=node,
-        end_node=node,
         has_grad=torch.is_grad_enabled(),
+        is_used_in_backward=False,
+        first_event=len(recorder.events),
+        num_events=0,
+        num_samples=_first_dimension(inputs),
     )
+    node = next_node()
+    call = CalledModel(noted=noted, events=recorder.events, first_node=node, end_node=node)
     recorder.step.model_calls.append(call)
     return call
 

@@ -195,7 +195,8 @@ class StepTracer:
         events, positions = with_typical_host_times(alike)
         calls = chosen.log.model_calls
         # Stacks that an event or a call of a model names get new numbers; -1 stays.
-        used = sorted({noted.stack for noted in (*events, *calls)} - {-1})
+        named = (*events, *(call.noted for call in calls))
+        used = sorted({each.stack for each in named} - {-1})
         numbers = {old: new for new, old in enumerate(used)} | {-1: -1}
         origins = self._recorder.origins
         frames = tuple(origins.frames[number] for number in used)

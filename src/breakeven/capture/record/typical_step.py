@@ -68,7 +68,7 @@ def join(parts: list[Segment]) -> Segment:
         log.events += part.events
         log.model_inputs += part.log.model_inputs
         log.model_calls += [
-            replace(call, first_event=call.first_event + offset, end_event=call.end_event + offset)
+            replace(call, noted=replace(call.noted, first_event=call.noted.first_event + offset))
             for call in part.log.model_calls
         ]
         log.reached |= part.log.reached
