@@ -2,14 +2,14 @@
 
 from breakeven.configure.loaders import change_loaders as change_loaders
 from breakeven.configure.loaders import has_whole_batches as has_whole_batches
-from breakeven.configure.module_tree import ByIdentity as ByIdentity
-from breakeven.configure.module_tree import children_of as children_of
-from breakeven.configure.module_tree import groups_of as groups_of
-from breakeven.configure.module_tree import has_parameters as has_parameters
-from breakeven.configure.module_tree import named_parameters_of as named_parameters_of
-from breakeven.configure.module_tree import named_parts as named_parts
-from breakeven.configure.module_tree import updated_by as updated_by
+from breakeven.configure.patching import ByIdentity as ByIdentity
 from breakeven.configure.patching import Patches as Patches
+from breakeven.configure.patching import children_of as children_of
+from breakeven.configure.patching import groups_of as groups_of
+from breakeven.configure.patching import has_parameters as has_parameters
 from breakeven.configure.patching import keep_freed_memory as keep_freed_memory
+from breakeven.configure.patching import named_parameters_of as named_parameters_of
+from breakeven.configure.patching import named_parts as named_parts
 from breakeven.configure.patching import set_num_threads as set_num_threads
 from breakeven.configure.patching import unwatched_steps as unwatched_steps
+from breakeven.configure.patching import updated_by as updated_by

@@ -34,18 +34,14 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
 
     def __init__(self) -> None:
         super().__init__()
-        self._num_loaders = 0
-
-    @property
-    def num_applied(self) -> int:
-        """Return how many DataLoaders were made whose batches are taken at once."""
-        return self._num_loaders
+        # DataLoaders that were made whose batches are taken at once.
+        self.num_applied = 0
 
     def _apply(self) -> None:
         original_fetch = _MapDatasetFetcher.fetch
 
         def count(loader: DataLoader[Any]) -> None:
-            self._num_loaders += has_whole_batches(loader)
+            self.num_applied += has_whole_batches(loader)
 
         @functools.wraps(original_fetch)
         def fetch(fetcher: Any, indices: Any) -> Any:

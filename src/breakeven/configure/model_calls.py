@@ -15,8 +15,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._pytree import tree_map_only
 
-from breakeven.configure.module_tree import ByIdentity, named_parameters_of, updated_by
-from breakeven.configure.patching import Patches
+from breakeven.configure.patching import ByIdentity, Patches, named_parameters_of, updated_by
 
 # What torch calls a module through where it is set; it is left out of copies and saved models.
 _CALL = "_compiled_call_impl"

@@ -71,17 +71,14 @@ class StepTimer:
         # At each mark what was waited, by which reading.
         self._waited_ns: list[tuple[int, int]] = []
         self._next_look_ns = 0
-        self._is_wanting = self._is_waiting = False
+        self._is_wanting = False
+        # Whether other work disturbed the samples so far, and a quiet moment is awaited.
+        self.is_waiting = False
         self._waits_for_quiet = True
         self._rare_ns = rare_patience * self._budget_ns
         self._is_first_known = False
         # Since when the budget is being spent; the first mark until it is known to be late.
         self._begun_ns: int | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether other work disturbed the samples so far, and a quiet moment is awaited."""
-        return self._is_waiting
 
     @property
     def first_end_ns(self) -> int:
@@ -149,20 +146,20 @@ class StepTimer:
         Other work disturbed them, or the script does something else between a few of them.
         """
         if elapsed_ns >= max(self._longest_ns, self._rare_ns):
-            self._is_waiting = False
+            self.is_waiting = False
             return False
         if self._marks_ns[-1] >= self._next_look_ns:
             # To look takes time, which the next sample will contain.
             self._next_look_ns = self._marks_ns[-1] + _LOOK_EVERY_NS
             found = self.measurement()
-            self._is_waiting = (
+            self.is_waiting = (
                 self._waits_for_quiet
                 and found is not None
                 and found.is_disturbed
                 and elapsed_ns < self._longest_ns
             )
             is_rare = found is not None and found.has_rare_work and elapsed_ns < self._rare_ns
-            self._is_wanting = self._is_waiting or is_rare
+            self._is_wanting = self.is_waiting or is_rare
         return self._is_wanting
 
     def stop_waiting(self) -> None:
@@ -219,8 +216,7 @@ class HostClock:
     It stands still while other work keeps the thread from running, unless ``is_wall``.
     """
 
-    def __init__(self) -> None:
-        self.is_wall = False
+    is_wall = False
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since an arbitrary moment."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -125,12 +124,7 @@ class OnFastest:
             raise
         return choice.device
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Put the threads, the model and the optimizer's state back."""
         self._put_back()
 

@@ -1,26 +1,39 @@
-"""Which systems there are; each is imported when it is run, so that none can break the others."""
+"""Which systems there are, and what each finds: tables, and whether its figures agree.
+
+Each is imported when it is run, so that none can break the others.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from breakeven.errors import BreakevenError, UsageError
+from breakeven.errors import BreakevenError, Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings
 from breakeven.systems.published import (
-    DEVICE_RULES_SOURCE,
     DISC_MLP_SOURCE,
-    NEURAL_ODE_SOURCE,
-    RNN_STREAM_SOURCE,
-    SHI2016_SOURCE,
-    WEIGHT_UPDATE_SOURCE,
+    Band,
 )
-from breakeven.verdict import SystemReport
+from breakeven.timing import Estimate
+from breakeven.units import format_digits
+from breakeven.verdict import (
+    Cell,
+    Claim,
+    ClaimOutcome,
+    ColumnKind,
+    HostSummary,
+    RowSource,
+    SweepReport,
+    SystemReport,
+    SystemTable,
+    TableColumn,
+    TableRow,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +85,14 @@ class SystemEntry:
         return module.run
 
 
+_DIFFEQFLUX = "question and answer on the GPU training of a neural ODE (DiffEqFlux, Julia)"
+
 SYSTEMS = (
     SystemEntry(
         name="neural-ode",
         title="a neural ODE of 3-100-3 learns the Lorenz system",
         published="the CPU is orders of magnitude faster than a K40c",
-        published_in=NEURAL_ODE_SOURCE,
+        published_in=_DIFFEQFLUX,
         about_s=120,
         scripts=("neural_ode.py", "neural_ode_solver.py"),
         requires=("torchdiffeq",),
@@ -94,7 +109,7 @@ SYSTEMS = (
         name="rnn-stream",
         title="an RNN of 256 units over a stream of frames, batch 100 against 10,000",
         published="Colab's GPU at 0.52 times the CPU's speed, and at 9.7 times",
-        published_in=RNN_STREAM_SOURCE,
+        published_in='question "Why GPU is much slower than cpu in google colab?"',
         about_s=60,
         scripts=("rnn_stream.py",),
     ),
@@ -102,7 +117,8 @@ SYSTEMS = (
         name="shi2016",
         title="seven networks of a benchmark of 2016, by threads and GPUs",
         published="seconds per mini-batch of five frameworks on CPUs and three GPUs",
-        published_in=SHI2016_SOURCE,
+        published_in="S. Shi, Q. Wang, P. Xu, X. Chu, “Benchmarking state-of-the-art deep learning "
+        "software tools”, arXiv 1608.07249, Table 7",
         about_s=360,
         scripts=("shi2016.py", "shi2016_jax.py"),
     ),
@@ -110,7 +126,7 @@ SYSTEMS = (
         name="device-rules",
         title="what a lecture teaches about devices, checked without a GPU",
         published="rules about where tensors live, and that copies to a GPU are slow",
-        published_in=DEVICE_RULES_SOURCE,
+        published_in='AMMI lecture 6.6 "Using GPUs", 2018',
         about_s=30,
         scripts=("device_rules.py",),
     ),
@@ -118,7 +134,7 @@ SYSTEMS = (
         name="weight-update",
         title="the weights of an MNIST perceptron, updated on the host or on the device",
         published="64.03 s with the update on the host, 32.57 s on a GTX 960",
-        published_in=WEIGHT_UPDATE_SOURCE,
+        published_in="issue 88 of the machine learning framework Leaf",
         about_s=60,
         scripts=("mnist_mlp.py",),
     ),
@@ -126,7 +142,7 @@ SYSTEMS = (
         name="matvec",
         title="matrix times vector, as small as launches are long",
         published="100×100: CPU 56 µs, GPU 12.5 µs; 100×3: CPU 0.25 µs, GPU 12.2 µs",
-        published_in=NEURAL_ODE_SOURCE,
+        published_in=_DIFFEQFLUX,
         about_s=30,
         scripts=("matvec.py",),
         is_extra=True,
@@ -187,4 +203,141 @@ def run_system(
         sweeps=found.sweeps,
         claims=found.claims,
         caveats=found.caveats,
+    )
+
+
+_REACHES_INTO = "Outside of the band, but its interval reaches into it. "
+_REACHES_BEYOND = "Within the band, but its interval reaches beyond it. "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What running a system came to.
+
+    Args:
+        host: The machine that feeds the devices.
+        tables: Figures side by side.
+        claims: What was claimed of it.
+        sweeps: Curves.
+        caveats: Reasons to trust all of its figures less.
+    """
+
+    host: HostSummary
+    tables: tuple[SystemTable, ...]
+    claims: tuple[Claim, ...]
+    sweeps: tuple[SweepReport, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+
+def rows(source: RowSource, cells: Iterable[Iterable[Cell]]) -> tuple[TableRow, ...]:
+    """Return rows whose figures come from one source."""
+    return tuple(TableRow(source=source, cells=tuple(row)) for row in cells)
+
+
+def table(
+    title: str, columns: Mapping[str, ColumnKind], rows: Iterable[TableRow], note: str = ""
+) -> SystemTable:
+    """Return a table.
+
+    Args:
+        title: What its figures show.
+        columns: What the numbers of each column are, by its heading.
+        rows: Published ones above ours.
+        note: What a reader must know of them.
+    """
+    return SystemTable(
+        title=title,
+        columns=tuple(TableColumn(name=name, kind=kind) for name, kind in columns.items()),
+        rows=tuple(rows),
+        note=note,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Whether a figure agrees, and what its interval takes from that.
+
+    Args:
+        outcome: By where the figure lies.
+        remark: Begins the reason of the claim, with a space behind it; empty where the whole
+            interval lies as the figure does.
+    """
+
+    outcome: ClaimOutcome
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as long one step takes as another, with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, value, high = (
+            format_digits(figure, 2) for figure in (self.low, self.value, self.high)
+        )
+        return f"{value}× ({low}–{high}×)"
+
+
+def ratio_of(slower: Estimate, faster: Estimate) -> Ratio:
+    """Return how many times as long one step takes as another.
+
+    Their errors are taken to be independent, so their distances on a logarithmic scale add in
+    squares; of two predictions for one GPU and host they are partly the same, and the interval is
+    wider than it had to be.
+    """
+    value = slower.value_ns / faster.value_ns
+    below = (slower.value_ns / slower.low_ns, faster.high_ns / faster.value_ns)
+    above = (slower.high_ns / slower.value_ns, faster.value_ns / faster.low_ns)
+    return Ratio(
+        value=value,
+        low=value / math.exp(math.hypot(*map(math.log, below))),
+        high=value * math.exp(math.hypot(*map(math.log, above))),
+    )
+
+
+def judge(value: float, low: float, high: float | None, band: Band) -> Judgement:
+    """Return whether a figure agrees with a published one.
+
+    It agrees where it lies in the band, with a remark where its interval leaves the band, and
+    disagrees where all of its interval lies outside; between these the interval is too wide to say.
+
+    Args:
+        value: Ours.
+        low: Lower end of its 90 % interval.
+        high: Upper end; None where there is none.
+        band: Figures that agree.
+    """
+    highest = math.inf if high is None else high
+    if value in band:
+        is_within = low in band and highest in band
+        return Judgement(outcome=ClaimOutcome.AGREES, remark="" if is_within else _REACHES_BEYOND)
+    if low <= band.high and highest >= band.low:
+        return Judgement(outcome=ClaimOutcome.OPEN, remark=_REACHES_INTO)
+    return Judgement(outcome=ClaimOutcome.DISAGREES)
+
+
+def judged_claim(
+    ratio: Ratio, band: Band, *, claim: str, published: str, ours: str, because: str
+) -> Claim:
+    """Return a claim that holds where a ratio lies in its band.
+
+    Args:
+        ratio: Ours.
+        band: Ratios that agree with the published one.
+        claim: The statement.
+        published: The published figure.
+        ours: The figure found here.
+        because: What to know of it; what its interval takes from it stands before.
+    """
+    judged = judge(ratio.value, ratio.low, ratio.high, band)
+    return Claim(
+        claim=claim,
+        published=published,
+        ours=ours,
+        outcome=judged.outcome,
+        because=judged.remark + because,
     )

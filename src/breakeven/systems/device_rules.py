@@ -11,7 +11,7 @@ import msgspec
 from breakeven.capture import run_on_pretended_gpus
 from breakeven.device import find_device
 from breakeven.systems.bench import Bench, script_path
-from breakeven.systems.findings import Findings, Ratio, ratio_of, rows, table
+from breakeven.systems.catalogue import Findings, Ratio, ratio_of, rows, table
 from breakeven.systems.published import DEVICE_COPY_BAND
 from breakeven.timing import Estimate
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec

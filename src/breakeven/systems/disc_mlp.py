@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings, Judgement, judge, table
+from breakeven.systems.catalogue import Findings, Judgement, judge, table
 from breakeven.systems.published import (
     DISC_MLP_BAND,
     DISC_MLP_CROSSOVER_DEPTH,

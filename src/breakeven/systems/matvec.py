@@ -14,7 +14,7 @@ from breakeven.device import find_device
 from breakeven.simulate import StepPrediction
 from breakeven.store import machine_lock
 from breakeven.systems.bench import Bench, script_path
-from breakeven.systems.findings import Findings, judged_claim, ratio_of, rows, table
+from breakeven.systems.catalogue import Findings, judged_claim, ratio_of, rows, table
 from breakeven.systems.published import MATVEC_BAND, MATVEC_TIMES
 from breakeven.timing import Estimate, Measurement
 from breakeven.trace import Op, Phase, Settings, StepTrace, TensorSpec

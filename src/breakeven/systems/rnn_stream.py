@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings, judge, ratio_of, rows, table
+from breakeven.systems.catalogue import Findings, judge, ratio_of, rows, table
 from breakeven.systems.published import (
     RNN_STREAM_BANDS,
     RNN_STREAM_FACTOR,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.processor import num_physical_cores
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings, rows, table
+from breakeven.systems.catalogue import Findings, rows, table
 from breakeven.systems.published import CORES, GPUS, cells, fastest_ns, frameworks, networks
 from breakeven.systems.shi2016_claims import claims, order_table, thread_table
 from breakeven.systems.shi2016_runs import (

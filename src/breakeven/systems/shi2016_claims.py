@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from breakeven.simulate import StepPrediction
-from breakeven.systems.findings import rows, table
+from breakeven.systems.catalogue import rows, table
 from breakeven.systems.published import (
     CORES,
     GPUS,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate import Edit, StepPrediction, build_program, simulate
 from breakeven.systems.bench import Bench
-from breakeven.systems.findings import Findings, judged_claim, ratio_of, rows, table
+from breakeven.systems.catalogue import Findings, judged_claim, ratio_of, rows, table
 from breakeven.systems.published import (
     WEIGHT_UPDATE_BAND,
     WEIGHT_UPDATE_BATCH_SIZE,

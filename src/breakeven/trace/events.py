@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 import msgspec
@@ -48,10 +49,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def numel(self) -> int:
         """Return the number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def is_sparse(self) -> bool:

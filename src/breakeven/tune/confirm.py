@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture import RunFailure
@@ -44,32 +44,31 @@ _WANTED_PAIRS = 4
 _CONFIDENCES = (0.96, 0.99)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration that was shown to be faster, or the script as it is.
 
     Args:
+        baseline_step_ns: Median step of the script as it is.
+        tuned_step_ns: The same under the configuration, by the speedup.
+        trials: Every candidate, with what became of it in the end.
+        caveats: What to know of the measurement.
         configuration: Empty where nothing was confirmed.
         numerics: What it may do to the numbers.
         speedup: Over the script as it is, per sample, with at least 95 % confidence; exactly 1
             and of no pairs where nothing was confirmed.
-        baseline_step_ns: Median step of the script as it is.
-        tuned_step_ns: The same under the configuration, by the speedup.
         startup_ns: How much later it starts when nothing is cached.
         pays_off_after_steps: Steps after which that is earned back; None where nothing is kept.
-        trials: Every candidate, with what became of it in the end.
-        caveats: What to know of the measurement.
     """
 
-    configuration: Configuration
-    numerics: Numerics
-    speedup: Speedup
     baseline_step_ns: float
     tuned_step_ns: float
-    startup_ns: float
-    pays_off_after_steps: int | None
     trials: tuple[Trial, ...]
-    caveats: tuple[Caveat, ...] = ()
+    caveats: tuple[Caveat, ...]
+    configuration: Configuration = Configuration()
+    numerics: Numerics = Numerics.EXACT
+    speedup: Speedup = Speedup(value=1.0, low=1.0, high=1.0, num_pairs=0)
+    startup_ns: float = 0.0
+    pays_off_after_steps: int | None = None
 
 
 def confirm(
@@ -122,13 +121,8 @@ def confirm(
         dropped[weakest.trial.candidate] = (outcome, reason)
         kept, configuration = tuple(each for each in kept if each is not weakest), rest
     return Confirmation(
-        configuration=Configuration(),
-        numerics=Numerics.EXACT,
-        speedup=Speedup(value=1.0, low=1.0, high=1.0, num_pairs=0),
         baseline_step_ns=found.baseline.step_ns,
         tuned_step_ns=found.baseline.step_ns,
-        startup_ns=0.0,
-        pays_off_after_steps=None,
         trials=_changed(found.trials, dropped),
         caveats=(*found.caveats, *_busy(found, load_fraction)),
     )

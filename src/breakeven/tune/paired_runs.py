@@ -186,9 +186,9 @@ class PairedRuns:
         self._num_rounds += 1
         if is_base_last:
             results = [self._run_rival(rival) for rival in reversed(rivals)][::-1]
-            base = self._run_base()
+            base = run_base(self._runs, self._base)
         else:
-            base, self._first = self._first or self._run_base(), None
+            base, self._first = self._first or run_base(self._runs, self._base), None
             results = [self._run_rival(rival) for rival in rivals]
         for rival, result in zip(rivals, results, strict=True):
             if isinstance(result, RunFailure):
@@ -224,9 +224,6 @@ class PairedRuns:
             extra_s=rival.extra_s,
             longest_s=self._longest_s(),
         )
-
-    def _run_base(self) -> RunResult:
-        return run_base(self._runs, self._base)
 
     def _run_rival(self, rival: Rival) -> RunResult | RunFailure:
         return self._runs.measure(

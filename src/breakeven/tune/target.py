@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from time import monotonic_ns
 from typing import Literal
 
@@ -17,7 +17,6 @@ from breakeven.capture import (
     Keep,
     Launcher,
     PlainRun,
-    RunRequest,
     Target,
     TracedRun,
     find_target,
@@ -29,7 +28,6 @@ from breakeven.progress import Progress, SilentProgress
 from breakeven.session import Runs, why_not_measured
 from breakeven.settings import StepFacts, all_candidates
 from breakeven.store import this_machine
-from breakeven.trace import Configuration
 from breakeven.tune import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune.budget import TimeBudget
 from breakeven.tune.code_change_trial import CodeChangePlan, CodeChangeTrial, plan_code_change
@@ -38,7 +36,7 @@ from breakeven.tune.gate import Gate
 from breakeven.tune.search import search
 from breakeven.tune.trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
-from breakeven.verdict import Numerics, TuneReport, is_undecided
+from breakeven.verdict import TuneReport, is_undecided
 
 Device = Literal["", "cpu", "gpu"]
 
@@ -92,19 +90,44 @@ def tune_target(
         is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
         plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure(watches_program=False)
         run_s = num_steps * plain.measurement.median_ns / NS_PER_S
-        tuning = _Tuning(
-            launcher=launcher,
-            second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
-            takes_long_turns=ready.can_take_long_turns,
-            request=replace(runs.request, on_gpu=is_on_cuda),
-            facts=step_facts(traced, plain, host, is_on_cuda=is_on_cuda),
-            budget=TimeBudget(budget_s or default_budget_s(run_s)),
+        request = replace(runs.request, on_gpu=is_on_cuda)
+        facts = step_facts(traced, plain, host, is_on_cuda=is_on_cuda)
+        budget = TimeBudget(budget_s or default_budget_s(run_s))
+        plan = plan_code_change(
+            request,
+            facts,
             startup_s=plain.startup_ns / NS_PER_S,
             num_steps=num_steps,
             is_exact_only=is_exact_only,
-            progress=progress,
         )
-        confirmed, code = tuning.run(tries_batch_size=tries_batch_size)
+        with Gate(launcher, request, has_time=budget.fits) as gate:
+            trials = ScriptRuns(
+                launcher,
+                request,
+                partial(gate.check, is_exact_only=is_exact_only),
+                second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
+                num_threads=facts.num_threads,
+                takes_long_turns=ready.can_take_long_turns,
+            )
+            is_planned = isinstance(plan, CodeChangePlan)
+            with budget.kept_back(plan.kept_back_s(budget) if is_planned else 0.0):
+                best = search(
+                    all_candidates(facts, tries_batch_size=tries_batch_size),
+                    trials,
+                    facts=facts,
+                    budget=budget,
+                    num_steps=num_steps,
+                    is_exact_only=is_exact_only,
+                    progress=progress,
+                )
+                confirmed = confirm(
+                    best, trials, facts=facts, budget=budget, num_steps=num_steps, progress=progress
+                )
+            if is_planned:
+                progress.begin("trying breakeven.fast_step in the script")
+                code = plan.measured(trials, confirmed.configuration, budget)
+            else:
+                code = plan
         progress.end()
     report = _report(
         found,
@@ -143,72 +166,6 @@ def step_facts(
         is_compiled=trace.settings.is_compiled,
         steps_ns={trial.num_threads: trial.measurement.median_ns for trial in plain.trials},
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Tuning:
-    """One tuning: search, confirmation, and the change of the script."""
-
-    launcher: Launcher
-    second: Launcher | None
-    takes_long_turns: bool
-    request: RunRequest
-    facts: StepFacts
-    budget: TimeBudget
-    startup_s: float
-    num_steps: int
-    is_exact_only: bool
-    progress: Progress
-
-    def run(self, *, tries_batch_size: bool) -> tuple[Confirmation, CodeChangeTrial]:
-        """Search and confirm, then try the change of the script with what time is left."""
-        with Gate(self.launcher, self.request, has_time=self.budget.fits) as gate:
-
-            def check_numbers(configuration: Configuration, numerics: Numerics) -> str | None:
-                return gate.check(configuration, numerics, is_exact_only=self.is_exact_only)
-
-            runs = ScriptRuns(
-                self.launcher,
-                self.request,
-                check_numbers,
-                second=self.second,
-                num_threads=self.facts.num_threads,
-                takes_long_turns=self.takes_long_turns,
-            )
-            plan = plan_code_change(
-                self.request,
-                self.facts,
-                startup_s=self.startup_s,
-                num_steps=self.num_steps,
-                is_exact_only=self.is_exact_only,
-            )
-            is_planned = isinstance(plan, CodeChangePlan)
-            with self.budget.kept_back(plan.kept_back_s(self.budget) if is_planned else 0.0):
-                confirmed = self._find_settings(runs, tries_batch_size=tries_batch_size)
-            if not is_planned:
-                return confirmed, plan
-            self.progress.begin("trying breakeven.fast_step in the script")
-            return confirmed, plan.measured(runs, confirmed.configuration, self.budget)
-
-    def _find_settings(self, runs: ScriptRuns, *, tries_batch_size: bool) -> Confirmation:
-        """Search and confirm."""
-        found = search(
-            all_candidates(self.facts, tries_batch_size=tries_batch_size),
-            runs,
-            facts=self.facts,
-            budget=self.budget,
-            num_steps=self.num_steps,
-            is_exact_only=self.is_exact_only,
-            progress=self.progress,
-        )
-        return confirm(
-            found,
-            runs,
-            facts=self.facts,
-            budget=self.budget,
-            num_steps=self.num_steps,
-            progress=self.progress,
-        )
 
 
 def _can_take_turns(plain: PlainRun, *, is_on_cuda: bool) -> bool:

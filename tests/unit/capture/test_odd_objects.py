@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from breakeven.capture import record_steps, time_step
 from breakeven.capture.sessions.numbers import ParameterNames
 from breakeven.configure import ByIdentity
-from breakeven.configure.module_tree import has_parameters, named_parameters_of, named_parts
+from breakeven.configure.patching import has_parameters, named_parameters_of, named_parts
 from breakeven.settings import configured
 from breakeven.trace import Configuration, Phase, StepTrace
 

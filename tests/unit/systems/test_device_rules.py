@@ -11,6 +11,7 @@ from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.recorder import RefusingRecorder
 from breakeven.errors import UsageError
 from breakeven.systems import Bench
+from breakeven.systems.catalogue import Ratio
 from breakeven.systems.device_rules import (
     CopyTimes,
     RuleOutcome,
@@ -20,7 +21,6 @@ from breakeven.systems.device_rules import (
     rules_claim,
     time_copies,
 )
-from breakeven.systems.findings import Ratio
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from breakeven.systems import published
-from breakeven.systems.findings import Band, judge, ratio_of
+from breakeven.systems.catalogue import judge, ratio_of
 from breakeven.systems.published import (
     DISC_MLP_CROSSOVER_PARAMETERS,
     MATVEC_TIMES,
     RNN_STREAM_SPEEDS,
     WEIGHT_UPDATE_SPEEDUP,
+    Band,
 )
 from breakeven.verdict import ClaimOutcome
 from factories.systems import estimate

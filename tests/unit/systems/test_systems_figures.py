@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.systems import Bench, disc_mlp, rnn_stream, weight_update
+from breakeven.systems.catalogue import Findings
 from breakeven.systems.disc_mlp import crossover_claim, depth_table
-from breakeven.systems.findings import Findings
 from breakeven.systems.weight_update import is_copy, is_of_update, step_shares
 from breakeven.timing import Estimate
 from breakeven.verdict import ClaimOutcome, RowSource, SystemTable

@@ -50,7 +50,8 @@ class CudaGraphs(Patches):
     def __init__(self, on_update: Callable[[int], None] = lambda _: None) -> None:
         super().__init__()
         self._on_update = on_update
-        self._recorder: StepRecorder | None = None
+        # Records the steps; None in a plain run.
+        self.recorder: StepRecorder | None = None
         self._captured: CapturedGraph | None = None
         self.num_replays = 0
         self.num_side_streams = self._num_warmups = self._num_settling = 0
@@ -81,7 +82,7 @@ class CudaGraphs(Patches):
         Args:
             recorder: Records what is captured; None in a plain run.
         """
-        self._recorder = recorder
+        self.recorder = recorder
         graph = type("CUDAGraph", (CapturedGraph,), {"_graphs": self})
         for module in (torch.cuda, torch.cuda.graphs):
             self.replace(module, "CUDAGraph", graph)
@@ -118,11 +119,6 @@ class CudaGraphs(Patches):
         grown = max(0, num_bytes - self._kept_bytes.get(pool, 0))
         self._kept_bytes[pool] = self._kept_bytes.get(pool, 0) + grown
         return grown
-
-    @property
-    def recorder(self) -> StepRecorder | None:
-        """Return what records the steps; None in a plain run."""
-        return self._recorder
 
     def _is_capturing(self) -> bool:
         return self._captured is not None

@@ -40,19 +40,20 @@ def patch_process_group(
     """
     if not dist.is_available():
         return
-    names = _Names()
+    asked_backend = ""
 
     def initialize(
         backend: Any = None, init_method: str | None = None, timeout: Any = None,
         world_size: int = -1, rank: int = -1, store: Any = None, *_: Any, **__: Any,
     ) -> None:  # fmt: skip
+        nonlocal asked_backend
         # Registers the backend.
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         own = rank if rank >= 0 else _from_environment("RANK")
         num_processes = world_size if world_size > 0 else _from_environment("WORLD_SIZE")
         original_initialize("fake", store=FakeStore(), rank=own, world_size=num_processes)
-        names.asked = str(backend or ("nccl" if is_pretended else "gloo"))
+        asked_backend = str(backend or ("nccl" if is_pretended else "gloo"))
         on_group(num_processes)
 
     original_initialize = dist.init_process_group
@@ -65,7 +66,7 @@ def patch_process_group(
         return original_new(ranks)
 
     patches.replace(dist, "new_group", new_group)
-    patches.replace(dist, "get_backend", lambda group=None: names.asked)
+    patches.replace(dist, "get_backend", lambda group=None: asked_backend)
     patches.replace(dist, "is_nccl_available", lambda: True)
     for name in ("barrier", "monitored_barrier"):
         patches.replace(dist, name, lambda *_, **__: None)
@@ -78,12 +79,6 @@ def patch_process_group(
     # The function, which hides its module.
     spawn: Any = vars(torch.multiprocessing)["spawn"]
     patches.replace(torch.multiprocessing, "spawn", _call_first(spawn))
-
-
-class _Names:
-    """The backend that the script asked for."""
-
-    asked = ""
 
 
 def _from_environment(name: str) -> int:

@@ -130,11 +130,8 @@ def _user_line(error: BaseException) -> Location | None:
     """Return the innermost line of the user that an exception passed."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return location_of(error.filename, error.lineno)
-    found = None
-    for file, line, name in _lines(error):
-        if is_user_file(file):
-            found = (file, line, name)
-    return location_of(*found) if found else None
+    passed = [each for each in _lines(error) if is_user_file(each[0])]
+    return location_of(*passed[-1]) if passed else None
 
 
 def _our_line(error: BaseException) -> Location | None:

@@ -89,12 +89,8 @@ class Turns:
         self._begun_ns = 0
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
-        self._num_turns = 0
-
-    @property
-    def number(self) -> int:
-        """Return the number of the turn that goes on; 0 before the first one."""
-        return self._num_turns
+        # Of the turn that goes on; 0 before the first one.
+        self.number = 0
 
     @property
     def paused_ns(self) -> int:
@@ -110,7 +106,7 @@ class Turns:
             load: Does not count the others' turns.
         """
         begun_ns = self._pause_begun_ns = perf_counter_ns()
-        if self._kind is TurnKind.SHORT and self._num_turns == _FREE_TURNS:
+        if self._kind is TurnKind.SHORT and self.number == _FREE_TURNS:
             stay_on_one_processor()
         if load is not None:
             load.pause()
@@ -119,7 +115,7 @@ class Turns:
             _exit(0)  # there is nobody any more to tell an answer to
         if load is not None:
             load.resume()
-        self._num_turns += 1
+        self.number += 1
         self._begun_ns = perf_counter_ns()
         # In this order: whoever asks meanwhile is told too much rather than too little.
         self._past_pauses_ns += self._begun_ns - begun_ns
