@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from breakeven.settings.step_facts import StepFacts
+from breakeven.settings.setting import StepFacts
 from breakeven.trace import (
     Call,
     LoaderFacts,

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from breakeven.settings.setting import Candidate as Candidate
 from breakeven.settings.setting import Setting as Setting
-from breakeven.settings.step_facts import StepFacts as StepFacts
+from breakeven.settings.setting import StepFacts as StepFacts
 from breakeven.trace import Configuration
 from breakeven.verdict import Numerics
 
 if TYPE_CHECKING:
     from breakeven.settings.in_effect import configured as configured
 
-_OTHERS = ("in_effect", "setting", "step_facts")
+_OTHERS = ("in_effect", "setting")
 
 
 def _found() -> Iterator[Setting]:

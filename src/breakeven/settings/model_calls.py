@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from breakeven.settings.setting import NO_PRODUCT, Count, Setting
-from breakeven.settings.step_facts import SHORT_OP_NS, StepFacts
+from breakeven.settings.setting import NO_PRODUCT, SHORT_OP_NS, Count, Setting, StepFacts
 from breakeven.trace import Configuration
 from breakeven.units import format_duration
 from breakeven.verdict import Numerics

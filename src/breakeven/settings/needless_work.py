@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from breakeven.settings.setting import Count, Setting, saves_too_little
-from breakeven.settings.step_facts import StepFacts
+from breakeven.settings.setting import Count, Setting, StepFacts, saves_too_little
 from breakeven.trace import Configuration
 from breakeven.verdict import Numerics
 

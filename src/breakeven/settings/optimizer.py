@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from breakeven.settings.setting import Count, Setting
-from breakeven.settings.step_facts import StepFacts
+from breakeven.settings.setting import Count, Setting, StepFacts
 from breakeven.trace import Configuration
 from breakeven.verdict import Numerics
 

@@ -23,7 +23,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from breakeven.configure.loaders import gather
 from breakeven.settings import configured
-from breakeven.settings.pinned_batches import _MARK, mark_pinned, without_waiting
+from breakeven.settings.batches import _MARK, mark_pinned, without_waiting
 from breakeven.trace import Configuration
 
 GATHERED = Configuration(gathers_batches=True)

@@ -1,4 +1,4 @@
-"""Other processes that load batches, and how far ahead."""
+"""How a DataLoader loads: in other processes, how far ahead, and how much at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from breakeven.settings.setting import NO_LOADER, Count, Setting
-from breakeven.settings.step_facts import StepFacts
+from breakeven.settings.setting import NO_LOADER, Count, Setting, StepFacts
 from breakeven.trace import Configuration
 from breakeven.units import format_percent
 from breakeven.verdict import Numerics
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
     from breakeven.settings.in_effect import configured
 
 _MOST_WORKERS = 8
@@ -20,6 +21,9 @@ _MOST_WORKERS = 8
 _WORKER_START_S = 0.3
 # Fetching must take at least this part of the step to be worth another process.
 _LEAST_FETCH_FRACTION = 0.05
+# A batch is doubled this often at most; the knee of the throughput comes earlier on a CPU.
+_MOST_DOUBLINGS = 5
+_UNDO_SIZE = "the DataLoader is as the script made it"
 
 
 def _counts(facts: StepFacts) -> list[int]:
@@ -101,6 +105,48 @@ def _load_in_processes(run: configured) -> Count:
     return counts.__getitem__
 
 
+def _own_size(facts: StepFacts) -> int:
+    """Return the batch size that can be changed; 0 for none."""
+    return facts.loader.batch_size if facts.loader else 0
+
+
+def _sizes(facts: StepFacts) -> list[int]:
+    """Return the sizes to try; where none can be changed, one that says so."""
+    own = _own_size(facts)
+    return [own * 2**doublings for doublings in range(1, _MOST_DOUBLINGS + 1)] if own else [0]
+
+
+def _why_no_larger(facts: StepFacts, current: Configuration, size: int) -> str | None:
+    if facts.loader is None or not size:
+        return "no DataLoader has a batch size that could be changed"
+    if facts.loader.num_samples < 2 * size:
+        return f"the data set has {facts.loader.num_samples} samples"
+    return None
+
+
+def _gain_of_size(facts: StepFacts, size: int) -> float:
+    """Return what it saves of a sample's time: launches spread over more."""
+    return facts.launch_fraction * (1.0 - _own_size(facts) / size) if size else 0.0
+
+
+def _change_size(run: configured) -> Count:
+    """Let DataLoaders of one batch size get another one."""
+    from breakeven.configure import change_loaders
+
+    old, new = run.wanted.loader_batch_size, run.wanted.new_batch_size
+    num_changed = 0
+
+    def change(given: dict[str, Any], loader: DataLoader[Any]) -> None:
+        nonlocal num_changed
+        if given.get("batch_sampler") is None and given.get("batch_size", 1) == old:
+            given["batch_size"] = new
+            num_changed += 1
+
+    if old and new:
+        change_loaders(run, change)
+    return lambda _: num_changed
+
+
 SETTINGS = (
     Setting(
         name="num_workers",
@@ -132,5 +178,32 @@ SETTINGS = (
         why_not=_why_not_ahead,
         # What is left of waiting for processes.
         gain=lambda facts, _: 0.08 * _spare_fraction(facts) * facts.fetch_fraction,
+    ),
+    Setting(
+        name="loader_batch_size",
+        meaning="batch size of the DataLoaders that get another one",
+        numerics=Numerics.TRAINING,
+        family="batch",
+        title="a larger batch size",
+        undo=_UNDO_SIZE,
+        apply=_change_size,
+        values=(),  # goes with the other one
+    ),
+    Setting(
+        name="new_batch_size",
+        meaning="the batch size that they get: another training",
+        note="; with `--batch-size` alone, compared per sample",
+        numerics=Numerics.TRAINING,
+        family="batch",
+        candidate=lambda size: f"batch={size}" if size else "larger-batch",
+        title=lambda facts, size: (
+            f"batch size {size} instead of {_own_size(facts)}" if size else "a larger batch size"
+        ),
+        undo=_UNDO_SIZE,
+        apply=_change_size,
+        values=_sizes,
+        also=lambda facts: {"loader_batch_size": _own_size(facts)},
+        why_not=_why_no_larger,
+        gain=_gain_of_size,
     ),
 )
