@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from breakeven.lazy import imported_on_use
 
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
@@ -53,11 +54,7 @@ _HOMES = {
 
 __all__ = [*sorted(_HOMES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'breakeven' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"breakeven.{_HOMES[name]}"), name)
+__getattr__ = imported_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

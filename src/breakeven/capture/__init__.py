@@ -8,8 +8,7 @@ have ``record`` for what it does and what feeds it, and ``pretend`` for a GPU th
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from breakeven.capture.answers import Answer as Answer
 from breakeven.capture.answers import FailureKind as FailureKind
@@ -37,10 +36,10 @@ from breakeven.capture.requests import Target as Target
 from breakeven.capture.requests import TargetKind as TargetKind
 from breakeven.capture.requests import find_target as find_target
 from breakeven.capture.sessions.turns import alternate as alternate
+from breakeven.lazy import imported_on_use
 
 if TYPE_CHECKING:
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
-    from breakeven.capture.pretend.fake_session import FakeStep as FakeStep
     from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus
     from breakeven.capture.sessions.in_process import Recording as Recording
     from breakeven.capture.sessions.in_process import record_steps as record_steps
@@ -50,16 +49,10 @@ if TYPE_CHECKING:
 # These run in the caller's process and need torch there; the command line does not.
 _MODULES = {
     "FakeSession": "pretend.fake_session",
-    "FakeStep": "pretend.fake_session",
     "pretended_gpus": "pretend.pretended_cuda",
     "Recording": "sessions.in_process",
     "record_steps": "sessions.in_process",
     "time_step": "sessions.in_process",
     "trace_step": "sessions.in_process",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"breakeven.capture.{_MODULES[name]}"), name)
+__getattr__ = imported_on_use(__name__, _MODULES)

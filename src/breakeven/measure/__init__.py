@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from breakeven.lazy import imported_on_use
 from breakeven.measure.own_time import OtherLoad as OtherLoad
 from breakeven.measure.own_time import PageFaults as PageFaults
 from breakeven.measure.own_time import PoolWaits as PoolWaits
@@ -28,7 +28,4 @@ _HOMES = {"measure_host": "host"} | dict.fromkeys(
 )  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = imported_on_use(__name__, _HOMES)

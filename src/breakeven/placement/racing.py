@@ -156,35 +156,30 @@ class _Runner:
         return self.measured.median_ns + self.shares_ns
 
 
+@dataclass
 class _Race:
-    def __init__(
-        self,
-        places: Sequence[Place],
-        budget_ns: float,
-        num_steps: int | None,
-        now_ns: Callable[[], int],
-        own_ns: Callable[[], int],
-    ) -> None:
-        self._places = places
-        self._budget_ns = budget_ns
-        self._num_steps = num_steps
-        self._now_ns = now_ns
-        self._own_ns = own_ns
-        self._started_ns = now_ns()
+    places: Sequence[Place]
+    budget_ns: float
+    num_steps: int | None
+    now_ns: Callable[[], int]
+    own_ns: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._started_ns = self.now_ns()
         self._warm_ns = self._started_ns  # when the warm-up ended
         self._runners: list[_Runner] = []  # all that still work
         self._left_out: list[LeftOut] = []
 
     def result(self) -> RaceResult:
-        for place in self._places:
+        for place in self.places:
             self._start(place)
-        self._warm_ns = self._now_ns()
+        self._warm_ns = self.now_ns()
         racing = list(self._runners)
         while len(racing) > 1:
-            started_ns = self._now_ns()
+            started_ns = self.now_ns()
             self._run_round(racing)
             racing = self._undecided(racing)
-            ended_ns = self._now_ns()
+            ended_ns = self.now_ns()
             if ended_ns - started_ns > self._left_ns():
                 break
         return self._end()
@@ -198,13 +193,13 @@ class _Race:
         try:
             place.prepare()
             runner = _Runner(place, self._time(place, 1))
-            if runner.first_ns < _SHORT_FRACTION * self._budget_ns:
+            if runner.first_ns < _SHORT_FRACTION * self.budget_ns:
                 runner.first_ns = min(runner.first_ns, self._time(place, 1))
         except Exception as error:
             self._leave_out(place, error)
             return
-        if self._num_steps is not None:
-            runner.shares_ns = place.one_off_ns / self._num_steps
+        if self.num_steps is not None:
+            runner.shares_ns = place.one_off_ns / self.num_steps
         self._runners.append(runner)
 
     def _run_round(self, racing: Sequence[_Runner]) -> None:
@@ -213,7 +208,7 @@ class _Race:
             if self._is_known_well_enough(runner):
                 runner.samples_ns.append(runner.first_ns)
                 continue
-            wanted_ns = min(self._budget_ns, self._limit_ns()) * _SAMPLE_FRACTION
+            wanted_ns = min(self.budget_ns, self._limit_ns()) * _SAMPLE_FRACTION
             num_steps = max(1, min(_MAX_STEPS_PER_SAMPLE, int(wanted_ns / runner.guess_ns)))
             try:
                 runner.samples_ns.append(self._time(runner.place, num_steps))
@@ -267,38 +262,38 @@ class _Race:
                 for runner in timed
             ),
             left_out=tuple(self._left_out),
-            duration_ns=self._now_ns() - self._started_ns,
+            duration_ns=self.now_ns() - self._started_ns,
         )
 
     def _time(self, place: Place, num_steps: int) -> int:
         """Return the nanoseconds per step of some steps back to back."""
         place.enter()
         place.synchronize()
-        started_ns = self._own_ns()
+        started_ns = self.own_ns()
         for _ in range(num_steps):
             place.run_step()
         place.synchronize()
-        return max(1, (self._own_ns() - started_ns) // num_steps)
+        return max(1, (self.own_ns() - started_ns) // num_steps)
 
     def _limit_ns(self) -> float:
         """Return what the race may take, as far as the run's time is known yet."""
-        if self._num_steps is None or not self._runners:
-            return self._budget_ns
+        if self.num_steps is None or not self._runners:
+            return self.budget_ns
         fastest_ns = min(runner.guess_ns for runner in self._runners)
-        return min(self._budget_ns, _RUN_FRACTION * self._num_steps * fastest_ns)
+        return min(self.budget_ns, _RUN_FRACTION * self.num_steps * fastest_ns)
 
     def _left_ns(self) -> float:
         """Return what is left for timed steps."""
         limit_ns = self._limit_ns()
         warm_up_ns = self._warm_ns - self._started_ns
         timed_ns = max(limit_ns - warm_up_ns, _TIMED_FRACTION * limit_ns)
-        return timed_ns - (self._now_ns() - self._warm_ns)
+        return timed_ns - (self.now_ns() - self._warm_ns)
 
     def _run_is_short(self) -> bool:
         """Return whether the run at the fastest place so far ends within the budget."""
-        if self._num_steps is None or not self._runners:
+        if self.num_steps is None or not self._runners:
             return False
-        return self._num_steps * min(r.guess_ns for r in self._runners) < self._budget_ns
+        return self.num_steps * min(r.guess_ns for r in self._runners) < self.budget_ns
 
     def _leave_out(self, place: Place, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from breakeven.lazy import imported_on_use
 from breakeven.settings.setting import Candidate as Candidate
 from breakeven.settings.setting import Setting as Setting
 from breakeven.settings.setting import StepFacts as StepFacts
@@ -52,8 +53,5 @@ def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple
     )
 
 
-def __getattr__(name: str) -> Any:
-    # Putting settings into effect needs torch, which files and reports do without.
-    if name == "configured":
-        return import_module(f"{__name__}.in_effect").configured
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Putting settings into effect needs torch, which files and reports do without.
+__getattr__ = imported_on_use(__name__, {"configured": "in_effect"})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from breakeven.lazy import imported_on_use
 
 if TYPE_CHECKING:
     from breakeven.tune.run_target import RunTarget as RunTarget
@@ -23,20 +24,10 @@ DEFAULT_BUDGET = "60s, or a hundredth of the run where that is longer, up to 10m
 DEFAULT_NUM_STEPS = 10_000
 
 # Loaded on first use: the process that becomes the user's script needs no torch before.
-_HOMES = {
-    "RunTarget": "run_target",
-    "check_runnable": "run_target",
-    "machine_changes": "run_target",
-    "run_to_end": "run_target",
-    "stored_configuration": "run_target",
-    "tune_target": "target",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+_OF_RUNS = ["RunTarget", "check_runnable", "machine_changes", "run_to_end", "stored_configuration"]
+__getattr__ = imported_on_use(
+    __name__, dict.fromkeys(_OF_RUNS, "run_target") | {"tune_target": "target"}
+)
 
 
 def default_budget_s(run_s: float) -> float:

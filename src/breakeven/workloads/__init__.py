@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from breakeven.lazy import imported_on_use
 from breakeven.workloads.spec import OptionValue as OptionValue
 from breakeven.workloads.spec import WorkloadKind as WorkloadKind
 from breakeven.workloads.spec import WorkloadSpec as WorkloadSpec
@@ -15,10 +15,4 @@ if TYPE_CHECKING:
     from breakeven.workloads.case_traces import trace_case as trace_case
 
 # This needs torch in the caller's process; `trace_cases` needs it in its children only.
-_NEEDS_TORCH = {"trace_case": "case_traces"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"breakeven.workloads.{_NEEDS_TORCH[name]}"), name)
+__getattr__ = imported_on_use(__name__, {"trace_case": "case_traces"})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
@@ -95,6 +96,7 @@ class Scratch:
         return WriteProtection.REDIRECTED if status else WriteProtection.OVERLAY
 
 
+@dataclass(frozen=True, slots=True)
 class Layer:
     """Where the writes of one run go.
 
@@ -105,17 +107,10 @@ class Layer:
         used: Folders that the run is likely to write to.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        protection: WriteProtection,
-        kept: Sequence[Path],
-        used: Sequence[Path] = (),
-    ) -> None:
-        self.protection = protection
-        self._folder = folder
-        self._kept = kept
-        self._used = used
+    folder: Path
+    protection: WriteProtection
+    kept: Sequence[Path]
+    used: Sequence[Path] = ()
 
     def enter(self) -> None:
         """Let this process write to the layer, and all that it starts.
@@ -124,23 +119,23 @@ class Layer:
             OSError: That is not allowed here.
         """
         if self.protection is WriteProtection.OVERLAY:
-            Overlay(self._folder, self._kept, self._used).enter()
+            Overlay(self.folder, self.kept, self.used).enter()
         elif self.protection is WriteProtection.REDIRECTED:
             from breakeven.capture.protect.redirected_files import RedirectedFiles
 
             sys.dont_write_bytecode = True
-            RedirectedFiles(self._folder, (*self._kept, self._folder.parent)).enter()
+            RedirectedFiles(self.folder, (*self.kept, self.folder.parent)).enter()
 
     def writes(self) -> FileWrites:
         """Return what the run wrote, whose processes are gone."""
-        if self.protection is WriteProtection.NONE or not self._folder.exists():
+        if self.protection is WriteProtection.NONE or not self.folder.exists():
             return FileWrites(protection=self.protection)
         is_overlay = self.protection is WriteProtection.OVERLAY
         of_kind = overlay_writes if is_overlay else redirected_writes
-        ours = f"{self._folder.parent}{os.sep}"
+        ours = f"{self.folder.parent}{os.sep}"
         files = [
             write
-            for write in of_kind(self._folder)
+            for write in of_kind(self.folder)
             if _BYTE_CODE not in write.path and not f"{write.path}{os.sep}".startswith(ours)
         ]
         files.sort(key=lambda write: (-write.num_bytes, write.path))
@@ -153,7 +148,7 @@ class Layer:
 
     def remove(self) -> None:
         """Throw the layer away."""
-        remove_tree(self._folder)
+        remove_tree(self.folder)
 
 
 def _caches() -> list[Path]:
