@@ -207,8 +207,7 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
     _check_file(path, text)
     if function and not function.isidentifier():
         raise ScriptError(
-            f"{function!r} in {text!r} is not the name of a function",
-            hint="write path.py:function",
+            f"{function!r} in {text!r} is not the name of a function", hint="write path.py:function"
         )
     return Target(
         kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,

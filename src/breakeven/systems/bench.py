@@ -242,12 +242,7 @@ class Bench:
         self._progress.detail("waiting for another breakeven process, which is measuring")
 
     def _runs(
-        self,
-        script: str,
-        arguments: Sequence[str],
-        *,
-        num_threads: int = 0,
-        budget_s: float = 1.0,
+        self, script: str, arguments: Sequence[str], *, num_threads: int = 0, budget_s: float = 1.0
     ) -> Runs:
         path = script_path(script)
         if not path.is_file():

@@ -15,10 +15,7 @@ from difflib import get_close_matches
 from breakeven.errors import BreakevenError, Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.systems.bench import Bench
-from breakeven.systems.published import (
-    DISC_MLP_SOURCE,
-    Band,
-)
+from breakeven.systems.published import DISC_MLP_SOURCE, Band
 from breakeven.timing import Estimate
 from breakeven.units import format_digits
 from breakeven.verdict import (

@@ -40,10 +40,7 @@ _LOSS = re.compile(r"loss +([0-9.]+)")
 TORCHDIFFEQ = "torchdiffeq"
 OWN_SOLVER = "own"
 SCRIPTS = {TORCHDIFFEQ: "neural_ode.py", OWN_SOLVER: "neural_ode_solver.py"}
-_COMPILED = {
-    TORCHDIFFEQ: "torchdiffeq, compiled",
-    OWN_SOLVER: "own, compiled",
-}
+_COMPILED = {TORCHDIFFEQ: "torchdiffeq, compiled", OWN_SOLVER: "own, compiled"}
 _K40 = "K40"
 _GPUS = (_K40, "K80", "T4", "V100 SXM2 16GB", "A100 SXM4 80GB", "RTX 4090")
 _BUDGET_S = 2.0

@@ -7,14 +7,7 @@ from itertools import pairwise
 
 from breakeven.simulate import StepPrediction
 from breakeven.systems.catalogue import rows, table
-from breakeven.systems.published import (
-    CORES,
-    GPUS,
-    cells,
-    fastest_ns,
-    frameworks,
-    thread_curves,
-)
+from breakeven.systems.published import CORES, GPUS, cells, fastest_ns, frameworks, thread_curves
 from breakeven.systems.shi2016_runs import HOST_OF_2016, NetworkRuns
 from breakeven.timing import Estimate
 from breakeven.units import format_ratio

@@ -56,9 +56,7 @@ def compare_runs(baseline_ns: float, candidate_ns: float) -> RunRatio:
 
 
 def compare_turns(
-    baseline_ns: Mapping[int, float],
-    candidate_ns: Mapping[int, float],
-    turns: TurnKind,
+    baseline_ns: Mapping[int, float], candidate_ns: Mapping[int, float], turns: TurnKind
 ) -> RunRatio | None:
     """Return the ratio of two runs that took turns; None where they share too few of them.
 

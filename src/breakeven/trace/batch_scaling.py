@@ -258,10 +258,7 @@ def _is_constant(one: _Located, other: _Located) -> bool:
 
 
 def _mismatch(
-    first: StepTrace,
-    second: StepTrace,
-    one: _Located | None,
-    other: _Located | None,
+    first: StepTrace, second: StepTrace, one: _Located | None, other: _Located | None
 ) -> ScalingError:
     return ScalingError(
         f"the step does other things at batch size {second.batch_size} than at "

@@ -9,10 +9,7 @@ from time import monotonic
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.paired_runs import Rival, is_promising, searched_speedup
-from breakeven.tune.search_result import (
-    ratio_text,
-    seconds_text,
-)
+from breakeven.tune.search_result import ratio_text, seconds_text
 
 # Of a budget, trials that bring nothing may take this part: those that promise most come first,
 # and where they fail, the rest hardly helps.

@@ -90,12 +90,7 @@ class CodeChangePlan:
 
 
 def plan_code_change(
-    request: RunRequest,
-    facts: StepFacts,
-    *,
-    startup_s: float,
-    num_steps: int,
-    is_exact_only: bool,
+    request: RunRequest, facts: StepFacts, *, startup_s: float, num_steps: int, is_exact_only: bool
 ) -> CodeChangePlan | CodeChangeTrial:
     """Write ``breakeven.fast_step`` into the loop of a script, where that can be done and may pay.
 

@@ -19,12 +19,7 @@ from breakeven.units import NS_PER_S, format_digits, format_duration, format_per
 from breakeven.verdict import Numerics, Outcome, Trial
 
 # From what must be bit for bit the same to what may be quite different.
-_STRICTNESS = (
-    Numerics.EXACT,
-    Numerics.REORDERED,
-    Numerics.LOWER_PRECISION,
-    Numerics.TRAINING,
-)
+_STRICTNESS = (Numerics.EXACT, Numerics.REORDERED, Numerics.LOWER_PRECISION, Numerics.TRAINING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from breakeven.calibrate import find_host
-from breakeven.capture import (
-    KEEP_NOTHING,
-    Keep,
-    Launcher,
-    PlainRun,
-    Target,
-    TracedRun,
-    find_target,
-)
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun, Target, TracedRun, find_target
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.processor import has_bf16_hardware

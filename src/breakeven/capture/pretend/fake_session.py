@@ -18,10 +18,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-)
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from breakeven.capture.pretend.composites import patch_composites
 from breakeven.capture.pretend.stand_ins import patch_autocast_policy

@@ -42,10 +42,7 @@ from breakeven.capture.pretend.stand_ins import (
     patch_serialization,
     patch_torchscript,
 )
-from breakeven.capture.pretend.transfer import (
-    patch_lazy_parameters,
-    patch_transfers,
-)
+from breakeven.capture.pretend.transfer import patch_lazy_parameters, patch_transfers
 from breakeven.capture.process.as_main import run_as_main
 from breakeven.capture.record.device_map import HOST, is_cuda
 from breakeven.capture.record.modes import Watch, undispatched

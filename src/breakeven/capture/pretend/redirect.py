@@ -12,10 +12,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[repor
 
 from breakeven.capture.pretend.cuda_api import hide_other_gpus, patch_cuda_api
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-from breakeven.capture.pretend.device_functions import (
-    device_functions,
-    patch_legacy_types,
-)
+from breakeven.capture.pretend.device_functions import device_functions, patch_legacy_types
 from breakeven.capture.pretend.parallel import bypass_data_parallel, patch_process_group
 from breakeven.capture.pretend.stand_ins import (
     disable_compile,

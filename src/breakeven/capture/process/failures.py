@@ -95,9 +95,7 @@ def _traceback_of(error: BaseException) -> str:
 def internal_failure() -> RunFailure:
     """Return the failure that is being handled, which is breakeven's own."""
     return RunFailure(
-        kind=FailureKind.INTERNAL,
-        message=as_text(traceback.format_exc()),
-        exception="breakeven",
+        kind=FailureKind.INTERNAL, message=as_text(traceback.format_exc()), exception="breakeven"
     )
 
 

@@ -273,12 +273,7 @@ def run_on_pretended_gpus(
     return _run(command, script, time_limit_s)
 
 
-def run_script(
-    script: Path,
-    arguments: Sequence[str] = (),
-    *,
-    time_limit_s: float = 120.0,
-) -> str:
+def run_script(script: Path, arguments: Sequence[str] = (), *, time_limit_s: float = 120.0) -> str:
     """Run a script to its end as it is, and return what it printed.
 
     Args:

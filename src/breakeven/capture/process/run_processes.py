@@ -22,11 +22,7 @@ import msgspec
 
 from breakeven.capture.answers import Ended, Message, Ready, Started
 from breakeven.capture.process.ending import RUN_VARIABLE, end_run
-from breakeven.capture.process.script_output import (
-    ScriptOutput,
-    ScriptTerminal,
-    user_terminal_size,
-)
+from breakeven.capture.process.script_output import ScriptOutput, ScriptTerminal, user_terminal_size
 from breakeven.capture.requests import Keep, Request
 from breakeven.errors import BreakevenError
 

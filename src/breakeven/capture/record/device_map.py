@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
-    get_unwrapped,
-    is_functorch_wrapped_tensor,
-)
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor  # pyright: ignore[reportMissingImports]
 
 from breakeven.capture.record.modes import without_modes
 from breakeven.errors import Caveat

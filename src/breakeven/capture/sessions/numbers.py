@@ -91,9 +91,7 @@ class NumbersSession(UpdateSession):
         if not self._steps:
             return None
         recorded = RecordedNumbers(
-            steps=tuple(self._steps),
-            rng_digest=self._rng_digest,
-            arithmetic=self._arithmetic,
+            steps=tuple(self._steps), rng_digest=self._rng_digest, arithmetic=self._arithmetic
         )
         path = Path(os.fsdecode(self._request.raw_numbers_path))
         path.write_bytes(msgspec.msgpack.encode(recorded))

@@ -48,13 +48,7 @@ from breakeven.measure import (
 from breakeven.memory import peak_bytes
 from breakeven.processor import cpu_name, cpu_quota
 from breakeven.settings import configured
-from breakeven.timing import (
-    BUSY_BESIDE,
-    BUSY_FRACTION,
-    BUSY_MACHINE,
-    StepPhases,
-    TurnKind,
-)
+from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, StepPhases, TurnKind
 from breakeven.units import format_percent
 
 # For so many times the time for samples, what is done between some of the steps is waited for in
