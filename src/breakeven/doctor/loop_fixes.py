@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from breakeven.doctor.crossings import SIMULATORS
 from breakeven.doctor.events import base_name, is_view, op_at, parameters_of
 from breakeven.doctor.repeated_loops import (
     LoopFlow,
@@ -21,7 +22,6 @@ from breakeven.doctor.repeated_loops import (
     typical_iteration,
 )
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.doctor.sync_flow import SIMULATORS
 from breakeven.simulate import Edit
 from breakeven.source import dotted_name
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync, TensorSpec

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
-from breakeven.doctor.events import Origins, bare_name, line_of, lines_where, op_at
-from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
-from breakeven.doctor.sync_flow import (
+from breakeven.doctor.crossings import (
     NUMBER_BYTES,
     TENSOR_READS,
     feeds_simulator,
@@ -18,6 +16,8 @@ from breakeven.doctor.sync_flow import (
     is_whole_read,
     round_trips,
 )
+from breakeven.doctor.events import Origins, bare_name, line_of, lines_where, op_at
+from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, Sync
 from breakeven.units import format_bytes, format_duration

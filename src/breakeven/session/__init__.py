@@ -9,8 +9,8 @@ from breakeven.session.compared_step import ComparedStep as ComparedStep
 from breakeven.session.compared_step import LiveStep as LiveStep
 from breakeven.session.compared_step import TrainingLength as TrainingLength
 from breakeven.session.compared_step import program_facts as program_facts
-from breakeven.session.device_path import DevicePath as DevicePath
 from breakeven.session.failures import script_error as script_error
+from breakeven.session.measured_step import DevicePath as DevicePath
 from breakeven.session.measured_step import at_its_best as at_its_best
 from breakeven.session.measured_step import measure_at_best as measure_at_best
 from breakeven.session.measured_step import measured_result as measured_result

@@ -8,7 +8,7 @@ from breakeven.capture import LoaderUse, PlainRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, ScriptError
 from breakeven.session.compared_step import ComparedStep
-from breakeven.session.device_path import DevicePath
+from breakeven.session.measured_step import DevicePath
 from breakeven.session.runs import LONGEST_STEP_NS, Runs, SkippedSize, why_not_measured
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Estimate

@@ -14,7 +14,7 @@ from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor import Case, Diagnosed, Examined, diagnose, examine
 from breakeven.errors import Caveat
-from breakeven.session.device_path import DevicePath
+from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import Program, StepPrediction, build_program, predict_steps
 from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts

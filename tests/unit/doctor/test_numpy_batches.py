@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from breakeven.capture import trace_step
-from breakeven.doctor.numpy_batches import NumpyBatch, numpy_batch
+from breakeven.doctor.copies import NumpyBatch, numpy_batch
 from breakeven.doctor.rule import Case
 from breakeven.trace import Copy, HostArray, HostWork, Op, Phase, RunFacts
 from factories.cases import made_up_case, marked, rule_of

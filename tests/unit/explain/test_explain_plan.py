@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.doctor import Diagnosed, Occurrence
-from breakeven.explain.plan import cumulative_plan
+from breakeven.explain.explanation import cumulative_plan
 from breakeven.session import ComparedStep
 from breakeven.simulate import CAPTURED, Edit, Finding, Severity, build_program
 from breakeven.trace import Event, HostWork, ModelCall, Op, RunFacts, StepTrace, TensorSpec

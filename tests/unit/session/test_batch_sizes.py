@@ -11,8 +11,8 @@ from breakeven.device import DeviceSpec, find_device
 from breakeven.session import ComparedStep, measured_result
 from breakeven.session import runs as module
 from breakeven.session.batch_sizes import BatchSizes, no_loader
-from breakeven.session.device_path import DevicePath
 from breakeven.session.failures import script_error
+from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import predict_steps
 from breakeven.timing import Source
 from breakeven.verdict import Crossover, Curve, DeviceKind, NoCrossover, find_crossover

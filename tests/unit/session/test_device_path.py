@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec
-from breakeven.session.device_path import DevicePath
+from breakeven.session.measured_step import DevicePath
 from breakeven.timing import StepPhases
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
 from factories.hosts import HOST

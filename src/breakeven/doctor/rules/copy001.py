@@ -38,7 +38,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.copies import queued, seen_copies, uploaded
-from breakeven.doctor.copy_owner import Upload, is_by_framework
+from breakeven.doctor.crossings import Upload, is_by_framework
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, changed, times_per_step
 from breakeven.trace import Copy
 

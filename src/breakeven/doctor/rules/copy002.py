@@ -29,7 +29,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.copies import makers_of, on_device, seen_copies, uploaded
-from breakeven.doctor.copy_owner import Upload
+from breakeven.doctor.crossings import Upload
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, changed, times_per_step
 
 CAUSE = "H2D_CREATE"

@@ -31,7 +31,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.copies import makers_of, seen_copies, uploaded
-from breakeven.doctor.copy_owner import Upload
+from breakeven.doctor.crossings import Upload
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 
 CAUSE = "H2D_SCALAR"

@@ -41,9 +41,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from breakeven.doctor.copy_owner import Upload, is_by_framework, uploads
+from breakeven.doctor.copies import converted_on_device, numpy_batch
+from breakeven.doctor.crossings import Upload, is_by_framework, uploads
 from breakeven.doctor.events import bare_name
-from breakeven.doctor.numpy_batches import converted_on_device, numpy_batch
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, Phase, TensorSpec

@@ -39,10 +39,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.doctor.copies import whole
-from breakeven.doctor.copy_owner import Upload, uploads
+from breakeven.doctor.copies import converted_on_device, gathered, numpy_batch, whole
+from breakeven.doctor.crossings import Upload, uploads
 from breakeven.doctor.events import Origins, bare_name, copy_at, op_at
-from breakeven.doctor.numpy_batches import converted_on_device, gathered, numpy_batch
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, TensorSpec

@@ -37,7 +37,7 @@ from collections import Counter
 import msgspec
 
 from breakeven.doctor.copies import on_device
-from breakeven.doctor.copy_owner import Made, Upload, is_layer, made_on_host, uploads
+from breakeven.doctor.crossings import Made, Upload, is_layer, made_on_host, uploads
 from breakeven.doctor.device_source import made_at
 from breakeven.doctor.events import line_of, parameters_of
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, changed

@@ -38,9 +38,9 @@ import ast
 import re
 from functools import partial
 
+from breakeven.doctor.crossings import SIMULATORS
 from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
-from breakeven.doctor.sync_flow import SIMULATORS
 from breakeven.doctor.waits import Wait, waits_of
 from breakeven.source import SourceFile, dotted_name, lines_of
 from breakeven.trace import HostWork, Location, StepTrace, Sync

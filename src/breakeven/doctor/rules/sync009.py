@@ -33,6 +33,7 @@ Known limits:
 
 from __future__ import annotations
 
+from breakeven.doctor.crossings import round_trips
 from breakeven.doctor.events import Origins
 from breakeven.doctor.rule import (
     Case,
@@ -43,7 +44,6 @@ from breakeven.doctor.rule import (
     times_per_step,
     without,
 )
-from breakeven.doctor.sync_flow import round_trips
 from breakeven.doctor.waits import seen
 from breakeven.trace import Op
 
