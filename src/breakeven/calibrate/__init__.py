@@ -21,6 +21,6 @@ from breakeven.calibrate.multi_gpu_rows import lone_steps_ns as lone_steps_ns
 from breakeven.calibrate.multi_gpu_rows import multi_gpu_row as multi_gpu_row
 from breakeven.calibrate.step_fit import fit_step_effects as fit_step_effects
 from breakeven.calibrate.step_sample import MeasuredStep as MeasuredStep
+from breakeven.calibrate.step_sample import PlacedStep as PlacedStep
 from breakeven.calibrate.step_sample import StepPart as StepPart
 from breakeven.calibrate.step_sample import StepSample as StepSample
-from breakeven.calibrate.step_sample import take_apart as take_apart

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +22,17 @@ from breakeven.cost import (
     host_effect_keys,
     host_op_parts,
     kernel_effect_keys,
-    kernel_times,
     launch_costs,
+    load_efficiencies,
     no_step_effects,
     overlap_effect_keys,
 )
 from breakeven.device import DeviceSpec, HostSpec, generation_of
-from breakeven.simulate import Program, simulate
+from breakeven.simulate import CostTable, KernelTable, Program, cost_table, settled
 from breakeven.trace import Copy, Op
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,96 +88,118 @@ class StepSample:
     overlap_keys: tuple[EffectKey, ...]
 
 
-def take_apart(
-    program: Program, steps: Sequence[MeasuredStep], efficiencies: EfficiencyTable
-) -> tuple[StepSample, ...]:
-    """Return the same step, measured in several places, in parts.
+class PlacedStep:
+    """A step that was measured in several places, to be taken apart for one fit after another.
+
+    What no efficiency changes is found once: the events' costs, the classes of the kernels, and
+    the host's time.
 
     Args:
         program: The step, lowered.
-        steps: Where it was measured.
-        efficiencies: Fitted to benchmarks of operators.
+        places: Where it was measured.
     """
-    devices = tuple({step.device.id: step.device for step in steps}.values())
-    simulated_ns = _simulated_ns(program, steps, efficiencies)
-    kernels = _KernelClasses.of(program.kernels, devices, efficiencies)
-    host_ns = {host: _host_ns(program, host) for host in {step.host for step in steps}}
-    return tuple(
-        StepSample(
-            step=step,
-            simulated_ns=simulated_ns[step.device.id, step.host],
-            waiting_ns=sum(
-                copy_ns(copy.num_bytes, device=step.device, is_pinned=copy.is_pinned)
-                for copy in program.trace.events
-                if isinstance(copy, Copy) and copy.is_blocking
-            ),
-            device_parts=kernels.parts(step, devices.index(step.device)),
-            host_parts=_host_parts(program, step, host_ns[step.host]),
-            overlap_keys=overlap_effect_keys(machine=step.machine),
-        )
-        for step in steps
-    )
 
-
-def _simulated_ns(
-    program: Program, steps: Sequence[MeasuredStep], efficiencies: EfficiencyTable
-) -> dict[tuple[str, HostSpec], float]:
-    """Return the time by device and host; the devices of a host are simulated together."""
-    program = program.with_costs(StepCosts(efficiencies=efficiencies, effects=no_step_effects()))
-    simulated_ns: dict[tuple[str, HostSpec], float] = {}
-    for host in {step.host for step in steps}:
-        devices = {step.device.id: step.device for step in steps if step.host == host}
-        times = simulate([program], list(devices.values()), host).step_ns[0, :, 0]
-        simulated_ns |= {
-            (device, host): time_ns for device, time_ns in zip(devices, times.tolist(), strict=True)
+    def __init__(self, program: Program, places: Sequence[MeasuredStep]) -> None:
+        self._program = program.with_costs(_plain_costs(load_efficiencies()))
+        self._places = tuple(places)
+        self._devices = tuple({place.device.id: place.device for place in places}.values())
+        self._tables = {
+            host: cost_table([self._program], self._devices, host)
+            for host in {place.host for place in places}
         }
-    return simulated_ns
+        self._host_ns = {host: _host_ns(program, host) for host in self._tables}
+        self._classes = _KernelClasses.of(next(iter(self._tables.values())))
+
+    def samples(
+        self, efficiencies: EfficiencyTable, which: Iterable[int] | None = None
+    ) -> tuple[StepSample, ...]:
+        """Return the step in parts.
+
+        Args:
+            efficiencies: Fitted to benchmarks of operators.
+            which: Positions of the places; all by default.
+        """
+        places = [self._places[i] for i in (range(len(self._places)) if which is None else which)]
+        kernels = next(iter(self._tables.values())).kernels.under(
+            _plain_costs(efficiencies), self._devices
+        )
+        class_ns = self._classes.time_ns(kernels)
+        simulated_ns: dict[tuple[str, HostSpec], float] = {}
+        for host in {place.host for place in places}:
+            here = {place.device.id for place in places if place.host == host}
+            columns = [i for i, device in enumerate(self._devices) if device.id in here]
+            _, times = settled(self._tables[host].on(columns, kernels.on(columns)))
+            simulated_ns |= {
+                (self._devices[column].id, host): time_ns
+                for column, time_ns in zip(columns, times[0, :, 0].tolist(), strict=True)
+            }
+        return tuple(
+            StepSample(
+                step=place,
+                simulated_ns=simulated_ns[place.device.id, place.host],
+                waiting_ns=sum(
+                    copy_ns(copy.num_bytes, device=place.device, is_pinned=copy.is_pinned)
+                    for copy in self._program.trace.events
+                    if isinstance(copy, Copy) and copy.is_blocking
+                ),
+                device_parts=self._classes.parts(
+                    place, class_ns[:, self._devices.index(place.device)]
+                ),
+                host_parts=_host_parts(self._program, place, self._host_ns[place.host]),
+                overlap_keys=overlap_effect_keys(machine=place.machine),
+            )
+            for place in places
+        )
+
+
+def _plain_costs(efficiencies: EfficiencyTable) -> StepCosts:
+    return StepCosts(efficiencies=efficiencies, effects=no_step_effects())
 
 
 @dataclass(frozen=True, slots=True)
 class _KernelClasses:
-    """Kernels of a step that the same effects scale, whatever the device, with their times.
+    """Kernels of a step that the same effects scale, whatever the device.
 
     Args:
         members: One kernel of each class.
-        time_ns: All kernels of the class, shaped (classes, devices).
-        launches: Their launches.
+        launches: All launches of the class.
+        row_of: The class of each kernel, in launch order.
+        kernel_of: Its row in the `KernelTable` of the step.
     """
 
     members: tuple[Kernel, ...]
-    time_ns: NDArray[np.float64]
-    launches: NDArray[np.float64]
+    launches: Floats
+    row_of: Indices
+    kernel_of: Indices
 
     @classmethod
-    def of(
-        cls,
-        kernels: Sequence[Kernel],
-        devices: Sequence[DeviceSpec],
-        efficiencies: EfficiencyTable,
-    ) -> _KernelClasses:
-        """Return the classes of ``kernels``."""
+    def of(cls, table: CostTable) -> _KernelClasses:
+        kernel_of = table.rows.kernel[table.rows.kernel >= 0]
+        kernels = [table.kernels.kernels[row] for row in kernel_of.tolist()]
         rows: dict[Hashable, int] = {}
         row_of = np.array(
             [rows.setdefault(group_key(kernel), len(rows)) for kernel in kernels], dtype=np.intp
         )
         members = dict(zip(row_of.tolist(), kernels, strict=True))
-        time_ns = np.zeros((len(rows), len(devices)))
         launches = np.zeros(len(rows))
-        if kernels:
-            times = kernel_times(kernels, devices, efficiencies=efficiencies).time_ns
-            np.add.at(time_ns, row_of, times)
-            np.add.at(launches, row_of, [float(kernel.launches) for kernel in kernels])
-        return cls(tuple(members[row] for row in range(len(rows))), time_ns, launches)
+        np.add.at(launches, row_of, [float(kernel.launches) for kernel in kernels])
+        return cls(tuple(members[row] for row in range(len(rows))), launches, row_of, kernel_of)
 
-    def parts(self, step: MeasuredStep, column: int) -> tuple[StepPart, ...]:
-        """Return the device's times on the device of ``column``, the floors of launches apart."""
-        floor_ns = generation_of(step.device).floor_ns
+    def time_ns(self, kernels: KernelTable) -> Floats:
+        """Return all time of each class on each device: (classes, devices)."""
+        sums = np.zeros((len(self.members), len(kernels.devices)))
+        np.add.at(sums, self.row_of, kernels.times(self.kernel_of).time_ns)
+        return sums
+
+    def parts(self, place: MeasuredStep, time_ns: Floats) -> tuple[StepPart, ...]:
+        """Return a device's times, given those of the classes, the floors of launches apart."""
+        floor_ns = generation_of(place.device).floor_ns
         sums: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
         for row, kernel in enumerate(self.members):
             own_floor_ns = float(self.launches[row]) * floor_ns
-            keys = kernel_effect_keys(kernel, step.device, era=step.era, machine=step.machine)
-            sums[keys] += float(self.time_ns[row, column]) - own_floor_ns
-            sums[floor_effect_keys(kernel, step.device)] += own_floor_ns
+            keys = kernel_effect_keys(kernel, place.device, era=place.era, machine=place.machine)
+            sums[keys] += float(time_ns[row]) - own_floor_ns
+            sums[floor_effect_keys(kernel, place.device)] += own_floor_ns
         return _as_parts(sums)
 
 

@@ -94,7 +94,7 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True):
     variant: str = ""
 
 
-class EfficiencyTable(msgspec.Struct, frozen=True, kw_only=True):
+class EfficiencyTable(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Every calibrated device, and how well others are predicted from them.
 
     Args:

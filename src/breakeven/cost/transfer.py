@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -171,6 +172,7 @@ def calibrated_variant(family: Family, variant: str) -> str:
     return variant
 
 
+@lru_cache(maxsize=1024)
 def _find_references(
     table: EfficiencyTable, family: Family, variant: str, arithmetic: Arithmetic
 ) -> tuple[list[tuple[DeviceEfficiency, FamilyEfficiency]], float, float]:

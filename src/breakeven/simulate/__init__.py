@@ -3,6 +3,9 @@
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
+from breakeven.simulate.cost_table import CostTable as CostTable
+from breakeven.simulate.cost_table import KernelTable as KernelTable
+from breakeven.simulate.cost_table import cost_table as cost_table
 from breakeven.simulate.cpu_step import CpuStep as CpuStep
 from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate.finding import Finding as Finding
@@ -45,6 +48,7 @@ from breakeven.simulate.shared_step import PhaseTimes as PhaseTimes
 from breakeven.simulate.shared_step import model_size as model_size
 from breakeven.simulate.shared_step import phase_times as phase_times
 from breakeven.simulate.timelines import Timelines as Timelines
+from breakeven.simulate.timelines import settled as settled
 from breakeven.simulate.timelines import simulate as simulate
 from breakeven.simulate.what_if import WhatIf as WhatIf
 from breakeven.simulate.what_if import WhatIfResult as WhatIfResult

@@ -123,6 +123,20 @@ class KernelTable:
             self._num_timed += len(new)
         return self._timed.take(rows)
 
+    def on(self, columns: Sequence[int]) -> KernelTable:
+        """Return the same kernels on some of the devices."""
+        table = self.under(self.costs, [self.devices[column] for column in columns])
+        if self._timed is not None:
+            table._timed = self._timed.of(np.array(columns, dtype=np.intp))
+            table._num_timed = self._num_timed
+        return table
+
+    def under(self, costs: CostModel, devices: Sequence[DeviceSpec]) -> KernelTable:
+        """Return the same kernels under another cost model."""
+        table = KernelTable(costs, devices)
+        table._rows = dict(self._rows)
+        return table
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
@@ -139,6 +153,17 @@ class CostTable:
     num_events: int
     host: HostSpec
     kernels: KernelTable
+
+    def on(self, columns: Sequence[int], kernels: KernelTable) -> CostTable:
+        """Return the table on some of its devices.
+
+        Args:
+            columns: Positions of the devices.
+            kernels: The kernels on these; their cost model differs from the table's in the times
+                of kernels alone.
+        """
+        device_ns = self.rows.device_ns[..., list(columns)]
+        return replace(self, rows=replace(self.rows, device_ns=device_ns), kernels=kernels)
 
     def edited(self, replaced: Mapping[int, Sequence[Lowered]]) -> tuple[CostTable, Mask, Mask]:
         """Return the table of a changed step, with what it changes.

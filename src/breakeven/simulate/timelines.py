@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.simulate.cost_table import Array, RowKind, cost_table, row_kind
+from breakeven.simulate.cost_table import Array, CostTable, RowKind, cost_table, row_kind
 from breakeven.simulate.priced_step import (
     COPY,
     HOST,
@@ -100,9 +100,8 @@ def simulate(
         chunk = max(1, _MAX_ELEMENTS // max(1, per_device))
         for first in range(0, len(devices), chunk):
             some = slice(first, first + chunk)
-            priced = price_all(cost_table(group, devices[some], host), scenarios)
-            period = settled_period(_Run(priced, queue_depth).advance)
-            step[members, some] = priced.step_ns(period)
+            table = cost_table(group, devices[some], host)
+            priced, step[members, some] = settled(table, scenarios, queue_depth=queue_depth)
             host_busy[members, some] = priced.host_ns
             device_busy[members, some] = priced.device_ns
     return Timelines(
@@ -115,6 +114,24 @@ def simulate(
         host=host,
         queue_depth=queue_depth,
     )
+
+
+def settled(
+    table: CostTable,
+    scenarios: Sequence[Scenario] = (TYPICAL,),
+    *,
+    queue_depth: int = LAUNCH_QUEUE_DEPTH,
+) -> tuple[PricedStep[Array], Array]:
+    """Return the priced steps of a cost table, and their times in steady state (see `simulate`).
+
+    Args:
+        table: Programs of equal structure on devices.
+        scenarios: Circumstances.
+        queue_depth: Launches that may wait.
+    """
+    priced = price_all(table, scenarios)
+    period_ns = settled_period(_Run(priced, queue_depth).advance)
+    return priced, priced.step_ns(period_ns)
 
 
 class _Run:

@@ -11,10 +11,10 @@ import msgspec
 from breakeven.calibrate import (
     MeasuredStep,
     MultiGpuRow,
+    PlacedStep,
     StepSample,
     lone_steps_ns,
     multi_gpu_row,
-    take_apart,
 )
 from breakeven.cost import EfficiencyTable, StepCosts, StepEffects, era_of, host_for
 from breakeven.device import DeviceSpec, HostSpec, find_device
@@ -68,6 +68,7 @@ class TracedRows:
     rows: tuple[TableRow, ...]
     steps: tuple[StepTrace | Unpredictable, ...]
     _models: dict[int, _Model] = field(default_factory=dict)
+    _single: list[tuple[tuple[int, ...], PlacedStep]] = field(default_factory=list)
 
     @classmethod
     def of(cls, rows: Sequence[TableRow], *, progress: Progress) -> TracedRows:
@@ -93,22 +94,28 @@ class TracedRows:
             efficiencies: Fitted to benchmarks of operators.
             positions: Which rows; all by default.
         """
-        places: defaultdict[int, list[int]] = defaultdict(list)
-        for position in range(len(self.rows)) if positions is None else positions:
-            step = self.steps[position]
-            if isinstance(step, StepTrace) and self.rows[position].num_devices == 1:
-                places[id(step)].append(position)
+        wanted = set(range(len(self.rows)) if positions is None else positions)
         samples: dict[int, StepSample] = {}
-        for members in places.values():
-            step = self.steps[members[0]]
-            assert isinstance(step, StepTrace)
-            parts = take_apart(
-                self._model(step).program,
-                [_measured(self.rows[position]) for position in members],
-                efficiencies,
-            )
-            samples |= dict(zip(members, parts, strict=True))
+        for members, placed in self._placed():
+            which = [index for index, position in enumerate(members) if position in wanted]
+            parts = placed.samples(efficiencies, which) if which else ()
+            samples |= {members[i]: part for i, part in zip(which, parts, strict=True)}
         return samples
+
+    def _placed(self) -> list[tuple[tuple[int, ...], PlacedStep]]:
+        """Return the different steps on one GPU, and the positions of their rows."""
+        if not self._single:
+            members: defaultdict[int, list[int]] = defaultdict(list)
+            for position, (row, step) in enumerate(zip(self.rows, self.steps, strict=True)):
+                if isinstance(step, StepTrace) and row.num_devices == 1:
+                    members[id(step)].append(position)
+            for positions in members.values():
+                step = self.steps[positions[0]]
+                assert isinstance(step, StepTrace)
+                places = [_measured(self.rows[position]) for position in positions]
+                placed = PlacedStep(self._model(step).program, places)
+                self._single.append((tuple(positions), placed))
+        return self._single
 
     def shared_steps(
         self, positions: Sequence[int], calibration: Calibration
@@ -158,7 +165,8 @@ class TracedRows:
             place = places.of(row)
             key = (id(step), place)
             if key not in lone:
-                (lone[key],) = predict_steps(step, [place.device], place.host, costs=place.costs)
+                program = self._model(step).program.with_costs(place.costs)
+                (lone[key],) = predict_steps(program, [place.device], place.host)
             prediction = lone[key]
             caveats = place.caveats
             if row.num_devices > 1:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from breakeven.calibrate import MeasuredStep, StepPart, StepSample, fit_step_effects, take_apart
+from breakeven.calibrate import MeasuredStep, PlacedStep, StepPart, StepSample, fit_step_effects
 from breakeven.cost import (
     EffectKey,
     Era,
@@ -165,7 +165,7 @@ def test_a_step_is_taken_apart_into_what_effects_scale() -> None:
         MeasuredStep(device=device, host=HOST, era=Era.TORCH_2, machine=name, measured_ns=1.0)
         for device, name in ((t4, "one"), (v100, "two"), (t4, "three"))
     ]
-    samples = take_apart(build_program(trace), steps, load_efficiencies())
+    samples = PlacedStep(build_program(trace), steps).samples(load_efficiencies())
     assert [part.step.machine for part in samples] == ["one", "two", "three"]
     first, second, third = samples
     assert first.simulated_ns == third.simulated_ns != second.simulated_ns
