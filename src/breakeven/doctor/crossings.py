@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import chain
 
 from breakeven.doctor.events import (
-    Origins,
+    MemoryWriters,
     bare_name,
     is_in_place,
     line_of,
@@ -33,7 +33,7 @@ from breakeven.source import (
     statements_of,
     used_names,
 )
-from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, HostWork, Op, Phase, StepTrace, Sync
+from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync
 
 # Wraps data of Python or NumPy in a tensor.
 _FROM_PYTHON = "aten.lift_fresh"
@@ -100,7 +100,7 @@ def uploads(case: Case) -> Mapping[int, Upload]:
 
 
 def _uploads(case: Case) -> dict[int, Upload]:
-    if any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats):
+    if case.is_never_on_device:
         return {}
     made = made_on_host(case.trace)
     # The gradients of what is copied there travel back to the host.
@@ -218,7 +218,7 @@ def _is_to_host(event: Event) -> bool:
     return isinstance(event, Sync) and event.kind == "cpu"
 
 
-def round_trips(case: Case, origins: Origins) -> dict[int, tuple[int, ...]]:
+def round_trips(case: Case, origins: MemoryWriters) -> dict[int, tuple[int, ...]]:
     """Return reads of whole tensors in the forward pass, and the copies of what came of them.
 
     Before the backward pass, memory that is younger than the read and no batch was made from what
@@ -250,7 +250,7 @@ def is_whole_read(sync: Sync) -> bool:
     return sync.kind in TENSOR_READS and sync.num_bytes > NUMBER_BYTES
 
 
-def _first_layer(events: tuple[Event, ...], origins: Origins) -> int:
+def _first_layer(events: tuple[Event, ...], origins: MemoryWriters) -> int:
     """Return where the model begins to compute: the first use of a parameter.
 
     What is read before that belongs to the step before: a script reads its metrics after the

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import accumulate
-from typing import Final
+from itertools import accumulate, takewhile
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ PRODUCTS: Final = frozenset(
     (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
 )
 ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
+_Frame = TypeVar("_Frame", str, Location)
 _UPDATES = ("aten._foreach_", "aten._fused_")
 
 
@@ -50,6 +51,12 @@ def lines_where(trace: StepTrace, test: Callable[[Event], bool]) -> frozenset[tu
     """Return the lines, where known, of the events that pass a test."""
     lines = (line_of(event) for event in trace.events if test(event))
     return frozenset(line for line in lines if line is not None)
+
+
+def common_start(stacks: Iterable[tuple[_Frame, ...]]) -> tuple[_Frame, ...]:
+    """Return what all of some stacks begin with."""
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*stacks, strict=False))
+    return tuple(level[0] for level in levels)
 
 
 def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
@@ -135,7 +142,7 @@ def _newest(event: Event) -> int:
     return event.storage if isinstance(event, Copy) else -1
 
 
-class Origins:
+class MemoryWriters:
     """Where a value comes from: which operators wrote which memory, in the order of the step.
 
     Args:

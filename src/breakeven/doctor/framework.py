@@ -11,13 +11,11 @@ accelerate 1.15; a test compares them with the versions that are installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from breakeven.doctor.events import line_of
+from breakeven.doctor.events import common_start, line_of
 from breakeven.doctor.rule import Case, Occurrence
-from breakeven.trace import StepTrace
 
 TRANSFORMERS_FIXES = {
     "BATCH001": "{fix}: TrainingArguments(per_device_train_batch_size=...)",
@@ -205,7 +203,7 @@ def frames_below(case: Case, occurrence: Occurrence) -> tuple[str, ...]:
     trace = case.trace
     line = line_of(occurrence.location)
     members = [trace.events[index] for index in occurrence.events]
-    return _common(trace.frames_of(event) for event in members if line_of(event) == line)
+    return common_start(trace.frames_of(event) for event in members if line_of(event) == line)
 
 
 def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence) -> bool:
@@ -228,21 +226,8 @@ def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence)
 
 
 def _lines_of_frameworks(case: Case) -> frozenset[tuple[str, int] | None]:
-    trace: StepTrace = case.trace
+    trace = case.trace
     return frozenset(line_of(event) for event in trace.events if trace.frames_of(event))
-
-
-def _common(stacks: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return what all of some stacks begin with."""
-    known = list(stacks)
-    if not known:
-        return ()
-    shortest = min(map(len, known))
-    num_common = next(
-        (depth for depth in range(shortest) if len({stack[depth] for stack in known}) > 1),
-        shortest,
-    )
-    return known[0][:num_common]
 
 
 FRAMEWORK_FIXES = {

@@ -9,7 +9,7 @@ from contextlib import suppress
 from breakeven.doctor.device_source import compares_devices
 from breakeven.doctor.rule import Case
 from breakeven.doctor.timed_file import TimedFile
-from breakeven.doctor.timing_walk import Timed, clock_readers, timed_work
+from breakeven.doctor.timing_walk import TimedWork, clock_readers, timed_work
 from breakeven.source import (
     LOOP_STATEMENTS,
     SourceFile,
@@ -18,7 +18,7 @@ from breakeven.source import (
     lines_of,
     plain_name,
 )
-from breakeven.trace import NEVER_ON_DEVICE, Copy, Event, Location, Op, Phase, Sync
+from breakeven.trace import Copy, Event, Location, Op, Phase, Sync
 
 # Dividing by these turns one unit into another.
 _UNITS = frozenset({60, 3600, 1000, 1_000_000, 1_000_000_000})
@@ -27,19 +27,19 @@ _MEANS = frozenset({"mean", "fmean", "average"})
 _MAX_NAMES = 4
 
 
-def wrong_measurements(case: Case, is_wrong: Callable[[Timed], bool]) -> list[Timed]:
+def wrong_measurements(case: Case, is_wrong: Callable[[TimedWork], bool]) -> list[TimedWork]:
     """Return what the script times wrongly: the first that ends at each line."""
-    found: dict[Location, Timed] = {}
+    found: dict[Location, TimedWork] = {}
     for timed in case.once(_measurements):
         if is_wrong(timed):
             found.setdefault(timed.end.location, timed)
     return list(found.values())
 
 
-def _measurements(case: Case) -> list[Timed]:
+def _measurements(case: Case) -> list[TimedWork]:
     """Return what the script times and uses, with work of a device in it."""
-    found: list[Timed] = []
-    is_never = NEVER_ON_DEVICE in case.trace.caveats and not compares_devices(case.sources)
+    found: list[TimedWork] = []
+    is_never = case.is_never_on_device and not compares_devices(case.sources)
     if not case.trace.uses_device or is_never:
         return found  # a CPU is done when a call returns
     files = [_timed_file(case, source) for source in case.sources]
@@ -91,7 +91,7 @@ def _waits(event: Event) -> bool:
     )
 
 
-def steps_within(case: Case, timed: Timed) -> tuple[int, int | None]:
+def steps_within(case: Case, timed: TimedWork) -> tuple[int, int | None]:
     """Return how many loops over steps lie between the readings, and the innermost's iterations."""
     loops = _loops_within(case, timed)
     if not loops:
@@ -103,7 +103,7 @@ def steps_within(case: Case, timed: Timed) -> tuple[int, int | None]:
     return len(loops), num_steps
 
 
-def _loops_within(case: Case, timed: Timed) -> list[tuple[SourceFile, ast.AST]]:
+def _loops_within(case: Case, timed: TimedWork) -> list[tuple[SourceFile, ast.AST]]:
     """Return the loops between the readings that lead to an update, the outermost first."""
     loops: list[tuple[SourceFile, ast.AST]] = []
     is_below = False
@@ -128,7 +128,7 @@ def _way_to_update(case: Case) -> tuple[Location, ...]:
     return ()
 
 
-def is_used(timed: Timed) -> bool:
+def is_used(timed: TimedWork) -> bool:
     """Return whether a time is shown, kept or computed with, rather than compared with a limit."""
     return any(
         not isinstance(use, (ast.Compare, ast.Assign, ast.AnnAssign))
@@ -136,7 +136,7 @@ def is_used(timed: Timed) -> bool:
     )
 
 
-def is_mean(timed: Timed) -> bool:
+def is_mean(timed: TimedWork) -> bool:
     """Return whether a mean over steps, the first included, is made of a time.
 
     Either a time of many steps is divided by their number (or the other way round), or the times

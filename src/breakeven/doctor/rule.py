@@ -23,6 +23,7 @@ from breakeven.simulate import (
 from breakeven.source import Sources
 from breakeven.timing import CpuFacts
 from breakeven.trace import (
+    NEVER_ON_DEVICE,
     Copy,
     Event,
     HostWork,
@@ -104,6 +105,11 @@ class Case:
     def step_ns(self) -> float:
         """Return what the step takes, in nanoseconds."""
         return self.prediction.estimate.value_ns
+
+    @property
+    def is_never_on_device(self) -> bool:
+        """Return whether the script uses no GPU, and was recorded as if it had been moved."""
+        return any(caveat.code == NEVER_ON_DEVICE.code for caveat in self.trace.caveats)
 
     def each(self, kind: type[_Kind]) -> Iterator[tuple[int, _Kind]]:
         """Yield the events of a kind, each with its position."""

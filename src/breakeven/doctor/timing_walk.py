@@ -50,7 +50,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedWork:
     """A difference of two readings, with work of the device between them.
 
     Args:
@@ -100,7 +100,7 @@ def clock_readers(files: Iterable[TimedFile]) -> Readers:
     return {name: own[0] for name, own in found.items() if len(own) == 1}
 
 
-def timed_work(file: TimedFile, readers: Readers) -> Iterator[Timed]:
+def timed_work(file: TimedFile, readers: Readers) -> Iterator[TimedWork]:
     """Yield what a file times, in each function and at the level of the module."""
     source = file.source
     for scope in source.nodes(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef):
@@ -126,7 +126,7 @@ class _Walk:
     """
 
     def __init__(self, file: TimedFile, readers: Readers, scope: ast.AST) -> None:
-        self.found: list[Timed] = []
+        self.found: list[TimedWork] = []
         self._file = file
         self._readers = readers
         self._source = file.source
@@ -320,7 +320,7 @@ class _Walk:
         if not work:
             return
         self.found.append(
-            Timed(
+            TimedWork(
                 start=start,
                 end=end,
                 difference=difference,

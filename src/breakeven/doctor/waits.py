@@ -16,7 +16,7 @@ from breakeven.doctor.crossings import (
     is_whole_read,
     round_trips,
 )
-from breakeven.doctor.events import Origins, bare_name, line_of, lines_where, op_at
+from breakeven.doctor.events import MemoryWriters, bare_name, line_of, lines_where, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, Sync
@@ -85,7 +85,7 @@ def waits(case: Case) -> Mapping[int, Wait]:
 
 
 def _waits(case: Case) -> dict[int, Wait]:
-    origins = Origins(case.trace)
+    origins = MemoryWriters(case.trace)
     trips = round_trips(case, origins)
     # The gradients of what is read there come back: the backward pass copies them up.
     back = lines_where(
@@ -112,7 +112,7 @@ def waits_of(case: Case, *wanted: Wait) -> list[int]:
     return [index for index, wait in waits(case).items() if wait in wanted]
 
 
-def _wait(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
+def _wait(case: Case, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
     if _is_anomaly_check(case, index, sync):
         return Wait.NEEDED
     if sync.kind in _EXPLICIT:
@@ -135,7 +135,7 @@ def _wait(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
     return _read(case, index, sync, origins)
 
 
-def _read(case: Case, index: int, sync: Sync, origins: Origins) -> Wait:
+def _read(case: Case, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
     """Return why a value or tensor is read by the script itself."""
     chain, source = origins.chain(sync.storage, index)
     is_of_parameter = source in origins.updated

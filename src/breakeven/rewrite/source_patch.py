@@ -91,7 +91,7 @@ def propose_fast_step(
     return SourcePatch(text=text, change=_code_change(source, text, file))
 
 
-def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossFunction) -> str:
+def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossCall) -> str:
     lines = split_lines(source)
     newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
     is_imported = _imports_breakeven(tree)
@@ -123,7 +123,7 @@ def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossFuncti
     return edits.text()
 
 
-def _making(loop: TrainingLoop, loss: LossFunction) -> tuple[Loop, list[ast.expr]]:
+def _making(loop: TrainingLoop, loss: LossCall) -> tuple[Loop, list[ast.expr]]:
     """Return the loop before which the step is made, and of what, in the names of that place.
 
     That is the model, the loss function, the optimizer, and the norm that gradients are clipped
@@ -208,7 +208,7 @@ def _code_change(source: str, text: str, file: str) -> CodeChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossFunction:
+class LossCall:
     """How a loss is computed from the model's output.
 
     Args:
@@ -220,7 +220,7 @@ class LossFunction:
     targets: ast.expr
 
 
-def loss_function(loop: TrainingLoop, script: SyntaxTree) -> LossFunction:
+def loss_function(loop: TrainingLoop, script: SyntaxTree) -> LossCall:
     """Return the function of output and targets that a loop's loss is.
 
     Raises:
@@ -261,19 +261,19 @@ def _has_output(node: ast.AST) -> bool:
     return OUTPUT in read_names(node)
 
 
-def _called_directly(loss: ast.expr) -> LossFunction | None:
+def _called_directly(loss: ast.expr) -> LossCall | None:
     """Return ``criterion`` of ``criterion(output, y)``."""
     match loss:
         case ast.Call(func=function, args=[ast.Name(id=name), targets], keywords=[]):
             is_data = not isinstance(targets, ast.Constant) and not _has_output(targets)
             if name == OUTPUT and is_data and not _has_output(function):
-                return LossFunction(function=function, targets=targets)
+                return LossCall(function=function, targets=targets)
         case _:
             pass
     return None
 
 
-def _as_lambda(loss: ast.expr, loop: TrainingLoop, script: SyntaxTree) -> LossFunction:
+def _as_lambda(loss: ast.expr, loop: TrainingLoop, script: SyntaxTree) -> LossCall:
     """Return ``lambda output, y: …`` with the one value of the batch that the loss reads."""
     values = _batch_values(loss, loop, script)
     if len(values) != 1:
@@ -300,7 +300,7 @@ def _as_lambda(loss: ast.expr, loop: TrainingLoop, script: SyntaxTree) -> LossFu
     function = ast.parse(f"lambda {output}, {target}: 0", mode="eval").body
     assert isinstance(function, ast.Lambda)
     function.body = substituted(loss, parameter)
-    return LossFunction(function=function, targets=targets)
+    return LossCall(function=function, targets=targets)
 
 
 def _batch_values(loss: ast.expr, loop: TrainingLoop, script: SyntaxTree) -> set[str]:

@@ -25,15 +25,15 @@ from breakeven.sweep.axes import fill_arguments
 from breakeven.trace import Configuration, StepTrace
 from breakeven.verdict import AxisRole, AxisValue, DeviceResult, SweepAxis, SweepPoint
 
-Settings = dict[str, AxisValue]
-# Settings as a key: the values in the order of some axes.
+PointSettings = dict[str, AxisValue]
+# PointSettings as a key: the values in the order of some axes.
 Values = tuple[AxisValue, ...]
 
 # Neither changes what the step does: threads are the CPU's, and every GPU does the same step.
 _NOT_TRACED = (AxisRole.THREADS, AxisRole.NUM_DEVICES)
 
 
-def grid_of(axes: Sequence[SweepAxis]) -> list[Settings]:
+def grid_of(axes: Sequence[SweepAxis]) -> list[PointSettings]:
     """Return the settings of every point, the last axis varying fastest."""
     names = [axis.name for axis in axes]
     return [

@@ -16,7 +16,7 @@ from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.sweep.engine import EngineRun, RunCache
 from breakeven.sweep.grid import (
     GridRuns,
-    Settings,
+    PointSettings,
     SweepProgress,
     Values,
     describe,
@@ -36,14 +36,14 @@ _MOST_CLOSE_S = 60.0
 
 LoaderAt = Callable[[Mapping[str, AxisValue]], LoaderUse | None]
 # Times of GPUs by size, at the held settings of a curve.
-OthersAt = Callable[[Settings, Sequence[int]], Sequence[Mapping[int, Estimate]]]
+OthersAt = Callable[[PointSettings, Sequence[int]], Sequence[Mapping[int, Estimate]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Curve:
     """One curve and where it is in the grid."""
 
-    held: Settings
+    held: PointSettings
     sizes: CpuCurve
 
 
@@ -51,7 +51,7 @@ class _Curve:
 class _Job:
     """A point to time."""
 
-    settings: Settings
+    settings: PointSettings
     curve: CpuCurve | None = None
     size: int = 0
 
@@ -71,8 +71,8 @@ class MeasuredGrid:
 
     def __init__(
         self, runs: GridRuns, kept: RunCache, axes: Sequence[SweepAxis], *,
-        is_there: Callable[[Settings], bool], loader_at: LoaderAt, progress: SweepProgress,
-        on_point: Callable[[Settings], None], has_gpu: bool,
+        is_there: Callable[[PointSettings], bool], loader_at: LoaderAt, progress: SweepProgress,
+        on_point: Callable[[PointSettings], None], has_gpu: bool,
     ) -> None:  # fmt: skip
         self._runs = runs
         self._kept = kept
@@ -108,7 +108,7 @@ class MeasuredGrid:
                 break
             self._time(jobs, _CLOSE_BUDGET_S, deadline_s)
 
-    def cpu_at(self, settings: Settings) -> tuple[PlainRun, DeviceResult] | None:
+    def cpu_at(self, settings: PointSettings) -> tuple[PlainRun, DeviceResult] | None:
         """Return the CPU's result, measured or interpolated, and a run of the same curve.
 
         None where the time is unknown.
@@ -126,7 +126,7 @@ class MeasuredGrid:
         run = self.cpu[self.key(settings | {axis.name: min(curve.sizes.measured)})]
         return run, _interpolated(run, curve.sizes.at(size))
 
-    def key(self, settings: Settings) -> Values:
+    def key(self, settings: PointSettings) -> Values:
         """Return the values of the axes on which the time depends."""
         return values_at(settings, self._axes)
 
@@ -160,7 +160,7 @@ class MeasuredGrid:
             )
         return tuple(found)
 
-    def _make_curves(self, is_there: Callable[[Settings], bool]) -> list[_Curve]:
+    def _make_curves(self, is_there: Callable[[PointSettings], bool]) -> list[_Curve]:
         axis = self._curve_axis
         if axis is None:
             return []
@@ -173,7 +173,7 @@ class MeasuredGrid:
                 curves.append(_Curve(held=held, sizes=curve))
         return curves
 
-    def _curve_at(self, settings: Settings) -> _Curve | None:
+    def _curve_at(self, settings: PointSettings) -> _Curve | None:
         return next(
             (
                 curve

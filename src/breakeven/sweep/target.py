@@ -26,7 +26,7 @@ from breakeven.sweep.axes import assign_roles
 from breakeven.sweep.engine import Engine, LocalEngine, RunCache
 from breakeven.sweep.grid import (
     GridRuns,
-    Settings,
+    PointSettings,
     SweepProgress,
     Values,
     axis_of,
@@ -251,7 +251,7 @@ class SweepStages:
         assert first_error is not None, "there is a step, so one was recorded unchanged"
         raise first_error
 
-    def _gpu_times(self, held: Settings, sizes: Sequence[int]) -> list[dict[int, Estimate]]:
+    def _gpu_times(self, held: PointSettings, sizes: Sequence[int]) -> list[dict[int, Estimate]]:
         """Return the times of one GPU of each kind along a curve of the CPU."""
         (name,) = [axis.name for axis in self._axes if axis.name not in held and self._is_cpu(axis)]
         found: list[dict[int, Estimate]] = [{} for _ in self._devices]
@@ -266,21 +266,21 @@ class SweepStages:
     def _is_cpu(axis: SweepAxis) -> bool:
         return axis.role is not AxisRole.NUM_DEVICES
 
-    def _traced_key(self, settings: Settings) -> Values:
+    def _traced_key(self, settings: PointSettings) -> Values:
         return values_at(settings, self._traced_axes)
 
-    def _finish(self, settings: Settings) -> None:
+    def _finish(self, settings: PointSettings) -> None:
         """Take note that all is known at a point, whatever the number of GPUs."""
         for position, point in enumerate(self._grid):
             if all(point[name] == value for name, value in settings.items()):
                 self._finish_at(position, point)
 
-    def _finish_at(self, position: int, settings: Settings) -> None:
+    def _finish_at(self, position: int, settings: PointSettings) -> None:
         points = self._points_at(settings)
         self._points[position] = points
         self._progress.finished(points, len(self._points), len(self._grid))
 
-    def _points_at(self, settings: Settings) -> tuple[SweepPoint, ...]:
+    def _points_at(self, settings: PointSettings) -> tuple[SweepPoint, ...]:
         """Return all devices at one point, those that were measured first."""
         key = self._traced_key(settings)
         step = self._steps.get(key)

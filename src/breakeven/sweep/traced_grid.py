@@ -12,7 +12,7 @@ from breakeven.capture import LoaderUse, TracedRun
 from breakeven.errors import BreakevenError, Caveat, ScriptError
 from breakeven.session import LONGEST_STEP_NS, why_not_measured
 from breakeven.simulate import build_program
-from breakeven.sweep.grid import GridRuns, Settings, Values, grid_of, traced_axes, values_at
+from breakeven.sweep.grid import GridRuns, PointSettings, Values, grid_of, traced_axes, values_at
 from breakeven.sweep.scaling import is_same_step, scale_knob
 from breakeven.trace import ScaledTrace, ScalingError, StepTrace
 from breakeven.units import NS_PER_S
@@ -34,7 +34,7 @@ _CPU_BYTES_PER_S = 5.0e9
 class Base:
     """A step that was recorded with nothing of it changed, at which its time is measured too."""
 
-    settings: Settings
+    settings: PointSettings
     traced: TracedRun
 
 
@@ -73,7 +73,7 @@ class TracedGrid:
     def _arguments(self) -> list[SweepAxis]:
         return [axis for axis in self._order if axis.role is AxisRole.ARGUMENT]
 
-    def _build(self, axes: Sequence[SweepAxis], held: Settings) -> dict[Values, Step]:
+    def _build(self, axes: Sequence[SweepAxis], held: PointSettings) -> dict[Values, Step]:
         """Return the steps at the held settings, by the values of the other axes."""
         if not axes:
             return {(): self._record(held)}
@@ -106,7 +106,7 @@ class TracedGrid:
         if caveat not in self.caveats:
             self.caveats.append(caveat)
 
-    def _along_batch_size(self, axis: SweepAxis, held: Settings) -> dict[AxisValue, Step]:
+    def _along_batch_size(self, axis: SweepAxis, held: PointSettings) -> dict[AxisValue, Step]:
         """Return the step at every batch size of the script's DataLoader."""
         own = self._record(held)
         if isinstance(own, BreakevenError):
@@ -133,7 +133,7 @@ class TracedGrid:
             for value in axis.values
         }
 
-    def _record(self, settings: Settings, loader: LoaderUse | None = None) -> Step:
+    def _record(self, settings: PointSettings, loader: LoaderUse | None = None) -> Step:
         key = tuple(settings.get(axis.name, "") for axis in self._order)
         if key not in self._recorded:
             try:

@@ -10,7 +10,7 @@ from breakeven.progress import SilentProgress
 from breakeven.store import MachineKey, machine_key
 from breakeven.sweep import EngineRun, assign_roles, parse_axis
 from breakeven.sweep.engine import RunCache
-from breakeven.sweep.grid import GridRuns, Settings
+from breakeven.sweep.grid import GridRuns, PointSettings
 from breakeven.sweep.measured_grid import MeasuredGrid
 from breakeven.timing import Estimate, Measurement, Source
 from factories.runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
@@ -45,17 +45,17 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def measure(
     answer: Answer, *over: str, arguments: tuple[str, ...] = (), has_gpu: bool = False,
     gpu_ns: float | None = None, loader: LoaderUse | None = None,
-) -> tuple[MeasuredGrid, FakeEngine, list[Settings]]:  # fmt: skip
+) -> tuple[MeasuredGrid, FakeEngine, list[PointSettings]]:  # fmt: skip
     """Measure a grid to its end; return it, its engine, and the points as they were done."""
     axes = assign_roles([parse_axis(text) for text in over], arguments)
-    progress, engine, done = SilentProgress(), FakeEngine(answer), list[Settings]()
+    progress, engine, done = SilentProgress(), FakeEngine(answer), list[PointSettings]()
     runs = GridRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
     grid = MeasuredGrid(
         runs, RunCache(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
         progress=progress, on_point=done.append, has_gpu=has_gpu,
     )  # fmt: skip
 
-    def others(_: Settings, sizes: Sequence[int]) -> Sequence[Mapping[int, Estimate]]:
+    def others(_: PointSettings, sizes: Sequence[int]) -> Sequence[Mapping[int, Estimate]]:
         if gpu_ns is None:
             return ()
         time = Estimate(value_ns=gpu_ns, low_ns=gpu_ns, high_ns=gpu_ns, source=Source.PREDICTED)

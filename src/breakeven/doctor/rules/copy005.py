@@ -41,7 +41,7 @@ import msgspec
 
 from breakeven.doctor.copies import converted_on_device, gathered, numpy_batch, whole
 from breakeven.doctor.crossings import Upload, uploads
-from breakeven.doctor.events import Origins, bare_name, copy_at, op_at
+from breakeven.doctor.events import MemoryWriters, bare_name, copy_at, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, TensorSpec
@@ -101,7 +101,7 @@ def _num_bytes(events: Iterable[Event]) -> int:
 
 def _cast_before(case: Case, batches: list[int]) -> Iterator[_Wide]:
     """Yield what the host casts before it is copied, by the line that casts."""
-    origins = Origins(case.trace)
+    origins = MemoryWriters(case.trace)
     found: dict[int, list[_Cast]] = {}
     for index in batches:
         cast = _find_cast(case, origins, index)
@@ -188,7 +188,7 @@ class _Cast:
     saved_bytes: float
 
 
-def _find_cast(case: Case, origins: Origins, index: int) -> _Cast | None:
+def _find_cast(case: Case, origins: MemoryWriters, index: int) -> _Cast | None:
     """Follow a copied batch back to the casts that made it wider."""
     copy = copy_at(case.trace, index)
     chain: set[int] = set()

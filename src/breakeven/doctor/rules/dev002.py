@@ -47,7 +47,6 @@ from breakeven.doctor.device_source import (
     unused_choices,
 )
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.trace import NEVER_ON_DEVICE
 
 CAUSE = "NOT_ON_GPU"
 
@@ -55,7 +54,7 @@ _MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the 
 
 
 def detect(case: Case) -> Found:
-    is_never = any(caveat.code == NEVER_ON_DEVICE.code for caveat in case.trace.caveats)
+    is_never = case.is_never_on_device
     dropped = list(discarded_moves(case.sources)) if is_never or case.trace.faults else []
     for location in dropped:
         yield Occurrence(

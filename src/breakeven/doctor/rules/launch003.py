@@ -32,7 +32,7 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.events import base_name, parameters_of
+from breakeven.doctor.events import base_name, common_start, parameters_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
 from breakeven.trace import Location, Op, Phase, StepTrace
 from breakeven.units import format_percent
@@ -80,11 +80,6 @@ def detect(case: Case) -> Found:
 
 def _call(trace: StepTrace, events: list[int]) -> Location | None:
     """Return the innermost line that leads to all of these events."""
-    stacks = [stack for index in events if (stack := trace.stack_of(trace.events[index]))]
-    if not stacks:
-        return trace.events[events[0]].location
-    common = 0
-    shortest = min(map(len, stacks))
-    while common < shortest and len({stack[common] for stack in stacks}) == 1:
-        common += 1
-    return stacks[0][common - 1] if common else trace.events[events[0]].location
+    stacks = (trace.stack_of(trace.events[index]) for index in events)
+    common = common_start(stack for stack in stacks if stack)
+    return common[-1] if common else trace.events[events[0]].location

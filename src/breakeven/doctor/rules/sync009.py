@@ -34,7 +34,7 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.crossings import round_trips
-from breakeven.doctor.events import Origins
+from breakeven.doctor.events import MemoryWriters
 from breakeven.doctor.rule import (
     Case,
     Found,
@@ -51,7 +51,7 @@ CAUSE = "CPU_ROUNDTRIP"
 
 
 def detect(case: Case) -> Found:
-    found = round_trips(case, Origins(case.trace))
+    found = round_trips(case, MemoryWriters(case.trace))
     on_host = {*case.works("script"), *(index for index, op in case.each(Op) if op.is_on_host)}
     for location, reads in by_line(case.trace, list(found)):
         copies = {copy for read in reads for copy in found[read]}

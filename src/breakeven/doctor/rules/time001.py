@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from breakeven.doctor.measurements import steps_within, wrong_measurements
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.timing_walk import Timed
+from breakeven.doctor.timing_walk import TimedWork
 
 CAUSE = "TIME_NO_SYNC"
 
@@ -64,14 +64,14 @@ def detect(case: Case) -> Found:
         )
 
 
-def _what(timed: Timed) -> str:
+def _what(timed: TimedWork) -> str:
     first, last = min(timed.work), max(timed.work)
     if not first:
         return "a step"
     return f"work of line {first}" if first == last else f"work of lines {first} to {last}"
 
 
-def _is_long(case: Case, timed: Timed) -> bool:
+def _is_long(case: Case, timed: TimedWork) -> bool:
     """Return whether so much is timed that the queue at its end is a small part of it."""
     depth, num_steps = steps_within(case, timed)
     if depth != 1:

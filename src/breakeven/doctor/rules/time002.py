@@ -44,7 +44,7 @@ import ast
 
 from breakeven.doctor.measurements import is_mean, iterations, steps_within, wrong_measurements
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.timing_walk import Timed
+from breakeven.doctor.timing_walk import TimedWork
 from breakeven.source import dotted_name, nodes_in, parameters_of
 
 CAUSE = "TIME_WARMUP"
@@ -65,12 +65,12 @@ def detect(case: Case) -> Found:
         )
 
 
-def _is_few(case: Case, timed: Timed) -> bool:
+def _is_few(case: Case, timed: TimedWork) -> bool:
     """Return whether a mean is of one epoch's steps; over several the first hardly show."""
     return is_mean(timed) and steps_within(case, timed)[0] <= 1
 
 
-def _is_warm(timed: Timed) -> bool:
+def _is_warm(timed: TimedWork) -> bool:
     """Return whether steps were run before the clock starts, or so many after it that few show."""
     names = [dotted_name(node) for node in nodes_in(timed.scope, ast.Name, ast.Attribute)]
     names += [node.name for node in nodes_in(timed.scope, ast.FunctionDef)]
