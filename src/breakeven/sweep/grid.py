@@ -26,7 +26,7 @@ from breakeven.trace import Configuration, StepTrace
 from breakeven.verdict import AxisRole, AxisValue, DeviceResult, SweepAxis, SweepPoint
 
 PointSettings = dict[str, AxisValue]
-# PointSettings as a key: the values in the order of some axes.
+# Settings as a key: the values in the order of some axes.
 Values = tuple[AxisValue, ...]
 
 # Neither changes what the step does: threads are the CPU's, and every GPU does the same step.

@@ -106,14 +106,8 @@ class RayConnection:
         nodes = [node for node in alive if node.resources.get("CPU", 0.0) > 0.0]
         if not self._machine:
             return nodes
-        kinds = sorted(
-            {
-                name
-                for node in nodes
-                for name in node.resources
-                if not _OWN_RESOURCES.fullmatch(name)
-            }
-        )
+        names = {name for node in nodes for name in node.resources}
+        kinds = sorted(name for name in names if not _OWN_RESOURCES.fullmatch(name))
         if self._machine not in kinds:
             raise BreakevenError(
                 f"no node of the Ray cluster is of the kind {self._machine!r}"
@@ -169,11 +163,7 @@ class RayConnection:
             return TaskOutcome(data=None, has_begun=False, is_node_dead=True)
         except errors.NodeDiedError:
             return TaskOutcome(data=None, is_node_dead=True)
-        except (
-            errors.WorkerCrashedError,
-            errors.OutOfMemoryError,
-            errors.ObjectLostError,
-        ):
+        except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.ObjectLostError):
             return TaskOutcome(data=None)
         except errors.RayError as error:
             raise BreakevenError(f"Ray failed: {str(error).strip().splitlines()[-1]}") from error

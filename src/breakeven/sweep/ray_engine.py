@@ -26,6 +26,7 @@ from breakeven.store import MachineKey
 from breakeven.sweep.engine import EngineRun
 from breakeven.sweep.ray_connection import RayConnection, RayNode
 from breakeven.sweep.ray_node import (
+    SHARED_FILES,
     NodeAnswer,
     NodeMachine,
     NodePlace,
@@ -84,7 +85,7 @@ class RayEngine:
         # Every node seen so far; an id is never used again.
         self._machines: dict[str, MachineKey] = {}
         self._dead: set[str] = set()
-        self._told = ""
+        self._shown = ""
 
     def __enter__(self) -> RayEngine:
         """Join the cluster, so that one without a node of the kind is refused before any work."""
@@ -242,9 +243,9 @@ class RayEngine:
             text = f"waiting for {', '.join(late)}, which other work seems to keep busy"
         else:
             text = "on " + ", ".join(job.node.name for job in jobs.values())
-        if jobs and text != self._told:
+        if jobs and text != self._shown:
             self._progress.detail(text)
-            self._told = text
+            self._shown = text
 
 
 def _check_alike(found: Mapping[MachineKey, RayNode]) -> None:
@@ -286,5 +287,5 @@ def _check_sources(answer: PlainRun | RunFailure, node: RayNode) -> None:
         if file_digest(source.path) != source.sha256:
             raise BreakevenError(
                 f"{source.path} is not the same on the Ray node {node.name} as here",
-                hint="every node needs the same files at the same paths: use a shared folder",
+                hint=SHARED_FILES,
             )

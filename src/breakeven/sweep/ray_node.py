@@ -33,7 +33,7 @@ _LOW_PRIORITY = Caveat(
     message="Ray lowers the priority of its tasks, and breakeven may not raise it again: start "
     "Ray with RAY_worker_niceness=0",
 )
-_SHARED = "every node needs the same files at the same paths: use a shared folder"
+SHARED_FILES = "every node needs the same files at the same paths: use a shared folder"
 
 
 class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,16 +206,16 @@ def _check_target(task: NodeTask) -> None:
         return
     digest = file_digest(target.path)
     if digest is None:
-        raise _RefusedError(f"has no file {target.path}", _SHARED)
+        raise _RefusedError(f"has no file {target.path}", SHARED_FILES)
     if digest != task.target_sha256:
-        raise _RefusedError(f"has another version of {target.path}", _SHARED)
+        raise _RefusedError(f"has another version of {target.path}", SHARED_FILES)
 
 
 @contextmanager
 def _apart_from_ray(place: NodePlace) -> Iterator[tuple[Caveat, ...]]:
     """Undo inside what Ray does to its workers; yield caveats for what could not be undone."""
     if not Path(place.folder).is_dir():
-        raise _RefusedError(f"has no folder {place.folder}, where the script runs", _SHARED)
+        raise _RefusedError(f"has no folder {place.folder}, where the script runs", SHARED_FILES)
     folder, environment = Path.cwd(), dict(os.environ)
     os.chdir(place.folder)
     for name in _settings():

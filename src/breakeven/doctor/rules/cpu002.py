@@ -29,8 +29,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.cpu_step import faster_trial, line_of_threads, threads_and_cores
 from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.step_times import faster_trial, line_of_threads, threads_and_cores
 from breakeven.simulate import Side
 
 CAUSE = "THREADS_OVER"

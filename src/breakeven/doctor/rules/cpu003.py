@@ -30,8 +30,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.cpu_step import faster_trial
 from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.step_times import faster_trial
 from breakeven.simulate import Side
 from breakeven.timing import CpuSetting, CpuTrial
 from breakeven.units import format_percent

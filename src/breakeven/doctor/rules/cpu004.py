@@ -30,9 +30,9 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.cpu_step import faster_trial
 from breakeven.doctor.events import is_convolution
 from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.step_times import faster_trial
 from breakeven.simulate import Side
 from breakeven.timing import CpuSetting
 

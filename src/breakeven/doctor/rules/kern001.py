@@ -39,9 +39,9 @@ import msgspec
 
 from breakeven.cost import Family, Kernel
 from breakeven.device import Precision
-from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.doctor.events import CONVOLUTIONS, bare_name, with_tensors
 from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.step_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.simulate import Edit
 from breakeven.trace import Event, TensorSpec
 from breakeven.units import format_percent

@@ -33,8 +33,8 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.cost import Family
-from breakeven.doctor.device_times import DevicePace, device_times_ns
 from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.step_times import DevicePace, device_times_ns
 from breakeven.units import format_percent
 
 CAUSE = "CUDNN_BENCH_OFF"

@@ -29,9 +29,9 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.cost import Family
-from breakeven.doctor.device_times import device_times_ns
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import assigned_at
+from breakeven.doctor.step_times import device_times_ns
 from breakeven.source import is_constant
 from breakeven.trace import LoaderFacts, RunFacts
 

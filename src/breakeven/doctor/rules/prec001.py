@@ -39,11 +39,11 @@ from typing import Final
 
 from breakeven.cost import Family
 from breakeven.device import Precision
-from breakeven.doctor.device_times import device_times_ns
 from breakeven.doctor.events import PRODUCTS
 from breakeven.doctor.precision_edits import doubles_as_floats
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import recorded_calls
+from breakeven.doctor.step_times import device_times_ns
 from breakeven.source import SourceFile, arguments_of, dotted_name, last_name, nodes_in, text_of
 from breakeven.trace import Location, Op
 from breakeven.units import format_percent

@@ -42,10 +42,10 @@ import msgspec
 
 from breakeven.cost import Kernel
 from breakeven.device import Precision
-from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.doctor.events import PRODUCTS
 from breakeven.doctor.precision_edits import with_autocast
 from breakeven.doctor.rule import Case, Found, Occurrence
+from breakeven.doctor.step_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.simulate import Edit
 from breakeven.units import format_percent
 

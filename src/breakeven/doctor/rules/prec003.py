@@ -37,11 +37,11 @@ from __future__ import annotations
 import ast
 
 from breakeven.device import Precision
-from breakeven.doctor.device_times import DevicePace, has_tensor_cores
 from breakeven.doctor.events import PRODUCTS
 from breakeven.doctor.precision_edits import without_autocast
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import recorded_calls
+from breakeven.doctor.step_times import DevicePace, has_tensor_cores
 from breakeven.simulate import Bound
 from breakeven.source import is_constant, keyword
 from breakeven.trace import Location

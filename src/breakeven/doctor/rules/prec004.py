@@ -40,10 +40,10 @@ import msgspec
 
 from breakeven.cost import Family
 from breakeven.device import Precision
-from breakeven.doctor.device_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.doctor.events import bare_name, is_convolution, line_of, op_at, with_tensors
 from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence, changed
 from breakeven.doctor.source_lines import line_of_layer
+from breakeven.doctor.step_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.simulate import Bound
 from breakeven.trace import Location, Op, Phase, TensorSpec
 
