@@ -171,7 +171,7 @@ _CALLS = 100
 _LIBRARY_CALLS = 20
 
 
-def host_calls() -> Iterator[Timed]:
+def host_calls() -> Iterator[TimedCall]:
     """Yield what is timed on the CPU.
 
     Of an operator on one element what is left is argument parsing, the dispatcher, autograd and
@@ -181,10 +181,10 @@ def host_calls() -> Iterator[Timed]:
     one, other = torch.ones(1), torch.ones(1)
     leaf = torch.ones(1, requires_grad=True)
     module = torch.nn.Identity()
-    yield Timed(code="op", call=lambda: torch.mul(one, other), calls=_CALLS)
-    yield Timed(code="recorded", call=lambda: torch.mul(leaf, other), calls=_CALLS)
-    yield Timed(code="view", call=lambda: one.view(1), calls=_CALLS)
-    yield Timed(code="module", call=lambda: module(one), calls=_CALLS)
+    yield TimedCall(code="op", call=lambda: torch.mul(one, other), calls=_CALLS)
+    yield TimedCall(code="recorded", call=lambda: torch.mul(leaf, other), calls=_CALLS)
+    yield TimedCall(code="view", call=lambda: one.view(1), calls=_CALLS)
+    yield TimedCall(code="module", call=lambda: module(one), calls=_CALLS)
     yield _list_call("foreach_one", 1)
     yield _list_call("foreach_many", NUM_LIST_TENSORS)
     yield _backward_call("backward_one", 1)
@@ -192,15 +192,15 @@ def host_calls() -> Iterator[Timed]:
     yield from _library_calls()
 
 
-def _list_call(code: str, num_tensors: int) -> Timed:
+def _list_call(code: str, num_tensors: int) -> TimedCall:
     tensors = [torch.ones(1) for _ in range(num_tensors)]
     multiply = torch._foreach_mul_  # pyright: ignore[reportPrivateImportUsage]
-    return Timed(
+    return TimedCall(
         code=code, call=lambda: multiply(tensors, 1.0), calls=max(1, _CALLS // num_tensors)
     )
 
 
-def _backward_call(code: str, length: int) -> Timed:
+def _backward_call(code: str, length: int) -> TimedCall:
     """Return a backward pass over a chain of products, which is built out of the time."""
     leaf = torch.ones(1, requires_grad=True)
     scale = torch.ones(1)
@@ -213,10 +213,10 @@ def _backward_call(code: str, length: int) -> Timed:
             chain = torch.mul(chain, scale)
         chains[:] = [chain]
 
-    return Timed(code=code, call=lambda: chains[0].backward(), calls=1, prepare=prepare)
+    return TimedCall(code=code, call=lambda: chains[0].backward(), calls=1, prepare=prepare)
 
 
-def _library_calls() -> Iterator[Timed]:
+def _library_calls() -> Iterator[TimedCall]:
     row, square = torch.ones(1, 1), torch.ones(1, 1)
     image, weight = torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
     pair = torch.ones(2, 1, 1, 1)
@@ -227,7 +227,7 @@ def _library_calls() -> Iterator[Timed]:
         "layer_norm": lambda: functional.layer_norm(row, (1,)),
     }
     for code, call in calls.items():
-        yield Timed(code=code, call=call, calls=_LIBRARY_CALLS)
+        yield TimedCall(code=code, call=call, calls=_LIBRARY_CALLS)
 
 
 # Far less than the 1,024 launches that a device's queue holds: the host never waits for it.
@@ -235,7 +235,7 @@ _QUEUED_CALLS = 200
 _WAITED_CALLS = 10
 
 
-def launch_calls(issue: Callable[[], object], wait: Callable[[], object]) -> Iterator[Timed]:
+def launch_calls(issue: Callable[[], object], wait: Callable[[], object]) -> Iterator[TimedCall]:
     """Yield what is timed on a device that is here.
 
     Args:
@@ -247,9 +247,9 @@ def launch_calls(issue: Callable[[], object], wait: Callable[[], object]) -> Ite
         issue()
         wait()
 
-    yield Timed(code="cuda_queued", call=issue, calls=_QUEUED_CALLS)
-    yield Timed(code="cuda_waited", call=issue_and_wait, calls=_WAITED_CALLS)
-    yield Timed(code="cuda_sync", call=wait, calls=_WAITED_CALLS)
+    yield TimedCall(code="cuda_queued", call=issue, calls=_QUEUED_CALLS)
+    yield TimedCall(code="cuda_waited", call=issue_and_wait, calls=_WAITED_CALLS)
+    yield TimedCall(code="cuda_sync", call=wait, calls=_WAITED_CALLS)
 
 
 def small_kernel(device: str = "cuda") -> Callable[[], object]:
@@ -262,7 +262,7 @@ _WARMUP_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class TimedCall:
     """Something that is timed once a round.
 
     Args:
@@ -279,7 +279,7 @@ class Timed:
 
 
 def time_rounds(
-    timed: Sequence[Timed], clock: Clock, num_rounds: int
+    timed: Sequence[TimedCall], clock: Clock, num_rounds: int
 ) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return nanoseconds per call of each, one value a round; rounds to warm up do not count."""
     times = {item.code: np.zeros(num_rounds) for item in timed}

@@ -19,8 +19,8 @@ from breakeven.configure import set_num_threads, unwatched_steps
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.placement.racing import LeftOut, PlaceTime, race
 from breakeven.placement.training_place import (
+    BatchLoss,
     LossFunction,
-    ModelCall,
     OptimizerFactory,
     TrainingPlace,
     devices_present,
@@ -136,7 +136,7 @@ def choose_device(
     if len(present) == 1 and len(threads) == 1:
         return _told(DeviceChoice(device=present[0], num_threads=threads[0]))
     model = _unwrapped(model)
-    call = ModelCall(model, loss_fn)
+    call = BatchLoss(model, loss_fn)
     places = [
         TrainingPlace(device, model, sample_batch, call, optimizer, num_threads=count)
         for device in present
@@ -222,7 +222,7 @@ def _told(choice: DeviceChoice) -> DeviceChoice:
 def untouched() -> Iterator[None]:
     """Give back the random numbers, the threads and the hooks of optimizers as they were.
 
-    Inside, gradients are recorded whatever the caller does, and nobody is told of steps.
+    Inside, gradients are recorded whatever the caller does, and no hook sees a step.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch_state, num_threads = torch.get_rng_state(), torch.get_num_threads()

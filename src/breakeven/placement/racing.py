@@ -14,7 +14,7 @@ from breakeven.timing import Measurement
 class Place(Protocol):
     """Somewhere a step can run: a device, or the CPU with a number of threads.
 
-    Any method may raise; the place is then left out, and why is told.
+    Any method may raise; the place is then left out, with the reason.
 
     Attributes:
         name: Unlike that of all others.

@@ -44,7 +44,7 @@ class TrainingPlace:
         device: torch.device,
         model: nn.Module,
         batch: Any,
-        call: ModelCall,
+        call: BatchLoss,
         optimizer: torch.optim.Optimizer | OptimizerFactory | None,
         *,
         num_threads: int = 0,
@@ -303,7 +303,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
     return batch
 
 
-class ModelCall:
+class BatchLoss:
     """Calls a model on a batch: of a tuple or list, the model gets what it requires.
 
     A mapping becomes keyword arguments. Of a tuple or list, as many leading values as ``forward``

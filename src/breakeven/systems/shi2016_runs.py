@@ -27,7 +27,7 @@ from breakeven.units import NS_PER_S, format_duration
 SCRIPT = "shi2016.py"
 GPUS_OF_TODAY: tuple[str, ...] = ("T4", "RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")
 
-# A server CPU of the benchmark's years. It fed the GPUs whose steps taught the cost model what
+# A server CPU of the benchmark's years. It fed the GPUs from whose steps the cost model has what
 # Torch7 costs (github.com/jcjohnson/cnn-benchmarks).
 HOST_OF_2016 = "Xeon E5-2630 v3"
 

@@ -10,7 +10,7 @@ import pytest
 from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
 from breakeven.measure import measure_host
-from breakeven.measure.host import Timed, calibration_of, launch_calls, time_rounds
+from breakeven.measure.host import TimedCall, calibration_of, launch_calls, time_rounds
 from breakeven.processor import cpu_name
 from factories.scripted_clock import ScriptedClock
 
@@ -110,8 +110,10 @@ def test_figures_carry_their_spread_and_their_use() -> None:
 def test_rounds_interleave_and_the_first_do_not_count() -> None:
     order: list[str] = []
     timed = [
-        Timed(code="a", call=lambda: order.append("a"), calls=2),
-        Timed(code="b", call=lambda: order.append("b"), calls=1, prepare=lambda: order.append("p")),
+        TimedCall(code="a", call=lambda: order.append("a"), calls=2),
+        TimedCall(
+            code="b", call=lambda: order.append("b"), calls=1, prepare=lambda: order.append("p")
+        ),
     ]
     # Each reading of the clock seems to come 40 ns after the one before.
     times = time_rounds(timed, ScriptedClock(then_every_ns=40), num_rounds=2)
@@ -126,7 +128,7 @@ def test_warmup_is_left_out() -> None:
     for duration_ns in durations_ns:
         times_ns += [now_ns, now_ns + duration_ns]
         now_ns += duration_ns
-    timed = [Timed(code="a", call=lambda: None, calls=1)]
+    timed = [TimedCall(code="a", call=lambda: None, calls=1)]
     assert time_rounds(timed, ScriptedClock(times_ns), 2)["a"].tolist() == [300, 100]
 
 

@@ -63,7 +63,7 @@ def pretended_cuda(
         recorder: Says how many GPUs there are.
         on_compile: Called when the script asks for ``torch.compile``.
         is_lazy: See nothing before the script names a GPU.
-        graphs: Is told of updates, which a graph may repeat.
+        graphs: Notified of updates, which a graph may repeat.
     """
     with Patches() as patches:
         patch_cuda_api(patches, is_available=True, on_wait=recorder.record_sync, cuda=recorder.cuda)

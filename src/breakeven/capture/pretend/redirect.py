@@ -42,7 +42,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         keeps_compile: Let ``torch.compile`` do its work; otherwise it does nothing. It does not
             bear the replaced functions, so that nothing is redirected then; with ``has_cuda``
             everything is, and the compilation ignored.
-        graphs: Is told of updates, which a graph may repeat.
+        graphs: Notified of updates, which a graph may repeat.
     """
 
     def __init__(

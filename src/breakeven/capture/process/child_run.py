@@ -50,7 +50,7 @@ from breakeven.capture.requests import HostRequest, Keep, Request, RunRequest, T
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.run_facts import gpu_here
-from breakeven.capture.sessions.session import ProbeSession, Session
+from breakeven.capture.sessions.session import ProbeSession, ScriptSession
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.sessions.turns import Turns, can_take_long_turns
 from breakeven.configure import Patches, keep_freed_memory
@@ -207,7 +207,7 @@ class ChildRun:
             self._finish(failure, has_failed=status != 0)
         _exit(status)
 
-    def _make_session(self) -> Session:
+    def _make_session(self) -> ScriptSession:
         kind = partial(PlainSession, turns=self._turns)
         if self._request.is_traced:
             kind = TracedSession

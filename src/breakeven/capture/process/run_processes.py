@@ -59,22 +59,22 @@ class RunProcesses(ABC):
         Raises:
             BreakevenError: It was ended, is late, or failed.
         """
-        message = self.receive(monotonic() + START_LIMIT_S)
-        if isinstance(message, kind):
-            return message
+        answer = self.receive(monotonic() + START_LIMIT_S)
+        if isinstance(answer, kind):
+            return answer
         status = self.process.poll()
         if status is None:
-            told = f"torch was not imported by {sys.executable} within {START_LIMIT_S:g} s"
+            message = f"torch was not imported by {sys.executable} within {START_LIMIT_S:g} s"
             hint = "try again when the machine, or the disk that torch lies on, is less busy"
         elif status < 0:
             name = signal.Signals(-status).name
-            told = f"the process that imports torch was ended by signal {name}"
+            message = f"the process that imports torch was ended by signal {name}"
             hint = "the machine may be out of memory; or somebody has ended it: try again"
         else:
             last = "".join(f": {line}" for line in self.output.text().strip().splitlines()[-1:])
-            told = f"torch could not be imported by {sys.executable}{last}"
+            message = f"torch could not be imported by {sys.executable}{last}"
             hint = "run `python -c 'import torch'` with the same Python"
-        raise BreakevenError(told, hint=hint)
+        raise BreakevenError(message, hint=hint)
 
     @abstractmethod
     def begin(self, request: Request) -> None:
@@ -158,9 +158,9 @@ class ForkServer(RunProcesses):
             (terminal.our_end, terminal.scripts_end) if terminal is not None else os.pipe()
         )
         descriptors = (request_read, answer_write, turn_read)
-        told = (*map(str, descriptors), msgspec.json.encode(keep).decode())
+        options = (*map(str, descriptors), msgspec.json.encode(keep).decode())
         self.process = subprocess.Popen(
-            python_command("process.server", *told),
+            python_command("process.server", *options),
             stdin=script_fd if terminal is not None else subprocess.DEVNULL,
             stdout=script_fd,
             stderr=script_fd,

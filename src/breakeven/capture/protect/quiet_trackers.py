@@ -1,6 +1,6 @@
 """Keep experiment trackers quiet in runs that only measure, and tell which the script used.
 
-Which there are, and how each is told to log nothing, is in ``trackers.toml``.
+Which there are, and how each is made to log nothing, is in ``trackers.toml``.
 """
 
 from __future__ import annotations

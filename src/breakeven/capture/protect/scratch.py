@@ -16,7 +16,7 @@ from breakeven.capture.protect.redirected_paths import redirected_writes
 from breakeven.capture.requests import HostRequest, Keep, Request, Target
 from breakeven.trace import FileWrites, WriteProtection
 
-# Of the files that a run writes, so many are told by name.
+# Of the files that a run writes, so many are listed by name.
 _MAX_FILES = 100
 # Names the protection, for tests of the one that is for other systems.
 _WANTED = "BREAKEVEN_WRITE_PROTECTION"

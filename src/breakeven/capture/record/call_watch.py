@@ -76,7 +76,7 @@ class CallWatch(Patches):
     """Notes calls by name and line of the user.
 
     Args:
-        recorder: Is told of the time that saving, logging and collecting garbage take.
+        recorder: Notified of the time that saving, logging and collecting garbage take.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:

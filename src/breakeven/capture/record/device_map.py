@@ -227,7 +227,7 @@ def is_cuda(device: Any) -> bool:
 
 
 class CudaDevices:
-    """The CUDA devices that torch is told of, and which of them is current.
+    """The CUDA devices that torch sees, and which of them is current.
 
     Args:
         num_devices: How many there are.

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture.record.device_map import DEVICE, DeviceMap, bytes_of
 from breakeven.capture.record.operators import describe
-from breakeven.capture.record.origins import Origin, Origins
+from breakeven.capture.record.origins import Origin, OriginFinder
 from breakeven.configure import named_parameters_of
 from breakeven.measure import own_time_ns
 from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelCall, Op, Phase, Sync
@@ -132,7 +132,7 @@ class EventLog(TorchDispatchMode):
         self.num_device_events = 0
         self.step = StepLog()
         self.faults: dict[tuple[str, int], DeviceFault] = {}
-        self.origins = Origins()
+        self.origins = OriginFinder()
         # Since the step began: when that was, and the operators whose gradients are followed.
         self._started_ns = 0
         self._num_followed = 0

@@ -1,6 +1,6 @@
 """What objects of a script hold, and what its functions name, without a call of theirs.
 
-So it is told whether what a DataLoader calls may have to do with tensors on a device.
+They say whether what a DataLoader calls may have to do with tensors on a device.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class OptimizerHooks(Patches):
 
     Args:
         on_update: Called with the optimizer's number, in order of first use.
-        recorder: Is told when the optimizer phase begins and ends; None in a plain run.
+        recorder: Notified when the optimizer phase begins and ends; None in a plain run.
     """
 
     def __init__(self, on_update: OnUpdate, recorder: StepRecorder | None = None) -> None:

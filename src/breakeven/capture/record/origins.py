@@ -42,8 +42,8 @@ class Origin(NamedTuple):
     Args:
         location: The innermost line of the user; in the backward pass that of the forward op.
         module: Dotted path of the ``nn.Module``.
-        stack: Number of the user's lines in `Origins.stacks`, and of what runs below them in
-            `Origins.frames`; -1 where there are none.
+        stack: Number of the user's lines in `OriginFinder.stacks`, and of what runs below them in
+            `OriginFinder.frames`; -1 where there are none.
         via: Dotted name of the library module that acts below that line; empty for the line.
     """
 
@@ -53,7 +53,7 @@ class Origin(NamedTuple):
     via: str = ""
 
 
-class Origins:
+class OriginFinder:
     """Finds the origin of what runs now, and keeps that of forward operators for their backward."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from breakeven.measure import own_time_ns
 from breakeven.timing import StepPhases
 
 
-class Session(Patches):
+class ScriptSession(Patches):
     """Is around a script while it runs, and tells its steps apart.
 
     Args:
@@ -65,7 +65,7 @@ class Session(Patches):
         """End an update, by the number of its optimizer."""
 
 
-class UpdateSession(Session):
+class UpdateSession(ScriptSession):
     """Sees what optimizers update, and what loaders and CUDA graphs do.
 
     Args:
@@ -111,7 +111,7 @@ class UpdateSession(Session):
 _MOST_ACCUMULATED = 32
 
 
-class ProbeSession(Session):
+class ProbeSession(ScriptSession):
     """Counts the steps of a script, and replaces nothing but what the request asks for.
 
     Where no optimizer of torch is stepped for long, each backward pass counts.
