@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import assert_never
 
 from breakeven.systems.bench import Bench
@@ -94,11 +93,10 @@ def depth_table(sweep: SweepReport) -> SystemTable:
 
 def _depth_row(sweep: SweepReport, depth: int) -> TableRow | None:
     """Return the row of a depth; None where the script failed there, which the sweep lists."""
-    points = [point for point in sweep.points if point.settings["depth"] == depth]
-    cpu = _fastest_cpu(points)
-    gpu = next((point for point in points if point.device == _LAPTOP_GPU), None)
-    if cpu is None or gpu is None:
+    found = _at_depth(sweep, depth)
+    if found is None:
         return None
+    cpu, gpu = found
     return TableRow(
         source=RowSource(cpu.source.value),
         cells=(
@@ -113,9 +111,14 @@ def _depth_row(sweep: SweepReport, depth: int) -> TableRow | None:
     )
 
 
-def _fastest_cpu(points: Sequence[SweepPoint]) -> SweepPoint | None:
+def _at_depth(sweep: SweepReport, depth: int) -> tuple[SweepPoint, SweepPoint] | None:
+    """Return the fastest CPU and the laptop's GPU at a depth; None where one failed there."""
+    points = [point for point in sweep.points if point.settings["depth"] == depth]
     cpus = [point for point in points if point.kind is DeviceKind.CPU]
-    return min(cpus, key=lambda point: point.step_ns, default=None)
+    gpu = next((point for point in points if point.device == _LAPTOP_GPU), None)
+    if not cpus or gpu is None:
+        return None
+    return min(cpus, key=lambda point: point.step_ns), gpu
 
 
 def _estimate(point: SweepPoint, num_steps: int = 1) -> Estimate:
@@ -158,11 +161,10 @@ def crossover_claim(sweep: SweepReport) -> Claim:
 
 def _at_published_depth(sweep: SweepReport) -> str:
     """Return what the CPU and the GPU take where theirs crossed; empty where one failed there."""
-    points = [p for p in sweep.points if p.settings["depth"] == DISC_MLP_CROSSOVER_DEPTH]
-    cpu = _fastest_cpu(points)
-    gpu = next((point for point in points if point.device == _LAPTOP_GPU), None)
-    if cpu is None or gpu is None:
+    found = _at_depth(sweep, DISC_MLP_CROSSOVER_DEPTH)
+    if found is None:
         return ""
+    cpu, gpu = found
     return (
         f"At {DISC_MLP_CROSSOVER_DEPTH} layers a step takes {format_duration(cpu.step_ns, 2)} on "
         f"{cpu.device} and {format_duration(gpu.step_ns, 2)} on the GPU. "

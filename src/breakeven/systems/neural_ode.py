@@ -290,16 +290,11 @@ def predict_gpus(bench: Bench, weights: Path) -> tuple[GpuRun, ...]:
     }
     old = [_old(bench, trace, solver) for solver, trace in traces.items()]
     today = [
-        _run(prediction, traces[TORCHDIFFEQ], TORCHDIFFEQ)
-        for prediction in bench.predict(traces[TORCHDIFFEQ], _GPUS)
+        _run(prediction, traces[solver], solver)
+        for solver, gpus in ((TORCHDIFFEQ, _GPUS), (OWN_SOLVER, (_K40, _GPUS[-1])))
+        for prediction in bench.predict(traces[solver], gpus)
     ]
-    own = [
-        _run(prediction, trace, solver)
-        for solver, trace in traces.items()
-        if solver != TORCHDIFFEQ
-        for prediction in bench.predict(trace, (_K40, _GPUS[-1]))
-    ]
-    return (*old, *today, *own)
+    return (*old, *today)
 
 
 def _old(bench: Bench, trace: StepTrace, solver: str) -> GpuRun:

@@ -79,7 +79,11 @@ def run(bench: Bench) -> Findings:
             thread_table(all_runs),
         ),
         claims=claims(all_runs),
-        caveats=(*_left_out(failures), *_ABOUT, *_run_caveats(all_runs)),
+        caveats=(
+            *(Caveat(code="left-out", message=failure.message) for failure in failures),
+            *_ABOUT,
+            *_run_caveats(all_runs),
+        ),
     )
 
 
@@ -87,10 +91,6 @@ def thread_counts(num_cores: int) -> tuple[int, ...]:
     """Return 1, 2, 4, … up to the cores, and the cores themselves."""
     counts = {2**i for i in range(num_cores.bit_length())}
     return tuple(sorted({*counts, num_cores}))
-
-
-def _left_out(failures: Sequence[BreakevenError]) -> tuple[Caveat, ...]:
-    return tuple(Caveat(code="left-out", message=failure.message) for failure in failures)
 
 
 def _run_caveats(all_runs: Sequence[NetworkRuns]) -> tuple[Caveat, ...]:
@@ -112,10 +112,8 @@ def pytorch_label(torch_version: str) -> str:
 
 def block(runs: NetworkRuns, *, torch_version: str) -> tuple[SystemTable, SystemTable]:
     """Return what the benchmark's table has of a network, its CPUs and its GPUs, with ours."""
-    return (
-        _cpu_table(runs, torch_version=torch_version),
-        _gpu_table(runs, torch_version=torch_version),
-    )
+    label = pytorch_label(torch_version)
+    return _cpu_table(runs, label), _gpu_table(runs, label)
 
 
 def today_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
@@ -152,7 +150,7 @@ def accuracy_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
     )
 
 
-def _cpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
+def _cpu_table(runs: NetworkRuns, pytorch: str) -> SystemTable:
     counts = sorted({*_THREADS, *runs.cpu})
     published = (
         (f"{framework}, {device.removesuffix(' CPU')}", *map(times_ns.get, counts))
@@ -160,7 +158,7 @@ def _cpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
         for device in CORES
         if (times_ns := cells(runs.network, framework, device))
     )
-    ours = [(f"{pytorch_label(torch_version)}, here", runs.cpu)]
+    ours = [(f"{pytorch}, here", runs.cpu)]
     note = ""
     if runs.network in JAX_NETWORKS:
         label = jax_label()
@@ -179,7 +177,7 @@ def _cpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
     )
 
 
-def _gpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
+def _gpu_table(runs: NetworkRuns, pytorch: str) -> SystemTable:
     published = (
         (framework, *(cells(runs.network, framework, name).get(None) for name in GPUS))
         for framework in frameworks(runs.network)
@@ -187,7 +185,7 @@ def _gpu_table(runs: NetworkRuns, *, torch_version: str) -> SystemTable:
     ours = (
         (label, *(found[name].estimate for name in GPUS))
         for label, found in (
-            (f"{pytorch_label(torch_version)}, this host", runs.today),
+            (f"{pytorch}, this host", runs.today),
             (f"software of 2016, {HOST_OF_2016}", runs.of_2016),
         )
     )

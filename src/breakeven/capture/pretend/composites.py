@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 
+from breakeven.capture.pretend.stand_ins import widened
 from breakeven.capture.record.device_map import HOST
 from breakeven.capture.record.modes import same_numbers, without_modes
 from breakeven.capture.record.recorder import StepRecorder
@@ -298,7 +299,7 @@ class _Subgraph:
         self._dtypes = [tensor.dtype for tensor in tensors]
         with _unseen(), torch.enable_grad():
             self._inner = [
-                _widened(tensor.detach()).requires_grad_(needs_grad)
+                widened(tensor.detach()).requires_grad_(needs_grad)
                 for tensor, needs_grad in zip(tensors, self._needs_grad, strict=True)
             ]
             self.results = self._compute(*self._inner)
@@ -357,8 +358,3 @@ def _unseen() -> Iterator[None]:
     # Function modes too: under one, torch looks a builtin up by its name, and finds ours again.
     with without_modes(), torch.autocast("cpu", enabled=False):
         yield
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in float32 where the CPU lacks or emulates its half precision."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

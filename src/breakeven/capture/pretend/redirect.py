@@ -46,7 +46,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
     """
 
     def __init__(
-        self, *, has_cuda: bool = False, on_compile: Callable[[], None] | None = None,
+        self, *, has_cuda: bool = False, on_compile: Callable[[], None] = lambda: None,
         keeps_compile: bool = False, is_alone: bool = False, graphs: CudaGraphs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()

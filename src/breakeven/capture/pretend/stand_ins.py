@@ -88,21 +88,18 @@ def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: 
     patches.replace(torch, "Generator", Generator)
 
 
-def disable_compile(patches: Patches, on_use: Callable[[], None] | None = None) -> None:
+def disable_compile(patches: Patches, on_use: Callable[[], None]) -> None:
     """Let ``torch.compile`` and ``fast_step`` compile nothing: the eager step is compared."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
-        if on_use is not None:
-            on_use()
+        on_use()
         return model if model is not None else lambda function: function
 
     def compile_module(module: Any, *_: Any, **__: Any) -> None:
-        if on_use is not None:
-            on_use()
+        on_use()
 
     def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
-        if on_use is not None:
-            on_use()
+        on_use()
         return step.do_stock(batch, indices)
 
     patches.replace(FastStep, "compile", do_stock)
@@ -210,7 +207,7 @@ def _overload(name: str) -> Any:
 def _in_float32(operator: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
-            return operator(*map(_widened, args), **kwargs)
+            return operator(*map(widened, args), **kwargs)
 
     return run
 
@@ -235,7 +232,8 @@ def _is_half(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
+    """Return a tensor in float32 where the CPU lacks or emulates its half precision."""
     return value.float() if _is_half(value) else value
 
 

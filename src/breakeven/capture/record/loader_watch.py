@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections import Counter, UserDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from breakeven.capture.answers import LoaderUse
 from breakeven.capture.location import caller_of_constructor, locate
+from breakeven.capture.record.held_objects import elements_of
 from breakeven.capture.record.loader_facts import (
     LoaderRecord,
     WorkTimes,
@@ -53,7 +54,7 @@ class LoaderWatch(Patches):
     def __init__(
         self, *, old_batch_size: int = 0, new_batch_size: int = 0, in_process: bool = False,
         around_fetch: Callable[[Any], Any] = nullcontext,
-        on_batch: Callable[[DataLoader[Any], Any, int], None] | None = None,
+        on_batch: Callable[[DataLoader[Any], Any, int], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._old_batch_size = old_batch_size
@@ -122,8 +123,7 @@ class LoaderWatch(Patches):
                     # Of a batch in a worker; the wait is about as long as a queue takes.
                     duration_ns, cpu_ns = work.means()
                 watch._note_fetch(loader, batch, duration_ns, cpu_ns)
-            if watch._on_batch is not None:
-                watch._on_batch(loader, batch, duration_ns)
+            watch._on_batch(loader, batch, duration_ns)
             return batch
 
         self.replace(DataLoader, "__init__", initialize)
@@ -282,14 +282,8 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
     """Return the tensors of a batch, in whatever it is wrapped."""
     if isinstance(batch, torch.Tensor):
         return [batch]
-    if isinstance(batch, dict):
-        values: Iterable[Any] = dict.values(batch)
-    elif isinstance(batch, list):
-        values = list.__iter__(batch)
-    elif isinstance(batch, tuple):
-        values = tuple.__iter__(batch)
-    elif isinstance(batch, UserDict):  # such as transformers.BatchEncoding
-        values = vars(batch).get("data", {}).values()
-    else:
+    if isinstance(batch, UserDict):  # such as transformers.BatchEncoding
+        batch = vars(batch).get("data", {})
+    if not isinstance(batch, dict | list | tuple):
         return []
-    return [tensor for value in values for tensor in tensors_of(value)]
+    return [tensor for value in elements_of(batch) for tensor in tensors_of(value)]

@@ -90,7 +90,7 @@ class UpdateSession(ScriptSession):
             **of_loaders,
         )
 
-    def _run_cuda_by_cpu(self, on_compile: Callable[[], None] | None = None) -> None:
+    def _run_cuda_by_cpu(self, on_compile: Callable[[], None] = lambda: None) -> None:
         """Let CUDA devices mean the CPU.
 
         Args:
