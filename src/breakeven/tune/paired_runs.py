@@ -114,6 +114,14 @@ class Rival:
         found = (warning for run in self.own_runs for warning in run.warnings)
         return tuple(dict.fromkeys(warning for warning in found if warning not in known))
 
+    def note(self, base: RunResult, own: RunResult | RunFailure) -> None:
+        """Keep a pair of runs; one that fails keeps the pairs that it has."""
+        if isinstance(own, RunFailure):
+            self.failure = own
+            return
+        self.base_runs.append(base)
+        self.own_runs.append(own)
+
     def finds_nothing(self, base: Configuration) -> bool:
         """Return whether none of the settings that it adds to ``base`` took hold."""
         changes = self.configuration.changes
@@ -191,11 +199,7 @@ class PairedRuns:
             base, self._first = self._first or run_base(self._runs, self._base), None
             results = [self._run_rival(rival) for rival in rivals]
         for rival, result in zip(rivals, results, strict=True):
-            if isinstance(result, RunFailure):
-                rival.failure = result
-            else:
-                rival.base_runs.append(base)
-                rival.own_runs.append(result)
+            rival.note(base, result)
         return base if is_base_last else None
 
     def _round_in_turns(self, rivals: Sequence[Rival]) -> None:
@@ -208,11 +212,7 @@ class PairedRuns:
                 base, own = self._pair(rival, is_rival_first=is_rival_first)
             if isinstance(base, RunFailure):
                 raise BaseFailedError(base)
-            if isinstance(own, RunFailure):
-                rival.failure = own
-            else:
-                rival.base_runs.append(base)
-                rival.own_runs.append(own)
+            rival.note(base, own)
 
     def _pair(
         self, rival: Rival, *, is_rival_first: bool

@@ -77,14 +77,7 @@ def search(
         baseline = run_base(runs, Configuration())
     except BaseFailedError as error:
         raise _baseline_error(error) from error
-    state = _Search(
-        runs=runs,
-        facts=facts,
-        budget=budget,
-        num_steps=num_steps,
-        progress=progress,
-        baseline=baseline,
-    )
+    state = _Search(runs, facts, budget, num_steps, progress, baseline)
     return state.run(candidates, is_exact_only=is_exact_only)
 
 
@@ -96,7 +89,7 @@ def _baseline_error(error: BaseFailedError) -> BreakevenError:
     )
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Search:
     """The state of a search: what is kept, what is left to try, what came of the rest."""
 

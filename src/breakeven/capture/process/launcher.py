@@ -74,7 +74,8 @@ class Launcher:
         self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
         kind = ForkServer if _can_fork() else SpawnedProcesses
         self._processes: RunProcesses = kind(keep, self.folder)
-        self._writes: FileWrites | None = None
+        # By the run that wrote the most files; None before the first.
+        self.writes: FileWrites | None = None
         self._quiet_trackers: dict[str, None] = {}
 
     def __enter__(self) -> Launcher:
@@ -94,11 +95,6 @@ class Launcher:
         return self._processes.output.text()
 
     @property
-    def writes(self) -> FileWrites | None:
-        """Return what was written by the run that wrote the most files; None before the first."""
-        return self._writes
-
-    @property
     def quiet_trackers(self) -> tuple[str, ...]:
         """Return the names of the trackers that logged nothing in the runs until now."""
         return tuple(self._quiet_trackers)
@@ -116,7 +112,7 @@ class Launcher:
             request: What to run.
             tell: Progress callback: gets a text for a person.
         """
-        answer = self._ask(request, request.time_limit_s, tell)
+        answer = self._ask(request, tell)
         assert not isinstance(answer, HostRun | NumbersRun | ProbeRun)
         return answer
 
@@ -127,7 +123,7 @@ class Launcher:
             request: What to run, and how many steps.
         """
         assert request.num_probe_steps > 0
-        answer = self._ask(request, request.time_limit_s, lambda _: None)
+        answer = self._ask(request)
         assert isinstance(answer, ProbeRun | RunFailure)
         return answer
 
@@ -138,7 +134,7 @@ class Launcher:
             request: What to run, how many steps, and the file.
         """
         assert request.num_recorded_steps > 0
-        answer = self._ask(request, request.time_limit_s, lambda _: None)
+        answer = self._ask(request)
         assert isinstance(answer, NumbersRun | RunFailure)
         return answer
 
@@ -151,7 +147,7 @@ class Launcher:
             request: What to run, and which turns it takes.
         """
         assert request.turns is not TurnKind.NONE
-        return self._turns(request, request.time_limit_s, lambda _: None)
+        return self._turns(request)
 
     def measure_host(self, num_rounds: int) -> HostRun:
         """Measure what this host spends to issue an operator.
@@ -162,7 +158,7 @@ class Launcher:
         Raises:
             BreakevenError: It did not come to an end.
         """
-        answer = self._ask(HostRequest(num_rounds=num_rounds), _HOST_LIMIT_S, lambda _: None)
+        answer = self._ask(HostRequest(num_rounds=num_rounds))
         if not isinstance(answer, HostRun):
             raise BreakevenError(
                 "the costs of this host per operator could not be measured",
@@ -170,8 +166,8 @@ class Launcher:
             )
         return answer
 
-    def _ask(self, request: Request, limit_s: float, tell: Callable[[str], None]) -> Answer:
-        turns = self._turns(request, limit_s, tell)
+    def _ask(self, request: Request, tell: Callable[[str], None] = lambda _: None) -> Answer:
+        turns = self._turns(request, tell)
         while True:
             try:
                 next(turns)
@@ -179,8 +175,9 @@ class Launcher:
                 return end.value
 
     def _turns(
-        self, request: Request, limit_s: float, tell: Callable[[str], None]
+        self, request: Request, tell: Callable[[str], None] = lambda _: None
     ) -> Generator[None, None, Answer]:
+        limit_s = _HOST_LIMIT_S if isinstance(request, HostRequest) else request.time_limit_s
         processes = self._processes
         processes.ready()
         processes.begin(request)
@@ -201,7 +198,7 @@ class Launcher:
             elif isinstance(message, Answer):
                 answer = message
             elif isinstance(message, Ended):
-                self._writes = _more(self._writes, message.writes)
+                self.writes = _more(self.writes, message.writes)
                 return answer or _killed(message.exit_code)
             elif message is None:  # it does not answer: stuck in C, or stopped
                 if is_late:
