@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from breakeven.simulate import CAPTURED, FAST, SLOW, TYPICAL
-from breakeven.simulate.scenario import MIXED, WITHOUT_EACH
+from breakeven.simulate.program import MIXED, WITHOUT_EACH
 from breakeven.trace import Copy, GraphLaunch, HostWork, Phase, Sync
 from factories.steps import MadeUpCosts, op
 

@@ -1,6 +1,5 @@
 """What an operator costs: its kernels, their time on a device, the host's time to issue it."""
 
-from breakeven.cost.arithmetic import sustained_fraction as sustained_fraction
 from breakeven.cost.collective import PeerLink as PeerLink
 from breakeven.cost.collective import PeerPath as PeerPath
 from breakeven.cost.collective import all_reduce_ns as all_reduce_ns
@@ -12,8 +11,11 @@ from breakeven.cost.efficiency import DeviceEfficiency as DeviceEfficiency
 from breakeven.cost.efficiency import EfficiencyTable as EfficiencyTable
 from breakeven.cost.efficiency import FamilyEfficiency as FamilyEfficiency
 from breakeven.cost.efficiency import HeldOutError as HeldOutError
+from breakeven.cost.efficiency import calibrated_variant as calibrated_variant
+from breakeven.cost.efficiency import is_from_other_vendors as is_from_other_vendors
 from breakeven.cost.efficiency import load_efficiencies as load_efficiencies
 from breakeven.cost.efficiency import read_shipped as read_shipped
+from breakeven.cost.efficiency import transferred_efficiency as transferred_efficiency
 from breakeven.cost.family_times import KernelGroup as KernelGroup
 from breakeven.cost.family_times import KernelTimes as KernelTimes
 from breakeven.cost.family_times import arithmetic_of as arithmetic_of
@@ -28,9 +30,6 @@ from breakeven.cost.kernel import Family as Family
 from breakeven.cost.kernel import Kernel as Kernel
 from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
-from breakeven.cost.launch import LaunchCosts as LaunchCosts
-from breakeven.cost.launch import copy_ns as copy_ns
-from breakeven.cost.launch import launch_costs as launch_costs
 from breakeven.cost.lower_optimizer import num_list_tensors as num_list_tensors
 from breakeven.cost.lowering import lower as lower
 from breakeven.cost.named_hosts import DEVICE_OPS as DEVICE_OPS
@@ -44,8 +43,12 @@ from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
+from breakeven.cost.roofline import sustained_fraction as sustained_fraction
 from breakeven.cost.rules import is_in_place as is_in_place
+from breakeven.cost.step_costs import LaunchCosts as LaunchCosts
 from breakeven.cost.step_costs import StepCosts as StepCosts
+from breakeven.cost.step_costs import copy_ns as copy_ns
+from breakeven.cost.step_costs import launch_costs as launch_costs
 from breakeven.cost.step_costs import shipped_costs as shipped_costs
 from breakeven.cost.step_effects import STEP_EFFECTS_VERSION as STEP_EFFECTS_VERSION
 from breakeven.cost.step_effects import TYPICAL_OVERLAP_LOSS as TYPICAL_OVERLAP_LOSS
@@ -61,6 +64,3 @@ from breakeven.cost.step_effects import kernel_effect_keys as kernel_effect_keys
 from breakeven.cost.step_effects import load_step_effects as load_step_effects
 from breakeven.cost.step_effects import no_step_effects as no_step_effects
 from breakeven.cost.step_effects import overlap_effect_keys as overlap_effect_keys
-from breakeven.cost.transfer import calibrated_variant as calibrated_variant
-from breakeven.cost.transfer import is_from_other_vendors as is_from_other_vendors
-from breakeven.cost.transfer import transferred_efficiency as transferred_efficiency

@@ -8,8 +8,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.arithmetic import device_arrays, resolve_arithmetic, suits_matrix_units
-from breakeven.cost.efficiency import Arithmetic, EfficiencyTable, load_efficiencies
+from breakeven.cost.efficiency import (
+    Arithmetic,
+    EfficiencyTable,
+    load_efficiencies,
+    transferred_efficiency,
+)
 from breakeven.cost.kernel import Algorithm, Family, Kernel, TileSet
 from breakeven.cost.roofline import (
     Columns,
@@ -17,11 +21,13 @@ from breakeven.cost.roofline import (
     EfficiencyArrays,
     WorkArrays,
     conversion_ns,
+    device_arrays,
     flat_compute_ns,
     memory_ns,
+    resolve_arithmetic,
+    suits_matrix_units,
     tiled_compute_ns,
 )
-from breakeven.cost.transfer import transferred_efficiency
 from breakeven.device import DeviceSpec
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the

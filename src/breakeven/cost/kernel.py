@@ -15,6 +15,8 @@ _TILES = (
     (128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64), (32, 64), (64, 32),
     (128, 32), (32, 128), (32, 32), (8, 128), (128, 8),
 )  # fmt: skip
+# Plain units, or matrix units.
+Arithmetic = Literal["vector", "tensor"]
 TileSet = Literal["small", "8+", "32+", "64+", "128+", "128x128", "64x128", "128x32"]
 # Which of them a library chooses from, the fastest being taken, as its heuristic means to; or the
 # only one that it has. Source: the kernels named in the rows of NeuSight's batched products: all

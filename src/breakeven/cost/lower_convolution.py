@@ -20,8 +20,10 @@ import math
 from collections.abc import Iterable
 
 from breakeven.cost.kernel import Algorithm, Family, Kernel
-from breakeven.cost.rules import Kernels, RuleTable, base_name
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
+    Kernels,
+    RuleTable,
+    base_name,
     multiply_add_flop,
     output_numel,
     streaming_kernel,

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import Kernels, RuleTable, base_name, is_in_place
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
+    Kernels,
+    RuleTable,
+    base_name,
     fill_kernel,
+    is_in_place,
     output_numel,
     streaming_kernel,
     tensor_bytes,

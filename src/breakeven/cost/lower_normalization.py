@@ -11,8 +11,14 @@ of the same dtype (``model.half()``). ``batch_native`` is torch's own.
 from __future__ import annotations
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import RuleTable, base_name
-from breakeven.cost.traffic import Streaming, streaming_kernel, tensor_bytes, total_bytes
+from breakeven.cost.rules import (
+    RuleTable,
+    Streaming,
+    base_name,
+    streaming_kernel,
+    tensor_bytes,
+    total_bytes,
+)
 from breakeven.trace import Op
 
 RULES = RuleTable()

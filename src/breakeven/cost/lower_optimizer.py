@@ -12,9 +12,12 @@ import msgspec
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.lower_pointwise import ARITHMETIC, TRANSCENDENTAL
-from breakeven.cost.rules import RuleTable, base_name, is_in_place, overload_name
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
+    RuleTable,
+    base_name,
+    is_in_place,
+    overload_name,
     precision_of,
     streaming_kernel,
     total_bytes,

@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 
 from breakeven.cost.kernel import Kernel
-from breakeven.cost.rules import Kernels, Rule, RuleTable, is_in_place, names_in
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
+    Kernels,
+    Rule,
+    RuleTable,
     Streaming,
     broadcast_bytes,
     copy_kernel,
     fill_kernel,
+    is_in_place,
+    names_in,
     output_numel,
     streaming_kernel,
     total_bytes,

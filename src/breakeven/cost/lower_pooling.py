@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import RuleTable, base_name
-from breakeven.cost.traffic import streaming_kernel
+from breakeven.cost.rules import RuleTable, base_name, streaming_kernel
 from breakeven.trace import Op, TensorSpec
 
 RULES = RuleTable()

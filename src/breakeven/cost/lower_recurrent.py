@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import Kernels, RuleTable, base_name
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
+    Kernels,
+    RuleTable,
+    base_name,
     precision_of,
     streaming_kernel,
     tensor_bytes,

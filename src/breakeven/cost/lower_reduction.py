@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import Kernels, RuleTable, base_name
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
+    Kernels,
+    RuleTable,
+    base_name,
     fill_kernel,
     output_numel,
     streaming_kernel,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import Kernels, RuleTable, base_name
-from breakeven.cost.traffic import (
+from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
+    Kernels,
+    RuleTable,
+    base_name,
     output_numel,
     streaming_kernel,
     tensor_bytes,

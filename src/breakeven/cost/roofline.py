@@ -1,4 +1,4 @@
-"""The physics of one kernel on one device: roofline, tiles and waves, cache, floor.
+"""The physics of one kernel on one device: units and rates, roofline, tiles and waves, cache.
 
 Arrays of work have shape (num_kernels, 1), those of devices and efficiencies (1, num_devices);
 results have shape (num_kernels, num_devices).
@@ -6,13 +6,16 @@ results have shape (num_kernels, num_devices).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.kernel import FULL_TILE, TILE_SET_NAMES, TILE_SETS, TileSet
+from breakeven.cost.efficiency import Arithmetic
+from breakeven.cost.kernel import FULL_TILE, TILE_SET_NAMES, TILE_SETS, Family, Kernel, TileSet
+from breakeven.device import DeviceSpec, Precision, generation_of
 
 Floats = NDArray[np.float64]
 
@@ -242,3 +245,129 @@ def _fastest_s(
     if splits.any():
         fastest[splits[:, 0]] = np.minimum(fastest[splits[:, 0]], split_fastest)
     return fastest
+
+
+_MATRIX_FAMILIES = frozenset(
+    {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
+)
+
+# Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
+_SOFTWARE_FP64_FRACTION = 1 / 32
+
+# Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
+# the boost clock has.
+_COOL_PACE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedArithmetic:
+    """The units that compute, and their datasheet rate."""
+
+    arithmetic: Arithmetic
+    flop_per_s: float
+
+
+def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic:
+    """Return which units of ``device`` compute ``kernel``.
+
+    A precision that the device lacks falls back as its libraries do: TF32 to FP32; BF16 to FP32,
+    which emulates it; FP16 without matrix units to FP32 on NVIDIA, where torch asks cuBLAS and
+    cuDNN to accumulate in fp32. Elsewhere packed FP16 runs at the datasheet's rate. Only matrix
+    work uses matrix units; other families compute in FP32 whatever they load and store.
+    """
+    precision = kernel.precision
+    peak = device.peak_flop_per_s
+    fp32 = peak[Precision.FP32]
+    if precision is Precision.FP64:
+        fp64 = peak.get(Precision.FP64, fp32 * _SOFTWARE_FP64_FRACTION)
+        return ResolvedArithmetic(arithmetic="vector", flop_per_s=fp64)
+    vector = ResolvedArithmetic(arithmetic="vector", flop_per_s=fp32)
+    if precision is Precision.FP32 or precision not in peak or not suits_matrix_units(kernel):
+        return vector
+    if has_matrix_units(device):
+        return ResolvedArithmetic(arithmetic="tensor", flop_per_s=max(peak[precision], fp32))
+    if precision is Precision.FP16 and device.vendor != "nvidia":
+        return ResolvedArithmetic(arithmetic="vector", flop_per_s=max(peak[precision], fp32))
+    return vector
+
+
+def suits_matrix_units(kernel: Kernel) -> bool:
+    """Return whether libraries put ``kernel`` on matrix units where there are some.
+
+    Convolutions need channels in multiples of 16 bytes, which the first layer of a network
+    seldom has: DeepBench's V100 computes fp16 convolutions of 1 or 3 channels at 1-8 TFLOP/s,
+    others at 40-95. A channel-wise convolution is no matrix product at all.
+    """
+    if kernel.family is not Family.CONVOLUTION:
+        return kernel.family in _MATRIX_FAMILIES
+    if kernel.variant.startswith("depthwise"):
+        return False
+    alignment = 4 if kernel.precision is Precision.TF32 else 8
+    channels = kernel.m if "backward_weight" in kernel.variant else kernel.k
+    return kernel.n % alignment == 0 and channels % alignment == 0
+
+
+def has_matrix_units(device: DeviceSpec) -> bool:
+    """Return whether ``device`` has tensor cores or the like.
+
+    Those of Volta and Turing are told by an FP16 rate of several times the FP32 rate, later ones
+    by BF16. Twice the FP32 rate alone is packed arithmetic: P100, GTX 16xx, RDNA.
+    """
+    peak = device.peak_flop_per_s
+    has_fast_fp16 = peak.get(Precision.FP16, 0.0) >= 3 * peak[Precision.FP32]
+    return has_fast_fp16 or Precision.BF16 in peak or Precision.TF32 in peak
+
+
+def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") -> float:
+    """Return the share of the peak that the board's power sustains, at most 1.
+
+    Matrix units need less energy for a FLOP. Against the shares of a V100, a T4 reaches half in
+    fp32 and three quarters in fp16 (DeepBench): about the square root.
+    """
+    generation = generation_of(device)
+    vector = _share_of_power(device, generation.watts_per_flop_per_s, Precision.FP32)
+    if arithmetic == "vector":
+        return vector
+    matrix = _share_of_power(device, generation.watts_per_matrix_flop_per_s, Precision.FP16)
+    return min(vector, matrix) ** 0.5
+
+
+def _share_of_power(
+    device: DeviceSpec, watts_per_flop_per_s: float | None, precision: Precision
+) -> float:
+    """Return the board's power against what the rate of ``precision`` needs, at most 1."""
+    rate = device.peak_flop_per_s.get(precision)
+    if watts_per_flop_per_s is None or rate is None:
+        return 1.0
+    return min(1.0, device.tdp_watts / (watts_per_flop_per_s * rate))
+
+
+def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:
+    """Return the limits of ``devices`` for kernels like this one, each (1, num_devices)."""
+    rows: list[tuple[float, ...]] = []
+    for device in devices:
+        resolved = resolve_arithmetic(kernel, device)
+        pace = min(1.0, resolved.flop_per_s / device.peak_flop_per_s[Precision.FP32])
+        # Units that are few do not heat a board.
+        sustained = 1.0 if pace < _COOL_PACE else sustained_fraction(device, resolved.arithmetic)
+        rows.append(
+            (
+                resolved.flop_per_s * sustained,
+                device.memory_bytes_per_s,
+                device.l2_bytes,
+                CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz,
+                device.num_sms,
+                generation_of(device).floor_ns,
+                pace,
+            )
+        )
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T[:, np.newaxis, :]
+    return DeviceArrays(
+        flop_per_s=columns[0],
+        bytes_per_s=columns[1],
+        cache_bytes=columns[2],
+        cache_bytes_per_s=columns[3],
+        num_sms=columns[4],
+        floor_ns=columns[5],
+        pace=columns[6],
+    )

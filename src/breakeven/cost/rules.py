@@ -1,12 +1,18 @@
-"""Lowering rules, by the names of operators, reduced to what decides their cost."""
+"""Lowering rules by the names of operators, and the bytes and arithmetic that they share.
+
+Traffic is compulsory traffic: each input read once and each output written once by each kernel
+that touches it, without what caches save or what poor access patterns add.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 
-from breakeven.cost.kernel import Kernel
-from breakeven.trace import Op, Settings
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.device import Precision
+from breakeven.trace import Op, Settings, TensorSpec
 
 Kernels = Kernel | tuple[Kernel, ...]
 """What a rule returns: one kernel, or several in launch order."""
@@ -91,3 +97,189 @@ class RuleTable(dict[str, SettingsRule]):
         for name in names.split() if isinstance(names, str) else names:
             assert name not in self, name
             self[name] = rule
+
+
+# Widest first: torch computes mixed dtypes in the wider one. Eight-bit floats have no precision
+# of their own here; ``lower`` attaches a caveat where they occur.
+_PRECISION_OF_DTYPE = {
+    "float64": Precision.FP64,
+    "complex128": Precision.FP64,
+    "float32": Precision.FP32,
+    "complex64": Precision.FP32,
+    "bfloat16": Precision.BF16,
+    "float16": Precision.FP16,
+    "complex32": Precision.FP16,
+    "float8_e4m3fn": Precision.FP16,
+    "float8_e5m2": Precision.FP16,
+}
+
+# Instructions of a transcendental function (exp, tanh, erf, pow): special function units issue
+# at a quarter of the FMA rate, plus range reduction. An order of magnitude; it matters only for
+# float64 on devices that have few units for it.
+TRANSCENDENTAL_FLOP = 10
+
+
+# Other changes of dtype than those choose the conversion anew for each element, which costs
+# instructions rather than bandwidth. At half the fp32 peak, as elementwise kernels are counted,
+# this many give the 61, 124, 138 and 150 elements per ns that P100, V100, A100 and MI100 convert
+# from float32 to bool, and a third of that on a T4, which clocks down (NeuSight, torch 2.1).
+_DYNAMIC_CAST_FLOP = 64
+_FLOATS_WITH_COPY_KERNELS = frozenset(("float32", "float16", "bfloat16"))
+
+
+def tensor_bytes(spec: TensorSpec) -> float:
+    """Return the bytes that reading or writing ``spec`` once moves.
+
+    An expanded tensor occupies less than its shape says. Which dimension has stride 0 is not
+    recorded, so its longest is taken to be the expanded one: exact for the usual gradient of a
+    sum over one dimension and for a broadcast bias; an upper bound where several are expanded.
+    """
+    if spec.layout == "expanded" and spec.numel:
+        return spec.num_bytes / max(spec.shape)
+    return float(spec.num_bytes)
+
+
+def total_bytes(specs: Iterable[TensorSpec]) -> float:
+    """Return the bytes that reading or writing each of ``specs`` once moves."""
+    return sum((tensor_bytes(spec) for spec in specs), 0.0)
+
+
+def broadcast_bytes(op: Op) -> float:
+    """Return what an elementwise operator reads: a broadcast input as often as it is used.
+
+    Its repeats come from the cache, but the kernel that computes their addresses is slower by as
+    much. A layer of a transformer, timed operator by operator (NeuSight, torch 2.1), adds a mask
+    of (8, 1, S, S) to scores of (8, 32, S, S) in the time of three full tensors at the speed of
+    plain additions (V100 0.91 of the datasheet, A100 0.89), not of two. Scalars are passed along
+    with the launch.
+    """
+    numel = output_numel(op)
+    return sum(
+        (
+            float(numel * spec.element_bytes) if 1 < spec.numel < numel else tensor_bytes(spec)
+            for spec in op.inputs
+        ),
+        0.0,
+    )
+
+
+def copy_kernel(
+    op: Op, source: TensorSpec, result: TensorSpec, *, read_bytes: float | None = None
+) -> Kernel:
+    """Return a copy on the device, of all inputs unless ``read_bytes`` are given.
+
+    Its variant is ``strided`` where the memory format changes: one side is accessed in short runs.
+    """
+    is_rearranged = source.layout not in (result.layout, "expanded")
+    return streaming_kernel(
+        op,
+        flop=_conversion_flop(source.dtype, result.dtype) * result.numel,
+        read_bytes=read_bytes,
+        variant="strided" if is_rearranged else "",
+    )
+
+
+def _conversion_flop(source: str, result: str) -> int:
+    """Return the instructions per element of a change of dtype, counted as FLOP.
+
+    Floats of 32 and 16 bits have kernels of their own, aten/src/ATen/native/cuda/Copy.cu.
+    """
+    if source == result or {source, result} <= _FLOATS_WITH_COPY_KERNELS:
+        return 0
+    return _DYNAMIC_CAST_FLOP
+
+
+def precision_of(op: Op) -> Precision:
+    """Return the arithmetic of an operator that uses no tensor cores.
+
+    Integer and boolean operators count as FP32, whose units they share. Scalars do not decide
+    the dtype where an input with dimensions does, as in torch's type promotion.
+    """
+    with_dimensions = [spec for spec in op.inputs if spec.shape]
+    for specs in (with_dimensions, op.inputs, op.outputs):
+        dtypes = {spec.dtype for spec in specs}
+        for dtype, precision in _PRECISION_OF_DTYPE.items():
+            if dtype in dtypes:
+                return precision
+    return Precision.FP32
+
+
+def tensor_core_precision(spec: TensorSpec, *, allow_tf32: bool) -> Precision:
+    """Return the arithmetic of a GEMM or convolution over ``spec``.
+
+    TF32 means that torch permits it; on hardware without it the device runs FP32.
+    """
+    precision = _PRECISION_OF_DTYPE.get(spec.dtype, Precision.FP32)
+    return Precision.TF32 if precision is Precision.FP32 and allow_tf32 else precision
+
+
+def multiply_add_flop(spec: TensorSpec) -> int:
+    """Return the FLOP of one multiply-add: 2, and 8 for complex numbers (four real ones)."""
+    return 8 if spec.dtype.startswith("complex") else 2
+
+
+def output_numel(op: Op) -> int:
+    """Return the elements of the largest result; of the largest input where nothing is returned."""
+    return max((spec.numel for spec in op.outputs or op.inputs), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """A rule: one kernel, or several alike, that stream all inputs in and all outputs out.
+
+    Args:
+        family: Which cost model applies.
+        flop_per_input: Arithmetic per element of the first input.
+        flop_per_output: Arithmetic per element of the result.
+        num_read_twice: So many inputs, from the first on, are read once more.
+        launches: Kernels.
+        variant: As in `Kernel`.
+    """
+
+    family: Family = Family.ELEMENTWISE
+    flop_per_input: int = 0
+    flop_per_output: int = 0
+    num_read_twice: int = 0
+    launches: int = 1
+    variant: str = ""
+
+    def __call__(self, op: Op) -> Kernel:
+        """Return the kernel of an operator."""
+        in_flop = self.flop_per_input * op.inputs[0].numel if self.flop_per_input else 0
+        return streaming_kernel(
+            op,
+            family=self.family,
+            flop=in_flop + self.flop_per_output * output_numel(op),
+            read_bytes=total_bytes(op.inputs) + total_bytes(op.inputs[: self.num_read_twice]),
+            launches=self.launches,
+            variant=self.variant,
+        )
+
+
+def fill_kernel(op: Op) -> Kernel:
+    """Return a kernel that writes the outputs, from nothing."""
+    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
+
+
+def streaming_kernel(
+    op: Op,
+    *,
+    flop: float,
+    family: Family = Family.ELEMENTWISE,
+    read_bytes: float | None = None,
+    write_bytes: float | None = None,
+    launches: int = 1,
+    num_blocks: int = 0,
+    variant: str = "",
+) -> Kernel:
+    """Return a kernel that streams through memory: by default all inputs in, all outputs out."""
+    return Kernel(
+        family=family,
+        flop=float(flop),
+        read_bytes=total_bytes(op.inputs) if read_bytes is None else read_bytes,
+        write_bytes=total_bytes(op.outputs) if write_bytes is None else write_bytes,
+        precision=precision_of(op),
+        launches=launches,
+        num_blocks=num_blocks,
+        variant=variant,
+    )

@@ -17,10 +17,10 @@ from functools import cache
 
 import msgspec
 
-from breakeven.cost.arithmetic import resolve_arithmetic
 from breakeven.cost.efficiency import read_shipped
 from breakeven.cost.host_cost import HostPart
 from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.roofline import resolve_arithmetic
 from breakeven.device import DeviceSpec, Precision
 
 # Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,

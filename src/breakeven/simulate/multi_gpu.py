@@ -20,16 +20,18 @@ from breakeven.cost import (
 )
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
-from breakeven.simulate.multi_gpu_table import (
+from breakeven.simulate.predict import StepPrediction, predict_steps
+from breakeven.simulate.program import Z_90, Bound, CostModel, build_program
+from breakeven.simulate.shared_step import (
+    ModelSize,
     MultiGpuSetup,
     MultiGpuTable,
+    PhaseTimes,
     Strategy,
     load_multi_gpu_table,
+    model_size,
+    phase_times,
 )
-from breakeven.simulate.predict import StepPrediction, predict_steps
-from breakeven.simulate.program import CostModel, build_program
-from breakeven.simulate.scenario import Z_90, Bound
-from breakeven.simulate.shared_step import ModelSize, PhaseTimes, model_size, phase_times
 from breakeven.timing import Estimate
 from breakeven.trace import StepTrace
 

@@ -21,7 +21,7 @@ from breakeven.simulate.cost_table import (
     RowKind,
     Rows,
 )
-from breakeven.simulate.scenario import Bound, Scenario
+from breakeven.simulate.program import Bound, Scenario
 
 Number = TypeVar("Number", float, Array)
 

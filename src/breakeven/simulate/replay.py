@@ -1,6 +1,6 @@
 """One step on two timelines, in plain numbers: fast for one, and able to tell what happened when.
 
-The same rules as in `timelines`, which goes through many steps, devices and scenarios at once.
+The same rules as in `simulate`, which goes through many steps, devices and scenarios at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from breakeven.simulate.priced_step import (
     PricedStep,
     price,
 )
-from breakeven.simulate.scenario import Scenario
+from breakeven.simulate.program import Scenario
 
 # Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
 # what is commonly observed. It matters only where more than that are issued without a wait.

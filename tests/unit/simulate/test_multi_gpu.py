@@ -35,7 +35,7 @@ from breakeven.simulate import (
     shared_step_ns,
     shared_times,
 )
-from breakeven.simulate.multi_gpu_table import strategy_of
+from breakeven.simulate.shared_step import strategy_of
 from breakeven.trace import Copy, Phase, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts, op, tensor
 
