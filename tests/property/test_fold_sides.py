@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from breakeven.device import find_device, load_catalogue
 from breakeven.trace import NumberFormat, TimedPhase
 from breakeven.validate import HostToDevice, TableRow
-from breakeven.validate.folds import folds, gpu_of, model_family_of
+from breakeven.validate.predictor import folds, gpu_of, model_family_of
 from breakeven.verdict import LeaveOut
 
 WORKLOADS = (

@@ -1,35 +1,36 @@
-"""The efficiency table: every device with timed kernels, and how well others tell of it."""
+"""The efficiency table: devices with timed kernels, family by family, and how others fare."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from breakeven.calibrate.family_fit import (
-    TABLE_WARM_FRACTION,
-    FamilyKey,
-    Floats,
-    Quality,
-    fit_family,
-    measured_ns,
-    rounded,
-)
 from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
     TABLE_VERSION,
+    TILE_SET_NAMES,
+    Arithmetic,
     DeviceEfficiency,
+    EfficiencyArrays,
     EfficiencyTable,
+    Family,
     FamilyEfficiency,
     HeldOutError,
+    KernelGroup,
+    TileSet,
     arithmetic_of,
     calibrated_variant,
+    group_key,
     is_from_other_vendors,
     kernel_times,
     sustained_fraction,
+    transferred_efficiency,
 )
 from breakeven.device import DeviceSpec
 
@@ -169,3 +170,169 @@ def _by_family(rows: Iterable[TimedKernel]) -> dict[FamilyKey, list[TimedKernel]
 
 def _has_same_chip(device: DeviceSpec, other: DeviceSpec) -> bool:
     return device.id == other.id or (bool(device.chip) and device.chip == other.chip)
+
+
+Floats = NDArray[np.float64]
+FamilyKey = tuple[Family, str, Arithmetic]
+
+# The tables repeat the same operator on the same data: what fits the cache is in the cache.
+TABLE_WARM_FRACTION = 1.0
+
+_TILED_FAMILIES = frozenset(
+    {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.RECURRENT}
+)
+# Traffic, not arithmetic, decides the other families; their rows cannot tell this value.
+_FLAT_COMPUTE_FRACTION = 0.5
+
+_PARAMETERS = ("compute_fraction", "tile_loss", "prologue_k", "memory_fraction")
+_STARTS = ((0.8, 4.0, 16.0, 0.7), (0.5, 16.0, 64.0, 0.5))
+# Loading a tile and filling the pipeline always costs something.
+_LOW = (0.02, 1.0, 4.0, 0.05)
+_HIGH = (1.0, 200.0, 1_000.0, 1.0)
+_FIRST_STEP = 0.8
+# Every set of tiles is tried to this step, the best one to the last.
+_SKETCH_STEP = 0.3
+_LAST_STEP = 0.01
+# An improvement of the mean |log(predicted / measured)| below this is none.
+_LEAST_GAIN = 1e-5
+# A handful of rows says nothing of the spread over sizes.
+_SPARSE_SIGMA = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How predicted times compare with measured ones."""
+
+    median_error_fraction: float
+    p90_error_fraction: float
+    log_sigma: float
+
+    @classmethod
+    def of(cls, log_ratio: Floats) -> Quality:
+        """Return the quality of predictions, given log(predicted / measured)."""
+        error = np.abs(np.expm1(log_ratio))
+        # Of a normal distribution, 90 % lie within 1.645 standard deviations; a bias counts too.
+        sigma = np.percentile(np.abs(log_ratio), 90) / 1.645
+        return cls(float(np.median(error)), float(np.percentile(error, 90)), float(sigma))
+
+
+def fit_family(
+    key: FamilyKey, rows: Sequence[TimedKernel], references: EfficiencyTable | None
+) -> FamilyEfficiency:
+    """Return the efficiency of one device in one family, fitted to its measurements.
+
+    Args:
+        key: The family.
+        rows: Its measurements.
+        references: When given, their parameters are kept but for the leading one.
+    """
+    family, variant, arithmetic = key
+    device = rows[0].device
+    predict = _predictor(rows)
+    log_measured = np.log(measured_ns(rows))
+    is_tiled = family in _TILED_FAMILIES
+    high = np.log(_HIGH)
+
+    def loss(parameters: Floats, tiles: TileSet) -> float:
+        return float(np.mean(np.abs(np.log(predict(np.exp(parameters), tiles)) - log_measured)))
+
+    tile_sets: tuple[TileSet, ...]
+    if references is not None:
+        transferred = transferred_efficiency(references, [device], *key).arrays
+        start = np.log([float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS])
+        starts, free = (start,), (0,) if is_tiled else (3,)
+        tile_sets = (TILE_SET_NAMES[transferred.tile_set[0, 0]],)
+    elif is_tiled:
+        starts, free = tuple(np.log(start) for start in _STARTS), (0, 1, 2, 3)
+        tile_sets = TILE_SET_NAMES
+    else:
+        flat = np.log((_FLAT_COMPUTE_FRACTION, _LOW[1], _LOW[2], _STARTS[0][3]))
+        starts, free = (flat,), (3,)
+        tile_sets = ("8+",)
+    low = np.log(_LOW)
+    sketched: list[tuple[Floats, TileSet]] = [
+        (_descend(partial(loss, tiles=tiles), start, free, low, high, _SKETCH_STEP), tiles)
+        for start in starts
+        for tiles in tile_sets
+    ]
+    sketch, tiles = min(sketched, key=lambda candidate: loss(*candidate))
+    best = _descend(partial(loss, tiles=tiles), sketch, free, low, high, _LAST_STEP)
+    quality = Quality.of(np.log(predict(np.exp(best), tiles)) - log_measured)
+    values = dict(zip(_PARAMETERS, (rounded(value) for value in np.exp(best)), strict=True))
+    return FamilyEfficiency(
+        family=family,
+        variant=variant,
+        arithmetic=arithmetic,
+        num_rows=len(rows),
+        median_error_fraction=rounded(quality.median_error_fraction),
+        tiles=tiles,
+        log_sigma=rounded(
+            quality.log_sigma if references is None else max(_SPARSE_SIGMA, quality.log_sigma)
+        ),
+        **values,
+    )
+
+
+def _descend(
+    loss: Callable[[Floats], float],
+    start: Floats,
+    free: Iterable[int],
+    low: Floats,
+    high: Floats,
+    last_step: float,
+) -> Floats:
+    """Return the parameters that a pattern search finds: steps along each axis, halved in turn."""
+    best = np.clip(start, low, high)
+    best_loss = loss(best)
+    step = _FIRST_STEP
+    while step > last_step:
+        has_improved = False
+        for axis in free:
+            for sign in (1.0, -1.0):
+                trial = best.copy()
+                trial[axis] = np.clip(trial[axis] + sign * step, low[axis], high[axis])
+                trial_loss = loss(trial)
+                if trial_loss < best_loss - _LEAST_GAIN:
+                    best, best_loss, has_improved = trial, trial_loss, True
+                    break
+        if not has_improved:
+            step /= 2
+    return best
+
+
+def _predictor(rows: Sequence[TimedKernel]) -> Callable[[Floats, TileSet], Floats]:
+    """Return a function from parameters to the predicted times of ``rows``, in their order."""
+    by_group: dict[Hashable, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        by_group[group_key(row.kernel)].append(index)
+    groups = [
+        (indices, KernelGroup([rows[index].kernel for index in indices], [rows[0].device]))
+        for indices in by_group.values()
+    ]
+
+    def predict(parameters: Floats, tiles: TileSet) -> Floats:
+        compute, tile_loss, prologue_k, memory = (np.full((1, 1), value) for value in parameters)
+        arrays = EfficiencyArrays(
+            compute_fraction=compute,
+            tile_loss=tile_loss,
+            prologue_k=prologue_k,
+            tile_set=np.full((1, 1), TILE_SET_NAMES.index(tiles)),
+            memory_fraction=memory,
+        )
+        predicted = np.empty(len(rows))
+        for indices, group in groups:
+            time_ns, _ = group.times(arrays, warm_fraction=TABLE_WARM_FRACTION)
+            predicted[indices] = time_ns[:, 0]
+        return predicted
+
+    return predict
+
+
+def measured_ns(rows: Sequence[TimedKernel]) -> Floats:
+    """Return the times of ``rows``, in nanoseconds."""
+    return np.array([row.time_ns for row in rows])
+
+
+def rounded(value: float) -> float:
+    """Return ``value`` with the digits that the table keeps."""
+    return float(f"{value:.4g}")

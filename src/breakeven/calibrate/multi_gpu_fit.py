@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.calibrate.family_fit import Quality, rounded
+from breakeven.calibrate.fit import Quality, rounded
 from breakeven.cost import peer_link
 from breakeven.device import DeviceSpec
 from breakeven.simulate import (

@@ -13,8 +13,12 @@ from breakeven.device import find_device
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress
 from breakeven.simulate import Bound, MultiGpuTable, Strategy
-from breakeven.validate.folds import fingerprint, provenance_of
-from breakeven.validate.predictor import HeldOutPredictor, shipped_calibration
+from breakeven.validate.predictor import (
+    HeldOutPredictor,
+    fingerprint,
+    provenance_of,
+    shipped_calibration,
+)
 from breakeven.validate.table_row import TableRow
 from breakeven.validate.traced_rows import Outcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction

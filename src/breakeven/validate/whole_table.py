@@ -10,8 +10,7 @@ from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.validate.predictor import Predictor
 from breakeven.validate.summary import split_of, summarize_groups
-from breakeven.validate.table import read_table
-from breakeven.validate.table_row import RowFilter, TableRow
+from breakeven.validate.table_row import RowFilter, TableRow, read_table
 from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult, Unpredictable
 
 

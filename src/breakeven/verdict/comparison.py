@@ -29,6 +29,7 @@ from breakeven.verdict.comparison_parts import (
     settings_key,
     step_changes,
 )
+from breakeven.verdict.crossover import log_ratio
 from breakeven.verdict.report import (
     CheckReport,
     Crossover,
@@ -38,7 +39,6 @@ from breakeven.verdict.report import (
 )
 from breakeven.verdict.sweep_report import AxisValue, SweepReport
 from breakeven.verdict.system_report import SystemsReport
-from breakeven.verdict.times import log_ratio
 
 COMPARISON_SCHEMA_VERSION = 1
 

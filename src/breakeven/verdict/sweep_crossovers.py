@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from breakeven.verdict.crossover import find_crossover
+from breakeven.verdict.crossover import find_crossover, rescaled
 from breakeven.verdict.report import Crossover, Curve, CurvePoint, DeviceKind, NoCrossover
 from breakeven.verdict.sweep_report import (
     AxisRole,
@@ -16,7 +16,6 @@ from breakeven.verdict.sweep_report import (
     SweepCurve,
     SweepPoint,
 )
-from breakeven.verdict.times import rescaled
 
 NUM_PARAMETERS = "num_parameters"
 """What a curve is along where it is along no axis, but along the size of the model."""

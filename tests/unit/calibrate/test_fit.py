@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from breakeven.calibrate import describe_efficiencies, efficiencies_document
-from breakeven.calibrate.family_fit import Quality
-from breakeven.calibrate.fit import fit_table, held_out_errors
+from breakeven.calibrate.fit import Quality, fit_table, held_out_errors
 from breakeven.calibrate.tables import _IDLE_TABLES, TimedKernel, read_tables
 from breakeven.cli.dispatch import main
 from breakeven.cost import (

@@ -28,7 +28,7 @@ from breakeven.validate import (
     read_table,
 )
 from breakeven.validate import predictor as predictors
-from breakeven.validate.folds import fingerprint, gpu_of, model_family_of
+from breakeven.validate.predictor import fingerprint, gpu_of, model_family_of
 from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 from factories.accuracy import write_table

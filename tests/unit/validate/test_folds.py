@@ -9,7 +9,7 @@ import pytest
 
 from breakeven.device import find_device
 from breakeven.validate import TableRow, read_table
-from breakeven.validate.folds import (
+from breakeven.validate.predictor import (
     fingerprint,
     fold_names,
     folds,
