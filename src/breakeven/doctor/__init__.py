@@ -5,7 +5,6 @@ from breakeven.doctor.diagnosis import Examined as Examined
 from breakeven.doctor.diagnosis import diagnose as diagnose
 from breakeven.doctor.diagnosis import examine as examine
 from breakeven.doctor.rule import Case as Case
-from breakeven.doctor.rule import KnownGain as KnownGain
 from breakeven.doctor.rule import Occurrence as Occurrence
 from breakeven.doctor.rule import Rule as Rule
 from breakeven.doctor.rules import all_rules as all_rules

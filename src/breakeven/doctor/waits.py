@@ -19,7 +19,7 @@ from breakeven.doctor.crossings import (
 from breakeven.doctor.events import MemoryWriters, bare_name, line_of, lines_where, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
-from breakeven.trace import Copy, Event, HostWork, Op, Phase, Sync
+from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, Sync
 from breakeven.units import format_bytes, format_duration
 
 _EXPLICIT = frozenset({"synchronize", "empty_cache"})
@@ -251,14 +251,22 @@ def by_waiting_line(case: Case, found: list[int], *, title: str, fix: str) -> Fo
         fix: What to change.
     """
     for location, events in by_line(case.trace, found):
-        yield Occurrence(
-            title=title.format(often=times_per_step(len(events))),
-            fix=fix,
-            evidence=seen(case, events),
-            location=location,
-            events=events,
-            edit=without(events),
-        )
+        yield waiting_at(case, location, events, title=title, fix=fix)
+
+
+def waiting_at(
+    case: Case, location: Location | None, events: Iterable[int], *, title: str, fix: str
+) -> Occurrence:
+    """Return the occurrence of what waits at one line; the texts are as for `by_waiting_line`."""
+    gone = tuple(sorted(events))
+    return Occurrence(
+        title=title.format(often=times_per_step(len(gone))),
+        fix=fix,
+        evidence=seen(case, events),
+        location=location,
+        events=gone,
+        edit=without(gone),
+    )
 
 
 def seen(case: Case, events: Iterable[int]) -> str:

@@ -1,7 +1,6 @@
 """Join the edges to the core: one target, traced, measured, predicted and decided once."""
 
 from breakeven.session.batch_sizes import AXIS as AXIS
-from breakeven.session.batch_sizes import BatchSizes as BatchSizes
 from breakeven.session.batch_sizes import no_loader as no_loader
 from breakeven.session.blame import find_cause as find_cause
 from breakeven.session.compared_step import UNKNOWN_LENGTH as UNKNOWN_LENGTH
@@ -12,7 +11,6 @@ from breakeven.session.compared_step import program_facts as program_facts
 from breakeven.session.failures import script_error as script_error
 from breakeven.session.measured_step import DevicePath as DevicePath
 from breakeven.session.measured_step import at_its_best as at_its_best
-from breakeven.session.measured_step import measure_at_best as measure_at_best
 from breakeven.session.measured_step import measured_result as measured_result
 from breakeven.session.runs import LONGEST_STEP_NS as LONGEST_STEP_NS
 from breakeven.session.runs import REFUSALS as REFUSALS

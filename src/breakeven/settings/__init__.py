@@ -7,7 +7,7 @@ needs the facts of a step, and no torch; what puts it into effect imports torch 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
@@ -25,17 +25,14 @@ if TYPE_CHECKING:
 _OTHERS = ("in_effect", "setting")
 
 
-def _found() -> Iterator[Setting]:
-    for module in iter_modules(__path__):
-        if module.name not in _OTHERS:
-            yield from import_module(f"{__name__}.{module.name}").SETTINGS
-
-
-def _in_order(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+def _declared() -> dict[str, Setting]:
+    names = (found.name for found in iter_modules(__path__) if found.name not in _OTHERS)
+    modules = (import_module(f"{__name__}.{name}") for name in names)
+    settings = {setting.name: setting for module in modules for setting in module.SETTINGS}
     return {name: settings[name] for name in Configuration.__struct_fields__}
 
 
-SETTINGS: Mapping[str, Setting] = _in_order({setting.name: setting for setting in _found()})
+SETTINGS: Mapping[str, Setting] = _declared()
 
 
 def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple[Candidate, ...]:

@@ -3,7 +3,6 @@
 What a rule of the doctor, or a change of a script, asks of the source is written on these.
 """
 
-from breakeven.source.files import Binding as Binding
 from breakeven.source.files import SourceFile as SourceFile
 from breakeven.source.files import Sources as Sources
 from breakeven.source.files import SyntaxTree as SyntaxTree

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, LoaderUse, PlainRun, ThreadTrial, TracedRun
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
-from breakeven.session import TrainingLength, is_worth_repeating, measure_at_best, quieter
-from breakeven.session.measured_step import believed
+from breakeven.session import TrainingLength, is_worth_repeating, quieter
+from breakeven.session.measured_step import believed, measure_at_best
 from breakeven.session.runs import Runs
 from breakeven.timing import BUSY_MACHINE, Measurement
 from factories.runs import (

@@ -36,8 +36,8 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.rule import Case, Found, Occurrence, times_per_step, without
-from breakeven.doctor.waits import Wait, by_waiting_line, seen, waits_of
+from breakeven.doctor.rule import Case, Found
+from breakeven.doctor.waits import Wait, by_waiting_line, waiting_at, waits_of
 from breakeven.source import is_constant, keyword
 from breakeven.trace import Sync
 
@@ -75,12 +75,10 @@ def _shown_by_lightning(case: Case) -> Found:
     ]
     for position, location in enumerate(lines):
         if events := tuple(reads[position :: len(lines)]):
-            yield Occurrence(
-                title="the progress bar of Lightning reads a value from the GPU "
-                f"{times_per_step(len(events))}",
+            yield waiting_at(
+                case,
+                location,
+                events,
+                title="the progress bar of Lightning reads a value from the GPU {often}",
                 fix="prog_bar=False, or TQDMProgressBar(refresh_rate=50)",
-                evidence=seen(case, events),
-                location=location,
-                events=events,
-                edit=without(events),
             )

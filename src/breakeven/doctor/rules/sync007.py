@@ -32,8 +32,8 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.events import line_of
-from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
-from breakeven.doctor.waits import Wait, seen, waits_of
+from breakeven.doctor.rule import Case, Found, by_line
+from breakeven.doctor.waits import Wait, waiting_at, waits_of
 from breakeven.source import SourceFile, dotted_name
 from breakeven.trace import Location
 
@@ -51,14 +51,12 @@ def detect(case: Case) -> Found:
             location = _last_before(case, makers, events[0])
         grouped.setdefault(line_of(location), (location, []))[1].extend(events)
     for location, events in grouped.values():
-        yield Occurrence(
-            title="torch.distributions checks its arguments on the GPU, and the host waits "
-            f"{times_per_step(len(events))}",
+        yield waiting_at(
+            case,
+            location,
+            events,
+            title="torch.distributions checks its arguments on the GPU, and the host waits {often}",
             fix="validate_args=False, or Distribution.set_default_validate_args(False) once",
-            evidence=seen(case, events),
-            location=location,
-            events=tuple(sorted(events)),
-            edit=without(events),
         )
 
 
