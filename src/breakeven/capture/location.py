@@ -19,13 +19,8 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _OWN_SCRIPTS = str(Path(_PACKAGE) / "workloads" / "scripts")
 
 
-def _library_folders() -> tuple[str, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {str(Path(sysconfig.get_paths()[name]).resolve()) for name in names}
-    return (*folders, _PACKAGE)
-
-
-_LIBRARIES = _library_folders()
+_KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
+_LIBRARIES = (*{str(Path(sysconfig.get_paths()[kind]).resolve()) for kind in _KINDS}, _PACKAGE)
 
 
 @cache

@@ -244,10 +244,7 @@ class _RunToEnd:
         self._configured = self._effects.enter_context(
             configured(request.configuration, device="cuda" if request.device == "gpu" else "cpu")
         )
-        register_optimizer_step_post_hook(self._note_step)
-
-    def _note_step(self, optimizer: Any, *_: Any) -> None:
-        self._end_update(id(optimizer))
+        register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
     def _note_update(self, optimizer: int) -> None:
         now_s = monotonic()

@@ -207,7 +207,13 @@ class StepTracer:
             batch_size=chosen.batch_size,
             num_parameters=num_parameters,
             peak_memory_bytes=chosen.peak_bytes,
-            settings=_settings(self._recorder.autocast_dtype, self.is_compiled),
+            settings=Settings(
+                allow_tf32_matmul=torch.get_float32_matmul_precision() != "highest",
+                allow_tf32_convolution=torch.backends.cudnn.allow_tf32,
+                cudnn_benchmark=torch.backends.cudnn.benchmark,
+                autocast_dtype=self._recorder.autocast_dtype,
+                is_compiled=self.is_compiled,
+            ),
             faults=tuple(self._recorder.faults.values()),
             caveats=tuple(caveats),
             torch_version=str(torch.__version__),
@@ -249,22 +255,5 @@ class StepTracer:
         """Join the segments of each round into one."""
         offset = len(self._optimizers) - len(self._segments)
         segments = list(self._segments)
-        steps: list[Segment] = []
-        start = 0
-        for end in find_round_ends(self._optimizers):
-            if end < offset:
-                continue
-            parts = segments[start : end - offset + 1]
-            start = end - offset + 1
-            steps.append(join(parts))
-        return steps
-
-
-def _settings(autocast_dtype: str, is_compiled: bool) -> Settings:
-    return Settings(
-        allow_tf32_matmul=torch.get_float32_matmul_precision() != "highest",
-        allow_tf32_convolution=torch.backends.cudnn.allow_tf32,
-        cudnn_benchmark=torch.backends.cudnn.benchmark,
-        autocast_dtype=autocast_dtype,
-        is_compiled=is_compiled,
-    )
+        ends = [end + 1 - offset for end in find_round_ends(self._optimizers) if end >= offset]
+        return [join(segments[start:end]) for start, end in itertools.pairwise([0, *ends])]
