@@ -21,6 +21,5 @@ from breakeven.calibrate.step_sample import MeasuredStep as MeasuredStep
 from breakeven.calibrate.step_sample import PlacedStep as PlacedStep
 from breakeven.calibrate.step_sample import StepPart as StepPart
 from breakeven.calibrate.step_sample import StepSample as StepSample
-from breakeven.calibrate.step_sample import TimedStep as TimedStep
 from breakeven.calibrate.step_sample import lone_steps_ns as lone_steps_ns
 from breakeven.calibrate.step_sample import multi_gpu_row as multi_gpu_row

@@ -26,6 +26,7 @@ from breakeven.cost.rules import (
     base_name,
     multiply_add_flop,
     output_numel,
+    reduction_kernel,
     streaming_kernel,
     tensor_bytes,
     tensor_core_precision,
@@ -247,9 +248,8 @@ def _lower_convolution_backward(op: Op, settings: Settings) -> tuple[Kernel, ...
         )
     if wants_bias:
         kernels.append(
-            streaming_kernel(
+            reduction_kernel(
                 op,
-                family=Family.REDUCTION,
                 flop=grad.numel,
                 read_bytes=tensor_bytes(grad),
                 write_bytes=float(grad.shape[1] * grad.element_bytes),

@@ -14,8 +14,11 @@ from breakeven.cost.rules import (
     RuleTable,
     base_name,
     fill_kernel,
+    gather_kernel,
     is_in_place,
     output_numel,
+    scan_kernel,
+    scatter_kernel,
     streaming_kernel,
     tensor_bytes,
     total_bytes,
@@ -42,14 +45,12 @@ def mask_positions_kernel(op: Op, mask: TensorSpec) -> Kernel:
 
     Source: aten/src/ATen/native/cuda/Nonzero.cu; cub's count and select take two launches each.
     """
-    return streaming_kernel(
+    return scan_kernel(
         op,
-        family=Family.REDUCTION,
         flop=2 * mask.numel,
         read_bytes=2 * tensor_bytes(mask),
         write_bytes=8.0 * len(mask.shape) * min(mask.numel, output_numel(op)),
         launches=5,
-        variant="scan",
     )
 
 
@@ -75,7 +76,7 @@ def _lower_gather(op: Op) -> tuple[Kernel, ...]:
     else:
         read_bytes = total_bytes(indices) + tensor_bytes(op.outputs[0])
     masks = [mask_positions_kernel(op, spec) for spec in indices if spec.dtype in _MASK_DTYPES]
-    gather = streaming_kernel(op, family=Family.GATHER, flop=0, read_bytes=read_bytes)
+    gather = gather_kernel(op, read_bytes=read_bytes)
     return *masks, gather
 
 
@@ -84,9 +85,8 @@ def _lower_embedding_bag(op: Op) -> Kernel:
     """Lower ``_embedding_bag(weight (V, D), indices (N), offsets)``: rows summed per bag."""
     weight, indices = op.inputs[0], op.inputs[1]
     row_bytes = weight.shape[-1] * weight.element_bytes
-    return streaming_kernel(
+    return gather_kernel(
         op,
-        family=Family.GATHER,
         flop=indices.numel * weight.shape[-1],
         read_bytes=total_bytes(op.inputs[1:]) + indices.numel * row_bytes,
         # Bags are found from the offsets by a fill, a scatter and a scan.
@@ -109,13 +109,8 @@ def _sorted_scatter(
         launches=_SORTED_SCATTER_LAUNCHES - 1,
         variant="scatter",
     )
-    added = streaming_kernel(
-        op,
-        family=Family.GATHER,
-        flop=flop,
-        read_bytes=8.0 * num_indices + moved_bytes,
-        write_bytes=moved_bytes,
-        variant="scatter",
+    added = scatter_kernel(
+        op, flop=flop, read_bytes=8.0 * num_indices + moved_bytes, write_bytes=moved_bytes
     )
     return sorted_indices, added
 
@@ -136,14 +131,12 @@ def _lower_embedding_backward(op: Op) -> tuple[Kernel, ...]:
         return zeroed, *_sorted_scatter(
             op, num_indices=indices.numel, moved_bytes=moved_bytes, flop=grad.numel
         )
-    return zeroed, streaming_kernel(
+    return zeroed, scatter_kernel(
         op,
-        family=Family.GATHER,
         flop=grad.numel,
         read_bytes=tensor_bytes(grad) + tensor_bytes(indices) + touched_bytes,
         write_bytes=touched_bytes,
         num_blocks=math.ceil(grad.shape[-1] / _COLUMNS_PER_BLOCK),
-        variant="scatter",
     )
 
 
@@ -164,13 +157,8 @@ def _lower_index_put(op: Op) -> tuple[Kernel, ...]:
         return *kernels, *_sorted_scatter(
             op, num_indices=num_indices, moved_bytes=written_bytes, flop=num_written
         )
-    scatter = streaming_kernel(
-        op,
-        family=Family.GATHER,
-        flop=0,
-        read_bytes=total_bytes(indices) + tensor_bytes(values),
-        write_bytes=written_bytes,
-        variant="scatter",
+    scatter = scatter_kernel(
+        op, read_bytes=total_bytes(indices) + tensor_bytes(values), write_bytes=written_bytes
     )
     return *kernels, scatter
 
@@ -197,13 +185,11 @@ def _lower_scatter(op: Op) -> tuple[Kernel, ...]:
     else:
         num_written = others[-1].numel if others else target.numel
     written_bytes = float(num_written * target.element_bytes)
-    scatter = streaming_kernel(
+    scatter = scatter_kernel(
         op,
-        family=Family.GATHER,
         flop=num_written if is_read_back else 0,
         read_bytes=total_bytes(others) + (written_bytes if is_read_back else 0.0),
         write_bytes=written_bytes,
-        variant="scatter",
     )
     return *_copied_before(op, target), scatter
 
@@ -212,22 +198,11 @@ def _lower_scatter(op: Op) -> tuple[Kernel, ...]:
 def _lower_masked_scatter(op: Op) -> tuple[Kernel, ...]:
     """Lower ``masked_scatter(self, mask, source)``: a scan of the mask, then the copy."""
     target, mask, source = op.inputs
-    scan = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=mask.numel,
-        read_bytes=tensor_bytes(mask),
-        write_bytes=8.0 * mask.numel,
-        launches=3,
-        variant="scan",
+    scan = scan_kernel(
+        op, flop=mask.numel, read_bytes=tensor_bytes(mask), write_bytes=8.0 * mask.numel, launches=3
     )
-    scatter = streaming_kernel(
-        op,
-        family=Family.GATHER,
-        flop=0,
-        read_bytes=9.0 * mask.numel + tensor_bytes(source),
-        write_bytes=tensor_bytes(target),
-        variant="scatter",
+    scatter = scatter_kernel(
+        op, read_bytes=9.0 * mask.numel + tensor_bytes(source), write_bytes=tensor_bytes(target)
     )
     return *_copied_before(op, target), scan, scatter
 
@@ -241,9 +216,7 @@ def _lower_nonzero(op: Op) -> Kernel:
 def _lower_masked_select(op: Op) -> tuple[Kernel, ...]:
     """Lower ``masked_select(self, mask)``: positions of the mask, then a gather."""
     gathered_bytes = total_bytes(op.outputs)
-    gather = streaming_kernel(
-        op, family=Family.GATHER, flop=0, read_bytes=gathered_bytes + 8.0 * output_numel(op)
-    )
+    gather = gather_kernel(op, read_bytes=gathered_bytes + 8.0 * output_numel(op))
     return mask_positions_kernel(op, op.inputs[1]), gather
 
 
@@ -251,15 +224,8 @@ def _lower_masked_select(op: Op) -> tuple[Kernel, ...]:
 def _lower_repeat_interleave(op: Op) -> tuple[Kernel, ...]:
     """Lower ``repeat_interleave(repeats)``: a scan, then an index per result."""
     repeats_bytes = total_bytes(op.inputs)
-    scan = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=op.inputs[0].numel,
-        write_bytes=repeats_bytes,
-        launches=2,
-        variant="scan",
-    )
-    return scan, streaming_kernel(op, family=Family.GATHER, flop=0, variant="scatter")
+    scan = scan_kernel(op, flop=op.inputs[0].numel, write_bytes=repeats_bytes, launches=2)
+    return scan, scatter_kernel(op)
 
 
 @RULES.add(
@@ -278,7 +244,7 @@ def _lower_sampling(op: Op) -> Kernels:
     result, then adds to it.
     """
     flop = 8 * output_numel(op)
-    sampled = streaming_kernel(op, family=Family.GATHER, flop=flop)
+    sampled = gather_kernel(op, flop=flop)
     if "backward" not in op.name:
         return sampled
     return fill_kernel(op), sampled

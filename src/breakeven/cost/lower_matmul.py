@@ -20,6 +20,7 @@ from breakeven.cost.rules import (
     multiply_add_flop,
     output_numel,
     precision_of,
+    reduction_kernel,
     streaming_kernel,
     tensor_core_precision,
     total_bytes,
@@ -98,7 +99,7 @@ def _lower_vector_product(op: Op) -> Kernel:
     """Lower ``mv``, ``addmv``, ``dot``: cuBLAS reduces rows, each element read once, no tiles."""
     *_, left, right = op.inputs
     flop = multiply_add_flop(right) * max(left.numel, right.numel)
-    return streaming_kernel(op, family=Family.REDUCTION, flop=flop)
+    return reduction_kernel(op, flop=flop)
 
 
 @RULES.add_with_settings("linear mkldnn_linear")
@@ -142,7 +143,7 @@ def _lower_distance(op: Op) -> Kernel:
     """
     k = op.inputs[-1].shape[-1] if op.inputs[-1].shape else 1
     pairs = max(spec.numel for spec in (op.outputs if "forward" in op.name else op.inputs))
-    return streaming_kernel(op, family=Family.REDUCTION, flop=3 * pairs * k)
+    return reduction_kernel(op, flop=3 * pairs * k)
 
 
 @RULES.add_with_settings("_euclidean_dist")
@@ -177,9 +178,8 @@ def _lower_trilinear(op: Op) -> Kernel:
     flop = 3 * num_products
     turns = max(1, weight.shape[unrolled])
     intermediate_bytes = num_products / turns * weight.element_bytes
-    return streaming_kernel(
+    return reduction_kernel(
         op,
-        family=Family.REDUCTION,
         flop=flop,
         read_bytes=total_bytes((x1, weight, x2)) + 2 * turns * intermediate_bytes,
         write_bytes=2 * turns * intermediate_bytes,

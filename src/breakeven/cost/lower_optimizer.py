@@ -19,6 +19,7 @@ from breakeven.cost.rules import (
     is_in_place,
     overload_name,
     precision_of,
+    reduction_kernel,
     streaming_kernel,
     total_bytes,
 )
@@ -145,13 +146,7 @@ def _lower_foreach_reduction(op: Op) -> Kernel:
         launches = 1 + first + math.ceil(len(numels) / _MAX_TENSORS_OF_CLEANUP)
     else:
         launches = len(numels)
-    return streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=2 * sum(numels),
-        launches=launches,
-        variant=_VARIANT,
-    )
+    return reduction_kernel(op, flop=2 * sum(numels), launches=launches, variant=_VARIANT)
 
 
 def _fused_kernel(op: Op, *, num_lists: int, flop: int, written: Sequence[int]) -> Kernel:

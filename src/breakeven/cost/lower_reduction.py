@@ -15,6 +15,8 @@ from breakeven.cost.rules import (
     base_name,
     fill_kernel,
     output_numel,
+    reduction_kernel,
+    scatter_kernel,
     streaming_kernel,
     tensor_bytes,
     total_bytes,
@@ -70,7 +72,7 @@ def _lower_reduction(op: Op) -> Kernel:
     numel = sum(spec.numel for spec in op.inputs)
     variant = "scan" if name in _SCANS else "outer" if _keeps_last_dimension(op) else ""
     flop = _REDUCTION_FLOP[name] * numel
-    return streaming_kernel(op, family=Family.REDUCTION, flop=flop, variant=variant)
+    return reduction_kernel(op, flop=flop, variant=variant)
 
 
 def _keeps_last_dimension(op: Op) -> bool:
@@ -91,7 +93,7 @@ def _lower_logsumexp(op: Op) -> tuple[Kernel, ...]:
     """
     numel = op.inputs[0].numel
     full_bytes, reduced_bytes = tensor_bytes(op.inputs[0]), total_bytes(op.outputs)
-    reduction = streaming_kernel(op, family=Family.REDUCTION, flop=numel)
+    reduction = reduction_kernel(op, flop=numel)
     elementwise = streaming_kernel(
         op,
         flop=(TRANSCENDENTAL_FLOP + 1) * numel,
@@ -160,12 +162,7 @@ def _reduced(op: Op, source: TensorSpec) -> tuple[Kernel, ...]:
     """Return the reduction of a loss over all elements; none where each keeps its own."""
     if output_numel(op) == source.numel and op.outputs and op.outputs[0].shape == source.shape:
         return ()
-    reduction = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=source.numel,
-        read_bytes=tensor_bytes(source),
-    )
+    reduction = reduction_kernel(op, flop=source.numel, read_bytes=tensor_bytes(source))
     return (reduction,)
 
 
@@ -210,9 +207,8 @@ def _lower_nll(op: Op) -> Kernel:
     """Lower ``nll_loss_forward(self (N, C, …), target (N, …))``: reads one score per target."""
     scores, target = op.inputs[0], op.inputs[1]
     picked_bytes = float(target.numel * scores.element_bytes)
-    return streaming_kernel(
+    return reduction_kernel(
         op,
-        family=Family.REDUCTION,
         flop=2 * target.numel,
         read_bytes=tensor_bytes(target) + picked_bytes,
         # Per-image losses are summed block by block, then once more.
@@ -227,13 +223,8 @@ def _lower_nll_backward(op: Op) -> tuple[Kernel, ...]:
     value_bytes = float(target.numel * op.inputs[1].element_bytes)
     return (
         fill_kernel(op),
-        streaming_kernel(
-            op,
-            family=Family.GATHER,
-            flop=target.numel,
-            read_bytes=tensor_bytes(target),
-            write_bytes=value_bytes,
-            variant="scatter",
+        scatter_kernel(
+            op, flop=target.numel, read_bytes=tensor_bytes(target), write_bytes=value_bytes
         ),
     )
 
@@ -246,7 +237,7 @@ def _lower_nll_backward(op: Op) -> tuple[Kernel, ...]:
 )
 def _lower_margin_loss(op: Op) -> Kernel:
     flop = 4 * sum(spec.numel for spec in op.inputs)
-    return streaming_kernel(op, family=Family.REDUCTION, flop=flop)
+    return reduction_kernel(op, flop=flop)
 
 
 @RULES.add("_ctc_loss _ctc_loss_backward _cudnn_ctc_loss")
@@ -261,12 +252,8 @@ def _lower_ctc(op: Op) -> Kernels:
     log_probs, targets = op.inputs[1:3] if is_backward else op.inputs[:2]
     num_frames = log_probs.shape[0]
     num_states = 2 * targets.numel + 1
-    recursion = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=num_frames * num_states * 3 * TRANSCENDENTAL_FLOP,
-        launches=1,
-        variant="ctc",
+    recursion = reduction_kernel(
+        op, flop=num_frames * num_states * 3 * TRANSCENDENTAL_FLOP, variant="ctc"
     )
     if not is_backward:
         return recursion

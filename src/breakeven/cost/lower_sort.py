@@ -10,7 +10,11 @@ from breakeven.cost.rules import (
     Kernels,
     RuleTable,
     base_name,
+    gather_kernel,
     output_numel,
+    reduction_kernel,
+    scan_kernel,
+    scatter_kernel,
     streaming_kernel,
     tensor_bytes,
     total_bytes,
@@ -86,13 +90,8 @@ def _lower_select(op: Op) -> Kernels:
 def _lower_unique(op: Op) -> Kernels:
     """Lower ``unique``: sort, mark where neighbours differ, scan, compact."""
     source = op.inputs[0]
-    compaction = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=2 * source.numel,
-        read_bytes=2 * tensor_bytes(source),
-        launches=6,
-        variant="scan",
+    compaction = scan_kernel(
+        op, flop=2 * source.numel, read_bytes=2 * tensor_bytes(source), launches=6
     )
     if "consecutive" in op.name:
         return compaction
@@ -103,17 +102,10 @@ def _lower_unique(op: Op) -> Kernels:
 def _lower_histogram(op: Op) -> tuple[Kernel, ...]:
     """Lower ``bincount`` and ``histc``: the range of the values, zeros, then counts."""
     source = op.inputs[0]
-    bounds = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=2 * source.numel,
-        read_bytes=2 * tensor_bytes(source),
-        write_bytes=0.0,
-        launches=2,
+    bounds = reduction_kernel(
+        op, flop=2 * source.numel, read_bytes=2 * tensor_bytes(source), write_bytes=0.0, launches=2
     )
-    counts = streaming_kernel(
-        op, family=Family.GATHER, flop=source.numel, launches=2, variant="scatter"
-    )
+    counts = scatter_kernel(op, flop=source.numel, launches=2)
     return bounds, counts
 
 
@@ -122,7 +114,7 @@ def _lower_search(op: Op) -> Kernel:
     """Lower ``searchsorted(sorted_sequence, values)`` and ``bucketize``: a bisection each."""
     lengths = [spec.shape[-1] for spec in op.inputs if spec.shape]
     steps = math.log2(max(2, *lengths, 2))
-    return streaming_kernel(op, family=Family.GATHER, flop=steps * output_numel(op))
+    return gather_kernel(op, flop=steps * output_numel(op))
 
 
 @RULES.add("isin")
@@ -151,13 +143,8 @@ def _lower_multinomial(op: Op) -> tuple[Kernel, ...]:
     """
     weights = op.inputs[0]
     weight_bytes = tensor_bytes(weights)
-    checks = streaming_kernel(
-        op,
-        family=Family.REDUCTION,
-        flop=3 * weights.numel,
-        read_bytes=3 * weight_bytes,
-        write_bytes=0.0,
-        launches=6,
+    checks = reduction_kernel(
+        op, flop=3 * weights.numel, read_bytes=3 * weight_bytes, write_bytes=0.0, launches=6
     )
     noise = streaming_kernel(
         op,
@@ -166,7 +153,7 @@ def _lower_multinomial(op: Op) -> tuple[Kernel, ...]:
         write_bytes=2 * weight_bytes,
         launches=2,
     )
-    choice = streaming_kernel(op, family=Family.REDUCTION, flop=weights.numel)
+    choice = reduction_kernel(op, flop=weights.numel)
     return checks, noise, choice
 
 

@@ -19,7 +19,7 @@ from breakeven.cost import (
     lower_reduction,
     lower_sort,
 )
-from breakeven.cost.kernel import Family, Kernel, Lowering
+from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.rules import (
     Kernels,
     RuleTable,
@@ -30,6 +30,7 @@ from breakeven.cost.rules import (
     multiply_add_flop,
     names_in,
     output_numel,
+    reduction_kernel,
     streaming_kernel,
     tensor_bytes,
     total_bytes,
@@ -217,9 +218,8 @@ def _product(op: Op, stored: TensorSpec, position_bytes: float) -> Kernel:
     length = 1 if len(sizes) < 2 else sizes[0] if is_right else sizes[1]
     added_bytes = total_bytes(op.inputs[:-2])
     dense_bytes = float(stored.numel * length * stored.element_bytes)
-    return streaming_kernel(
+    return reduction_kernel(
         op,
-        family=Family.REDUCTION,
         flop=multiply_add_flop(stored) * stored.numel * length,
         read_bytes=added_bytes + tensor_bytes(stored) + position_bytes + dense_bytes,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.device import Precision
@@ -256,11 +256,6 @@ class Streaming:
         )
 
 
-def fill_kernel(op: Op) -> Kernel:
-    """Return a kernel that writes the outputs, from nothing."""
-    return streaming_kernel(op, flop=0, read_bytes=0.0, variant="fill")
-
-
 def streaming_kernel(
     op: Op,
     *,
@@ -283,3 +278,11 @@ def streaming_kernel(
         num_blocks=num_blocks,
         variant=variant,
     )
+
+
+reduction_kernel = partial(streaming_kernel, family=Family.REDUCTION)
+scan_kernel = partial(streaming_kernel, family=Family.REDUCTION, variant="scan")
+gather_kernel = partial(streaming_kernel, family=Family.GATHER, flop=0)
+scatter_kernel = partial(streaming_kernel, family=Family.GATHER, flop=0, variant="scatter")
+# The outputs, from nothing.
+fill_kernel = partial(streaming_kernel, flop=0, read_bytes=0.0, variant="fill")

@@ -12,7 +12,6 @@ from breakeven.simulate.host_anchor import MeasuredStep as MeasuredStep
 from breakeven.simulate.host_anchor import anchored_host as anchored_host
 from breakeven.simulate.host_anchor import scaled_host as scaled_host
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
-from breakeven.simulate.multi_gpu import SharedTimes as SharedTimes
 from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns

@@ -1,6 +1,5 @@
 """Predicted steps against measured ones: tables, folds, errors."""
 
-from breakeven.validate.predictor import Predictor as Predictor
 from breakeven.validate.predictor import predictor_for as predictor_for
 from breakeven.validate.step_calibration import (
     calibrate_on_shared_steps as calibrate_on_shared_steps,

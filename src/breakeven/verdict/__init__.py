@@ -15,11 +15,7 @@ from breakeven.verdict.comparison import CrossoverChange as CrossoverChange
 from breakeven.verdict.comparison import CrossoverShift as CrossoverShift
 from breakeven.verdict.comparison import DeviceChange as DeviceChange
 from breakeven.verdict.comparison import TimeChange as TimeChange
-from breakeven.verdict.comparison import VerdictChange as VerdictChange
 from breakeven.verdict.comparison import compare_reports as compare_reports
-from breakeven.verdict.comparison_parts import ClaimChange as ClaimChange
-from breakeven.verdict.comparison_parts import CountChange as CountChange
-from breakeven.verdict.comparison_parts import FactChange as FactChange
 from breakeven.verdict.comparison_parts import PointName as PointName
 from breakeven.verdict.crossover import find_crossover as find_crossover
 from breakeven.verdict.crossover import rescaled as rescaled
@@ -63,7 +59,6 @@ from breakeven.verdict.report import NoCrossover as NoCrossover
 from breakeven.verdict.report import ProgramPart as ProgramPart
 from breakeven.verdict.report import ProgramSummary as ProgramSummary
 from breakeven.verdict.report import StepSummary as StepSummary
-from breakeven.verdict.report import TrainingTime as TrainingTime
 from breakeven.verdict.report import Verdict as Verdict
 from breakeven.verdict.report import cpu_on_threads as cpu_on_threads
 from breakeven.verdict.report import curve_point as curve_point
