@@ -31,6 +31,7 @@ from breakeven.sweep.grid import (
     Values,
     axis_of,
     grid_of,
+    measured_axes,
     point_at,
     traced_axes,
     values_at,
@@ -179,8 +180,8 @@ class SweepStages:
             steps,
             self._devices,
             self._host,
-            nums_devices=self._nums_devices,
-            strategy=self._strategy,
+            self._nums_devices,
+            self._strategy,
         )
         self._steps = steps
 
@@ -253,7 +254,7 @@ class SweepStages:
 
     def _gpu_times(self, held: PointSettings, sizes: Sequence[int]) -> list[dict[int, Estimate]]:
         """Return the times of one GPU of each kind along a curve of the CPU."""
-        (name,) = [axis.name for axis in self._axes if axis.name not in held and self._is_cpu(axis)]
+        (name,) = [axis.name for axis in measured_axes(self._axes) if axis.name not in held]
         found: list[dict[int, Estimate]] = [{} for _ in self._devices]
         for size in sizes:
             key = self._traced_key(held | {name: size})
@@ -261,10 +262,6 @@ class SweepStages:
                 if prediction.fits:
                     times[size] = prediction.estimate
         return found
-
-    @staticmethod
-    def _is_cpu(axis: SweepAxis) -> bool:
-        return axis.role is not AxisRole.NUM_DEVICES
 
     def _traced_key(self, settings: PointSettings) -> Values:
         return values_at(settings, self._traced_axes)
@@ -356,9 +353,8 @@ def _predicted_grid(
     steps: Mapping[Values, StepTrace],
     devices: Sequence[DeviceSpec],
     host: HostSpec,
-    *,
-    nums_devices: Sequence[int] = (1,),
-    strategy: Strategy = Strategy.DDP,
+    nums_devices: Sequence[int],
+    strategy: Strategy,
 ) -> Predictions:
     """Return each step on each device, in the order of the devices.
 
