@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate, takewhile
 from typing import Final, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.cost import Family
 from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
@@ -91,9 +91,7 @@ def is_convolution(op: Op) -> bool:
 
 def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
     """Return the operator with each of its tensors changed."""
-    return msgspec.structs.replace(
-        op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs))
-    )
+    return replace(op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs)))
 
 
 def read_by(ops: Iterable[Op]) -> frozenset[int]:

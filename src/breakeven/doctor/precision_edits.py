@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.events import bare_name, with_tensors
 from breakeven.doctor.rule import changed, without
@@ -39,9 +39,7 @@ _BATCH_NORM = "batch_norm"
 def doubles_as_floats(trace: StepTrace) -> Edit:
     """Return the step with float32 in the place of float64."""
     copies = {
-        index: msgspec.structs.replace(
-            event, dtype=_DOUBLES[event.dtype], num_bytes=event.num_bytes // 2
-        )
+        index: replace(event, dtype=_DOUBLES[event.dtype], num_bytes=event.num_bytes // 2)
         for index, event in enumerate(trace.events)
         if isinstance(event, Copy) and event.dtype in _DOUBLES
     }
@@ -96,7 +94,7 @@ def _is_same(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) ->
 
 
 def _as(spec: TensorSpec, dtype: str) -> TensorSpec:
-    return spec if spec.dtype == dtype else msgspec.structs.replace(spec, dtype=dtype)
+    return spec if spec.dtype == dtype else replace(spec, dtype=dtype)
 
 
 class _Autocast:
@@ -134,7 +132,7 @@ class _Autocast:
             floats = [spec.dtype for spec in followed if _is_float(spec)]
             is_half = bool(floats) and all(dtype == self._half for dtype in floats)
         outputs = tuple(self._result(op, spec, is_half=is_half) for spec in op.outputs)
-        return (*casts, msgspec.structs.replace(op, inputs=inputs, outputs=outputs))
+        return (*casts, replace(op, inputs=inputs, outputs=outputs))
 
     def _current(self, spec: TensorSpec) -> TensorSpec:
         return _as(spec, self._half) if self._is_half(spec) else spec
@@ -148,7 +146,7 @@ class _Autocast:
         result = _as(spec, dtype)
         is_parameter = spec.storage >= 0 and spec.storage not in self._computed
         if spec.storage not in self._kept:
-            cast = msgspec.structs.replace(
+            cast = replace(
                 op, name="aten._to_copy.default", inputs=(spec,), outputs=(result,), attributes={}
             )
             casts.append(cast)

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.rule import Case, Found, KnownGain, Occurrence
 from breakeven.simulate import StepPrediction, predict_steps
@@ -125,7 +125,7 @@ def _predicted(case: Case, *traces: StepTrace) -> tuple[StepPrediction, ...]:
 def _paced_by_device(trace: StepTrace) -> StepTrace:
     """Return the step without the host's own work: that has rules of its own, and grows."""
     kept = (event for event in trace.events if not isinstance(event, HostWork))
-    return msgspec.structs.replace(trace, events=tuple(kept))
+    return replace(trace, events=tuple(kept))
 
 
 def _idle_fraction(case: Case) -> float:

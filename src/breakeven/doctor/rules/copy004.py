@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.copies import converted_on_device, numpy_batch
 from breakeven.doctor.crossings import Upload, is_by_framework, uploads
@@ -168,7 +168,7 @@ def _gather(case: Case, copy: Copy, total_bytes: int) -> Op:
     dtype = copy.dtype or "float32"
     element_bytes = TensorSpec(shape=(), dtype=dtype, device="cuda:0").num_bytes
     chosen = TensorSpec(shape=(copy.num_bytes // element_bytes,), dtype=dtype, device="cuda:0")
-    whole = msgspec.structs.replace(chosen, shape=(total_bytes // element_bytes,))
+    whole = replace(chosen, shape=(total_bytes // element_bytes,))
     index = TensorSpec(shape=(case.trace.batch_size or 1,), dtype="int64", device="cuda:0")
     return Op(
         name="aten.index_select.default",

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.copies import converted_on_device, gathered, numpy_batch, whole
 from breakeven.doctor.crossings import Upload, uploads
@@ -252,4 +252,4 @@ def _is_widening(op: Op) -> bool:
 
 
 def _resized(copy: Copy, num_bytes: int, dtype: str) -> Copy:
-    return msgspec.structs.replace(copy, num_bytes=num_bytes, dtype=dtype)
+    return replace(copy, num_bytes=num_bytes, dtype=dtype)

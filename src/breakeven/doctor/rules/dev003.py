@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.copies import on_device
 from breakeven.doctor.crossings import Made, Upload, is_layer, made_on_host, uploads
@@ -155,7 +155,7 @@ def _averaged_at_once(updates: list[Event]) -> tuple[Event, ...]:
         return ()
     averages = tuple(max(op.inputs, key=lambda tensor: tensor.numel) for op in ops)
     name = "aten._foreach_lerp_.Scalar"
-    return (msgspec.structs.replace(ops[0], name=name, inputs=averages + averages, outputs=()),)
+    return (replace(ops[0], name=name, inputs=averages + averages, outputs=()),)
 
 
 def _is_beside(event: Event, read: Event) -> bool:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.cost import Family, Kernel
 from breakeven.device import Precision
@@ -99,7 +99,7 @@ def _channels_last(case: Case) -> Edit:
         replaced[index] = (changed,)
         if not is_converted and bare_name(op) in CONVOLUTIONS:
             # The batch itself: it arrives as the data set holds it.
-            conversion = msgspec.structs.replace(
+            conversion = replace(
                 op,
                 name="aten.clone.default",
                 inputs=op.inputs[:1],
@@ -113,4 +113,4 @@ def _channels_last(case: Case) -> Edit:
 
 def _as_channels_last(spec: TensorSpec) -> TensorSpec:
     is_image = len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
-    return msgspec.structs.replace(spec, layout="channels_last") if is_image else spec
+    return replace(spec, layout="channels_last") if is_image else spec

@@ -31,7 +31,7 @@ Known limits:
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.events import (
     BATCH_NORMS,
@@ -66,7 +66,7 @@ def detect(case: Case) -> Found:
         without_bias: dict[int, Op] = {}
         for index in convolutions:
             op = op_at(case.trace, index)
-            without_bias[index] = msgspec.structs.replace(op, inputs=op.inputs[:2])
+            without_bias[index] = replace(op, inputs=op.inputs[:2])
             for backward, gradient in gradients.get(op.inputs[1].storage, {}).items():
                 without_bias[backward] = _without_bias(gradient)
         count = len(convolutions)
@@ -118,4 +118,4 @@ def _without_bias(gradient: Op) -> Op:
     if mask is not None:
         attributes["output_mask"] = [*mask[:2], False]
     outputs = tuple(spec for spec in gradient.outputs if len(spec.shape) > 1)
-    return msgspec.structs.replace(gradient, attributes=attributes, outputs=outputs)
+    return replace(gradient, attributes=attributes, outputs=outputs)

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.loading import HANDOFF_NS, MOST_WORKERS, Loading, loadings
 from breakeven.doctor.rule import Case, Found, Occurrence
@@ -73,8 +73,8 @@ def _with_workers(case: Case, one: Loading) -> Edit:
     return Edit(
         replaced={
             index: (
-                msgspec.structs.replace(work, num_workers=num_workers),
-                msgspec.structs.replace(work, duration_ns=HANDOFF_NS),
+                replace(work, num_workers=num_workers),
+                replace(work, duration_ns=HANDOFF_NS),
             )
             for index, work in case.each(HostWork)
             if index in one.events

@@ -32,7 +32,7 @@ Known limits:
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.loading import Loading, loadings, settings_location
 from breakeven.doctor.rule import Case, Found, Occurrence, changed, without
@@ -81,9 +81,7 @@ def _with_one_indexing(case: Case, one: Loading) -> Edit:
     duration_ns = round(_INDEX_CALL_NS + _GATHER_NS_PER_BYTE * num_bytes)
     return changed(
         {
-            index: msgspec.structs.replace(
-                work, duration_ns=min(work.duration_ns, duration_ns), num_workers=0
-            )
+            index: replace(work, duration_ns=min(work.duration_ns, duration_ns), num_workers=0)
             for index, work in case.each(HostWork)
             if index in one.events
         }

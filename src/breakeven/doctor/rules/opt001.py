@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.doctor.events import (
     base_name,
@@ -163,7 +163,7 @@ def _foreach(ops: _Ops) -> Op:
     """Return the one operator that does the work of all."""
     first = next(iter(ops.values()))
     base = base_name(first)
-    return msgspec.structs.replace(
+    return replace(
         first,
         name=f"aten._foreach_{_LIST_NAMES.get(base, base)}.List",
         inputs=tuple(tensor for op in ops.values() for tensor in op.inputs),

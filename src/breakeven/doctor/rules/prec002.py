@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.cost import Kernel
 from breakeven.device import Precision
@@ -99,7 +99,7 @@ def _tensor_core_edits(case: Case) -> Iterator[tuple[str, Edit]]:
     """Yield what to write and the step after it, the smallest change first."""
     autocast = 'torch.autocast("cuda")'
     if case.device.has_precision(Precision.TF32):
-        permitted = msgspec.structs.replace(
+        permitted = replace(
             case.trace.settings, allow_tf32_matmul=True, allow_tf32_convolution=True
         )
         tf32 = f'torch.set_float32_matmul_precision("high"), or {autocast}'

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.cost import Family
 from breakeven.device import Precision
@@ -183,7 +183,7 @@ def _padded(op: Op) -> Op:
             wanted.get(size, size) if position == 1 or (position == 0 and is_weight) else size
             for position, size in enumerate(spec.shape)
         )
-        return msgspec.structs.replace(spec, shape=shape)
+        return replace(spec, shape=shape)
 
     return with_tensors(op, pad)
 
