@@ -12,6 +12,7 @@ from breakeven.session.failures import script_error as script_error
 from breakeven.session.measured_step import DevicePath as DevicePath
 from breakeven.session.measured_step import at_its_best as at_its_best
 from breakeven.session.measured_step import measured_result as measured_result
+from breakeven.session.runs import BEYOND_MEASURED as BEYOND_MEASURED
 from breakeven.session.runs import LONGEST_STEP_NS as LONGEST_STEP_NS
 from breakeven.session.runs import REFUSALS as REFUSALS
 from breakeven.session.runs import Runs as Runs
@@ -19,5 +20,6 @@ from breakeven.session.runs import SkippedSize as SkippedSize
 from breakeven.session.runs import is_all_disturbed as is_all_disturbed
 from breakeven.session.runs import is_worth_repeating as is_worth_repeating
 from breakeven.session.runs import quieter as quieter
+from breakeven.session.runs import second_size as second_size
 from breakeven.session.runs import why_not_measured as why_not_measured
 from breakeven.session.session import Session as Session

@@ -9,7 +9,13 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, ScriptError
 from breakeven.session.compared_step import ComparedStep
 from breakeven.session.measured_step import DevicePath
-from breakeven.session.runs import LONGEST_STEP_NS, Runs, SkippedSize, why_not_measured
+from breakeven.session.runs import (
+    BEYOND_MEASURED,
+    Runs,
+    SkippedSize,
+    second_size,
+    why_not_measured,
+)
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import ScaledTrace, ScalingError
@@ -30,8 +36,6 @@ _FACTOR = 4
 _LARGEST = 65_536
 # A curve needs less certainty than the verdict, whose size is measured for longer.
 _BUDGET_S = 0.4
-# How far the CPU's curve goes on beyond the sizes that it can measure: its error is known so far.
-_BEYOND = 16
 
 Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]
 
@@ -97,8 +101,7 @@ class BatchSizes:
     def record_other_size(self) -> ScaledTrace | NoCrossover:
         """Record the step at a second batch size; return it at every size, or why that fails."""
         base = self._loader.batch_size
-        is_short = self._plain.measurement.median_ns < LONGEST_STEP_NS
-        other = base * 2 if is_short or base == 1 else base // 2
+        other = second_size(base, self._plain.measurement.median_ns)
         try:
             second = self._runs.trace(loader_batch_size=base, new_batch_size=other)
             self.scaled = ScaledTrace(self._path.step, self._path.prepare(second))
@@ -187,9 +190,9 @@ class BatchSizes:
         """Return the measured sizes, the powers of two between them, and where measuring ended."""
         low, high = min(self._cpu), max(self._cpu)
         if self._skipped is not None and self._skipped.size > high:
-            high = min(high * _BEYOND, _LARGEST)
+            high = min(high * BEYOND_MEASURED, _LARGEST)
         elif self._skipped is not None and self._skipped.size < low:
-            low = max(low // _BEYOND, 1)
+            low = max(low // BEYOND_MEASURED, 1)
         return sorted({*self._cpu, low, high, *_powers_between(low, high)})
 
     def _note_skipped(self, sizes: Sequence[int]) -> None:

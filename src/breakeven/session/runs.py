@@ -31,6 +31,8 @@ _REPEATABLE_NS = 3_000_000_000
 # Sizes whose steps are expected to take longer are not measured: the answer should come in
 # seconds, and a step that long has left the region where launches decide.
 LONGEST_STEP_NS = 1.0e9
+# How far a CPU's curve goes on beyond the sizes that were measured: its error is known so far.
+BEYOND_MEASURED = 16
 # The estimate is rough, and a machine that swaps is not only slow for us.
 _MEMORY_FRACTION = 0.5
 # Where Linux keeps the limit of a container, of which only one version of cgroups is in use.
@@ -229,6 +231,19 @@ class SkippedSize:
 
     size: int
     because: str
+
+
+def second_size(batch_size: int, step_ns: float) -> int:
+    """Return at which batch size a step is recorded too, so that others follow from both.
+
+    As long as a step is short, a larger one is as soon recorded.
+
+    Args:
+        batch_size: At which it was recorded.
+        step_ns: How long it takes there.
+    """
+    is_short = step_ns < LONGEST_STEP_NS
+    return batch_size * 2 if is_short or batch_size == 1 else batch_size // 2
 
 
 def why_not_measured(

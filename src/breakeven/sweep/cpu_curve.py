@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from breakeven.session import LONGEST_STEP_NS, SkippedSize, why_not_measured
+from breakeven.session import BEYOND_MEASURED, LONGEST_STEP_NS, SkippedSize, why_not_measured
 from breakeven.timing import Estimate
 from breakeven.verdict import SizeCurve
 
@@ -17,8 +17,6 @@ _OTHER_FACTOR = 2.0
 _MOST_MEASURED = 12
 # A user who names a knob wants its large values too; a batch size goes on by itself.
 _LONGEST_OTHER_NS = 10.0 * LONGEST_STEP_NS
-# How far a curve goes on beyond its measured sizes: its error is known so far.
-_BEYOND = 16
 
 
 class CpuCurve:
@@ -99,7 +97,7 @@ class CpuCurve:
         if any(high < failed <= size for failed in self._failed):
             return False  # what fails at one size most likely fails at larger ones
         if self._is_batch_size:
-            return low // _BEYOND <= size <= high * _BEYOND
+            return low // BEYOND_MEASURED <= size <= high * BEYOND_MEASURED
         return low <= size <= high
 
     def at(self, size: int) -> Estimate:

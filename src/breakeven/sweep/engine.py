@@ -100,14 +100,14 @@ class LocalEngine:
         """Make each run once, in the order asked for."""
         (machine,) = self.machines()
         for request in requests:
-            with machine_lock(self._tell_wait):
+            with machine_lock(self._note_wait):
                 answer = self._launcher.run(request, self._progress.detail)
             assert isinstance(answer, PlainRun | RunFailure), "asked for plain runs alone"
             yield EngineRun(
                 request=request, answer=answer, output=self._launcher.output, machine=machine
             )
 
-    def _tell_wait(self) -> None:
+    def _note_wait(self) -> None:
         self._progress.detail("waiting for another breakeven process, which is measuring")
 
 

@@ -138,7 +138,7 @@ class RayEngine:
                         yield run
                 if refusal is not None:
                     raise refusal
-                self._tell(jobs)
+                self._show(jobs)
         finally:
             self._connection.cancel(list(jobs))
 
@@ -232,7 +232,7 @@ class RayEngine:
                     hint="look at `ray status`, or take the node out of the cluster",
                 )
 
-    def _tell(self, jobs: dict[Any, _Job]) -> None:
+    def _show(self, jobs: dict[Any, _Job]) -> None:
         now_s = monotonic()
         late = [
             job.node.name

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from breakeven.capture import LoaderUse, TracedRun
 from breakeven.errors import BreakevenError, Caveat, ScriptError
-from breakeven.session import LONGEST_STEP_NS, why_not_measured
+from breakeven.session import second_size, why_not_measured
 from breakeven.simulate import build_program
 from breakeven.sweep.grid import GridRuns, PointSettings, Values, grid_of, traced_axes, values_at
 from breakeven.sweep.scaling import is_same_step, scale_knob
@@ -114,10 +114,8 @@ class TracedGrid:
         loader = self._loaders.get(values_at(held, self._arguments))
         if loader is None:
             return dict.fromkeys(axis.values, _no_loader())
-        # As long as a step here is short, a larger one is as soon recorded, and exact.
         size = loader.batch_size
-        is_short = work_ns(own) < LONGEST_STEP_NS
-        other = size * 2 if is_short or size == 1 else size // 2
+        other = second_size(size, work_ns(own))
         second = self._record(held | {axis.name: other}, loader)
         if isinstance(second, StepTrace):
             try:
