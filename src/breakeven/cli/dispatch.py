@@ -1,4 +1,4 @@
-"""The program: parse, dispatch, and turn every ending into an exit code."""
+"""The program: parse, dispatch, heed signals, and turn every ending into an exit code."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
+from types import FrameType
 from typing import Any, NoReturn
 
 from breakeven import __version__
@@ -31,8 +33,6 @@ from breakeven.cli import (
     validate,
     workloads,
 )
-from breakeven.cli.parser import HelpFormatter, Parser
-from breakeven.cli.signals import EndingSignal, EndingSignals
 from breakeven.errors import BreakevenError, UsageError
 
 EXIT_BUG = EXIT_NO_ANSWER = 3
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _fail(error: BreakevenError) -> int:
     """Show an error, and return its exit code."""
-    from breakeven.cli.errors import show_error
+    from breakeven.cli.console import show_error
 
     if error.exit_code == EXIT_NO_ANSWER and not _has_folder():
         error = _lost_folder(error.message)
@@ -235,3 +235,82 @@ class _VersionAction(argparse.Action):
             f"breakeven {__version__} (torch {torch_version}, Python {platform.python_version()})\n"
         )
         parser.exit()
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with line breaks kept, and ``-o, --output FILE`` as Python 3.13 and later write it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        metavar = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {metavar}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ``UsageError`` where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``UsageError`` with what is wrong, and where the help is."""
+        raise UsageError(message, hint=f"see: {self.prog} --help")
+
+
+# More than it takes to end what runs. Meanwhile the next signal changes nothing; later it does, in
+# case the exception was lost in some code that takes none.
+_CLEAN_UP_S = 10.0
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class EndingSignal(KeyboardInterrupt):
+    """A signal that asks the program to end.
+
+    Args:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class EndingSignals:
+    """Raises an `EndingSignal` where the program stands, so that all end it as Ctrl-C does.
+
+    They come from `docker stop`, `timeout`, Slurm, CI, and a terminal that is closed. On its way
+    out the exception passes every ``with`` and ``finally``, which end processes and remove files.
+    """
+
+    def __init__(self) -> None:
+        self._deaf_until_s = 0.0
+        self._first = 0
+
+    @property
+    def exit_code(self) -> int:
+        """Return what a shell reports for a program that such a signal ended; 0 without one."""
+        return 128 + self._first if self._first else 0
+
+    def listen(self) -> None:
+        """Heed all that are not ignored, as SIGHUP is under ``nohup``."""
+        self._handle(self._raise)
+
+    def ignore(self) -> None:
+        """Heed none any more: the program is about to end."""
+        self._handle(signal.SIG_IGN)
+
+    def _handle(self, handler: signal._HANDLER) -> None:
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
+
+    def _raise(self, number: int, _: FrameType | None) -> None:
+        now_s = monotonic()
+        if now_s < self._deaf_until_s:
+            return
+        self._deaf_until_s = now_s + _CLEAN_UP_S
+        self._first = self._first or number
+        raise EndingSignal(number)

@@ -10,14 +10,15 @@ import msgspec
 
 from breakeven.report.builders.check import check_document
 from breakeven.report.builders.compare import comparison_document
-from breakeven.report.builders.devices import DEVICES_SCHEMA_VERSION, DevicesDocument
-from breakeven.report.builders.explain import explain_document
-from breakeven.report.builders.hosts import (
+from breakeven.report.builders.devices import (
     CALIBRATION_SCHEMA_VERSION,
+    DEVICES_SCHEMA_VERSION,
     HOSTS_SCHEMA_VERSION,
     CalibrationDocument,
+    DevicesDocument,
     HostsDocument,
 )
+from breakeven.report.builders.explain import explain_document
 from breakeven.report.builders.rules import RULES_SCHEMA_VERSION, RulesDocument
 from breakeven.report.builders.sweep import sweep_document
 from breakeven.report.builders.systems import system_documents, systems_document

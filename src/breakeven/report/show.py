@@ -1,8 +1,11 @@
-"""A report as what is looked at: at a terminal, as a page, or as an image of its charts."""
+"""A report as it is given out: at a terminal, as a page or charts, and as JSON with its schema."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from inspect import cleandoc
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -11,7 +14,7 @@ from breakeven.errors import BreakevenError, UsageError
 from breakeven.report.backends.html import render_page, render_svg
 from breakeven.report.backends.terminal import render
 from breakeven.report.charts.png import chart_png, ensure_can_draw
-from breakeven.report.kinds import kind_of
+from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.text import printable
 
 _PAGES = (".html", ".htm")
@@ -85,3 +88,104 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
         )
     draw = chart_png if suffix.lower() == ".png" else render_svg
     return draw(document.charts, heading=document.heading)
+
+
+_REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
+
+
+def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
+    """Return a report as one indented JSON document in UTF-8, ending in a newline.
+
+    Args:
+        report: Of any kind.
+        with_recording: Keep the recorded step, which is large: for files that are explained later.
+
+    Raises:
+        msgspec.ValidationError: The report breaks its own schema (a share above 1, a time that
+            is not a number), so the document could never be read back.
+    """
+    kind = kind_of(report)
+    if not with_recording and hasattr(report, "recording"):
+        report = msgspec.structs.replace(report, recording=None)
+    document = encode_document(kind.write(report))
+    msgspec.json.decode(document, type=kind.stored)
+    return document
+
+
+def json_schema(name: str = "check") -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a document, with what docstrings say of its keys.
+
+    Args:
+        name: Of its kind, as `kinds_by_schema` has it.
+    """
+    kind = kinds_by_schema()[name]
+    described = msgspec.json.schema(kind.stored)
+    definitions: dict[str, Any] = described["$defs"]
+    root = kind.stored.__name__
+    _hide_recording(definitions, root)
+    for definition in definitions.values():
+        _describe_fields(definition)
+    definitions[root]["properties"]["schema_version"] = {"const": kind.version}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:breakeven:schema:{name}:{kind.version}",
+        "title": kind.title,
+        "description": kind.description,
+        **described,
+    }
+
+
+def encode_document(value: object) -> bytes:
+    """Return any value as an indented JSON document, ending in a newline.
+
+    A byte of a file name that is not UTF-8 reaches Python as a lone surrogate, which JSON cannot
+    hold: it comes out as U+FFFD.
+    """
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+    return msgspec.json.format(encoded, indent=2) + b"\n"
+
+
+def _hide_recording(definitions: dict[str, Any], document: str) -> None:
+    """Leave open what a recorded step looks like, which is for breakeven alone to read.
+
+    Definitions that only the recording refers to go with it.
+    """
+    properties = definitions[document]["properties"]
+    if "recording" not in properties:
+        return
+    properties["recording"] = {"anyOf": [{"type": "object"}, {"type": "null"}], "default": None}
+    reachable: dict[str, None] = {}
+    waiting = [document]
+    while waiting:
+        name = waiting.pop()
+        reachable[name] = None
+        found = _REFERENCE.findall(msgspec.json.encode(definitions[name]).decode())
+        waiting += [other for other in found if other not in reachable]
+    for name in definitions.keys() - reachable.keys():
+        del definitions[name]
+
+
+def _describe_fields(definition: dict[str, Any]) -> None:
+    """Move the ``Args`` of a type's docstring to the properties that they describe."""
+    summary, _, arguments = cleandoc(definition.get("description", "")).partition("\n\nArgs:\n")
+    if summary:
+        definition["description"] = summary
+    # An argument's first line is indented by four, the lines that go on with it by eight.
+    for argument in re.split(r"^ {4}(?! )", arguments, flags=re.MULTILINE)[1:]:
+        name, _, text = argument.partition(": ")
+        definition["properties"][name]["description"] = " ".join(text.split())
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {
+            _without_surrogates(key): _without_surrogates(member) for key, member in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(member) for member in value]
+    return value

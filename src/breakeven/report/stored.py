@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.errors import StoredDataError
-from breakeven.report.builders.validate_peers import NEAREST_GROUPINGS
-from breakeven.report.builders.validate_words import GROUPING_TITLES
+from breakeven.report.builders.validate_words import GROUPING_TITLES, NEAREST_GROUPINGS
 from breakeven.report.kinds import KINDS, Kind, kind_of
 from breakeven.timing import Estimate
 from breakeven.verdict import (

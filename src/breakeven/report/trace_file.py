@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from breakeven.report.builders.explain_words import group_of
-from breakeven.report.charts.strip import TRACKS
+from breakeven.report.charts.timeline import TRACKS
 from breakeven.units import NS_PER_US
 from breakeven.verdict import ExplainReport, TimelineSpan
 

@@ -12,7 +12,7 @@ from breakeven.cli import main
 from breakeven.doctor import Rule, all_rules
 from breakeven.errors import BreakevenError
 from breakeven.report import RulePage, all_rule_pages, find_rule_pages, rule_page
-from breakeven.report.rule_pages import SECTIONS
+from breakeven.report.builders.rules import SECTIONS
 
 MADE_UP_RULE = Rule(
     code="MADE001",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from breakeven.cli import signals
-from breakeven.cli.signals import EndingSignal, EndingSignals
+from breakeven.cli import dispatch
+from breakeven.cli.dispatch import EndingSignal, EndingSignals
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -24,7 +24,7 @@ def handlers() -> Iterator[None]:
 def time_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the time in a list, to be changed."""
     now = [1_000.0]
-    monkeypatch.setattr(signals, "monotonic", lambda: now[0])
+    monkeypatch.setattr(dispatch, "monotonic", lambda: now[0])
     return now
 
 

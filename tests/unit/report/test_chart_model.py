@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven.report.charts.model import Scale, category_axis, size_axis, value_axis
-from breakeven.report.charts.style import NUM_COLOURS, PAPER_DARK, PAPER_LIGHT, style_of
+from breakeven.report.charts.model import (
+    NUM_COLOURS,
+    PAPER_DARK,
+    PAPER_LIGHT,
+    Scale,
+    category_axis,
+    size_axis,
+    style_of,
+    value_axis,
+)
 
 
 def axis_of(*values: float):

@@ -10,8 +10,8 @@ from test_html_report import HOSTILE
 
 from breakeven.errors import UsageError
 from breakeven.report import chart_document
-from breakeven.report.builders.explain_parts import cause_shares, line_shares
-from breakeven.report.charts.timeline_svg import svg_timeline
+from breakeven.report.builders.explain_words import cause_shares, line_shares
+from breakeven.report.charts.timeline import svg_timeline
 from breakeven.simulate import StepCause
 from breakeven.units import format_percent
 from breakeven.verdict import ExplainReport

@@ -14,25 +14,23 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from breakeven.report import json_schema, show, to_json
-from breakeven.report.builders.explain_parts import (
-    NO_MODULE,
-    cause_shares,
-    line_shares,
-    module_shares,
-    phase_shares,
-    short_names,
-)
 from breakeven.report.builders.explain_words import (
+    NO_MODULE,
     CauseGroup,
+    cause_shares,
     cause_words,
     choice_word,
     frames_text,
     gain_text,
     group_of,
+    line_shares,
+    module_shares,
+    phase_shares,
     plan_sentence,
+    short_names,
 )
-from breakeven.report.charts.strip import timeline_strip
-from breakeven.report.json import encode_document
+from breakeven.report.charts.timeline import timeline_strip
+from breakeven.report.show import encode_document
 from breakeven.simulate import Severity, StepCause
 from breakeven.timing import Source
 from breakeven.trace import SourceText

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import assert_never
 
-from breakeven.report.charts.model import Chart
-from breakeven.report.charts.style import PUBLISHED_PATH, colours
+from breakeven.report.charts.model import PUBLISHED_PATH, Chart, colours
 from breakeven.report.charts.svg import WIDTH, SvgChart, svg_chart
-from breakeven.report.charts.timeline_svg import svg_timeline
+from breakeven.report.charts.timeline import svg_timeline
 from breakeven.report.document import (
     Bar,
     Beside,

@@ -15,8 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from breakeven.report.charts.model import Chart
-from breakeven.report.charts.strip_terminal import strip_lines
-from breakeven.report.charts.terminal import chart_text
+from breakeven.report.charts.terminal import chart_text, strip_lines
 from breakeven.report.document import (
     AnyCell,
     Bar,

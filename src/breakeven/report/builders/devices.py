@@ -1,14 +1,23 @@
-"""The catalogue of devices: as a table, as one device in full, and as stored."""
+"""GPUs, CPUs, and a measured host: as tables, as one of them in full, and as stored."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from breakeven.device import DeviceSpec, Precision
-from breakeven.report.document import Column, Document, Line, Lines, Table
-from breakeven.units import BYTES_PER_GIB, format_bytes, format_count, format_digits
+from breakeven.device import DeviceSpec, HostCalibration, HostCpu, HostFigure, HostSpec, Precision
+from breakeven.report.document import Column, Document, Line, Lines, Section, Table
+from breakeven.report.text import duration_with_interval, printable
+from breakeven.units import (
+    BYTES_PER_GIB,
+    format_bytes,
+    format_count,
+    format_digits,
+    format_duration,
+    format_percent,
+)
 
 DEVICES_SCHEMA_VERSION = 1
 
@@ -126,3 +135,193 @@ def _peak(device: DeviceSpec, precision: Precision) -> str:
     if not device.has_precision(precision):
         return "-"
     return format_count(device.peak_flop_per_s[precision])
+
+
+CALIBRATION_SCHEMA_VERSION = 1
+HOSTS_SCHEMA_VERSION = 1
+
+_COSTS = (
+    ("op_ns", "operator of a GPU, without its launch"),
+    ("python_ns", "Python around an operator of a forward pass"),
+    ("view_python_ns", "Python around a view of a forward pass"),
+    ("autograd_ns", "recording an operator for backward"),
+    ("backward_ns", "operator of the backward pass"),
+    ("backward_call_ns", "call of loss.backward()"),
+    ("view_ns", "view"),
+    ("foreach_ns", "foreach operator of an optimizer"),
+    ("foreach_tensor_ns", "each tensor of it"),
+)
+
+
+class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator costs this host.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        host: Its costs, as predictions use them.
+        single_thread_speed: How many times as fast as the reference host one of its threads is.
+        figures: What was measured.
+        num_rounds: Rounds, each of which measured every figure once.
+        device_name: The CUDA device on which launches were measured too; empty without one.
+        is_remembered: Whether it was measured by an earlier command.
+        other_load_fraction: Share of its processors that other processes used meanwhile.
+    """
+
+    schema_version: int
+    host: HostSpec
+    single_thread_speed: float
+    figures: tuple[HostFigure, ...]
+    num_rounds: int
+    device_name: str
+    is_remembered: bool
+    other_load_fraction: float
+
+
+class Cpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A CPU that may feed GPUs.
+
+    Args:
+        id: Stable lower-case identifier: ``epyc-7742``.
+        name: What people call it.
+        vendor: ``amd``, ``intel``, ``apple`` or ``arm``.
+        core: Its microarchitecture: ``Zen 2``.
+        num_cores: Physical cores of one socket.
+        boost_hz: Highest clock of one core.
+        release_year: Year of release.
+        single_thread_speed: How many times as fast as the reference host one of its threads is.
+        is_virtual: Whether it is what a virtual machine shows.
+        aliases: Other names for it.
+        source: Where its figures are from.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    core: str
+    num_cores: int
+    boost_hz: float
+    release_year: int
+    single_thread_speed: float
+    is_virtual: bool
+    aliases: tuple[str, ...]
+    source: str
+
+
+class HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The table of CPUs, or one of them.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        hosts: In the order of the table.
+    """
+
+    schema_version: int
+    hosts: tuple[Cpu, ...]
+
+
+def stored_calibration(
+    calibration: HostCalibration,
+    *,
+    single_thread_speed: float,
+    is_remembered: bool,
+    other_load_fraction: float,
+) -> CalibrationDocument:
+    """Return a measured host as a document; times are in nanoseconds per call."""
+    return CalibrationDocument(
+        schema_version=CALIBRATION_SCHEMA_VERSION,
+        host=calibration.host,
+        single_thread_speed=single_thread_speed,
+        figures=calibration.figures,
+        num_rounds=calibration.num_rounds,
+        device_name=calibration.device_name,
+        is_remembered=is_remembered,
+        other_load_fraction=other_load_fraction,
+    )
+
+
+def calibration_document(
+    calibration: HostCalibration, *, single_thread_speed: float, notes: Sequence[str]
+) -> Document:
+    """Return what was measured of a host, what the model takes from it, and ``notes``."""
+    host, figures = calibration.host, calibration.figures
+    speed = format_digits(single_thread_speed, 2)
+    spread = format_percent(math.expm1(host.log_sigma))
+    measured = Table(
+        (
+            Column("measured, per call", [one.title for one in figures]),
+            Column(
+                "median (10–90 %)",
+                [duration_with_interval(one.median_ns, one.low_ns, one.high_ns) for one in figures],
+            ),
+            Column(
+                "used for", [one.used_for or "shown only" for one in figures], folds=True, least=12
+            ),
+        ),
+        caption="What was measured",
+        indent=0,
+    )
+    taken = Table(
+        (
+            Column("what predictions take", [title for _, title in _COSTS]),
+            Column("", [format_duration(getattr(host, field), 2) for field, _ in _COSTS]),
+        ),
+        caption="What predictions take",
+        indent=0,
+    )
+    end = (
+        Line(f"A step takes this host what they give within ±{spread}, one sigma."),
+        Line(printable(host.source, None), "dim"),
+        *(Line(note, "dim") for note in notes),
+    )
+    compared = "the single-thread speed of the reference host, an EPYC 7742 or the like"
+    return Document(
+        title=printable(host.name),
+        answers=(Line(printable(host.name), "bold"), Line(f"{speed}× {compared}")),
+        blocks=(Section("", (measured,)), Section("", (taken, Lines(end)))),
+    )
+
+
+def busy_note(other_load_fraction: float) -> str:
+    """Return what to say of figures that were taken on a busy machine."""
+    return (
+        f"Other processes used {format_percent(other_load_fraction)} of the processors, so these "
+        "figures are not kept: try again when the machine is quiet."
+    )
+
+
+def stored_hosts(cpus: Sequence[HostCpu]) -> HostsDocument:
+    """Return CPUs as a document."""
+    hosts = (Cpu(**{field: getattr(cpu, field) for field in Cpu.__struct_fields__}) for cpu in cpus)
+    return HostsDocument(schema_version=HOSTS_SCHEMA_VERSION, hosts=tuple(hosts))
+
+
+def hosts_document(cpus: Sequence[HostCpu]) -> Document:
+    """Return one line per CPU, in the order given."""
+    columns = {
+        "host": [cpu.name for cpu in cpus],
+        "core": [cpu.core for cpu in cpus],
+        "year": [str(cpu.release_year) for cpu in cpus],
+        "cores": [str(cpu.num_cores) for cpu in cpus],
+        "boost": [f"{format_digits(cpu.boost_hz / 1e9)} GHz" for cpu in cpus],
+        "speed": [f"{cpu.single_thread_speed:.2f}" for cpu in cpus],
+    }
+    notes = (
+        "speed: of one thread, boost clock × instructions per clock, against the reference.",
+        "Predict with one of them: breakeven check TARGET --host NAME",
+    )
+    table = Table(
+        tuple(
+            Column(
+                header,
+                cells,
+                is_number=header not in ("host", "core"),
+                most=34 if header == "host" else None,
+                least=12 if header == "host" else None,
+            )
+            for header, cells in columns.items()
+        ),
+        caption="CPUs that may feed GPUs",
+        legend="\n".join(notes),
+        indent=0,
+    )
+    return Document(title="Hosts", blocks=(table,))

@@ -6,24 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from breakeven.report.builders.check import verdict_lines
-from breakeven.report.builders.explain_parts import (
+from breakeven.report.builders.explain_words import (
+    CauseGroup,
     CauseShare,
     LineShare,
     ModuleShare,
-    cause_shares,
-    line_shares,
-    module_shares,
-    phase_shares,
-    short_names,
-)
-from breakeven.report.builders.explain_words import (
-    CauseGroup,
     busy_sentence,
+    cause_shares,
     choice_word,
     frames_text,
     gain_text,
     headline,
+    line_shares,
+    module_shares,
+    phase_shares,
     plan_sentence,
+    short_names,
 )
 from breakeven.report.document import (
     AnyCell,

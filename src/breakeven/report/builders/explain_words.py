@@ -1,17 +1,19 @@
-"""Words of an explanation: causes, severities, gains, and what the plan comes to."""
+"""An explanation in words, and its attribution summed up by cause, line, phase and module."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from typing import assert_never
 
 from breakeven.report.run_text import verdict_sentence
 from breakeven.report.text import duration_with_interval, printable, shorten
-from breakeven.simulate import Bound, Finding, Severity, Side, StepCause
+from breakeven.simulate import Attribution, Bound, Finding, Severity, Side, StepCause, TimePart
+from breakeven.trace import Phase, SourceText
 from breakeven.units import format_digits, format_percent
-from breakeven.verdict import Choice, ExplainReport, PlanStep
+from breakeven.verdict import Choice, ExplainReport, PlanStep, RecordedStep
 
 _DEVICE_PREFIX = "device-"
 _ARITHMETIC = frozenset(
@@ -201,3 +203,282 @@ def choice_word(choice: Choice) -> str:
             return "undecided"
         case _:
             assert_never(choice)
+
+
+# A module path of 10,000 dots must not become a tree of 10,000 levels.
+_MAX_DEPTH = 12
+NO_MODULE = "outside of modules"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseShare:
+    """What one cause takes of the step.
+
+    Args:
+        name: The cause in words.
+        group: Whose colour it has; None for several causes together.
+        time_ns: Nanoseconds of the step.
+        fraction: The same as a part of the step.
+    """
+
+    name: str
+    group: CauseGroup | None
+    time_ns: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameShare:
+    """What a part of a training framework's step takes, below one line of the user.
+
+    Args:
+        name: Its functions, outermost first: ``training_step → backward``.
+        cause: What takes the most of it.
+        time_ns: Nanoseconds of the step.
+        fraction: The same as a part of the step.
+    """
+
+    name: str
+    cause: str
+    time_ns: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineShare:
+    """What one line of the user takes of the step.
+
+    Args:
+        file: The user's file; None for what no line of the user stands for.
+        line: Its line.
+        source: The text of the line; empty where it is not known.
+        cause: What takes the most of it.
+        time_ns: Nanoseconds of the step.
+        fraction: The same as a part of the step.
+        frames: What a training framework does below the line, the longest first; empty where the
+            line does its work itself.
+    """
+
+    file: str | None
+    line: int | None
+    source: str
+    cause: str
+    time_ns: int
+    fraction: float
+    frames: tuple[FrameShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleShare:
+    """A module in the flame view, its children after it.
+
+    Args:
+        name: Its path below its parent's: ``layers.0``.
+        depth: 0 for modules without a parent.
+        start_fraction: Where its bar begins, as a part of the step: beside its siblings, within
+            its parent.
+        fraction: Length of the bar: the module with all that it contains.
+        forward_fraction: Part of the step that is its forward pass.
+        backward_fraction: The same of its backward pass.
+    """
+
+    name: str
+    depth: int
+    start_fraction: float
+    fraction: float
+    forward_fraction: float
+    backward_fraction: float
+
+
+def cause_shares(attribution: Attribution) -> tuple[CauseShare, ...]:
+    """Return the step by cause, the longest first."""
+    return tuple(
+        CauseShare(
+            name=cause_words(cause),
+            group=group_of(cause),
+            time_ns=time_ns,
+            fraction=_fraction(time_ns, attribution),
+        )
+        for cause, time_ns in attribution.by(lambda part: part.cause).items()
+        if time_ns > 0
+    )
+
+
+def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
+    """Return the step by phase, in the order of a step; what is of no phase comes last."""
+    by_phase = attribution.by(lambda part: part.phase)
+    order = {phase.value: number for number, phase in enumerate(Phase)}
+    return tuple(
+        (printable(phase, 40) or "the rest", _fraction(by_phase[phase], attribution))
+        for phase in sorted(by_phase, key=lambda phase: order.get(phase, len(order)))
+        if by_phase[phase] > 0
+    )
+
+
+def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tuple[LineShare, ...]:
+    """Return the step by line of the user, the longest first.
+
+    Args:
+        attribution: The step.
+        recording: Holds the user's files; None where it was not kept.
+    """
+    texts = _source_lines(recording.sources if recording is not None else ())
+    parts_of: dict[tuple[str | None, int | None], list[TimePart]] = {}
+    for part in attribution.parts:
+        parts_of.setdefault((part.file, part.line), []).append(part)
+    return tuple(
+        LineShare(
+            file=file,
+            line=line,
+            source=_source_line(texts, file, line),
+            cause=_main_cause(parts_of[file, line]),
+            time_ns=time_ns,
+            fraction=_fraction(time_ns, attribution),
+            frames=_frame_shares(parts_of[file, line], attribution),
+        )
+        for (file, line), time_ns in attribution.by(lambda part: (part.file, part.line)).items()
+        if time_ns > 0
+    )
+
+
+def _frame_shares(parts: Sequence[TimePart], attribution: Attribution) -> tuple[FrameShare, ...]:
+    """Return what a framework does below a line, where that is more than one thing."""
+    by_name: dict[str, list[TimePart]] = {}
+    for part in parts:
+        by_name.setdefault(frames_text(part.frames), []).append(part)
+    if len(by_name) < 2:
+        return ()
+    shares = [
+        FrameShare(
+            name=name or "the line itself",
+            cause=_main_cause(own),
+            time_ns=time_ns,
+            fraction=_fraction(time_ns, attribution),
+        )
+        for name, own in by_name.items()
+        if (time_ns := sum(part.time_ns for part in own)) > 0
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.time_ns))
+
+
+def _main_cause(parts: Iterable[TimePart]) -> str:
+    causes: dict[str, int] = {}
+    for part in parts:
+        causes[part.cause] = causes.get(part.cause, 0) + part.time_ns
+    return cause_words(max(causes, key=lambda cause: causes[cause]))
+
+
+def short_names(files: Iterable[str | None]) -> dict[str, str]:
+    """Return files by their path below the folder that all of them are in.
+
+    Args:
+        files: Paths as a report has them; None for none.
+    """
+    folders = {file: file.split("/")[:-1] for file in files if file is not None}
+    common = list(next(iter(folders.values()), ()))
+    for folder in folders.values():
+        same = (ours == theirs for ours, theirs in zip(common, folder, strict=False))
+        del common[sum(takewhile(bool, same)) :]
+    return {file: "/".join(file.split("/")[len(common) :]) for file in folders}
+
+
+def module_shares(
+    attribution: Attribution, *, least_fraction: float, max_depth: int = _MAX_DEPTH
+) -> tuple[ModuleShare, ...]:
+    """Return the modules as a tree, from above to below, each level by time.
+
+    Args:
+        attribution: The step.
+        least_fraction: Modules that take less of the step are left out.
+        max_depth: Levels shown; what is below counts for the lowest one shown.
+    """
+    root = _Node(name="")
+    for part in attribution.parts:
+        path = part.module.split(".")[:max_depth] if part.module else [NO_MODULE]
+        root.add(path, part)
+    rows: list[ModuleShare] = []
+    _append(root, rows, attribution, start_ns=0, depth=0, least_fraction=least_fraction)
+    if all(row.name == NO_MODULE for row in rows):
+        return ()
+    return tuple(rows)
+
+
+class _Node:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.time_ns = 0
+        self.by_phase: dict[str, int] = {}
+        self.children: dict[str, _Node] = {}
+
+    def add(self, path: Sequence[str], part: TimePart) -> None:
+        self._count(part)
+        node = self
+        for name in path:
+            node = node.children.setdefault(name, _Node(name))
+            node._count(part)
+
+    def _count(self, part: TimePart) -> None:
+        self.time_ns += part.time_ns
+        self.by_phase[part.phase] = self.by_phase.get(part.phase, 0) + part.time_ns
+
+    def shortened(self) -> _Node:
+        """Return the first descendant that is more than the one child of its parent."""
+        if len(self.children) != 1:
+            return self
+        (child,) = self.children.values()
+        if child.time_ns < self.time_ns:
+            return self
+        child.name = f"{self.name}.{child.name}"
+        return child.shortened()
+
+
+def _append(
+    parent: _Node,
+    rows: list[ModuleShare],
+    attribution: Attribution,
+    *,
+    start_ns: int,
+    depth: int,
+    least_fraction: float,
+) -> None:
+    for child in sorted(parent.children.values(), key=lambda child: -child.time_ns):
+        node = child.shortened()
+        fraction = _fraction(node.time_ns, attribution)
+        if fraction < least_fraction or node.time_ns <= 0:
+            continue
+        forward_ns = node.by_phase.get(Phase.FORWARD.value, 0)
+        backward_ns = node.by_phase.get(Phase.BACKWARD.value, 0)
+        rows.append(
+            ModuleShare(
+                name=printable(node.name, 200),
+                depth=depth,
+                start_fraction=_fraction(start_ns, attribution),
+                fraction=fraction,
+                forward_fraction=_fraction(forward_ns, attribution),
+                backward_fraction=_fraction(backward_ns, attribution),
+            )
+        )
+        _append(
+            node,
+            rows,
+            attribution,
+            start_ns=start_ns,
+            depth=depth + 1,
+            least_fraction=least_fraction,
+        )
+        start_ns += node.time_ns
+
+
+def _fraction(time_ns: int, attribution: Attribution) -> float:
+    return time_ns / attribution.step_ns if attribution.step_ns > 0 else 0.0
+
+
+def _source_lines(sources: Sequence[SourceText]) -> dict[str, list[str]]:
+    return {source.path: source.text.splitlines() for source in sources}
+
+
+def _source_line(texts: dict[str, list[str]], file: str | None, line: int | None) -> str:
+    lines = texts.get(file or "", [])
+    if line is None or not 1 <= line <= len(lines):
+        return ""
+    return printable(lines[line - 1].strip(), 160)

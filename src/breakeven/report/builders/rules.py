@@ -1,13 +1,23 @@
-"""Rules as a table, as pages, and as stored."""
+"""Rules as a table, as pages of Markdown that their docstrings hold, and as stored."""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import cleandoc
+from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from breakeven.errors import BreakevenError
 from breakeven.report.document import Column, Document, Line, Markdown, Section, Table
-from breakeven.report.rule_pages import RulePage
+from breakeven.report.text import printable
+
+if TYPE_CHECKING:
+    from breakeven.doctor import Rule
 
 RULES_SCHEMA_VERSION = 1
 
@@ -79,3 +89,90 @@ def rule_document(page: RulePage) -> Document:
         ),
         blocks=[Section(name, (Markdown(text),)) for name, text in page.sections],
     )
+
+
+SECTIONS = ("What it does", "Why it costs time", "Evidence", "Fix", "Known limits")
+_HEADING = re.compile(rf"^({'|'.join(SECTIONS)}):[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"(^```.*?^```[ \t]*$)", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulePage:
+    """What there is to know about a rule.
+
+    Args:
+        code: Stable code: ``SYNC001``.
+        cause: Root cause that it detects: ``SYNC_ITEM``.
+        title: What it finds, in one sentence of Markdown without its full stop.
+        sections: Heading and Markdown of each section, in the order of ``SECTIONS``.
+    """
+
+    code: str
+    cause: str
+    title: str
+    sections: tuple[tuple[str, str], ...]
+
+    @property
+    def plain_title(self) -> str:
+        """Return the title without marks around code."""
+        return self.title.replace("`", "")
+
+    @property
+    def markdown(self) -> str:
+        """Return the page as one Markdown document, ending in a newline."""
+        parts = [f"# {self.code}: {self.title}", f"Cause: `{self.cause}`"]
+        for heading, text in self.sections:
+            parts += [f"## {heading}", text]
+        return "\n\n".join(parts) + "\n"
+
+
+def rule_page(rule: Rule) -> RulePage:
+    """Return the page of a rule, from the docstring of its module."""
+    page = cleandoc(rule.page)
+    head, *rest = _HEADING.split(page)
+    summary = " ".join(head.split()).removeprefix(f"{rule.code}:").strip()
+    texts = dict(zip(rest[::2], map(_markdown, rest[1::2]), strict=True))
+    return RulePage(
+        code=rule.code,
+        cause=rule.cause,
+        title=_markdown(summary).removesuffix("."),
+        sections=tuple((name, texts[name]) for name in SECTIONS if name in texts),
+    )
+
+
+def all_rule_pages() -> tuple[RulePage, ...]:
+    """Return the page of every rule, by code."""
+    # Not with the module: what a report shows must not wait for the rules.
+    from breakeven.doctor import all_rules
+
+    return tuple(sorted(map(rule_page, all_rules()), key=lambda page: page.code))
+
+
+def find_rule_pages(name: str) -> tuple[RulePage, ...]:
+    """Return the pages that a code or a cause means; several rules may detect one cause.
+
+    Args:
+        name: ``SYNC001`` or ``SYNC_ITEM``, in any case.
+
+    Raises:
+        BreakevenError: There is no such rule.
+    """
+    pages = all_rule_pages()
+    wanted = name.strip().upper()
+    found = tuple(page for page in pages if wanted in (page.code.upper(), page.cause.upper()))
+    if not found:
+        raise BreakevenError(f"there is no rule {printable(name, 60)}", hint=_hint(wanted, pages))
+    return found
+
+
+def _hint(wanted: str, pages: Sequence[RulePage]) -> str:
+    known = dict.fromkeys(word for page in pages for word in (page.code, page.cause))
+    close = difflib.get_close_matches(wanted, known, n=3)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}all rules: breakeven rules"
+
+
+def _markdown(section: str) -> str:
+    """Return a section with Markdown's way of marking code, which within a block is left alone."""
+    parts = _FENCE.split(dedent(section).strip())
+    return "".join(part if part.startswith("```") else part.replace("``", "`") for part in parts)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from breakeven.report.builders.validate_peers import OTHER_SETS, OwnFigure, beside_published
 from breakeven.report.builders.validate_words import (
     GROUPING_TITLES,
     HEADERS,
+    OTHER_SETS,
     PROTOCOL_SENTENCES,
     PROTOCOL_TITLES,
     SHOWN_GROUPINGS,
+    OwnFigure,
+    beside_published,
     headline,
     p90_percent,
     percent,

@@ -10,8 +10,7 @@ from typing import Any
 
 from breakeven.errors import BreakevenError
 from breakeven.report.charts.build import PUBLISHED_LABEL
-from breakeven.report.charts.model import Chart, ChartAxis, ChartPoint, ChartSeries, Scale
-from breakeven.report.charts.style import style_of
+from breakeven.report.charts.model import Chart, ChartAxis, ChartPoint, ChartSeries, Scale, style_of
 from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
 

@@ -6,8 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from breakeven.report.charts.build import PUBLISHED_LABEL, point_text
-from breakeven.report.charts.model import Chart, ChartSeries, PublishedMark, Scale
-from breakeven.report.charts.style import NUM_COLOURS, style_of
+from breakeven.report.charts.model import (
+    NUM_COLOURS,
+    Chart,
+    ChartSeries,
+    PublishedMark,
+    Scale,
+    style_of,
+)
 from breakeven.report.text import shorten
 from breakeven.timing import Source
 from breakeven.units import format_duration
