@@ -278,9 +278,7 @@ class TimedCall:
     prepare: Callable[[], object] | None = None
 
 
-def time_rounds(
-    timed: Sequence[TimedCall], clock: Clock, num_rounds: int
-) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+def time_rounds(timed: Sequence[TimedCall], clock: Clock, num_rounds: int) -> dict[str, _Rounds]:
     """Return nanoseconds per call of each, one value a round; rounds to warm up do not count."""
     times = {item.code: np.zeros(num_rounds) for item in timed}
     for number in range(-_WARMUP_ROUNDS, num_rounds):

@@ -53,9 +53,7 @@ class DeviceChoice:
             f"{time.name}: {format_duration(time.step_ns.median_ns, 2)}" for time in self.times
         ]
         parts += [f"{left.name} left out: {left.reason}" for left in self.left_out]
-        if not parts:
-            return "it is the only device here"
-        return "; ".join(parts)
+        return "; ".join(parts) or "it is the only device here"
 
 
 _LOG = logging.getLogger("breakeven")
@@ -134,7 +132,7 @@ def choose_device(
     present = devices_present()
     threads = tuple(dict.fromkeys(thread_counts)) or (0,)
     if len(present) == 1 and len(threads) == 1:
-        return _told(DeviceChoice(device=present[0], num_threads=threads[0]))
+        return _logged(DeviceChoice(device=present[0], num_threads=threads[0]))
     model = _unwrapped(model)
     call = BatchLoss(model, loss_fn)
     places = [
@@ -142,7 +140,7 @@ def choose_device(
         for device in present
         for count in (threads if device.type == "cpu" else (0,))
     ]
-    return _told(_choose(places, num_steps, budget_s))
+    return _logged(_choose(places, num_steps, budget_s))
 
 
 def _check_arguments(model: object, num_steps: int | None, budget_s: float) -> None:
@@ -212,7 +210,7 @@ def _free_cached_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _told(choice: DeviceChoice) -> DeviceChoice:
+def _logged(choice: DeviceChoice) -> DeviceChoice:
     took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
     _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
     return choice

@@ -118,15 +118,12 @@ class TrainingPlace:
 
     def _start_device(self) -> None:
         """Start the device, so that this is not taken for the cost of moving the model."""
-        match self.device.type:
-            case "cuda":
-                state = torch.cuda.get_rng_state(self.device)
-                self._restore_random = lambda: torch.cuda.set_rng_state(state, self.device)
-            case "mps":
-                state = torch.mps.get_rng_state()
-                self._restore_random = lambda: torch.mps.set_rng_state(state)
-            case _:
-                pass
+        if self.device.type == "cuda":
+            state = torch.cuda.get_rng_state(self.device)
+            self._restore_random = lambda: torch.cuda.set_rng_state(state, self.device)
+        elif self.device.type == "mps":
+            state = torch.mps.get_rng_state()
+            self._restore_random = lambda: torch.mps.set_rng_state(state)
         torch.zeros(1, device=self.device)
         self.synchronize()
 

@@ -12,7 +12,6 @@ from breakeven.trace.events import (
     Event,
     GraphLaunch,
     HostWork,
-    Location,
     Op,
     Phase,
     Sync,
@@ -279,8 +278,5 @@ def _describe(event: _Located | None) -> str:
         what = "the launch of a CUDA graph"
     else:
         what = f"a sync ({event.kind})"
-    return f"{what} at {_place(event.location)}" if event.location else what
-
-
-def _place(location: Location) -> str:
-    return f"{location.file}:{location.line}"
+    location = event.location
+    return f"{what} at {location.file}:{location.line}" if location else what

@@ -32,13 +32,11 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 <<
 _MNT_DETACH = 2
 _CAPABILITY_VERSION = 0x2008_0522
 # What the kernel makes up, or what others listen in; everything else holds files.
-_NO_FILES = frozenset(
-    (
-        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
-        *("devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore"),
-        *("rpc_pipefs", "securityfs", "sysfs", "tracefs"),
-    )
-)
+_NO_FILES = frozenset({
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
+    "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
+    "rpc_pipefs", "securityfs", "sysfs", "tracefs",
+})  # fmt: skip
 _RUNTIME = ("/dev", "/proc", "/run", "/sys")
 _SHARED_MEMORY = "/dev/shm"
 # A socket is found only through the very folder that its owner listens in.
