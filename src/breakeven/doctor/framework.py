@@ -219,10 +219,7 @@ def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence)
         return True
     if line_of(location) in case.once(_lines_of_frameworks):
         return True
-    source = case.sources.find(location)
-    return source is not None and (
-        source.call_at(location.line, *framework.value.holders) is not None
-    )
+    return case.sources.call_at(location, *framework.value.holders) is not None
 
 
 def _lines_of_frameworks(case: Case) -> frozenset[tuple[str, int] | None]:
@@ -275,14 +272,8 @@ def _filled(text: str, algorithm: str, fix: str) -> str:
 
 def _is_made_by_user(case: Case, occurrence: Occurrence) -> bool:
     """Return whether the finding's line makes the loader or the optimizer that it is about."""
-    location = occurrence.location
-    source = case.sources.find(location)
     names = ("DataLoader", *(optimizer.name for optimizer in case.facts.optimizers))
-    return (
-        source is not None
-        and location is not None
-        and (source.call_at(location.line, *names) is not None)
-    )
+    return case.sources.call_at(occurrence.location, *names) is not None
 
 
 def _method(frames: tuple[str, ...]) -> str:

@@ -171,9 +171,7 @@ def loadings(case: Case) -> Iterator[Loading]:
 def settings_location(case: Case, loader: LoaderFacts) -> Location | None:
     """Return where the script sets the loader up, which may be a trainer's arguments."""
     source = case.sources.find(loader.location)
-    if source is None or loader.location is None:
-        return loader.location
-    if source.call_at(loader.location.line, "DataLoader") is None:
+    if source is not None and case.sources.call_at(loader.location, "DataLoader") is None:
         for call in source.calls("TrainingArguments"):
             return source.location(call)
     return loader.location

@@ -140,8 +140,8 @@ def _read(case: Case, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
     chain, source = origins.chain(sync.storage, index)
     is_of_parameter = source in origins.updated
     if is_whole_read(sync):
-        if case.sources.is_at(sync.location, _is_packing):
-            return Wait.NEEDED
+        if case.sources.call_at(sync.location, "pack_padded_sequence") is not None:
+            return Wait.NEEDED  # lengths, which torch wants on the host
         if is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop):
             # Whether the host adds what was just read to a tensor of its own.
             next_events = case.trace.events[index + 1 : index + 1 + NEAR]
@@ -191,11 +191,6 @@ def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
         for header in (loop.generators if isinstance(loop, COMPREHENSIONS) else [loop])
         for node in nodes_in(header.iter, ast.Attribute)
     )
-
-
-def _is_packing(source: SourceFile, line: int) -> bool:
-    """Return whether lengths are packed, which torch wants on the host."""
-    return source.call_at(line, "pack_padded_sequence") is not None
 
 
 def is_average(event: Event) -> bool:

@@ -240,6 +240,11 @@ class Sources:
         source = self.find(location)
         return source is not None and location is not None and source.passes(test, location.line)
 
+    def call_at(self, location: Location | None, *names: str) -> ast.Call | None:
+        """Return the first call of one of ``names`` that spans a line; None also for no line."""
+        source = self.find(location)
+        return source.call_at(location.line, *names) if source and location else None
+
     def nodes(self, *kinds: type[_Node]) -> Iterator[tuple[SourceFile, _Node]]:
         """Yield all nodes of these kinds, file by file."""
         return ((source, node) for source in self for node in source.nodes(*kinds))

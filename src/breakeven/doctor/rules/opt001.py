@@ -135,10 +135,9 @@ def _is_update(ops: Iterable[Op], num_tensors: int, trained: frozenset[int]) -> 
 def _is_all_there_is(case: Case, ops: _Ops) -> bool:
     """Return whether the loop is within an optimizer of torch's that knows no other way."""
     first, optimizers = next(iter(ops.values())), case.facts.optimizers
-    source = case.sources.find(first.location)
-    if first.phase is not Phase.OPTIMIZER or source is None or first.location is None:
+    if first.phase is not Phase.OPTIMIZER:
         return False
-    is_step = source.call_at(first.location.line, "step") is not None
+    is_step = case.sources.call_at(first.location, "step") is not None
     is_torchs = any(own.is_from_torch for own in optimizers)
     return is_step and is_torchs and all(own.foreach is None for own in optimizers)
 

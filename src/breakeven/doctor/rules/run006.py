@@ -33,6 +33,7 @@ from breakeven.doctor.events import one_per_line
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.doctor.source_lines import recorded_calls
 from breakeven.source import SourceFile, is_constant, keyword
+from breakeven.trace import Location
 
 CAUSE = "COMPILE_RECOMPILE"
 
@@ -46,7 +47,7 @@ def detect(case: Case) -> Found:
     if facts.num_shapes < _MIN_SHAPES or any(map(_marks_dynamic, case.sources)):
         return
     compiled = (call.location for call in recorded_calls(case, "compile"))
-    for location in one_per_line(at for at in compiled if not case.sources.is_at(at, _is_dynamic)):
+    for location in one_per_line(at for at in compiled if not _is_dynamic(case, at)):
         yield Occurrence(
             title=f"torch.compile meets {facts.num_shapes} different shapes in "
             f"{facts.num_steps} steps",
@@ -57,8 +58,8 @@ def detect(case: Case) -> Found:
         )
 
 
-def _is_dynamic(source: SourceFile, line: int) -> bool:
-    call = source.call_at(line, "compile")
+def _is_dynamic(case: Case, location: Location | None) -> bool:
+    call = case.sources.call_at(location, "compile")
     return call is not None and is_constant(keyword(call, "dynamic"), True)
 
 
