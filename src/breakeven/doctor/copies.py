@@ -148,8 +148,7 @@ def numpy_batch(case: Case, index: int) -> NumpyBatch | None:
         return None
     walk = _Follow(case)
     scope = _Scope(source, source.function_around(copy.location.line))
-    element_bytes = _element_bytes(copy.dtype)
-    numel = copy.num_bytes // element_bytes
+    numel = copy.num_bytes // element_bytes(copy.dtype)
     fitting = [
         chain
         for call in _moves_at(source, copy.location.line)
@@ -171,7 +170,7 @@ def numpy_batch(case: Case, index: int) -> NumpyBatch | None:
 def converted_on_device(case: Case, index: int, batch: NumpyBatch) -> tuple[Op, ...]:
     """Return what the device does in NumPy's place: one cast, and each pass over the numbers."""
     copy = copy_at(case.trace, index)
-    shape = (copy.num_bytes // _element_bytes(copy.dtype),)
+    shape = (copy.num_bytes // element_bytes(copy.dtype),)
     wide = TensorSpec(shape=shape, dtype=copy.dtype or "float32", device="cuda:0")
     narrow = replaced(wide, dtype=batch.array.dtype)
     if batch.array.dtype == wide.dtype and not batch.num_passes:
@@ -189,7 +188,7 @@ def gathered(case: Case, index: int, batch: NumpyBatch) -> dict[int, tuple[Event
     It is shared out by the bytes that each pass reads and writes.
     """
     narrow = batch.array.element_bytes
-    wide = _element_bytes(copy_at(case.trace, index).dtype)
+    wide = element_bytes(copy_at(case.trace, index).dtype)
     collecting, casting, changing = 2 * narrow, narrow + wide, 2 * wide * batch.num_passes
     left = collecting / (collecting + casting + changing)
     found: dict[int, tuple[Event, ...]] = {}
@@ -205,7 +204,8 @@ def _is_batch_of(array: HostArray, numel: int) -> bool:
     return len(array.shape) > 0 and row > 0 and numel % row == 0 and 2 * numel <= array.numel
 
 
-def _element_bytes(dtype: str) -> int:
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of one number; of a float32 where the type is not known."""
     return HostArray(name="", dtype=dtype or "float32", shape=()).element_bytes
 
 

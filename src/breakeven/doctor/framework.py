@@ -124,7 +124,7 @@ ACCELERATE_FIXES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Traits:
     """How a framework is known.
 
     Args:
@@ -144,25 +144,25 @@ class _Look:
 class Framework(Enum):
     """A library that runs training steps; of two, the first runs the other."""
 
-    TRANSFORMERS = _Look(
+    TRANSFORMERS = _Traits(
         name="transformers",
         packages=frozenset({"transformers", "trl"}),
         function="train",
         holders=("Trainer", "TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments"),
     )
-    LIGHTNING = _Look(
+    LIGHTNING = _Traits(
         name="Lightning",
         packages=frozenset({"lightning", "pytorch_lightning"}),
         function="Trainer.fit",
         holders=("Trainer", "ModelCheckpoint"),
     )
-    STABLE_BASELINES = _Look(
+    STABLE_BASELINES = _Traits(
         name="stable_baselines3",
         packages=frozenset({"stable_baselines3", "sb3_contrib"}),
         function="learn",
         holders=("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"),
     )
-    ACCELERATE = _Look(
+    ACCELERATE = _Traits(
         name="accelerate",
         packages=frozenset({"accelerate"}),
         function="",

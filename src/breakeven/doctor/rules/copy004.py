@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from breakeven.doctor.copies import converted_on_device, numpy_batch
+from breakeven.doctor.copies import converted_on_device, element_bytes, numpy_batch
 from breakeven.doctor.crossings import Upload, is_by_framework, uploads
 from breakeven.doctor.events import bare_name
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
@@ -166,9 +166,9 @@ def _held(case: Case, index: int) -> tuple[int, int] | None:
 def _gather(case: Case, copy: Copy, total_bytes: int) -> Op:
     """Return the operator that chooses on the device what was copied."""
     dtype = copy.dtype or "float32"
-    element_bytes = TensorSpec(shape=(), dtype=dtype, device="cuda:0").num_bytes
-    chosen = TensorSpec(shape=(copy.num_bytes // element_bytes,), dtype=dtype, device="cuda:0")
-    whole = replace(chosen, shape=(total_bytes // element_bytes,))
+    width = element_bytes(dtype)
+    chosen = TensorSpec(shape=(copy.num_bytes // width,), dtype=dtype, device="cuda:0")
+    whole = replace(chosen, shape=(total_bytes // width,))
     index = TensorSpec(shape=(case.trace.batch_size or 1,), dtype="int64", device="cuda:0")
     return Op(
         name="aten.index_select.default",

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from breakeven.doctor.copies import converted_on_device, gathered, numpy_batch, whole
+from breakeven.doctor.copies import converted_on_device, element_bytes, gathered, numpy_batch, whole
 from breakeven.doctor.crossings import Upload, uploads
 from breakeven.doctor.events import MemoryWriters, bare_name, copy_at, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
@@ -128,7 +128,7 @@ def _cast_by_numpy(case: Case, batches: list[int]) -> Iterator[_Wide]:
         copy, batch = copy_at(case.trace, index), numpy_batch(case, index)
         if batch is None or not copy.dtype:
             continue
-        numel = copy.num_bytes // TensorSpec(shape=(), dtype=copy.dtype, device="").element_bytes
+        numel = copy.num_bytes // element_bytes(copy.dtype)
         narrow_bytes = numel * batch.array.element_bytes
         if copy.num_bytes - narrow_bytes < _MIN_SAVED_BYTES:
             continue
