@@ -95,13 +95,12 @@ def _repeat(
     with kind(request, is_done.set) as session:
         step()
         updates = session.num_steps > 0
-        if not updates:
-            session.mark_call()
-        while not is_done.is_set():
-            step()
+        while True:
             if not updates:
                 session.mark_call()
-        return session.result()
+            if is_done.is_set():
+                return session.result()
+            step()
 
 
 def _request(label: str, budget_s: float = 1.0, *, is_moved: bool = False) -> RunRequest:
