@@ -10,7 +10,7 @@ from pathlib import Path
 
 from breakeven.timing import Estimate, Source
 from breakeven.units import NS_PER_MS
-from breakeven.validate import TableRow, compare, read_table, summarize_groups
+from breakeven.validate import MeasuredRow, compare, read_table, summarize_groups
 from breakeven.verdict import AccuracyReport, Bound, LeaveOut, RowPrediction, Unpredictable
 
 DEFAULTS = {
@@ -86,7 +86,7 @@ class FakePredictor:
     taught: list[tuple[str, ...]] = field(default_factory=list)
 
     def predict(
-        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
+        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
     ) -> list[RowPrediction | Unpredictable]:
         self.calls.append(tuple(row.case_id for row in rows))
         self.taught.append(tuple(row.case_id for row in training))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from breakeven.device import find_device, load_catalogue
 from breakeven.trace import NumberFormat, TimedPhase
-from breakeven.validate import HostToDevice, TableRow
+from breakeven.validate import HostToDevice, MeasuredRow
 from breakeven.validate.predictor import folds, gpu_of, model_family_of
 from breakeven.verdict import LeaveOut
 
@@ -31,8 +31,8 @@ def gpu(name: str) -> str:
     return gpu_of(find_device(name))
 
 
-def row(workload: str, device: str, num_devices: int) -> TableRow:
-    return TableRow(
+def row(workload: str, device: str, num_devices: int) -> MeasuredRow:
+    return MeasuredRow(
         case_id="a", source="", workload=workload, device=device, num_devices=num_devices,
         precision=NumberFormat.FP32, batch_size=1, phase=TimedPhase.TRAIN, optimizer="none",
         h2d=HostToDevice.NONE, host="", framework="", value_ns=1.0, repeats=1, split="", note="",
@@ -52,7 +52,7 @@ tables = st.lists(
 
 @given(tables, st.sampled_from([LeaveOut.GPU, LeaveOut.MODEL]))
 def test_nothing_is_on_both_sides_and_every_row_is_predicted_once(
-    table: list[TableRow], protocol: LeaveOut
+    table: list[MeasuredRow], protocol: LeaveOut
 ) -> None:
     predicted: list[int] = []
     for others, members in folds(table, protocol).values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from breakeven.simulate import (
 )
 
 _Floats = NDArray[np.float64]
-_Costs = TypeVar("_Costs", DataParallelCosts, DdpCosts)
+_Costs = TypeVar("_Costs", bound=DataParallelCosts | DdpCosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,39 +111,32 @@ def _machine(row: MultiGpuRow, is_launch_bound: bool) -> tuple[str, bool, bool]:
 
 
 def _scaled(row: MultiGpuRow, *, host: float, device: float) -> MultiGpuRow:
-    times = row.times
-    scaled = msgspec.structs.replace(
-        times,
-        forward_host_ns=times.forward_host_ns * host,
-        backward_host_ns=times.backward_host_ns * host,
-        other_host_ns=times.other_host_ns * host,
-        forward_device_ns=times.forward_device_ns * device,
-        backward_device_ns=times.backward_device_ns * device,
-        other_device_ns=times.other_device_ns * device,
-    )
+    scaled = {
+        name: getattr(row.times, name) * factor
+        for side, factor in (("host", host), ("device", device))
+        for name in (f"{part}_{side}_ns" for part in ("forward", "backward", "other"))
+    }
     return replace(
         row,
-        times=scaled,
+        times=msgspec.structs.replace(row.times, **scaled),
         dispatch_ns=row.dispatch_ns * host,
         single_ns=row.measured_single_ns,
     )
 
 
 # Where the searches start: dispatches of the size that a look at the slowest steps suggests.
-_DATA_PARALLEL_START = DataParallelCosts(
-    step_dispatches=400.0,
-    replica_dispatches=100.0,
-    tensor_dispatches=4.0,
-    replica_tensor_dispatches=1.0,
-    issue_fraction=0.5,
-    slowest_fraction=0.05,
-)
-_DDP_START = DdpCosts(exposed_fraction=0.5, local_ns_per_byte=0.05)
 _START = MultiGpuTable(
     version=MULTI_GPU_TABLE_VERSION,
     provenance="",
-    data_parallel=_DATA_PARALLEL_START,
-    ddp=_DDP_START,
+    data_parallel=DataParallelCosts(
+        step_dispatches=400.0,
+        replica_dispatches=100.0,
+        tensor_dispatches=4.0,
+        replica_tensor_dispatches=1.0,
+        issue_fraction=0.5,
+        slowest_fraction=0.05,
+    ),
+    ddp=DdpCosts(exposed_fraction=0.5, local_ns_per_byte=0.05),
     held_out=(),
 )
 
@@ -168,17 +161,17 @@ def fit_multi_gpu(rows: Sequence[MultiGpuRow], provenance: str) -> MultiGpuTable
     """
     matched = matched_to_single(rows)
     table = _fit(matched)
-    held_out: list[HeldOutFactor] = []
-    for strategy in Strategy:
-        own = [index for index, row in enumerate(rows) if row.setup.strategy is strategy]
-        for name, group_of in _GROUPS:
-            held_out.append(_held_out(strategy, name, group_of, rows, matched, own))
+    held_out = tuple(
+        _held_out(strategy, name, group_of, rows, matched)
+        for strategy in Strategy
+        for name, group_of in _GROUPS
+    )
     return msgspec.structs.replace(
         table,
         provenance=provenance,
         data_parallel=_rounded(table.data_parallel),
         ddp=_rounded(table.ddp),
-        held_out=tuple(held_out),
+        held_out=held_out,
     )
 
 
@@ -188,40 +181,31 @@ _GROUPS: tuple[tuple[str, Callable[[MultiGpuRow], str]], ...] = (
 )
 
 
-def _left_out(
-    rows: Sequence[MultiGpuRow],
-    matched: Sequence[MultiGpuRow],
-    indices: Iterable[int],
-    group_of: Callable[[MultiGpuRow], str],
-) -> _Floats:
-    groups: dict[str, list[int]] = defaultdict(list)
-    for index in indices:
-        groups[group_of(rows[index])].append(index)
-    ratios = np.full(len(rows), np.nan)
-    for members in groups.values():
-        left = set(members)
-        others = [
-            matched[index] for group in groups.values() for index in group if index not in left
-        ]
-        table = _fit(others)
-        ratios[members] = factor_log_ratios([rows[index] for index in members], table)
-    return ratios
-
-
 def _held_out(
     strategy: Strategy,
     name: str,
     group_of: Callable[[MultiGpuRow], str],
     rows: Sequence[MultiGpuRow],
     matched: Sequence[MultiGpuRow],
-    indices: Sequence[int],
 ) -> HeldOutFactor:
-    ratios = _left_out(rows, matched, indices, group_of)[list(indices)]
-    quality = Quality.of(ratios)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        if row.setup.strategy is strategy:
+            groups[group_of(row)].append(index)
+    ratios: list[float] = []
+    for left_out, members in groups.items():
+        others = [
+            matched[index]
+            for group, indices in groups.items()
+            if group != left_out
+            for index in indices
+        ]
+        ratios += factor_log_ratios([rows[index] for index in members], _fit(others)).tolist()
+    quality = Quality.of(np.array(ratios))
     return HeldOutFactor(
         strategy=strategy,
         left_out=name,
-        num_groups=len({group_of(rows[index]) for index in indices}),
+        num_groups=len(groups),
         num_rows=len(ratios),
         median_error_fraction=rounded(quality.median_error_fraction),
         p90_error_fraction=rounded(quality.p90_error_fraction),
@@ -232,19 +216,13 @@ def _held_out(
 def _fit(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
     """Return the table that fits ``rows`` best; a strategy without rows keeps its start."""
     table = _START
-    own = [row for row in rows if row.setup.strategy is Strategy.DATA_PARALLEL]
-    if own:
-        table = _fitted(
-            own,
-            table,
-            lambda values: {"data_parallel": _struct(DataParallelCosts, values)},
-            _values(_DATA_PARALLEL_START),
-        )
-    own = [row for row in rows if row.setup.strategy is Strategy.DDP]
-    if own:
-        table = _fitted(
-            own, table, lambda values: {"ddp": _struct(DdpCosts, values)}, _values(_DDP_START)
-        )
+    for strategy, name, start in (
+        (Strategy.DATA_PARALLEL, "data_parallel", _START.data_parallel),
+        (Strategy.DDP, "ddp", _START.ddp),
+    ):
+        own = [row for row in rows if row.setup.strategy is strategy]
+        if own:
+            table = _fitted(own, table, name, start)
     return table
 
 
@@ -273,23 +251,25 @@ _MAX_DAMPING = 1e6
 def _fitted(
     rows: Sequence[MultiGpuRow],
     table: MultiGpuTable,
-    as_costs: Callable[[_Floats], dict[str, object]],
-    start: _Floats,
+    name: str,
+    start: DataParallelCosts | DdpCosts,
 ) -> MultiGpuTable:
     """Return the table with the costs of least Huber loss (Levenberg and Marquardt's search).
 
     Costs are varied in multiples of where the search starts, and never negative.
     """
     measured = np.log([row.measured_ns for row in rows])
+    start_values = _values(start)
 
     def table_of(multiples: _Floats) -> MultiGpuTable:
-        return msgspec.structs.replace(table, **as_costs(multiples * start))
+        costs = _struct(type(start), multiples * start_values)
+        return msgspec.structs.replace(table, **{name: costs})
 
     def errors_of(multiples: _Floats) -> _Floats:
         own = table_of(multiples)
         return np.log([predicted_ns(row, own) for row in rows]) - measured
 
-    best, damping = np.ones(len(start)), 1e-2
+    best, damping = np.ones(len(start_values)), 1e-2
     errors = errors_of(best)
     for _ in range(_MAX_ROUNDS):
         slopes = np.column_stack(

@@ -55,7 +55,7 @@ Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class StepTiming:
     """Where and how a step was measured.
 
     Args:
@@ -99,7 +99,7 @@ class StepSample:
         overlap_keys: Effects on the share of overlapping work that is lost.
     """
 
-    step: MeasuredStep
+    step: StepTiming
     simulated_ns: float
     waiting_ns: float
     device_parts: tuple[StepPart, ...]
@@ -118,7 +118,7 @@ class PlacedStep:
         places: Where it was measured.
     """
 
-    def __init__(self, program: Program, places: Sequence[MeasuredStep]) -> None:
+    def __init__(self, program: Program, places: Sequence[StepTiming]) -> None:
         self._program = program.with_costs(_plain_costs(load_efficiencies()))
         self._places = tuple(places)
         self._devices = tuple({place.device.id: place.device for place in places}.values())
@@ -210,7 +210,7 @@ class _KernelClasses:
         np.add.at(sums, self.row_of, kernels.times(self.kernel_of).time_ns)
         return sums
 
-    def parts(self, place: MeasuredStep, time_ns: Floats) -> tuple[StepPart, ...]:
+    def parts(self, place: StepTiming, time_ns: Floats) -> tuple[StepPart, ...]:
         """Return a device's times, given those of the classes, the floors of launches apart."""
         floor_ns = generation_of(place.device).floor_ns
         sums: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
@@ -233,7 +233,7 @@ def _host_ns(program: Program, host: HostSpec) -> dict[HostPart, float]:
 
 
 def _host_parts(
-    program: Program, step: MeasuredStep, host_ns: dict[HostPart, float]
+    program: Program, step: StepTiming, host_ns: dict[HostPart, float]
 ) -> tuple[StepPart, ...]:
     sums: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
     for part, time_ns in host_ns.items():
@@ -253,7 +253,7 @@ def _as_parts(sums: dict[tuple[EffectKey, ...], float]) -> tuple[StepPart, ...]:
 _BATCH_TOLERANCE = 0.12
 
 
-class TimedStep(Protocol):
+class TimedRow(Protocol):
     """What the fit needs of a row of a table of timings."""
 
     @property
@@ -302,12 +302,12 @@ class TimedStep(Protocol):
         ...
 
 
-def lone_steps_ns(timings: Sequence[TimedStep]) -> dict[int, float]:
+def lone_steps_ns(timings: Sequence[TimedRow]) -> dict[int, float]:
     """Return what the step of each timing of several devices took on one of them, by position.
 
     Those without such a partner in ``timings`` are left out.
     """
-    alone: defaultdict[tuple[str, ...], list[TimedStep]] = defaultdict(list)
+    alone: defaultdict[tuple[str, ...], list[TimedRow]] = defaultdict(list)
     for timing in timings:
         if timing.num_devices == 1:
             alone[_machine(timing)].append(timing)
@@ -320,7 +320,7 @@ def lone_steps_ns(timings: Sequence[TimedStep]) -> dict[int, float]:
 
 
 def multi_gpu_row(
-    timing: TimedStep,
+    timing: TimedRow,
     times: PhaseTimes,
     size: ModelSize,
     *,
@@ -354,7 +354,7 @@ def multi_gpu_row(
     )
 
 
-def _machine(timing: TimedStep) -> tuple[str, ...]:
+def _machine(timing: TimedRow) -> tuple[str, ...]:
     case = timing.case
     return (
         timing.source,
@@ -368,7 +368,7 @@ def _machine(timing: TimedStep) -> tuple[str, ...]:
     )
 
 
-def _lone_ns(timing: TimedStep, alone: Sequence[TimedStep]) -> float | None:
+def _lone_ns(timing: TimedRow, alone: Sequence[TimedRow]) -> float | None:
     """Return the lone step beside ``timing``: of the same host where there is one."""
     near = [
         other for other in alone if abs(other.batch_size / timing.batch_size - 1) < _BATCH_TOLERANCE

@@ -90,7 +90,7 @@ def vector_op(row: Row) -> Op:
 def layer_op(row: Row, *, is_backward: bool) -> Op | None:
     """Return the operator of a row of a layer that was timed operator by operator.
 
-    None for rows that other tables teach better, run several kernels, or time what a training step
+    None for rows that other tables say more of, run several kernels, or time what a training step
     does not do: the backward pass was recorded for a second derivative, for which dropout and
     powers are composed of other operators.
     """

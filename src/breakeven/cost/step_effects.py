@@ -57,7 +57,7 @@ def era_of(framework: str) -> Era:
     Args:
         framework: As tables write it: ``torch 1.4 CUDA 10.0 cuDNN 7600``, ``torch NGC 20.10
             (1.7.0a0) CUDA 11.1``, ``torch (version not recorded) CUDA 10.2``, ``torch7``.
-            Where no version of torch is told, that of CUDA decides; without either it is unknown.
+            Where no version of torch is given, that of CUDA decides; without either it is unknown.
     """
     words = framework.casefold()
     if re.match(r"(torch7|caffe|cntk|mxnet|tensorflow 0|theano)", words):

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import msgspec
@@ -26,9 +27,9 @@ from breakeven.cost import (
 )
 from breakeven.device import DeviceSpec, find_device
 from breakeven.progress import Progress
-from breakeven.simulate import MultiGpuTable, load_multi_gpu_table, setup_of
-from breakeven.validate.table_row import TableRow
-from breakeven.validate.traced_rows import Calibration, Outcome, TracedRows
+from breakeven.simulate import load_multi_gpu_table, setup_of
+from breakeven.validate.table_row import MeasuredRow
+from breakeven.validate.traced_rows import Calibration, RowOutcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 
 
@@ -36,7 +37,7 @@ class Predictor(Protocol):
     """Predicts rows of tables, from one calibration or from one per fold."""
 
     def predict(
-        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
+        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
     ) -> Sequence[RowPrediction | Unpredictable]:
         """Return one outcome per row, in the order of the rows.
 
@@ -74,8 +75,8 @@ class ShippedPredictor:
         self._progress = progress
 
     def predict(
-        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
-    ) -> Sequence[Outcome]:
+        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
+    ) -> Sequence[RowOutcome]:
         """Return one outcome per row; nothing is learned from ``training``."""
         steps = TracedRows.of(rows, progress=self._progress)
         calibration = shipped_calibration()
@@ -92,7 +93,7 @@ class HeldOutPredictor:
     """One calibration per fold, made from the other rows of the table.
 
     Of a GPU that is left out, the benchmarks of its operators are left out too, also where they
-    would teach the efficiencies of others. How wide intervals are is not learned anew.
+    would decide the efficiencies of others. How wide intervals are is not learned anew.
 
     Args:
         protocol: What is left out together.
@@ -108,15 +109,15 @@ class HeldOutPredictor:
         self._spread = spread
 
     def predict(
-        self, rows: Sequence[TableRow], *, training: Sequence[TableRow] = ()
-    ) -> Sequence[Outcome]:
+        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
+    ) -> Sequence[RowOutcome]:
         """Return one outcome per row, learned from the other rows and from ``training``."""
         everything = (*rows, *training)
         steps = TracedRows.of(everything, progress=self._progress)
         spread = self._spread or load_step_effects().spread
         table = load_efficiencies()
         samples = steps.samples(table)
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, RowOutcome] = {}
         for name, (others, left_out) in folds(everything, self._protocol).items():
             members = [position for position in left_out if position < len(rows)]
             if not members:
@@ -157,44 +158,37 @@ def _effects(
 
 def _predicted(
     calibration: Calibration, steps: TracedRows, others: Sequence[int], members: Sequence[int]
-) -> dict[int, Outcome]:
+) -> dict[int, RowOutcome]:
     """Return the outcomes of ``members``, costs of several GPUs being learned from ``others``."""
     strategies = {
         position: setup_of(row.note, row.num_devices)[0].strategy
         for position in members
         if (row := steps.rows[position]).num_devices > 1
     }
-    untaught: dict[int, Outcome] = {}
+    unfitted: dict[int, RowOutcome] = {}
     if strategies:
         shared = list(steps.shared_steps(others, calibration).values())
-        taught = {row.setup.strategy for row in shared}
-        untaught = {
+        trained = {row.setup.strategy for row in shared}
+        unfitted = {
             position: Unpredictable(
                 code="not-calibrated",
                 reason=f"no row of the others was timed on one and on several GPUs by {strategy}",
             )
             for position, strategy in strategies.items()
-            if strategy not in taught
+            if strategy not in trained
         }
         calibration = _with_shared_steps(calibration, shared)
-    predicted = [position for position in members if position not in untaught]
-    return untaught | dict(zip(predicted, steps.predict(predicted, calibration), strict=True))
+    predicted = [position for position in members if position not in unfitted]
+    return unfitted | dict(zip(predicted, steps.predict(predicted, calibration), strict=True))
 
 
 def _with_shared_steps(calibration: Calibration, shared: Sequence[MultiGpuRow]) -> Calibration:
-    learned = fit_multi_gpu_costs(shared)
-    shipped = calibration.multi_gpu
-    return Calibration(
-        efficiencies=calibration.efficiencies,
-        effects=calibration.effects,
-        multi_gpu=MultiGpuTable(
-            version=shipped.version,
-            provenance=calibration.effects.provenance,
-            data_parallel=learned.data_parallel,
-            ddp=learned.ddp,
-            held_out=shipped.held_out,
-        ),
+    fitted = msgspec.structs.replace(
+        fit_multi_gpu_costs(shared),
+        provenance=calibration.effects.provenance,
+        held_out=calibration.multi_gpu.held_out,
     )
+    return replace(calibration, multi_gpu=fitted)
 
 
 # Boards of one GPU that differ in memory size, form factor or cooling are one GPU: any of them
@@ -226,7 +220,7 @@ def model_family_of(workload: str) -> str:
     return f"{kind}:{stem.group(0).rstrip('_') if stem else name}"
 
 
-def fold_names(rows: Sequence[TableRow], protocol: LeaveOut) -> tuple[str, ...]:
+def fold_names(rows: Sequence[MeasuredRow], protocol: LeaveOut) -> tuple[str, ...]:
     """Return the fold of each row; the rows of a fold are left out together.
 
     Raises:
@@ -240,7 +234,7 @@ def fold_names(rows: Sequence[TableRow], protocol: LeaveOut) -> tuple[str, ...]:
 
 
 def folds(
-    rows: Sequence[TableRow], protocol: LeaveOut
+    rows: Sequence[MeasuredRow], protocol: LeaveOut
 ) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return by fold which rows a calibration may learn from, and which it is to predict.
 
@@ -260,7 +254,7 @@ def folds(
     }
 
 
-def fingerprint(row: TableRow) -> str:
+def fingerprint(row: MeasuredRow) -> str:
     """Return what tells a row from every other: its step, where it ran, and how long it took."""
     facts = (
         row.workload, row.device, row.num_devices, row.precision, row.batch_size, row.phase,
@@ -278,7 +272,7 @@ _REPOSITORIES = {
 }
 
 
-def provenance_of(rows: Sequence[TableRow], command: str) -> str:
+def provenance_of(rows: Sequence[MeasuredRow], command: str) -> str:
     """Return how a file was made, and from what.
 
     Args:

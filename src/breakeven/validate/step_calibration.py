@@ -19,8 +19,8 @@ from breakeven.validate.predictor import (
     provenance_of,
     shipped_calibration,
 )
-from breakeven.validate.table_row import TableRow
-from breakeven.validate.traced_rows import Outcome, TracedRows
+from breakeven.validate.table_row import MeasuredRow
+from breakeven.validate.traced_rows import RowOutcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction
 
 # Before any row was left out: kernels as uncertain as benchmarks say, hosts as by datasheets.
@@ -32,7 +32,7 @@ _HOST_BOUNDS = frozenset({Bound.LAUNCH, Bound.SYNC, Bound.HOST_OPTIMIZER})
 
 
 def calibrate_on_steps(
-    rows: Sequence[TableRow], *, command: str, progress: Progress
+    rows: Sequence[MeasuredRow], *, command: str, progress: Progress
 ) -> StepEffects:
     """Return effects fitted to all steps on single GPUs, and their spread.
 
@@ -41,7 +41,7 @@ def calibrate_on_steps(
     is taken from residuals; they move no prediction.
 
     Args:
-        rows: Measured steps; those on unknown devices or several GPUs teach nothing here.
+        rows: Measured steps; those on unknown devices or several GPUs are left out.
         command: What repeats this.
         progress: Progress callback.
 
@@ -76,15 +76,15 @@ def calibrate_on_steps(
 
 
 def calibrate_on_shared_steps(
-    rows: Sequence[TableRow], *, command: str, progress: Progress
+    rows: Sequence[MeasuredRow], *, command: str, progress: Progress
 ) -> MultiGpuTable:
     """Return costs of several GPUs fitted to all steps that were timed on one and on several.
 
     The steps on one GPU are predicted with the effects that ship: fit those first.
 
     Args:
-        rows: Measured steps; those without a partner on one GPU, and on unknown devices, teach
-            nothing here.
+        rows: Measured steps; those without a partner on one GPU, and on unknown devices, are
+            left out.
         command: What repeats this.
         progress: Progress callback.
 
@@ -110,7 +110,9 @@ def calibrate_on_shared_steps(
     )
 
 
-def _needed_scales(rows: Sequence[TableRow], outcomes: Sequence[Outcome]) -> tuple[float, float]:
+def _needed_scales(
+    rows: Sequence[MeasuredRow], outcomes: Sequence[RowOutcome]
+) -> tuple[float, float]:
     """Return by how much the uncertainty of kernels, and that of hosts, must grow."""
 
     def scale(belongs: Callable[[RowPrediction], bool]) -> float:

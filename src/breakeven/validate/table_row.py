@@ -111,7 +111,7 @@ class HostToDevice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
+class MeasuredRow:
     """One measured step, as its table tells it.
 
     Args:
@@ -151,7 +151,7 @@ class TableRow:
     note: str
 
     @classmethod
-    def from_cells(cls, cells: Cells) -> TableRow:
+    def from_cells(cls, cells: Cells) -> MeasuredRow:
         """Return the row that the cells describe.
 
         Raises:
@@ -192,7 +192,9 @@ class TableRow:
 
 
 # Numbers of a row that were measured are not what rows are chosen by.
-_KEYS = tuple(field.name for field in fields_of(TableRow) if field.name not in {"value_ns", "note"})
+_KEYS = tuple(
+    field.name for field in fields_of(MeasuredRow) if field.name not in {"value_ns", "note"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,7 @@ class RowFilter:
             values[key] = (*values.get(key, ()), value)
         return cls(values_by_column=values)
 
-    def select(self, rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    def select(self, rows: Sequence[MeasuredRow]) -> tuple[MeasuredRow, ...]:
         """Return the rows that meet every condition.
 
         Raises:
@@ -267,7 +269,7 @@ _COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and 
 )
 
 
-def read_table(path: str | os.PathLike[str]) -> tuple[TableRow, ...]:
+def read_table(path: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
     """Return the rows of a table of measured steps.
 
     The file is CSV in UTF-8 with a line of column names. Further columns are ignored, as are
@@ -282,7 +284,7 @@ def read_table(path: str | os.PathLike[str]) -> tuple[TableRow, ...]:
     records = _records(path)
     header_line, header = next(records, (1, []))
     columns = _columns(path, header_line, header)
-    rows: list[TableRow] = []
+    rows: list[MeasuredRow] = []
     line_by_case_id: dict[str, int] = {}
     for line, record in records:
         if not record:
@@ -292,7 +294,7 @@ def read_table(path: str | os.PathLike[str]) -> tuple[TableRow, ...]:
                 f"{path}:{line}: {len(record)} cells in a table of {len(columns)} columns",
                 hint='a cell that contains a comma is written in double quotes: "a, b"',
             )
-        row = TableRow.from_cells(
+        row = MeasuredRow.from_cells(
             Cells(place=f"{path}:{line}", by_column=dict(zip(columns, record, strict=True)))
         )
         first_line = line_by_case_id.setdefault(row.case_id, line)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from breakeven.calibrate import (
-    MeasuredStep,
     MultiGpuRow,
     PlacedStep,
     StepSample,
+    StepTiming,
     lone_steps_ns,
     multi_gpu_row,
 )
@@ -34,11 +34,11 @@ from breakeven.simulate import (
     setup_of,
 )
 from breakeven.trace import ScaledTrace, StepTrace
-from breakeven.validate.table_row import TableRow
+from breakeven.validate.table_row import MeasuredRow
 from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
 
-Outcome = RowPrediction | Unpredictable
+RowOutcome = RowPrediction | Unpredictable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class TracedRows:
         steps: The step of each at its batch size, or why it has none; equal ones are one object.
     """
 
-    rows: tuple[TableRow, ...]
+    rows: tuple[MeasuredRow, ...]
     steps: tuple[StepTrace | Unpredictable, ...]
     _models: dict[int, _Model] = field(default_factory=dict)
     _single: list[tuple[tuple[int, ...], PlacedStep]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: Sequence[TableRow], *, progress: Progress) -> TracedRows:
+    def of(cls, rows: Sequence[MeasuredRow], *, progress: Progress) -> TracedRows:
         """Trace the step of each row; equal ones once."""
 
         def report(num_known: int, num_wanted: int) -> None:
@@ -150,13 +150,13 @@ class TracedRows:
             )
         return found
 
-    def predict(self, positions: Iterable[int], calibration: Calibration) -> tuple[Outcome, ...]:
+    def predict(self, positions: Iterable[int], calibration: Calibration) -> tuple[RowOutcome, ...]:
         """Return the outcomes of the rows at ``positions``."""
         places = _Places(calibration)
         # Steps on two, three and four GPUs rest on the same one on one.
         lone: dict[tuple[int, _Place], StepPrediction] = {}
         times: dict[tuple[int, _Place], PhaseTimes] = {}
-        outcomes: list[Outcome] = []
+        outcomes: list[RowOutcome] = []
         for position in positions:
             row, step = self.rows[position], self.steps[position]
             if isinstance(step, Unpredictable):
@@ -203,7 +203,7 @@ class TracedRows:
         return model
 
 
-def machine_of(row: TableRow) -> str:
+def machine_of(row: MeasuredRow) -> str:
     """Return under which name what is peculiar to the row's machine is kept."""
     return ", ".join(word for word in (row.device, row.host, row.framework) if word)
 
@@ -236,7 +236,7 @@ class _Places:
         self._calibration = calibration
         self._places: dict[str, _Place] = {}
 
-    def of(self, row: TableRow) -> _Place:
+    def of(self, row: MeasuredRow) -> _Place:
         machine = machine_of(row)
         if machine not in self._places:
             costs = StepCosts(
@@ -255,10 +255,10 @@ class _Places:
         return self._places[machine]
 
 
-def _measured(row: TableRow) -> MeasuredStep:
+def _measured(row: MeasuredRow) -> StepTiming:
     era = era_of(row.framework)
     host, _ = host_for(row.host, era)
-    return MeasuredStep(
+    return StepTiming(
         device=find_device(row.device),
         host=host,
         era=era,
@@ -267,7 +267,7 @@ def _measured(row: TableRow) -> MeasuredStep:
     )
 
 
-def _at(trace: ScaledTrace | BreakevenError, row: TableRow) -> StepTrace | Unpredictable:
+def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Unpredictable:
     if isinstance(trace, BreakevenError):
         return Unpredictable(code="no-trace", reason=trace.message)
     return trace.at(row.batch_size)

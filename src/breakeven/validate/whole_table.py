@@ -10,7 +10,7 @@ from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.validate.predictor import Predictor
 from breakeven.validate.summary import split_of, summarize_groups
-from breakeven.validate.table_row import RowFilter, TableRow, read_table
+from breakeven.validate.table_row import MeasuredRow, RowFilter, read_table
 from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult, Unpredictable
 
 
@@ -57,12 +57,12 @@ def validate_table(
 
 
 def compare(
-    rows: Sequence[TableRow],
+    rows: Sequence[MeasuredRow],
     *,
     predictor: Predictor,
     protocol: LeaveOut,
     era_of: Callable[[str], str],
-    training: Sequence[TableRow] = (),
+    training: Sequence[MeasuredRow] = (),
 ) -> tuple[RowResult, ...]:
     """Return each row with its prediction, or with the reason why it has none.
 
@@ -102,7 +102,7 @@ def _device(name: str) -> DeviceSpec | Unpredictable:
 
 
 def _checked(
-    row: TableRow, outcome: RowPrediction | Unpredictable
+    row: MeasuredRow, outcome: RowPrediction | Unpredictable
 ) -> RowPrediction | Unpredictable:
     if isinstance(outcome, RowPrediction):
         estimate = outcome.estimate
@@ -115,7 +115,7 @@ def _checked(
 
 
 def _result(
-    row: TableRow,
+    row: MeasuredRow,
     device: DeviceSpec | Unpredictable,
     outcome: RowPrediction | Unpredictable,
     protocol: LeaveOut,

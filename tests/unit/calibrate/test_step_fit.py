@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from breakeven.calibrate import MeasuredStep, PlacedStep, StepPart, StepSample, fit_step_effects
+from breakeven.calibrate import PlacedStep, StepPart, StepSample, StepTiming, fit_step_effects
 from breakeven.cost import (
     EffectKey,
     Era,
@@ -35,7 +35,7 @@ def sample(
 ) -> StepSample:
     """Return a step of which either the host or the device takes next to no time."""
     return StepSample(
-        step=MeasuredStep(
+        step=StepTiming(
             device=GPU, host=HOST, era=Era.TORCH_2, machine=machine, measured_ns=measured_ns
         ),
         simulated_ns=max(sum(device.values()), sum(host.values())),
@@ -162,7 +162,7 @@ def test_a_step_is_taken_apart_into_what_effects_scale() -> None:
     )
     t4, v100 = find_device("T4"), find_device("V100 SXM2 16GB")
     steps = [
-        MeasuredStep(device=device, host=HOST, era=Era.TORCH_2, machine=name, measured_ns=1.0)
+        StepTiming(device=device, host=HOST, era=Era.TORCH_2, machine=name, measured_ns=1.0)
         for device, name in ((t4, "one"), (v100, "two"), (t4, "three"))
     ]
     samples = PlacedStep(build_program(trace), steps).samples(load_efficiencies())

@@ -21,7 +21,7 @@ from breakeven.progress import SilentProgress
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 from breakeven.trace import Op, Phase, ScaledTrace, StepCase, StepTrace
 from breakeven.validate import (
-    TableRow,
+    MeasuredRow,
     calibrate_on_shared_steps,
     calibrate_on_steps,
     predictor_for,
@@ -74,7 +74,7 @@ def _traces_without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breakeven.validate.traced_rows.trace_cases", made_up)
 
 
-def table(tmp_path: Path, *more: Mapping[str, str], num_devices: int = 2) -> list[TableRow]:
+def table(tmp_path: Path, *more: Mapping[str, str], num_devices: int = 2) -> list[MeasuredRow]:
     """Return each model on each GPU, alone and on several; every row took a time of its own."""
     cells: list[dict[str, str]] = [
         {
@@ -88,7 +88,7 @@ def table(tmp_path: Path, *more: Mapping[str, str], num_devices: int = 2) -> lis
         for d, device in enumerate(DEVICES)
         for count in range(1, num_devices + 1)
     ]
-    rows: list[TableRow] = []
+    rows: list[MeasuredRow] = []
     everything = [*cells, *more]
     for start in range(0, len(everything), 20):
         some = [

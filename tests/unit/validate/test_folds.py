@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.device import find_device
-from breakeven.validate import TableRow, read_table
+from breakeven.validate import MeasuredRow, read_table
 from breakeven.validate.predictor import (
     fingerprint,
     fold_names,
@@ -20,7 +20,7 @@ from breakeven.verdict import LeaveOut
 from factories.accuracy import write_table
 
 
-def rows(tmp_path: Path, *cells: Mapping[str, str]) -> tuple[TableRow, ...]:
+def rows(tmp_path: Path, *cells: Mapping[str, str]) -> tuple[MeasuredRow, ...]:
     return tuple(read_table(write_table(tmp_path / "t.csv", *cells)))
 
 
