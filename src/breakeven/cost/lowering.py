@@ -7,16 +7,14 @@ from collections.abc import Iterable
 import msgspec
 
 from breakeven.cost import (
-    lower_attention,
     lower_convolution,
     lower_gather,
     lower_matmul,
     lower_normalization,
     lower_optimizer,
     lower_pointwise,
-    lower_pooling,
-    lower_recurrent,
     lower_reduction,
+    lower_sequence,
     lower_sort,
 )
 from breakeven.cost.kernel import Kernel, Lowering
@@ -75,8 +73,8 @@ _NO_KERNEL_NAMESPACES = ("profiler.", "prim.")
 
 _RULES = RuleTable()
 for _module in (
-    lower_attention, lower_convolution, lower_gather, lower_matmul, lower_normalization,
-    lower_optimizer, lower_pointwise, lower_pooling, lower_recurrent, lower_reduction, lower_sort,
+    lower_convolution, lower_gather, lower_matmul, lower_normalization, lower_optimizer,
+    lower_pointwise, lower_reduction, lower_sequence, lower_sort,
 ):  # fmt: skip
     _RULES.join(_module.RULES)
 
