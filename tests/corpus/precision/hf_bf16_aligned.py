@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 
 class Blocks(Dataset):
-    def __init__(self, n=64, length=128):
+    def __init__(self, n=16, length=128):
         self.ids = torch.randint(0, 4096, (n, length))
 
     def __len__(self):
@@ -26,7 +26,7 @@ config = GPT2Config(vocab_size=4096, n_embd=768, n_layer=2, n_head=12, n_positio
 with tempfile.TemporaryDirectory() as folder:
     args = TrainingArguments(
         output_dir=folder,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=4,
         max_steps=4,
         bf16=torch.cuda.is_available(),
         save_strategy="no",
