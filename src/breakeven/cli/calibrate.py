@@ -111,17 +111,10 @@ def _measure(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for rich.
     from breakeven.calibrate import calibrate_here
     from breakeven.capture import Launcher
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
+    from breakeven.cli.output import give_sheets
     from breakeven.cli.progress import show_progress
     from breakeven.cost import measured_speed
-    from breakeven.report import (
-        busy_note,
-        calibration_document,
-        render,
-        stored_calibration,
-        to_json,
-    )
+    from breakeven.report import busy_note, calibration_document, stored_calibration
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress, Launcher() as launcher:
         progress.begin("starting torch")
@@ -130,22 +123,19 @@ def _measure(args: argparse.Namespace) -> int:
         here = calibrate_here(launcher, is_forced=args.force)
         progress.end()
     speed = measured_speed(here.calibration)
-    if args.json:
-        document = stored_calibration(
-            here.calibration,
-            single_thread_speed=speed,
-            is_remembered=here.is_remembered,
-            other_load_fraction=here.other_load_fraction,
-        )
-        write_stdout(to_json(document))
-        return 0
+    stored = stored_calibration(
+        here.calibration,
+        single_thread_speed=speed,
+        is_remembered=here.is_remembered,
+        other_load_fraction=here.other_load_fraction,
+    )
     notes: list[str] = []
     if here.is_remembered:
         notes.append("Remembered; measure again with --force.")
     if here.is_busy:
         notes.append(busy_note(here.other_load_fraction))
     shown = calibration_document(here.calibration, single_thread_speed=speed, notes=notes)
-    render(shown, CommandConsole())
+    give_sheets(stored, shown, is_json=args.json)
     return 0
 
 

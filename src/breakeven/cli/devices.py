@@ -35,34 +35,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the catalogue or one device, or the same of hosts."""
-    if args.hosts:
-        return _show_hosts(args)
     # Imported here, since --help must not wait for the catalogue and rich.
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
-    from breakeven.device import find_device, load_catalogue
-    from breakeven.report import device_document, devices_document, render, stored_devices, to_json
+    from breakeven.cli.output import give_sheets
+    from breakeven.device import find_device, find_host_cpu, load_catalogue, load_host_cpus
+    from breakeven.report import (
+        device_document,
+        devices_document,
+        hosts_document,
+        stored_devices,
+        stored_hosts,
+    )
 
-    one = None if args.name is None else find_device(args.name)
-    if args.json:
-        devices = load_catalogue() if one is None else (one,)
-        write_stdout(to_json(stored_devices(devices)))
-    elif one is None:
-        render(devices_document(load_catalogue()), CommandConsole())
+    if args.hosts:
+        cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
+        give_sheets(stored_hosts(cpus), hosts_document(cpus), is_json=args.json)
+    elif args.name is None:
+        devices = load_catalogue()
+        give_sheets(stored_devices(devices), devices_document(devices), is_json=args.json)
     else:
-        render(device_document(one), CommandConsole())
-    return 0
-
-
-def _show_hosts(args: argparse.Namespace) -> int:
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
-    from breakeven.device import find_host_cpu, load_host_cpus
-    from breakeven.report import hosts_document, render, stored_hosts, to_json
-
-    cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
-    if args.json:
-        write_stdout(to_json(stored_hosts(cpus)))
-    else:
-        render(hosts_document(cpus), CommandConsole())
+        device = find_device(args.name)
+        give_sheets(stored_devices((device,)), device_document(device), is_json=args.json)
     return 0

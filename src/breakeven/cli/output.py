@@ -13,6 +13,8 @@ from breakeven.errors import UsageError
 if TYPE_CHECKING:
     import msgspec
 
+    from breakeven.report.document import Document
+
 
 def write_stdout(document: bytes) -> None:
     """Write a UTF-8 document to stdout, byte by byte as it is where stdout takes bytes."""
@@ -100,3 +102,18 @@ def give_answer(
             write_stdout(to_json(report))
         else:
             show(report, CommandConsole(), hints=hints(), **options)
+
+
+def give_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) -> None:
+    """Write what is known beforehand to stdout: as it is stored, or sheets below one another."""
+    from breakeven.cli.console import CommandConsole
+    from breakeven.report import render, to_json
+
+    if is_json:
+        write_stdout(to_json(stored))
+        return
+    console = CommandConsole()
+    for number, document in enumerate(documents):
+        if number:
+            console.line(2)
+        render(document, console)

@@ -33,27 +33,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show all rules or one of them."""
     # Imported here, since --help must not wait for the rules and rich.
-    from breakeven.cli.console import CommandConsole
-    from breakeven.cli.output import write_stdout
+    from breakeven.cli.output import give_sheets
     from breakeven.report import (
         all_rule_pages,
         find_rule_pages,
-        render,
         rule_document,
         rules_document,
         stored_rules,
-        to_json,
     )
 
-    pages = all_rule_pages() if args.name is None else find_rule_pages(args.name)
-    if args.json:
-        write_stdout(to_json(stored_rules(pages)))
-    elif args.name is None:
-        render(rules_document(pages), CommandConsole())
+    if args.name is None:
+        pages = all_rule_pages()
+        documents = [rules_document(pages)]
     else:
-        console = CommandConsole()
-        for number, page in enumerate(pages):
-            if number:
-                console.line(2)
-            render(rule_document(page), console)
+        pages = find_rule_pages(args.name)
+        documents = list(map(rule_document, pages))
+    give_sheets(stored_rules(pages), *documents, is_json=args.json)
     return 0

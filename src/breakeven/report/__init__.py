@@ -22,8 +22,8 @@ from breakeven.report.builders.systems import system_document as system_document
 from breakeven.report.builders.validate import plot_name as plot_name
 from breakeven.report.builders.validate import validation_page as validation_page
 from breakeven.report.charts.build import settings_text as settings_text
-from breakeven.report.charts.scatter import ensure_can_plot as ensure_can_plot
-from breakeven.report.charts.scatter import scatter_svg as scatter_svg
+from breakeven.report.charts.plots import ensure_can_plot as ensure_can_plot
+from breakeven.report.charts.plots import scatter_svg as scatter_svg
 from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
 from breakeven.report.show import chart_document as chart_document
 from breakeven.report.show import ensure_can_chart as ensure_can_chart

@@ -15,11 +15,11 @@ from rich.cells import cell_len
 
 from breakeven.report import json_schema, show, to_json
 from breakeven.report.builders.explain_words import (
+    CHOICE_WORDS,
     NO_MODULE,
     CauseGroup,
     cause_shares,
     cause_words,
-    choice_word,
     frames_text,
     gain_text,
     group_of,
@@ -478,7 +478,7 @@ def test_choices_are_words() -> None:
     text = shown(made_up.launch_bound())
     for word in ("CPU 1.2×", "GPU 1.4×", "too close"):
         assert word in text
-    assert {choice_word(choice) for choice in Choice} == {"CPU", "GPU", "too close", "undecided"}
+    assert {CHOICE_WORDS[choice] for choice in Choice} == {"CPU", "GPU", "too close", "undecided"}
 
 
 def test_files_are_named_below_the_folder_that_they_share() -> None:

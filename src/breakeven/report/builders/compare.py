@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import assert_never
 
 from breakeven.report.charts.build import axis_word, crossover_interval, settings_text
 from breakeven.report.document import (
@@ -38,6 +37,12 @@ from breakeven.verdict import (
 
 _MAX_POINTS = 8
 _MAX_NAMES = 8
+_CHOICE_WORDS = {
+    Choice.CPU: "train on the CPU",
+    Choice.GPU: "a GPU pays off",
+    Choice.TOO_CLOSE: "too close to call",
+    Choice.UNDECIDED: "undecided",
+}
 _WORDS = {Change.FASTER: "faster", Change.SLOWER: "slower", Change.NOT_SHOWN: "not shown"}
 _STYLES = {Change.FASTER: "green", Change.SLOWER: "red", Change.NOT_SHOWN: "dim"}
 
@@ -111,18 +116,7 @@ def _headline(report: ComparisonReport) -> Iterator[str]:
 
 
 def _verdict_words(verdict: Verdict) -> str:
-    device = printable(verdict.device, 60)
-    match verdict.choice:
-        case Choice.CPU:
-            return f"train on the CPU ({device})"
-        case Choice.GPU:
-            return f"a GPU pays off ({device})"
-        case Choice.TOO_CLOSE:
-            return f"too close to call ({device})"
-        case Choice.UNDECIDED:
-            return f"undecided ({device})"
-        case _:
-            assert_never(verdict.choice)
+    return f"{_CHOICE_WORDS[verdict.choice]} ({printable(verdict.device, 60)})"
 
 
 def _device_table(report: ComparisonReport) -> Table:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from breakeven.report.builders.check import verdict_lines
 from breakeven.report.builders.explain_words import (
+    CHOICE_WORDS,
     CauseGroup,
     CauseShare,
     LineShare,
     ModuleShare,
     busy_sentence,
     cause_shares,
-    choice_word,
     frames_text,
     gain_text,
     headline,
@@ -494,7 +494,7 @@ def _plan_cell(column: _PlanColumn, number: int) -> AnyCell:
 
 def _verdict_cell(step: PlanStep, is_turn: bool) -> Cell:
     verdict = step.verdict
-    word = page = choice_word(verdict.choice)
+    word = page = CHOICE_WORDS[verdict.choice]
     if verdict.is_settled:
         page = f"{word} {ratio_with_interval(verdict.speedup, verdict.low, verdict.high)}"
         word = f"{word} {ratio_alone(verdict.speedup)}"

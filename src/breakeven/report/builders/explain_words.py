@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
-from typing import assert_never
 
 from breakeven.report.run_text import verdict_sentence
 from breakeven.report.text import duration_with_interval, printable, shorten
@@ -74,13 +73,20 @@ _CAUSE_WORDS = {
     StepCause.LAUNCH: "launching kernels",
     StepCause.OPTIMIZER: "issuing the optimizer",
     StepCause.DATA_LOADING: "loading data",
-    StepCause.SCRIPT: "the script's own work",
+    StepCause.SCRIPT: "other Python and libraries",
     StepCause.HOST_OPERATORS: "operators on the CPU",
     StepCause.COPY_PAGEABLE: "copies, pageable memory",
     StepCause.COPY_PINNED: "copies, pinned memory",
     StepCause.SYNC: "waits, fixed cost",
     StepCause.DEVICE_IDLE: "GPU idle: latency, gaps",
     StepCause.OVERLAP: "host-device contention",
+}
+# A verdict in a word or two, for a table.
+CHOICE_WORDS = {
+    Choice.CPU: "CPU",
+    Choice.GPU: "GPU",
+    Choice.TOO_CLOSE: "too close",
+    Choice.UNDECIDED: "undecided",
 }
 _BOUND_WORDS = {
     Bound.LAUNCH: "kernel launches",
@@ -188,21 +194,6 @@ def plan_sentence(plan: Sequence[PlanStep]) -> str:
     )
     first = "the first fix" if turned == 1 else f"the first {turned} fixes"
     return f"After {first} the verdict turns. {end}"
-
-
-def choice_word(choice: Choice) -> str:
-    """Return a verdict in a word or two, for a table."""
-    match choice:
-        case Choice.CPU:
-            return "CPU"
-        case Choice.GPU:
-            return "GPU"
-        case Choice.TOO_CLOSE:
-            return "too close"
-        case Choice.UNDECIDED:
-            return "undecided"
-        case _:
-            assert_never(choice)
 
 
 # A module path of 10,000 dots must not become a tree of 10,000 levels.
