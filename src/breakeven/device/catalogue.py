@@ -50,9 +50,13 @@ _FILLERS = (
 )
 
 
+class _DeviceEntry(DeviceSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
 class _Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     generation: tuple[Generation, ...]
-    device: tuple[DeviceSpec, ...]
+    device: tuple[_DeviceEntry, ...]
 
 
 @functools.cache
@@ -64,7 +68,9 @@ def read_catalogue() -> _Catalogue:
 @functools.cache
 def load_catalogue() -> tuple[DeviceSpec, ...]:
     """Return every device of the catalogue, by vendor, then year of release, then file order."""
-    return _in_order(read_catalogue().device)
+    # As what reports and stored runs hold, of which later versions may know more fields.
+    entries = (DeviceSpec(**msgspec.structs.asdict(entry)) for entry in read_catalogue().device)
+    return _in_order(entries)
 
 
 @functools.cache

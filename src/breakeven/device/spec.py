@@ -21,7 +21,7 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
-class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, from its datasheet. Rates are dense (no structured sparsity).
 
     Args:
