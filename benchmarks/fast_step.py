@@ -1,144 +1,258 @@
-"""How much faster `breakeven.fast_step` is than the loop that it replaces, on small networks.
+"""How much faster `breakeven.fast_step` is than the loop that it replaces.
 
-Run ``python benchmarks/fast_step.py`` for a table, ``--json`` for one JSON document, and
-``--only NAME`` for some of the networks. Each round times the loop with the optimizer as users have
-it, the loop with its fused optimizer, one compiled step per call and ``--steps-per-call`` of them,
-one after the other; a ratio is of one round, and the interval holds the median ratio with 95 %
-confidence.
+Run ``python benchmarks/fast_step.py`` for a table of small networks, ``--only NAME`` for some of
+them, ``--inductor`` for torch's compiler beside the generated code (seconds to a minute more for
+each), ``--json`` for one JSON document. Each round times all ways one after the other; a ratio is
+of the smallest times, beside it that of the medians. Eager is the better of one thread and all.
 
-``--clock processor`` takes the time of this process on its processor in place of the wall's. With
-one thread both are the same on an idle machine; on a busy one only that still says something.
+The bound is what the products of a step would take at this core's peak, which is measured by a
+product of two large matrices on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from math import comb
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from breakeven.processor import cpu_name
-from breakeven.whole_step import FastStep, fast_step
+from breakeven.whole_step import fast_step
 
-NUM_SAMPLES = 4096
-# Steps timed together: long against the clock, short against a disturbance.
-STEPS_PER_SAMPLE = 40
+NUM_BATCHES = 16
+# A sample is as many steps as take about this long: short against a disturbance.
+SAMPLE_S = 0.004
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a linear one on its last output."""
+
+    def __init__(self, layer: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer = layer(8, 32, batch_first=True)
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return one number for each sequence."""
+        return self.head(self.layer(x)[0][:, -1])
+
+
+class NeuralOde(nn.Module):
+    """Ten steps of the classical Runge-Kutta method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.field = nn.Sequential(nn.Linear(2, 50), nn.Tanh(), nn.Linear(50, 2))
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Return the state after a time of one."""
+        h = 0.1
+        for _ in range(10):
+            k1 = self.field(y)
+            k2 = self.field(y + h / 2 * k1)
+            k3 = self.field(y + h / 2 * k2)
+            k4 = self.field(y + h * k3)
+            y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        return y
+
+
+class GraphConvolution(nn.Module):
+    """Two layers on a graph of 100 nodes, whose adjacency is dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 7)
+        adjacency = (torch.rand(100, 100) < 0.05).float() + torch.eye(100)
+        self.register_buffer("adjacency", adjacency / adjacency.sum(1, keepdim=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each node."""
+        return self.adjacency @ self.second(torch.relu(self.adjacency @ self.first(x)))
+
+
+def mlp(*widths: int, activation: type[nn.Module] = nn.Tanh) -> nn.Module:
+    """Return a multilayer perceptron."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def lenet() -> nn.Module:
+    """Return LeNet for images of 28 by 28 points."""
+    first = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    second = [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*first, *second, mlp(400, 120, 84, 10, activation=nn.ReLU))
+
+
+def small_cnn() -> nn.Module:
+    """Return a convolutional net for sequences of 128 numbers."""
+    layers = [nn.Conv1d(1, 16, 5), nn.ReLU(), nn.Conv1d(16, 32, 5), nn.ReLU()]
+    return nn.Sequential(*layers, nn.MaxPool1d(4), nn.Flatten(), nn.Linear(960, 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A network, its activation and a batch size."""
+    """A network, its data and its batch sizes."""
 
-    name: str
-    widths: tuple[int, ...]
-    activation: type[nn.Module]
-    batch_size: int
-
-    def create(self) -> nn.Sequential:
-        """Return the network, with new weights."""
-        layers: list[nn.Module] = []
-        for before, after in zip(self.widths, self.widths[1:], strict=False):
-            layers += [nn.Linear(before, after), self.activation()]
-        return nn.Sequential(*layers[:-1])
+    create: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    num_outputs: int
+    sizes: tuple[int, ...]
+    classifies: bool = False
+    momentum: bool = False
 
 
-NETWORKS = {
-    "mlp-4-32-16-4": ((4, 32, 16, 4), nn.Tanh, (32, 128, 256)),
-    "sb3-policy": ((4, 64, 64, 2), nn.Tanh, (64, 256)),
-    "mnist-784-128-10": ((784, 128, 10), nn.ReLU, (32, 128)),
+CASES = {
+    "mlp-4-32-16-4": Case(
+        create=lambda: mlp(4, 32, 16, 4), shape=(4,), num_outputs=4, sizes=(32, 128, 256)
+    ),
+    "sb3-policy": Case(
+        create=lambda: mlp(8, 64, 64, 2), shape=(8,), num_outputs=2, sizes=(64, 256)
+    ),
+    "neural-ode": Case(create=NeuralOde, shape=(2,), num_outputs=2, sizes=(32,)),
+    "mnist-784-128-10": Case(
+        create=lambda: mlp(784, 128, 10, activation=nn.ReLU),
+        shape=(784,),
+        num_outputs=10,
+        sizes=(32, 128),
+        classifies=True,
+        momentum=True,
+    ),
+    "lstm-8-32": Case(create=lambda: Recurrent(nn.LSTM), shape=(20, 8), num_outputs=1, sizes=(32,)),
+    "gru-8-32": Case(create=lambda: Recurrent(nn.GRU), shape=(20, 8), num_outputs=1, sizes=(32,)),
+    "lenet": Case(create=lenet, shape=(1, 28, 28), num_outputs=10, sizes=(64,), classifies=True),
+    "cnn-1d": Case(create=small_cnn, shape=(1, 128), num_outputs=4, sizes=(32,), classifies=True),
+    "gcn-100": Case(
+        create=GraphConvolution, shape=(16,), num_outputs=7, sizes=(100,), classifies=True
+    ),
 }
-CASES = [
-    Case(name=name, widths=widths, activation=activation, batch_size=size)
-    for name, (widths, activation, sizes) in NETWORKS.items()
-    for size in sizes
-]
 
 
-def median_with_interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Return the median and its 95 % interval by order statistics."""
-    ordered, count = sorted(ratios), len(ratios)
-    outside, rank = 0.0, 0
-    for lowest in range(count // 2):
-        outside += 2 * comb(count, lowest) / 2**count
-        if outside > 0.05:
-            break
-        rank = lowest
-    return statistics.median(ordered), ordered[rank], ordered[-1 - rank]
+def make_optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a case."""
+    if case.momentum:
+        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-def measure(case: Case, steps_per_call: int, num_rounds: int, clock: Callable[[], int]) -> dict:
-    """Return the times and ratios of a case."""
+def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dict[str, Any]:
+    """Return the times and ratios of a case at a batch size."""
     torch.manual_seed(0)
     first = case.create()
-    loss_fn = nn.MSELoss()
-    x_data = torch.randn(NUM_SAMPLES, case.widths[0])
-    y_data = torch.randn(NUM_SAMPLES, case.widths[-1])
-    x, y = x_data[: case.batch_size].clone(), y_data[: case.batch_size].clone()
-    indices = torch.randint(0, NUM_SAMPLES, (STEPS_PER_SAMPLE, case.batch_size))
+    loss_fn: nn.Module = nn.CrossEntropyLoss() if case.classifies else nn.MSELoss()
+    x_data = torch.randn(NUM_BATCHES * size, *case.shape)
+    y_data = torch.randn(len(x_data), case.num_outputs)
+    if case.classifies:
+        y_data = y_data.argmax(1)
+    x, y = x_data[:size].clone(), y_data[:size].clone()
+    per_call = args.steps_per_call
+    indices = torch.randint(0, len(x_data), (per_call, size))
 
-    def loop(**options: bool) -> Callable[[], None]:
+    def loop(threads: int) -> Callable[[], None]:
         model = copy.deepcopy(first)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **options)
+        optimizer = make_optimizer(case, model)
 
         def run() -> None:
-            for _ in range(STEPS_PER_SAMPLE):
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
+            torch.set_num_threads(threads)
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()
+            torch.set_num_threads(1)
 
         return run
 
-    def fast(size: int) -> FastStep:
+    steps: dict[str, Any] = {}
+
+    def fast(name: str, **options: Any) -> Any:
         model = copy.deepcopy(first)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        return fast_step(model, loss_fn, optimizer, steps_per_call=size)
+        optimizer = make_optimizer(case, model)
+        steps[name] = fast_step(model, loss_fn, optimizer, **options)
+        return steps[name]
 
-    single, several = fast(1), fast(steps_per_call)
-
-    def run_single() -> None:
-        for _ in range(STEPS_PER_SAMPLE):
-            single(x, y)
-
-    def run_several() -> Tensor:
-        return several.run(x_data, y_data, indices)
-
-    ways: dict[str, Callable[[], object]] = {
-        "eager": loop(),
-        "fused": loop(fused=True),
-        "one": run_single,
-        "several": run_several,
+    threads = torch.get_num_threads() if args.threads is None else args.threads
+    torch.set_num_threads(1)
+    single = fast("generated", engine="generated")
+    several = fast("several", engine="generated", steps_per_call=per_call)
+    ways: dict[str, tuple[Callable[[], object], int]] = {
+        "eager": (loop(1), 1),
+        "eager_threads": (loop(threads), 1),
+        "generated": (lambda: single(x, y), 1),
+        "several": (lambda: several.run(x_data, y_data, indices), per_call),
     }
-    for run in ways.values():
-        run()
-        run()
+    if args.inductor:
+        compiled = fast("inductor", engine="inductor")
+        ways["inductor"] = (lambda: compiled(x, y), 1)
+    counts = {name: calls_of(run) for name, (run, _) in ways.items()}
     samples: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(num_rounds):
-        for name, run in ways.items():
-            start_ns = clock()
-            run()
-            samples[name].append((clock() - start_ns) / STEPS_PER_SAMPLE)
-    result: dict = asdict(case) | {"activation": case.activation.__name__}
-    for name, taken in samples.items():
-        result[f"{name}_step_ns"] = statistics.median(taken)
-        if name == "eager":
-            continue
-        ratios = [e / t for e, t in zip(samples["eager"], taken, strict=True)]
-        result[f"{name}_speedup"] = median_with_interval(ratios)
-    for name, step in (("one", single), ("several", several)):
-        assert step.cost is not None
-        result[f"{name}_compile_ns"] = step.cost.compile_ns
-        saved_ns = result["eager_step_ns"] - result[f"{name}_step_ns"]
-        result[f"{name}_pays_off_after_steps"] = round(step.cost.compile_ns / saved_ns)
+    for _ in range(args.rounds):
+        for name, (run, per) in ways.items():
+            start_ns = time.perf_counter_ns()
+            for _ in range(counts[name]):
+                run()
+            elapsed_ns = time.perf_counter_ns() - start_ns
+            samples[name].append(elapsed_ns / counts[name] / per)
+    torch.set_num_threads(threads)
+    bound_ns = count_flop(first, loss_fn, x, y) / peak
+    least = {name: min(taken) for name, taken in samples.items()}
+    usual = {name: statistics.median(taken) for name, taken in samples.items()}
+    result: dict[str, Any] = {"bound_ns": bound_ns, "batch_size": size}
+    for name in ways:
+        result[name] = {"least_ns": least[name], "median_ns": usual[name]}
+        if not name.startswith("eager"):
+            for key, times in (("speedup", least), ("median_speedup", usual)):
+                eager = min(times["eager"], times["eager_threads"])
+                result[name][key] = eager / times[name]
+            result[name]["share_of_peak"] = bound_ns / least[name]
+            result[name]["compile_ns"] = steps[name].cost.compile_ns
     return result
+
+
+def count_flop(model: nn.Module, loss_fn: nn.Module, x: Tensor, y: Tensor) -> int:
+    """Return the operations of all products, forward and backward."""
+    was_enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # whose recurrent layers are not counted
+    try:
+        with FlopCounterMode(display=False) as counter:
+            loss_fn(model(x), y).backward()
+    finally:
+        torch.backends.mkldnn.enabled = was_enabled
+    return counter.get_total_flops()
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Return the calls that a sample takes, after some that compile."""
+    for _ in range(4):
+        run()
+    start_s = time.perf_counter()
+    run()
+    return max(1, round(SAMPLE_S / max(1e-7, time.perf_counter() - start_s)))
+
+
+def measure_peak() -> float:
+    """Return operations a nanosecond of one core, in a product of two large matrices."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    size = 768
+    left, right = torch.randn(size, size), torch.randn(size, size)
+    best_ns = 1e18
+    for _ in range(20):
+        start_ns = time.perf_counter_ns()
+        torch.mm(left, right)
+        best_ns = min(best_ns, time.perf_counter_ns() - start_ns)
+    torch.set_num_threads(threads)
+    return 2 * size**3 / best_ns
 
 
 def main() -> None:
@@ -146,33 +260,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--steps-per-call", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
+    parser.add_argument("--steps-per-call", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--threads", type=int, help="threads of eager's second way")
     parser.add_argument("--only", help="part of a network's name")
-    parser.add_argument("--batch", type=int, help="this batch size alone")
+    parser.add_argument("--inductor", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    clock = time.perf_counter_ns if args.clock == "wall" else time.process_time_ns
-    results = []
-    for case in CASES:
-        if (args.only and args.only not in case.name) or args.batch not in (None, case.batch_size):
+    peak = measure_peak()
+    results: dict[str, Any] = {}
+    out = sys.stderr if args.json else sys.stdout
+    print(f"one core: {peak:.0f} GFLOP/s; us a step: least (median)", file=out)
+    for name, case in CASES.items():
+        if args.only and args.only not in name:
             continue
-        found = measure(case, args.steps_per_call, args.rounds, clock)
-        results.append(found)
-        line = f"{case.name:17s} batch {case.batch_size:4d}"
-        line += f"  eager {found['eager_step_ns'] / 1e3:6.0f} us"
-        for name in ("fused", "one", "several"):
-            value, low, high = found[f"{name}_speedup"]
-            line += f"  {name} {value:5.2f}x [{low:.2f}, {high:.2f}]"
-        for name in ("one", "several"):
-            line += f"  compile {found[f'{name}_compile_ns'] / 1e9:.0f} s"
-        print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+        for size in case.sizes:
+            found = measure(case, size, args, peak)
+            results[f"{name} b{size}"] = found
+            eager = min(found["eager"]["least_ns"], found["eager_threads"]["least_ns"])
+            line = f"{name} b{size}: eager {eager / 1e3:.0f}, bound {found['bound_ns'] / 1e3:.1f}"
+            for way in ("generated", "several", "inductor"):
+                if way in found:
+                    one = found[way]
+                    line += f"; {way} {one['least_ns'] / 1e3:.1f} ({one['median_ns'] / 1e3:.1f})"
+                    line += f" = {one['speedup']:.1f}x ({one['median_speedup']:.1f}x)"
+            line += f"; {found['generated']['share_of_peak']:.0%} of peak"
+            line += f"; compiled in {found['generated']['compile_ns'] / 1e9:.1f} s"
+            print(line, file=out, flush=True)
     if args.json:
-        machine = {"processor": cpu_name(), "threads": args.threads, "torch": torch.__version__}
-        machine |= {"python": platform.python_version(), "clock": args.clock}
+        machine = {"processor": cpu_name(), "torch": torch.__version__, "gflop_s_a_core": peak}
+        machine |= {"python": platform.python_version(), "threads": torch.get_num_threads()}
         document = {"machine": machine, "steps_per_call": args.steps_per_call, "results": results}
         print(json.dumps(document, indent=2))
 

@@ -23,6 +23,8 @@ class CompiledStep:
         mode: How it is compiled.
     """
 
+    engine = "Inductor"
+
     def __init__(
         self,
         recipe: Recipe,

@@ -59,7 +59,7 @@ def compile_tensors(
         settings["triton.cudagraphs"] = mode == "reduce-overhead"
     else:
         settings["cpp_wrapper"] = True
-    with _unchanged_state(), _explained(), config.patch(settings):
+    with unchanged_state(), explained(), config.patch(settings):
         graph = trace_tensors(function, examples)
         if not on_cuda and _largest_result(graph) < _SMALL_LOOP:
             settings["cpp.threads"] = 1
@@ -106,7 +106,7 @@ def _largest_result(graph: torch.fx.GraphModule) -> int:
 
 
 @contextlib.contextmanager
-def _unchanged_state() -> Iterator[None]:
+def unchanged_state() -> Iterator[None]:
     """Restore random numbers and threads, and keep the compiler's own warnings to itself."""
     num_threads = torch.get_num_threads()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -119,7 +119,7 @@ def _unchanged_state() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn whatever the compiler raises into one error that says what to do."""
     try:
         yield

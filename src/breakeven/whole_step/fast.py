@@ -5,22 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from breakeven.errors import UsageError
+from breakeven.errors import BreakevenError, UsageError
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.compiling import Mode
 from breakeven.whole_step.gate import StepCost, check_step_numbers
+from breakeven.whole_step.generated_step import GeneratedStep, one_batch
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
-from breakeven.whole_step.step_function import Batch, Recipe, take_apart
+from breakeven.whole_step.situation import Situation
+from breakeven.whole_step.step_function import Batch, PairFacts, Recipe, take_apart
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
 from breakeven.whole_step.update_rules import code_options, find_rule
 
+AnyStep = CompiledStep | GeneratedStep
+Engine = Literal["auto", "generated", "inductor"]
+_ENGINES = ("auto", "generated", "inductor")
 # Batches of another shape than the first: this many are done by stock steps, such as the last
 # batch of each of three epochs, before one is thought worth compiling for.
 NUM_RARE = 3
@@ -38,6 +43,7 @@ def fast_step(
     max_grad_norm: float | None = None,
     autocast: torch.dtype | None = None,
     checks_numbers: bool = True,
+    engine: Engine = "auto",
 ) -> FastStep:
     """Return a function that does whole training steps, each as one compiled call.
 
@@ -54,6 +60,9 @@ def fast_step(
         max_grad_norm: Clips the gradients as ``clip_grad_norm_`` does.
         autocast: ``torch.bfloat16`` for an autocast region around model and loss.
         checks_numbers: Compare each compiled step with the stock one before it is used.
+        engine: ``generated`` for C code of breakeven's own, on the CPU; ``inductor`` for torch's
+            compiler; ``auto`` for generated code where it can be had and is faster than the stock
+            step, else Inductor.
 
     Raises:
         UsageError: The model or the optimizer cannot be compiled, or an argument is wrong.
@@ -62,6 +71,8 @@ def fast_step(
         raise UsageError(f"steps_per_call is {steps_per_call}: it must be 1 or more")
     if mode not in ("default", "reduce-overhead"):
         raise UsageError(f"mode is {mode!r}: it must be 'default' or 'reduce-overhead'")
+    if engine not in _ENGINES:
+        raise UsageError(f"engine is {engine!r}: it must be one of {', '.join(_ENGINES)}")
     if autocast not in (None, torch.bfloat16):
         raise UsageError(
             f"autocast is {autocast}: only torch.bfloat16 is supported",
@@ -77,7 +88,9 @@ def fast_step(
         max_grad_norm=max_grad_norm,
         autocast=autocast,
     )
-    return FastStep(recipe, optimizer, steps_per_call, mode, checks_numbers=checks_numbers)
+    return FastStep(
+        recipe, optimizer, steps_per_call, mode, checks_numbers=checks_numbers, engine=engine
+    )
 
 
 class FastStep:
@@ -96,14 +109,18 @@ class FastStep:
         mode: Mode,
         *,
         checks_numbers: bool,
+        engine: Engine,
     ) -> None:
         self.steps_per_call = steps_per_call
         self.num_compiled = 0
         self.cost: StepCost | None = None
+        # Why the last step compiled is not generated code; None where it is.
+        self.not_generated: str | None = None
         self._recipe = recipe
         self._optimizer = optimizer
         self._mode: Mode = mode
         self._checks_numbers = checks_numbers
+        self._engine: Engine = engine
         self._modules = list(recipe.model.modules())
         if isinstance(recipe.loss_fn, nn.Module):
             self._modules += list(recipe.loss_fn.modules())
@@ -111,9 +128,13 @@ class FastStep:
         # Unknown until a backward pass has shown which parameters get gradients.
         self._trained_names: frozenset[str] | None = None
         self._bound: BoundTensors | None = None
-        self._situation: Any = None
-        self._steps: dict[Any, CompiledStep] = {}
-        self._all_steps: dict[Any, dict[Any, CompiledStep]] = {}
+        self._situation: Situation | None = None
+        self._steps: dict[Any, AnyStep] = {}
+        self._all_steps: dict[Any, dict[Any, AnyStep]] = {}
+        # Of the last call, where it was generated and for one tensor and one tensor: the next one
+        # like it goes straight there.
+        self._usual: GeneratedStep | None = None
+        self._usual_batch = PairFacts.none()
         self._num_seen: dict[Any, int] = {}
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
@@ -127,6 +148,13 @@ class FastStep:
             BreakevenError: The step cannot be compiled, or computes something else than the stock
                 step; model, optimizer and random numbers are as before the call.
         """
+        step = self._usual
+        if (
+            step is not None and self._usual_batch.holds(inputs, targets) and self._is_current()
+        ):  # as the last time: straight to the generated code
+            loss = step.do_one(inputs, targets)
+            call_step_hooks(self._optimizer, 1)
+            return loss
         return self._do(take_apart(inputs, targets), None)
 
     def run(self, inputs: Any, targets: Any, indices: Tensor) -> Tensor:
@@ -146,7 +174,8 @@ class FastStep:
             BreakevenError: As for a single step.
         """
         data = take_apart(inputs, targets)
-        if indices.ndim != 2 or not len(indices) or indices.is_floating_point():
+        is_number = indices.dtype in (torch.int32, torch.int64)
+        if indices.ndim != 2 or not len(indices) or not is_number:
             raise UsageError(
                 f"indices are {indices.dtype} of shape {tuple(indices.shape)}",
                 hint="One row of sample numbers for each step: integers of shape (steps, batch).",
@@ -161,6 +190,58 @@ class FastStep:
             losses.append(self._do(chosen, None).reshape(1))
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
+    def train(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        batch_size: int,
+        epochs: int = 1,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        generator: torch.Generator | None = None,
+        callback: Callable[[int, Tensor], object] | None = None,
+        every: int = 100,
+    ) -> Tensor:
+        """Train on a data set in memory: ``run`` over its samples, some epochs long.
+
+        Args:
+            inputs: Inputs of the whole data set, samples along the first dimension.
+            targets: Its targets.
+            batch_size: Samples of a step.
+            epochs: Times that every sample is taken.
+            shuffle: Take the samples of each epoch in an order of its own, by ``torch.randperm``.
+            drop_last: Leave out the samples that do not fill a batch.
+            generator: What orders are drawn from; torch's own where there is none.
+            callback: Called with the number of steps done and the losses since the last call.
+            every: Steps from one call of it to the next; the end of an epoch comes too.
+
+        Returns:
+            The loss of each step.
+
+        Raises:
+            BreakevenError: As for a single step; or a number makes no sense.
+        """
+        data = take_apart(inputs, targets)
+        count = min((len(tensor) for tensor in data.tensors), default=0)
+        for name, value in (("batch_size", batch_size), ("epochs", epochs), ("every", every)):
+            if value < 1:
+                raise UsageError(f"{name} is {value}: it must be 1 or more")
+        num_whole = count - count % batch_size
+        if not count or (drop_last and not num_whole):
+            raise UsageError(f"{count} samples do not fill a batch of {batch_size}")
+        losses: list[Tensor] = []
+        for _ in range(epochs):
+            order = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
+            parts = list(order[:num_whole].view(-1, batch_size).split(every)) if num_whole else []
+            if num_whole < count and not drop_last:
+                parts.append(order[num_whole:].view(1, -1))
+            for rows in parts:
+                losses.append(self.run(inputs, targets, rows.to(data.tensors[0].device)))
+                if callback is not None:
+                    callback(sum(map(len, losses)), losses[-1])
+        return torch.cat(losses)
+
     def _do(self, batch: Batch, indices: Tensor | None) -> Tensor:
         """Do a step, or the steps of one call; return the loss or the losses."""
         self._refresh_bindings()
@@ -168,38 +249,47 @@ class FastStep:
             return self.do_stock(batch, indices)
         key = (batch.key, None if indices is None else indices.shape)
         step = self._steps.get(key)
+        if step is None and indices is not None:  # generated code does any number of steps
+            step = self._steps.get((batch.key, indices.shape[1:]))
         if step is None:
             if self._is_rare(key):
                 return self.do_stock(batch, indices)
             return self.compile(key, batch, indices)
         losses = step(self._bound, batch, indices)
-        call_step_hooks(self._optimizer, step.num_steps)
+        call_step_hooks(self._optimizer, 1 if indices is None else len(indices))
+        if indices is None and isinstance(step, GeneratedStep) and batch.layout is None:
+            self._usual, self._usual_batch = step, PairFacts(*batch.tensors)
         return losses
 
     def _refresh_bindings(self) -> None:
         """Bind tensors and options anew where what a compiled step depends on has changed."""
-        refuse_hooks(self._modules, self._optimizer)
-        groups, rule = self._optimizer.param_groups, self._recipe.rule
-        situation = (
-            [module.training for module in self._modules],
-            [param.requires_grad for param in self._params],
-            [rule.choices(group) for group in groups],
-        )
-        is_same = situation == self._situation
-        if is_same and self._bound is not None and self._bound.is_current():
+        if self._is_current():
             return
+        is_same = self._situation is not None and self._situation.is_same()
+        refuse_hooks(self._modules, self._optimizer)
         check_tensors(self._recipe.model, self._optimizer)
         if not is_same:
             find_rule(self._optimizer)
+            groups, rule = self._optimizer.param_groups, self._recipe.rule
             options = tuple(code_options(rule, group, self._optimizer) for group in groups)
             self._recipe = replace(self._recipe, groups=options)
-            self._situation = situation
+            self._situation = Situation(self._modules, self._params, self._optimizer, rule)
             self._trained_names = None
         self._bind()
 
+    def _is_current(self) -> bool:
+        """Return whether nothing has changed that a compiled step depends on."""
+        bound, situation = self._bound, self._situation
+        return (
+            bound is not None
+            and situation is not None
+            and situation.is_same()
+            and bound.is_current()
+        )
+
     def _bind(self) -> None:
         """Read the tensors of model and optimizer, where it is known which of them are trained."""
-        self._bound = None
+        self._bound = self._usual = None
         if self._trained_names is None:
             return
         recipe = self._recipe
@@ -208,7 +298,8 @@ class FastStep:
         )
         if tensors is not None:
             self._bound = BoundTensors(tensors, self._optimizer, recipe.rule)
-            place = (self._bound.key, repr(self._situation))
+            assert self._situation is not None
+            place = (self._bound.key, self._situation.key)
             self._steps = self._all_steps.setdefault(place, {})
 
     def _is_rare(self, key: Any) -> bool:
@@ -237,25 +328,103 @@ class FastStep:
         return losses
 
     def compile(self, key: Any, batch: Batch, indices: Tensor | None) -> Tensor:
-        """Compile, check on copies, and do the steps; replaced where nothing may be compiled."""
+        """Compile, check on copies, and do the steps; replaced where nothing may be compiled.
+
+        Generated code comes first; what it cannot do, does wrong or does no faster than the stock
+        step is left to torch's compiler.
+        """
         bound = self._bound
         assert bound is not None
         recipe = self._recipe
         before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer)
+        self._usual = None
         try:
+            if self._engine == "generated":
+                self._check_may_generate(bound)
+                step = self._generate(bound, one_batch(batch, indices))
+                losses = self._use(key, step, before, bound, batch, indices)
+                self.num_compiled += 1
+                return losses
+            if self._engine == "auto" and self._may_generate(bound):
+                losses = self._try_generated(key, before, bound, batch, indices)
+                if losses is not None:
+                    self.num_compiled += 1
+                    return losses
             step = CompiledStep(recipe, bound, batch, indices, self._mode)
-            self._steps[key] = step
-            if self._checks_numbers:
-                stock = StockStep(recipe, self._optimizer)
-                losses, self.cost = check_step_numbers(
-                    step, stock, bound, before, batch, indices, lambda: self._do(batch, indices)
-                )
-            else:
-                losses = step(bound, batch, indices)
-                call_step_hooks(self._optimizer, step.num_steps)
+            losses = self._use(key, step, before, bound, batch, indices)
         except BaseException:
-            self._steps.pop(key, None)
+            self._forget(key, batch, indices)
             before.restore()
             raise
         self.num_compiled += 1
         return losses
+
+    def _check_may_generate(self, bound: BoundTensors) -> None:
+        if not self._may_generate(bound):
+            raise UsageError(
+                "generated steps are for the CPU, without autocast and mode='reduce-overhead'",
+                hint="Leave engine out, or name 'inductor'.",
+            )
+
+    def _may_generate(self, bound: BoundTensors) -> bool:
+        on_cpu = all(tensor.device.type == "cpu" for tensor in bound.arguments)
+        return on_cpu and self._mode == "default" and self._recipe.autocast is None
+
+    def _try_generated(
+        self, key: Any, before: Snapshot, bound: BoundTensors, batch: Batch, indices: Tensor | None
+    ) -> Tensor | None:
+        """Do the steps by generated code; None, with the reason kept, where that is no use."""
+        try:
+            step = self._generate(bound, one_batch(batch, indices))
+            losses = self._use(key, step, before, bound, batch, indices)
+        except BreakevenError as error:
+            self.not_generated = error.message
+        else:
+            if self.cost is None or self.cost.speedup >= 1:
+                self.not_generated = None
+                return losses
+            self.not_generated = "generated code is slower here than the stock step"
+        self._forget(key, batch, indices)
+        before.restore()
+        return None
+
+    def _forget(self, key: Any, batch: Batch, indices: Tensor | None) -> None:
+        self._steps.pop(key, None)
+        if indices is not None:
+            self._steps.pop((batch.key, indices.shape[1:]), None)
+
+    def _generate(self, bound: BoundTensors, single: Batch) -> GeneratedStep:
+        """Return generated code of a step; that of single steps serves several as well."""
+        found = self._steps.get((single.key, None))
+        if isinstance(found, GeneratedStep):
+            return found
+        return GeneratedStep(self._recipe, bound, single)
+
+    def _use(
+        self,
+        key: Any,
+        step: AnyStep,
+        before: Snapshot,
+        bound: BoundTensors,
+        batch: Batch,
+        indices: Tensor | None,
+    ) -> Tensor:
+        """Keep a step for its shapes, and do it for the first time, compared with the stock one."""
+        if isinstance(step, GeneratedStep) and indices is not None:
+            self._steps[batch.key, indices.shape[1:]] = step
+        else:
+            self._steps[key] = step
+        if not self._checks_numbers:
+            losses = step(bound, batch, indices)
+            call_step_hooks(self._optimizer, 1 if indices is None else len(indices))
+            return losses
+        stock = StockStep(self._recipe, self._optimizer)
+        losses, self.cost = check_step_numbers(
+            step, stock, bound, before, batch, indices, lambda: self._do(batch, indices)
+        )
+        return losses
+
+    @property
+    def engine(self) -> str | None:
+        """Return what the last compiled step was made by; None before there is one."""
+        return next((step.engine for step in reversed(self._steps.values())), None)

@@ -16,6 +16,7 @@ from breakeven.configure import unwatched_steps
 from breakeven.errors import BreakevenError
 from breakeven.verdict import Compared, Numerics, Tolerance, scale_of, tolerance_of
 from breakeven.whole_step.compiled_step import CompiledStep
+from breakeven.whole_step.generated_step import GeneratedStep
 from breakeven.whole_step.step_function import Batch
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
@@ -58,7 +59,7 @@ _SAMPLE_NS = 4_000_000
 
 
 def check_step_numbers(
-    step: CompiledStep,
+    step: CompiledStep | GeneratedStep,
     stock: StockStep,
     bound: BoundTensors,
     before: Snapshot,
@@ -86,6 +87,7 @@ def check_step_numbers(
         BreakevenError: They differ by more than rounding; names the first tensor.
     """
     old = clone_all(bound.arguments)
+    num_steps = 1 if indices is None else len(indices)
     losses, results = step.on_copies(bound, batch, indices)
     before.restore_random()
     wanted = stock.run(batch, indices)
@@ -104,9 +106,9 @@ def check_step_numbers(
         after.restore()
     cost = StepCost(
         compile_ns=step.compile_ns,
-        stock_step_ns=stock_ns / step.num_steps,
-        fast_step_ns=fast_ns / step.num_steps,
-        steps_per_call=step.num_steps,
+        stock_step_ns=stock_ns / num_steps,
+        fast_step_ns=fast_ns / num_steps,
+        steps_per_call=num_steps,
     )
     return wanted, cost
 

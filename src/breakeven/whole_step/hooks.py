@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -13,6 +14,7 @@ from torch.optim.optimizer import (
 from breakeven.errors import UsageError
 
 # Private names of torch 2.13: there is no public way to ask for hooks.
+_PARAM_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
@@ -32,12 +34,25 @@ def refuse_hooks(modules: Iterable[nn.Module], optimizer: Optimizer) -> None:
                     "would run once and never again",
                     hint="Remove them, or keep the loop as it is.",
                 )
+        for name, param in module.named_parameters(recurse=False):
+            if any(getattr(param, hooks, None) for hooks in _PARAM_HOOKS):
+                raise UsageError(
+                    f"the parameter {name} of a {type(module).__name__} has hooks, which a "
+                    "compiled step would run once and never again",
+                    hint="Remove them, or keep the loop as it is.",
+                )
     for name in _OPTIMIZER_HOOKS:
         if getattr(optimizer, name, None):
             raise UsageError(
                 "the optimizer has step hooks, and a compiled step never calls optimizer.step()",
                 hint="Remove them, and call what they do after each step.",
             )
+
+
+def hook_places(modules: Iterable[nn.Module], optimizer: Optimizer) -> list[Any]:
+    """Return the dicts that hold the hooks of modules and optimizer: empty where there are none."""
+    places = [module.__dict__[name] for module in modules for name in _MODULE_HOOKS]
+    return places + [getattr(optimizer, name, None) for name in _OPTIMIZER_HOOKS]
 
 
 def call_step_hooks(optimizer: Optimizer, num_steps: int) -> None:

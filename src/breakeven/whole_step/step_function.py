@@ -189,6 +189,37 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat([t.reshape(-1) for t in tensors])
 
 
+class PairFacts:
+    """What inputs and targets must be like, where each is one tensor on the CPU."""
+
+    __slots__ = ("_dtype", "_other_dtype", "_other_shape", "_other_stride", "_shape", "_stride")
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self._shape, self._stride, self._dtype = inputs.shape, inputs.stride(), inputs.dtype
+        self._other_shape, self._other_stride = targets.shape, targets.stride()
+        self._other_dtype = targets.dtype
+
+    @classmethod
+    def none(cls) -> PairFacts:
+        """Return facts that hold of no usual batch."""
+        return cls(torch.empty(0), torch.empty(0))
+
+    def holds(self, inputs: Any, targets: Any) -> bool:
+        """Return whether both are like this; asked before each small step, so without a loop."""
+        return (
+            type(inputs) is Tensor
+            and type(targets) is Tensor
+            and inputs.shape == self._shape
+            and targets.shape == self._other_shape
+            and inputs.dtype is self._dtype
+            and targets.dtype is self._other_dtype
+            and inputs.stride() == self._stride
+            and targets.stride() == self._other_stride
+            and inputs.is_cpu
+            and targets.is_cpu
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Inputs and targets of a step, or of a whole data set, taken apart.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import ctypes
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -68,12 +69,6 @@ class StepTensors:
     def counters(self) -> tuple[Tensor, ...]:
         """Return the optimizer's counts of steps, which a compiled step does not touch."""
         return tuple(one.counter for one in self.trained if one.counter is not None)
-
-    def is_current(self, optimizer: Optimizer) -> bool:
-        """Return whether the optimizer still keeps its state in these tensors."""
-        return optimizer.state is self.owner and all(
-            place.get(name) is tensor for place, name, tensor in self.entries
-        )
 
 
 def read_tensors(
@@ -187,6 +182,16 @@ def make_packs(tensors: StepTensors) -> tuple[Pack, ...]:
     return tuple(Pack(key_[0], tuple(members)) for key_, members in groupby(ordered, key))
 
 
+def _reader(counter: Tensor | None) -> Callable[[], float]:
+    """Return what reads a count of steps; by its address where it can, which takes a tenth."""
+    if counter is None:
+        return lambda: 0
+    if counter.device.type == "cpu" and counter.dtype == torch.float32:
+        place = ctypes.c_float.from_address(counter.data_ptr())
+        return lambda: place.value
+    return counter.item
+
+
 class BoundTensors:
     """The tensors of model and optimizer, as arguments of compiled steps.
 
@@ -205,11 +210,14 @@ class BoundTensors:
         owned = [one.param for one in tensors.trained]
         self._owned = [*owned, *tensors.fixed]
         self._places = [tensor.data_ptr() for tensor in self._owned]
+        # Where the optimizer keeps its state: dicts and names; and the tensors that these held.
+        self._entries = [entry[0] for entry in tensors.entries], [e[1] for e in tensors.entries]
+        self._kept = [entry[2] for entry in tensors.entries]
         self._counters = list(tensors.counters)
         # One counter of each pack: all of it has had as many steps.
-        self._first = [pack.members[0].counter for pack in self.packs]
+        self._counts = [(pack.group, _reader(pack.members[0].counter)) for pack in self.packs]
         has_double = any(param.dtype == torch.float64 for param in owned)
-        self._dtype = torch.float64 if has_double else torch.float32
+        self.dtype = torch.float64 if has_double else torch.float32
         self._device = owned[0].device
 
     @property
@@ -221,23 +229,35 @@ class BoundTensors:
 
     def is_current(self) -> bool:
         """Return whether model and optimizer still use these tensors."""
-        places = [tensor.data_ptr() for tensor in self._owned]
-        return places == self._places and self.tensors.is_current(self._optimizer)
+        return (
+            list(map(Tensor.data_ptr, self._owned)) == self._places
+            and self._optimizer.state is self.tensors.owner
+            and all(map(operator.is_, map(dict.get, *self._entries), self._kept))
+        )
+
+    def number_row(self) -> list[float]:
+        """Return the numbers of the next update."""
+        groups, scalars = self._optimizer.param_groups, self._rule.scalars
+        row: list[float] = []
+        for group, read in self._counts:
+            row += scalars(groups[group], int(read()) + 1)
+        return row
+
+    def number_rows(self, num_steps: int) -> list[list[float]]:
+        """Return the numbers of the next updates, one row for each step."""
+        groups, scalars = self._optimizer.param_groups, self._rule.scalars
+        rows: list[list[float]] = [[] for _ in range(num_steps)]
+        for number, read in self._counts:
+            group, step = groups[number], int(read())
+            for row in rows:
+                step += 1
+                row += scalars(group, step)
+        return rows
 
     def numbers(self, num_steps: int) -> Tensor:
-        """Return the numbers of the next updates, one row for each step."""
-        groups = self._optimizer.param_groups
-        done = [0 if counter is None else int(counter.item()) for counter in self._first]
-        rows = [
-            tuple(
-                itertools.chain.from_iterable(
-                    self._rule.scalars(groups[pack.group], count + 1 + number)
-                    for pack, count in zip(self.packs, done, strict=True)
-                )
-            )
-            for number in range(num_steps)
-        ]
-        return torch.tensor(rows, dtype=self._dtype, device=self._device)
+        """Return the numbers of the next updates as a tensor, one row for each step."""
+        rows = self.number_rows(num_steps)
+        return torch.tensor(rows, dtype=self.dtype, device=self._device)
 
     def count(self, num_steps: int) -> None:
         """Tell the optimizer that so many steps were done."""
@@ -245,3 +265,7 @@ class BoundTensors:
             torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
                 self._counters, num_steps
             )
+
+    def mark_written(self) -> None:
+        """Tell autograd that the tensors were written to, by other means than torch's."""
+        torch.autograd.graph.increment_version(self._owned)

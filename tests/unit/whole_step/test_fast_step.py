@@ -1,4 +1,7 @@
-"""The whole step does what the loop did. Traced for real, but not compiled: see tests/e2e."""
+"""The whole step does what the loop did: generated, and traced for Inductor.
+
+What Inductor would get is traced for real, but not compiled: see tests/e2e.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,20 @@ from torch import Tensor, nn
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.whole_step import compiled_step, fast_step
 from breakeven.whole_step.compiling import compile_tensors, trace_tensors
-from breakeven.whole_step.fast import NUM_RARE, FastStep
+from breakeven.whole_step.fast import NUM_RARE, Engine, FastStep
+
+
+@pytest.fixture(params=["generated", "inductor"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 @pytest.fixture(autouse=True)
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Run traced steps as they are: compiling takes seconds. Returns the sizes of the graphs."""
-    sizes: list[int] = []
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run what Inductor would get as it is traced: compiling takes seconds."""
 
     def trace(function: Any, examples: Any, mode: str) -> Callable[..., Any]:
         graph = trace_tensors(function, examples)
-        sizes.append(len(graph.graph.nodes))
 
         def call(*args: Tensor) -> Any:
             with torch.no_grad():
@@ -33,7 +39,6 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return call
 
     monkeypatch.setattr(compiled_step, "compile_tensors", trace)
-    return sizes
 
 
 @pytest.fixture(autouse=True)
@@ -83,18 +88,18 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def make_pair(
-    create: Callable[[Any], Any], model: nn.Module | None = None, **options: Any
+    engine: Engine, create: Callable[[Any], Any], model: nn.Module | None = None, **options: Any
 ) -> tuple[nn.Module, Any, FastStep, nn.Module, Any]:
     model = model or make_mlp()
     other = copy.deepcopy(model)
     optimizer, other_optimizer = create(model.parameters()), create(other.parameters())
-    step = fast_step(model, nn.MSELoss(), optimizer, **options)
+    step = fast_step(model, nn.MSELoss(), optimizer, engine=engine, **options)
     return model, optimizer, step, other, other_optimizer
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_trains_as_the_loop_does_and_hands_its_state_over(name: str) -> None:
-    model, optimizer, step, other, other_optimizer = make_pair(OPTIMIZERS[name])
+def test_trains_as_the_loop_does_and_hands_its_state_over(engine: Engine, name: str) -> None:
+    model, optimizer, step, other, other_optimizer = make_pair(engine, OPTIMIZERS[name])
     data = batches(12)
     for x, y in data[:5]:
         torch.testing.assert_close(step(x, y), stock(other, nn.MSELoss(), other_optimizer, x, y))
@@ -124,8 +129,8 @@ def test_trains_as_the_loop_does_and_hands_its_state_over(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd-nesterov", "adamw", "adagrad"])
-def test_several_steps_in_a_call(name: str) -> None:
-    model, _, step, other, other_optimizer = make_pair(OPTIMIZERS[name], steps_per_call=3)
+def test_several_steps_in_a_call(engine: Engine, name: str) -> None:
+    model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS[name], steps_per_call=3)
     x_data, y_data = torch.randn(20, 3), torch.randn(20, 2)
     indices = torch.randint(0, 20, (14, 4))
     losses = step.run(x_data, y_data, indices)
@@ -136,12 +141,12 @@ def test_several_steps_in_a_call(name: str) -> None:
     assert_same(model, other)
 
 
-def test_schedulers_and_groups_count() -> None:
+def test_schedulers_and_groups_count(engine: Engine) -> None:
     def create(params: Any) -> torch.optim.Optimizer:
         first, *rest = params
         return torch.optim.Adam([{"params": [first], "lr": 0.1}, {"params": rest}], lr=0.01)
 
-    model, optimizer, step, other, other_optimizer = make_pair(create)
+    model, optimizer, step, other, other_optimizer = make_pair(engine, create)
     ours = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     theirs = torch.optim.lr_scheduler.StepLR(other_optimizer, 2, gamma=0.5)
     for x, y in batches(7):
@@ -153,7 +158,7 @@ def test_schedulers_and_groups_count() -> None:
     assert step.num_compiled == 1  # the rate is a number that the compiled step is given
 
 
-def test_batch_norm_ties_frozen_parameters_and_clipping() -> None:
+def test_batch_norm_ties_frozen_parameters_and_clipping(engine: Engine) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -170,7 +175,7 @@ def test_batch_norm_ties_frozen_parameters_and_clipping() -> None:
             return self.frozen(self.norm(self.second(torch.relu(self.first(x)))))
 
     model, optimizer, step, other, other_optimizer = make_pair(
-        OPTIMIZERS["adamw"], Net(), max_grad_norm=0.05
+        engine, OPTIMIZERS["adamw"], Net(), max_grad_norm=0.05
     )
     for x, y in batches(6):
         step(x, y)
@@ -183,9 +188,9 @@ def test_batch_norm_ties_frozen_parameters_and_clipping() -> None:
     assert len(optimizer.state) == len(other_optimizer.state)
 
 
-def test_dropout_draws_what_the_loop_draws() -> None:
+def test_dropout_draws_what_the_loop_draws(engine: Engine) -> None:
     net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-    _, _, step, other, other_optimizer = make_pair(OPTIMIZERS["sgd"], net)
+    _, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["sgd"], net)
     data = batches(5)
     torch.manual_seed(1)
     ours = [step(x, y) for x, y in data]
@@ -196,19 +201,19 @@ def test_dropout_draws_what_the_loop_draws() -> None:
     assert torch.equal(after, torch.get_rng_state())
 
 
-def test_another_shape_is_compiled_only_when_it_comes_again(traced: list[int]) -> None:
-    model, _, step, other, other_optimizer = make_pair(OPTIMIZERS["adam"])
+def test_another_shape_is_compiled_only_when_it_comes_again(engine: Engine) -> None:
+    model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"])
     for _ in range(NUM_RARE + 2):
         for x, y in (*batches(3), *batches(1, size=2)):
             step(x, y)
             stock(other, nn.MSELoss(), other_optimizer, x, y)
     assert_same(model, other)
-    assert len(traced) == step.num_compiled == 2
+    assert step.num_compiled == 2
 
 
-def test_what_is_switched_in_the_model_is_noticed(traced: list[int]) -> None:
+def test_what_is_switched_in_the_model_is_noticed(engine: Engine) -> None:
     net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    model, optimizer, step, other, other_optimizer = make_pair(OPTIMIZERS["adam"], net)
+    model, optimizer, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"], net)
 
     def train(count: int) -> None:
         for x, y in batches(count):
@@ -220,7 +225,7 @@ def test_what_is_switched_in_the_model_is_noticed(traced: list[int]) -> None:
     for either in (model, other):
         either.eval()
     train(3)
-    assert len(traced) == 2
+    assert step.num_compiled == 2
     for either in (model, other):
         either.train()
         either[0].weight.requires_grad_(False)
@@ -242,10 +247,10 @@ def test_what_is_switched_in_the_model_is_noticed(traced: list[int]) -> None:
     assert_same(model, other)
 
 
-def test_noise_that_adam_makes_large_is_no_difference() -> None:
+def test_noise_that_adam_makes_large_is_no_difference(engine: Engine) -> None:
     """A bias before a normalisation: its gradient is zero but for rounding."""
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    model, _, step, other, other_optimizer = make_pair(OPTIMIZERS["adam"], net)
+    model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"], net)
     for x, y in batches(4):
         step(x, y)
         stock(other, nn.MSELoss(), other_optimizer, x, y)
@@ -253,8 +258,8 @@ def test_noise_that_adam_makes_large_is_no_difference() -> None:
     torch.testing.assert_close(model[2].weight, other[2].weight)
 
 
-def test_steps_done_by_the_loop_in_between_count() -> None:
-    model, optimizer, step, other, other_optimizer = make_pair(OPTIMIZERS["adam"])
+def test_steps_done_by_the_loop_in_between_count(engine: Engine) -> None:
+    model, optimizer, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"])
     for number, (x, y) in enumerate(batches(9)):
         if number in (4, 5):
             stock(model, nn.MSELoss(), optimizer, x, y)
@@ -264,7 +269,7 @@ def test_steps_done_by_the_loop_in_between_count() -> None:
     assert_same(model, other)
 
 
-def test_arguments_by_name_and_a_weighted_loss() -> None:
+def test_arguments_by_name_and_a_weighted_loss(engine: Engine) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -278,7 +283,7 @@ def test_arguments_by_name_and_a_weighted_loss() -> None:
     loss_fn = nn.CrossEntropyLoss(weight=torch.tensor([0.3, 0.7]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     other_optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
-    step = fast_step(model, loss_fn, optimizer)
+    step = fast_step(model, loss_fn, optimizer, engine=engine)
     for x, _ in batches(5):
         target = torch.randint(0, 2, (6,))
         given = {"x": x, "scale": torch.rand(3), "is_squared": True}
@@ -294,7 +299,9 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, optimizer, step, _, _ = make_pair(
-        OPTIMIZERS["adam"], nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        "inductor",
+        OPTIMIZERS["adam"],
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
     )
     [(x, y)] = batches(1)
     step(x, y)
@@ -380,10 +387,12 @@ def test_what_cannot_be_done_is_refused(
 
 
 @pytest.mark.parametrize("checks_numbers", [False, True])
-def test_watchers_of_all_optimizers_see_every_step_and_no_other(checks_numbers: bool) -> None:
+def test_watchers_of_all_optimizers_see_every_step_and_no_other(
+    engine: Engine, checks_numbers: bool
+) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    _, _, step, _, _ = make_pair(OPTIMIZERS["adam"], checks_numbers=checks_numbers)
+    _, _, step, _, _ = make_pair(engine, OPTIMIZERS["adam"], checks_numbers=checks_numbers)
     seen: list[Any] = []
     handle = register_optimizer_step_post_hook(lambda *args: seen.append(args[0]))
     try:
@@ -394,7 +403,7 @@ def test_watchers_of_all_optimizers_see_every_step_and_no_other(checks_numbers: 
     assert len(seen) == 5
 
 
-def test_random_indices_must_be_rows_of_integers() -> None:
-    _, _, step, _, _ = make_pair(OPTIMIZERS["adam"], steps_per_call=2)
+def test_random_indices_must_be_rows_of_integers(engine: Engine) -> None:
+    _, _, step, _, _ = make_pair(engine, OPTIMIZERS["adam"], steps_per_call=2)
     with pytest.raises(UsageError, match="shape"):
         step.run(torch.randn(4, 3), torch.randn(4, 2), torch.arange(4))

@@ -1,0 +1,7 @@
+"""C code generated for whole training steps on the CPU."""
+
+from breakeven.codegen.generated import Gathered as Gathered
+from breakeven.codegen.generated import Generated as Generated
+from breakeven.codegen.generated import Plan as Plan
+from breakeven.codegen.program import UnsupportedError as UnsupportedError
+from breakeven.codegen.toolchain import CompilerError as CompilerError

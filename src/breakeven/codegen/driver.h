@@ -1,0 +1,41 @@
+/* Calls of a generated step, one after the other.
+
+   Included after the step's own code, which defines
+     int step(void *const *arguments, char *workspace). */
+
+/* Samples of a data set that each step takes as its batch. */
+struct gathered {
+  int64_t argument;  /* number of the argument that is the batch */
+  const char *rows;  /* the data set, samples along the first dimension, dense */
+  int64_t row_bytes; /* of one sample */
+  char *batch;       /* where the batch is put together */
+};
+
+struct plan {
+  int64_t num_steps;
+  int64_t numbers, numbers_bytes; /* argument with the numbers of an update, and bytes of one step */
+  int64_t loss, loss_bytes;       /* the same of the results */
+  int64_t num_counters;
+  float **counters; /* the optimizer's counts of steps */
+  int64_t num_gathered, batch_size;
+  const struct gathered *gathered;
+  const int64_t *indices; /* samples of each step */
+};
+
+/* Does the steps of a plan; returns how many were done before an index was out of range. */
+int64_t run(void **arguments, char *workspace, const struct plan *plan) {
+  for (int64_t number = 0; number < plan->num_steps; number++) {
+    for (int64_t i = 0; i < plan->num_gathered; i++) {
+      const struct gathered *from = plan->gathered + i;
+      for (int64_t j = 0; j < plan->batch_size; j++)
+        memcpy(from->batch + j * from->row_bytes,
+               from->rows + plan->indices[number * plan->batch_size + j] * from->row_bytes,
+               from->row_bytes);
+    }
+    if (step(arguments, workspace)) return number;
+    for (int64_t i = 0; i < plan->num_counters; i++) *plan->counters[i] += 1;
+    arguments[plan->numbers] = (char *)arguments[plan->numbers] + plan->numbers_bytes;
+    arguments[plan->loss] = (char *)arguments[plan->loss] + plan->loss_bytes;
+  }
+  return plan->num_steps;
+}

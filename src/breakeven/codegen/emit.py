@@ -1,0 +1,273 @@
+"""A program as C.
+
+Statements of the same text, apart from the buffers, are one function that is called with each of
+the buffers. What lies between operators shares one workspace: a buffer's place is free again after
+the last statement that reads it, which keeps small steps within the caches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from breakeven.codegen.program import (
+    C_TYPES,
+    Buffer,
+    Call,
+    Const,
+    Element,
+    Indirect,
+    Input,
+    Loop,
+    Program,
+    View,
+    merge_dims,
+)
+
+_ALIGN = 64
+_PRELUDE = """\
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include "vector_math.h"
+#include "libm.h"
+"""
+_KERNELS = """\
+#define REAL {ctype}
+#define NAME(x) {prefix}_##x
+#include "kernels.h"
+#include "convolution.h"
+#include "pooling.h"
+#undef REAL
+#undef NAME
+"""
+
+
+def emit(program: Program) -> tuple[str, int]:
+    """Return a program as C, and the bytes of workspace that it needs.
+
+    The code defines ``step``, which returns 1 where an index was out of range, before anything is
+    written to an argument; and ``run`` of ``driver.h``, which calls it.
+    """
+    places, size = _place(program)
+    functions: dict[str, str] = {}
+    calls: list[str] = []
+    for statement in program.statements:
+        if isinstance(statement, Loop):
+            parameters, body, pointers = _loop(statement)
+            returns, checks = "void", False
+        else:
+            parameters, body, pointers = _call(statement)
+            returns, checks = ("int", True) if statement.checks else ("void", False)
+        if not body:
+            continue
+        head = (
+            f"static __attribute__((noinline)) {returns} {{name}}({', '.join(parameters)}) {{{{\n"
+        )
+        text = head + body.replace("{", "{{").replace("}", "}}") + "\n}}\n"
+        name = functions.setdefault(text, f"f{len(functions)}")
+        arguments = ", ".join(_pointer(view, places) for view in pointers)
+        calls.append(
+            f"  if ({name}({arguments})) return 1;" if checks else f"  {name}({arguments});"
+        )
+    kernels = "".join(
+        _KERNELS.format(ctype=ctype, prefix=prefix)
+        for ctype, prefix in (("float", "f32"), ("double", "f64"))
+    )
+    code = "\n".join(text.format(name=name) for text, name in functions.items())
+    step = "static int step(void *const *arguments, char *workspace) {\n" + "\n".join(calls)
+    return f'{_PRELUDE}{kernels}\n{code}\n{step}\n  return 0;\n}}\n#include "driver.h"\n', size
+
+
+def _place(program: Program) -> tuple[dict[Buffer, int], int]:
+    """Return where each buffer lies in the workspace, and the size of that."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for number, statement in enumerate(program.statements):
+        for view in (*statement.reads(), *statement.writes()):
+            if not view.buffer.is_argument:
+                first.setdefault(view.buffer, number)
+                last[view.buffer] = number
+    ending: dict[int, list[Buffer]] = {}
+    for buffer, number in last.items():
+        ending.setdefault(number, []).append(buffer)
+    starting: dict[int, list[Buffer]] = {}
+    for buffer, number in first.items():
+        starting.setdefault(number, []).append(buffer)
+    places: dict[Buffer, int] = {}
+    free: list[tuple[int, int]] = []  # offset and size, by offset
+    end = 0
+    for number in range(len(program.statements)):
+        for buffer in starting.get(number, ()):
+            size = _bytes(buffer)
+            fitting = [hole for hole in free if hole[1] >= size]
+            if fitting:
+                hole = min(fitting, key=lambda one: one[1])
+                free.remove(hole)
+                places[buffer] = hole[0]
+                if hole[1] > size:
+                    free.append((hole[0] + size, hole[1] - size))
+            else:
+                places[buffer] = end
+                end += size
+        for buffer in ending.get(number, ()):
+            free.append((places[buffer], _bytes(buffer)))
+        free = _merged(free)
+    return places, end
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.ceil(buffer.size * buffer.dtype.itemsize / _ALIGN) * _ALIGN
+
+
+def _merged(holes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for offset, size in sorted(holes):
+        if merged and sum(merged[-1]) == offset:
+            merged[-1] = (merged[-1][0], merged[-1][1] + size)
+        else:
+            merged.append((offset, size))
+    return merged
+
+
+def _pointer(view: View, places: dict[Buffer, int]) -> str:
+    """Return the address of a view's first element."""
+    ctype = C_TYPES[view.dtype]
+    offset = f" + {view.offset}" if view.offset else ""
+    if view.buffer.is_argument:
+        return f"({ctype} *)arguments[{view.buffer.name[1:]}]{offset}"
+    return f"({ctype} *)(workspace + {places[view.buffer]}){offset}"
+
+
+def _call(statement: Call) -> tuple[list[str], str, list[View]]:
+    views = [*statement.inputs, *statement.outputs]
+    parameters = [
+        _parameter(view, number, is_written=number >= len(statement.inputs))
+        for number, view in enumerate(views)
+    ]
+    return parameters, statement.body, views
+
+
+def _parameter(view: View, number: int, *, is_written: bool) -> str:
+    const = "" if is_written else "const "
+    return f"{const}{C_TYPES[view.dtype]} *restrict p{number}"
+
+
+def _loop(loop: Loop) -> tuple[list[str], str, list[View]]:
+    """Return the parameters, the body and the arguments of a nest of loops."""
+    reads, writes = loop.reads(), loop.writes()
+    if not writes or 0 in loop.shape:
+        return [], "", []
+    # Views that begin at the same place are one pointer, since one may be read and written.
+    pointers: dict[tuple[Buffer, int], int] = {}
+    starts: list[View] = []
+    for view in (*reads, *writes):
+        if (view.buffer, view.offset) not in pointers:
+            pointers[view.buffer, view.offset] = len(starts)
+            starts.append(view)
+    is_written = {pointers[view.buffer, view.offset] for view in writes}
+    parameters = [
+        _parameter(view, number, is_written=number in is_written)
+        for number, view in enumerate(starts)
+    ]
+    used = "".join(element.expression for element in loop.elements)
+    fixed = {dim for dim in range(len(loop.shape)) if f"{{i{dim}}}" in used}
+    for element in loop.elements:
+        for given in element.inputs:
+            if isinstance(given, Indirect):
+                fixed.add(given.dim)
+    accesses = [view.expanded(loop.shape).strides for view in _direct_views(loop)]
+    nest = merge_dims(loop.shape, loop.order, accesses, fixed)
+
+    def index(view: View, skip: int | None = None) -> str:
+        strides = view.expanded(loop.shape).strides
+        parts = [
+            f"{name} * {strides[dims[-1]]}" if strides[dims[-1]] != 1 else name
+            for name, (_, dims) in zip(_names(nest), nest, strict=True)
+            if strides[dims[-1]] and dims[-1] != skip
+        ]
+        return " + ".join(parts) or "0"
+
+    def read(view: View) -> str:
+        return f"p{pointers[view.buffer, view.offset]}[{index(view)}]"
+
+    names = {element: f"t{number}" for number, element in enumerate(loop.elements)}
+    hoisted: dict[View, str] = {}
+
+    def operand(given: Input) -> str:
+        if isinstance(given, Element):
+            return names[given]
+        if isinstance(given, Const):
+            return literal(given.value, given.dtype)
+        if isinstance(given, Indirect):
+            place = f"{operand(given.index)} * {given.view.strides[given.dim]}"
+            pointer = f"p{pointers[given.view.buffer, given.view.offset]}"
+            return f"{pointer}[{index(given.view, skip=given.dim)} + {place}]"
+        if not any(given.strides) and not any(
+            view.buffer is given.buffer for view in writes
+        ):  # one number for all: read once
+            return hoisted.setdefault(given, f"h{len(hoisted)}")
+        return read(given)
+
+    by_dim = {
+        f"i{dim}": name for name, (_, dims) in zip(_names(nest), nest, strict=True) for dim in dims
+    }
+    lines: list[str] = []
+    overwrites: list[str] = []
+    for element in loop.elements:
+        operands = [operand(given) for given in element.inputs]
+        inner = {f"i{dim}": by_dim.get(f"i{dim}", "0") for dim in range(len(loop.shape))}
+        text = element.expression.format(*operands, **inner)
+        ctype = C_TYPES[element.dtype]
+        if element.dtype == torch.bool and element.expression == "{0}":
+            text = f"{text} != 0"
+        lines.append(f"const {ctype} {names[element]} = {text};")
+        for store in element.stores:
+            line = f"{read(store)} = {names[element]};"
+            # Others of the loop may still read what an argument was before.
+            (overwrites if store.buffer.is_argument else lines).append(line)
+    before = [
+        f"const {C_TYPES[view.dtype]} {name} = p{pointers[view.buffer, view.offset]}[0];"
+        for view, name in hoisted.items()
+    ]
+    loops = [
+        f"for (long {name} = 0; {name} < {size}; {name}++) {{"
+        for name, (size, _) in zip(_names(nest), nest, strict=True)
+    ]
+    if loops:
+        loops[-1] = f"#pragma omp simd\n{loops[-1]}"
+    body = "\n".join([*before, *loops, *lines, *overwrites, "}" * len(loops)])
+    return parameters, body, starts
+
+
+def _direct_views(loop: Loop) -> list[View]:
+    found = list(loop.writes())
+    for element in loop.elements:
+        for given in element.inputs:
+            while isinstance(given, Indirect):
+                found.append(given.view)
+                given = given.index
+            if isinstance(given, View):
+                found.append(given)
+    return found
+
+
+def _names(nest: Sequence[tuple[int, list[int]]]) -> list[str]:
+    return [f"j{number}" for number in range(len(nest))]
+
+
+def literal(value: float, dtype: torch.dtype) -> str:
+    """Return a number as C writes it."""
+    if dtype in (torch.float32, torch.float64):
+        suffix = "f" if dtype == torch.float32 else ""
+        if math.isnan(value):
+            return "NAN"
+        if math.isinf(value):
+            return "(-INFINITY)" if value < 0 else "INFINITY"
+        return f"({value!r}{suffix})" if value < 0 else f"{value!r}{suffix}"
+    number = int(value)
+    if number == -(2**63):  # C has no such number: it is the negative of one that is too large
+        return f"({number + 1} - 1)"
+    return f"({number})" if number < 0 else str(number)

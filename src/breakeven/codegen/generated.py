@@ -1,0 +1,82 @@
+"""A traced function of tensors as one C function that is called with their addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from breakeven.codegen.emit import emit
+from breakeven.codegen.lowering import lower
+from breakeven.codegen.toolchain import load
+from breakeven.codegen.tracing import hoist_draws, trace
+
+
+class Gathered(ctypes.Structure):
+    """Samples of a data set that each step takes as its batch; as ``driver.h`` has it."""
+
+    _fields_ = (
+        ("argument", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("row_bytes", ctypes.c_int64),
+        ("batch", ctypes.c_void_p),
+    )
+
+
+class Plan(ctypes.Structure):
+    """What a call does; as ``driver.h`` has it."""
+
+    _fields_ = (
+        ("num_steps", ctypes.c_int64),
+        ("numbers", ctypes.c_int64),
+        ("numbers_bytes", ctypes.c_int64),
+        ("loss", ctypes.c_int64),
+        ("loss_bytes", ctypes.c_int64),
+        ("num_counters", ctypes.c_int64),
+        ("counters", ctypes.POINTER(ctypes.c_void_p)),
+        ("num_gathered", ctypes.c_int64),
+        ("batch_size", ctypes.c_int64),
+        ("gathered", ctypes.POINTER(Gathered)),
+        ("indices", ctypes.c_void_p),
+    )
+
+
+class Generated:
+    """A compiled function of tensors of fixed shapes, strides and types, on the CPU.
+
+    Args:
+        function: Takes the tensors, may write to them, and returns one tensor in a tuple.
+        examples: What it is called with; neither read nor written.
+        late: Numbers of the arguments that only the update reads.
+
+    Raises:
+        UnsupportedError: It does something that is not covered; names it.
+        CompilerError: There is no C compiler, or it failed.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        examples: Sequence[Tensor],
+        late: Sequence[int],
+    ) -> None:
+        graph = trace(function, examples)
+        self.loss = next(iter(graph.graph.find_nodes(op="output"))).args[0][0].meta["val"]
+        self.draws = hoist_draws(graph)
+        self.source, size = emit(lower(graph, _lanes(), late))
+        self.num_arguments = len(examples)
+        library = load(self.source)
+        self.run = library.run
+        self.run.argtypes = [ctypes.c_void_p] * 3
+        self.run.restype = ctypes.c_int64
+        # Of all calls: two threads must not do steps of it at once.
+        self._memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
+        self.workspace = -(-self._memory.data_ptr() // 64) * 64
+
+
+def _lanes() -> int:
+    """Return how many numbers of 32 bits a vector of this processor holds."""
+    level = torch.backends.cpu.get_cpu_capability()
+    return 16 if level.startswith("AVX512") else 8 if level.startswith("AVX") else 4

@@ -1,0 +1,166 @@
+/* Matrix products and copies of generated steps, for one element type REAL.
+
+   Included once for each type that a step uses, with
+     REAL     the element type,
+     NAME(x)  x with the type in its name.
+   All sizes and strides are constants where these functions are called: with everything inlined, the
+   compiler unrolls the small loops, and keeps the sums in registers. Vectors are those that gcc and
+   clang offer as an extension of C, so that one source serves AVX2, AVX-512 and NEON. */
+
+#ifndef KERNELS_COMMON
+#define KERNELS_COMMON
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#define TILE_ROWS 12 /* 12 x 2 sums in 32 registers */
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#define TILE_ROWS 6 /* 6 x 2 sums in 16 registers */
+#elif defined(__aarch64__)
+#define VECTOR_BYTES 16
+#define TILE_ROWS 12
+#else
+#define VECTOR_BYTES 16
+#define TILE_ROWS 6
+#endif
+/* Rows of a tile, so that the last one is not much smaller than the others. */
+INLINE long tile_rows(long rows, long most) {
+  long tiles = (rows + most - 1) / most;
+  return tiles ? (rows + tiles - 1) / tiles : 1;
+}
+#endif
+
+#define LANES ((long)(VECTOR_BYTES / sizeof(REAL)))
+#define VECTOR(n) __attribute__((vector_size((n) * sizeof(REAL)), aligned(sizeof(REAL)), may_alias))
+typedef REAL NAME(x1);
+typedef REAL NAME(x2) VECTOR(2);
+typedef REAL NAME(x4) VECTOR(4);
+typedef REAL NAME(x8) VECTOR(8);
+typedef REAL NAME(x16) VECTOR(16);
+typedef REAL NAME(widest) VECTOR(LANES);
+
+/* c[i][n] (+)= sum over k of a[i][k] b[k][n], for `rows` i and `vectors` vectors of n. */
+#define DEFINE_TILE(width)                                                                        \
+  INLINE void NAME(tile_##width)(const int rows, const int vectors, const long depth,             \
+                                 const REAL *a, const long am, const long ak, const REAL *b,      \
+                                 const long bk, REAL *c, const long cm, const int adds) {         \
+    NAME(x##width) sum[TILE_ROWS][2];                                                             \
+    UNROLL for (int i = 0; i < rows; i++)                                                         \
+      UNROLL for (int j = 0; j < vectors; j++)                                                    \
+        sum[i][j] = adds ? *(const NAME(x##width) *)(c + i * cm + j * width)                      \
+                         : (NAME(x##width)){0};                                                   \
+    for (long k = 0; k < depth; k++) {                                                            \
+      NAME(x##width) right[2];                                                                    \
+      UNROLL for (int j = 0; j < vectors; j++)                                                    \
+        right[j] = *(const NAME(x##width) *)(b + k * bk + j * width);                             \
+      UNROLL for (int i = 0; i < rows; i++) {                                                     \
+        const REAL left = a[i * am + k * ak];                                                     \
+        UNROLL for (int j = 0; j < vectors; j++) sum[i][j] += left * right[j];                    \
+      }                                                                                           \
+    }                                                                                             \
+    UNROLL for (int i = 0; i < rows; i++)                                                         \
+      UNROLL for (int j = 0; j < vectors; j++)                                                    \
+        *(NAME(x##width) *)(c + i * cm + j * width) = sum[i][j];                                  \
+  }                                                                                               \
+  INLINE void NAME(rows_##width)(const long m, const int vectors, const long depth,               \
+                                 const REAL *a, const long am, const long ak, const REAL *b,      \
+                                 const long bk, REAL *c, const long cm, const int adds) {         \
+    const long rows = tile_rows(m, TILE_ROWS);                                                    \
+    for (long i = 0; i + rows <= m; i += rows)                                                    \
+      NAME(tile_##width)(rows, vectors, depth, a + i * am, am, ak, b, bk, c + i * cm, cm, adds);  \
+    if (m % rows)                                                                                 \
+      NAME(tile_##width)(m % rows, vectors, depth, a + m / rows * rows * am, am, ak, b, bk,       \
+                         c + m / rows * rows * cm, cm, adds);                                     \
+  }
+DEFINE_TILE(1)
+DEFINE_TILE(2)
+DEFINE_TILE(4)
+DEFINE_TILE(8)
+DEFINE_TILE(16)
+
+/* c[m][n] (+)= sum over k of a[m][k] b[k][n]; n is contiguous in b and c, a is read by single elements. */
+INLINE void NAME(product)(const long m, const long n, const long depth, const REAL *a,
+                          const long am, const long ak, const REAL *b, const long bk, REAL *c,
+                          const long cm, const int adds) {
+  long j = 0;
+#define WIDE(width)                                                                               \
+  for (; j + 2 * width <= n; j += 2 * width)                                                      \
+    NAME(rows_##width)(m, 2, depth, a, am, ak, b + j, bk, c + j, cm, adds);
+#define NARROW(width)                                                                             \
+  if (j + width <= n) {                                                                           \
+    NAME(rows_##width)(m, 1, depth, a, am, ak, b + j, bk, c + j, cm, adds);                       \
+    j += width;                                                                                   \
+  }
+  if (LANES == 16) { WIDE(16) NARROW(16) NARROW(8) NARROW(4) }
+  if (LANES == 8) { WIDE(8) NARROW(8) NARROW(4) }
+  if (LANES == 4) { WIDE(4) NARROW(4) }
+  if (LANES == 2) WIDE(2)
+  NARROW(2)
+  NARROW(1)
+#undef WIDE
+#undef NARROW
+}
+
+/* to[r] = the sum of from[r][...]: four rows at once, as one sum waits for itself. */
+INLINE REAL NAME(sum_of)(const NAME(widest) v) {
+  REAL total = 0;
+  for (int i = 0; i < LANES; i++) total += v[i];
+  return total;
+}
+INLINE void NAME(row_sums_of)(const int rows, const long columns, const REAL *from, const long fr,
+                              REAL *to, const long tr) {
+  NAME(widest) sum[4][2];
+  REAL rest[4];
+  UNROLL for (int i = 0; i < rows; i++) {
+    sum[i][0] = sum[i][1] = (NAME(widest)){0};
+    rest[i] = 0;
+  }
+  const long whole = columns / (2 * LANES) * (2 * LANES);
+  for (long c = 0; c < whole; c += 2 * LANES)
+    UNROLL for (int i = 0; i < rows; i++)
+      UNROLL for (int j = 0; j < 2; j++)
+        sum[i][j] += *(const NAME(widest) *)(from + i * fr + c + j * LANES);
+  for (long c = whole; c < columns; c++)
+    UNROLL for (int i = 0; i < rows; i++) rest[i] += from[i * fr + c];
+  UNROLL for (int i = 0; i < rows; i++)
+    to[i * tr] = NAME(sum_of)(sum[i][0] + sum[i][1]) + rest[i];
+}
+INLINE void NAME(row_sums)(const long rows, const long columns, const REAL *from, const long fr,
+                           REAL *to, const long tr) {
+  for (long r = 0; r + 4 <= rows; r += 4)
+    NAME(row_sums_of)(4, columns, from + r * fr, fr, to + r * tr, tr);
+  if (rows % 4)
+    NAME(row_sums_of)(rows % 4, columns, from + rows / 4 * 4 * fr, fr, to + rows / 4 * 4 * tr, tr);
+}
+
+/* to[c][r] = from[r][c]: rows of `from` lie `fr` apart, those of `to` `tc` apart. */
+INLINE void NAME(transpose_8)(const REAL *from, const long fr, REAL *to, const long tc) {
+  NAME(x8) r[8], t[8];
+  UNROLL for (int i = 0; i < 8; i++) r[i] = *(const NAME(x8) *)(from + i * fr);
+  UNROLL for (int i = 0; i < 8; i += 2) {
+    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  UNROLL for (int i = 0; i < 8; i += 4)
+    UNROLL for (int j = 0; j < 2; j++) {
+      r[i + j] = __builtin_shufflevector(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      r[i + j + 2] = __builtin_shufflevector(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  UNROLL for (int j = 0; j < 4; j++) {
+    *(NAME(x8) *)(to + j * tc) = __builtin_shufflevector(r[j], r[j + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    *(NAME(x8) *)(to + (j + 4) * tc) =
+        __builtin_shufflevector(r[j], r[j + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+INLINE void NAME(transpose)(const long rows, const long columns, const REAL *from, const long fr,
+                            REAL *to, const long tc) {
+  const long r8 = rows / 8 * 8, c8 = columns / 8 * 8;
+  for (long c = 0; c < c8; c += 8)
+    for (long r = 0; r < r8; r += 8) NAME(transpose_8)(from + r * fr + c, fr, to + c * tc + r, tc);
+  for (long c = 0; c < columns; c++)
+    for (long r = c < c8 ? r8 : 0; r < rows; r++) to[c * tc + r] = from[r * fr + c];
+}
+#undef DEFINE_TILE
+#undef LANES
+#undef VECTOR

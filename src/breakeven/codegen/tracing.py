@@ -1,0 +1,152 @@
+"""A function of tensors as a graph that the generator can lower."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from breakeven.codegen.program import UnsupportedError
+
+
+def trace(
+    function: Callable[..., tuple[Tensor, ...]], examples: Sequence[Tensor]
+) -> fx.GraphModule:
+    """Return everything that a function does with tensors, its own backward pass included.
+
+    Its arguments are changed by ``copy_`` at its end alone; random numbers are drawn before it, and
+    are arguments after its own.
+
+    Args:
+        function: Takes the tensors, may write to them, and returns a tuple of tensors.
+        examples: What it is called with; neither read nor written.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    table = decompositions()
+    with _without_onednn(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        graph = make_fx(function, decomposition_table=table, tracing_mode="fake")(*examples)
+    if _writes_before_its_end(graph):
+        pure = torch.func.functionalize(graph, remove="mutations")
+        graph = make_fx(pure, tracing_mode="fake")(*examples)
+    graph.graph.eliminate_dead_code()
+    return graph
+
+
+# Operators with kernels of their own. What pooling is decomposed into holds indices of 64 bits, and
+# adds at places that it reads from memory.
+_WHOLE = {"aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"}
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return what operators are traced as: Inductor's table, but for those of ``_WHOLE``."""
+    import torch._inductor.lowering  # noqa: F401 - a decomposition uses it, and does not import it
+    from torch._inductor.decomposition import select_decomp_table
+
+    table = select_decomp_table()
+    return {op: function for op, function in table.items() if op.name() not in _WHOLE}
+
+
+def _writes_before_its_end(graph: fx.GraphModule) -> bool:
+    """Return whether something is written to that is read afterwards.
+
+    An update's copy to an argument, which nobody reads after it, can stay as it is.
+    """
+    places = {node: number for number, node in enumerate(graph.graph.nodes)}
+    for node, place in places.items():
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        target = node.args[0]
+        if schema.name != "aten::copy_" or node.users or not isinstance(target, fx.Node):
+            return True
+        if target.op != "placeholder":
+            return True
+        same = [target]  # and what shares its memory
+        while same:
+            for user in same.pop().users:
+                if places[user] > place:
+                    return True
+                if _is_view(user):
+                    same.append(user)
+    return False
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Return whether a result shares the memory of what it is made from."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(
+        one.alias_info is not None and not one.alias_info.is_write for one in schema.arguments
+    )
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Let an LSTM be the operators that it consists of."""
+    was_enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = was_enabled
+
+
+# Operators that draw random numbers, for tensors of which the shapes alone matter.
+_DRAWS = {
+    "bernoulli.p",
+    "normal_functional.default",
+    "rand.default",
+    "rand_like.default",
+    "randn.default",
+    "randn_like.default",
+    "uniform.default",
+}
+
+
+def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
+    """Make the random numbers of a graph arguments after its own; return what draws them, in order.
+
+    They are torch's own operators, so that a step draws what the eager step would have drawn.
+
+    Raises:
+        UnsupportedError: The graph draws in a way that depends on its data.
+    """
+    draws: list[Callable[[], Tensor]] = []
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function" or not _is_random(node):
+            continue
+        name = str(node.target).removeprefix("aten.")
+        if name not in _DRAWS:
+            raise UnsupportedError(f"{node.target} draws random numbers that depend on data")
+        with graph.graph.inserting_after(last):
+            drawn = graph.graph.placeholder(f"drawn_{len(draws)}")
+        drawn.meta["val"] = node.meta["val"]
+        draws.append(_draw(node))
+        node.replace_all_uses_with(drawn)
+        graph.graph.erase_node(node)
+        last = drawn
+    graph.graph.eliminate_dead_code()
+    return draws
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _draw(node: fx.Node) -> Callable[[], Tensor]:
+    target: Any = node.target
+    kwargs = dict(node.kwargs)
+
+    def example(arg: Any) -> Any:
+        if not isinstance(arg, fx.Node):
+            return arg
+        given = arg.meta["val"]
+        return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
+
+    args = [example(arg) for arg in node.args]
+    return lambda: target(*args, **kwargs)

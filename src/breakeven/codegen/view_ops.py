@@ -1,0 +1,429 @@
+"""Operators that change the look at a tensor, or put tensors together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from breakeven.codegen.operators import Handler, Op, lowers
+from breakeven.codegen.program import (
+    Const,
+    Element,
+    Indirect,
+    Joined,
+    UnsupportedError,
+    Value,
+    View,
+    contiguous,
+)
+
+if TYPE_CHECKING:
+    from breakeven.codegen.lowering import Lowering
+
+
+@lowers("alias", "clone", "detach", "lift_fresh_copy", "contiguous")
+def _same(lowering: Lowering, op: Op, args: list[Any]) -> Any:
+    return args[0]
+
+
+def _on_view(change: Callable[[Lowering, Op, View, list[Any]], Any]) -> Handler:
+    def handler(lowering: Lowering, op: Op, args: list[Any]) -> Any:
+        if isinstance(args[0], Const):
+            results = op.result
+            if isinstance(results, list | tuple):
+                return [replace(args[0], shape=tuple(one.shape)) for one in results]
+            return replace(args[0], shape=tuple(results.shape))
+        if isinstance(args[0], Joined):
+            found = _parts_of(lowering, args[0], op, args)
+            if found is not None:
+                return found
+        return change(lowering, op, lowering.view(args[0]), args)
+
+    return handler
+
+
+def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> Any:
+    """Return what a look at joined tensors is, where it is some of these themselves."""
+    rank = len(joined.shape)
+    name = op.name
+    if name == "slice":
+        dim, start, end, step = slice_bounds(joined.shape, args[1:])
+        return joined.slice(dim, start, max(0, end - start)) if step == 1 else None
+    if name in ("split", "split_with_sizes"):
+        dim = (args[2] if len(args) > 2 else 0) % len(joined.shape)
+        start, found = 0, []
+        for part in op.result:
+            found.append(joined.slice(dim, start, part.shape[dim]))
+            start += part.shape[dim]
+        return None if None in found else found
+    if name == "select" and args[1] % rank == joined.dim:
+        return _at(lowering, joined, args[2] % joined.shape[joined.dim])
+    if name == "unbind" and (args[1] if len(args) > 1 else 0) % rank == joined.dim:
+        return [_at(lowering, joined, index) for index in range(joined.shape[joined.dim])]
+    if name == "permute":
+        dims = [dim % rank for dim in args[1]]
+        parts = [
+            replace(part, shape=tuple(part.shape[dim] for dim in dims))
+            if isinstance(part, Const)
+            else lowering.view(part).permuted(dims)
+            for part in joined.parts
+        ]
+        shape = tuple(joined.shape[dim] for dim in dims)
+        return Joined(shape, joined.dtype, dims.index(joined.dim), tuple(parts))
+    return None
+
+
+def _at(lowering: Lowering, joined: Joined, index: int) -> Value:
+    """Return joined tensors at one index of the dimension along which they lie."""
+    part = joined.slice(joined.dim, index, 1)
+    shape = tuple(size for dim, size in enumerate(joined.shape) if dim != joined.dim)
+    if isinstance(part, Const):
+        return replace(part, shape=shape)
+    if part is None:
+        return lowering.view(joined).selected(joined.dim, index)
+    return lowering.view(part).selected(joined.dim, 0)
+
+
+@lowers("permute")
+@_on_view
+def _permute(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    return view.permuted([dim % len(view.shape) for dim in args[1]])
+
+
+@lowers("t")
+@_on_view
+def _t(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    return view.permuted(range(len(view.shape))[::-1])
+
+
+@lowers("transpose")
+@_on_view
+def _transpose(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    dims = list(range(len(view.shape)))
+    one, other = args[1] % len(dims), args[2] % len(dims)
+    dims[one], dims[other] = dims[other], dims[one]
+    return view.permuted(dims)
+
+
+@lowers("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "view_as")
+@_on_view
+def _reshape(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    shape = op.shape
+    if op.result.dtype != view.dtype:
+        raise UnsupportedError("it takes bits for another type")
+    return _reshaped(lowering, view, shape)
+
+
+def _reshaped(lowering: Lowering, view: View, shape: tuple[int, ...]) -> View:
+    found = view.reshaped(shape)
+    if found is not None:
+        return found
+    dense = lowering.new_view(view.shape, view.dtype)
+    lowering.copy(view, dense)
+    found = dense.reshaped(shape)
+    assert found is not None
+    return found
+
+
+@lowers("expand")
+@_on_view
+def _expand(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    return view.expanded(op.shape)
+
+
+@lowers("select")
+@_on_view
+def _select(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    dim = args[1] % len(view.shape)
+    return view.selected(dim, args[2] % view.shape[dim])
+
+
+@lowers("slice")
+@_on_view
+def _slice(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    dim, start, end, step = slice_bounds(view.shape, args[1:])
+    return view.sliced(dim, start, max(0, -(-(end - start) // step)), step)
+
+
+def slice_bounds(shape: Sequence[int], args: Sequence[Any]) -> tuple[int, int, int, int]:
+    dim, start, end, step = [*args, *(0, None, None, 1)[len(args) :]]
+    dim %= len(shape)
+    return dim, *slice(start, end, step).indices(shape[dim])
+
+
+@lowers("unbind")
+@_on_view
+def _unbind(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[View]:
+    dim = (args[1] if len(args) > 1 else 0) % len(view.shape)
+    return [view.selected(dim, index) for index in range(view.shape[dim])]
+
+
+@lowers("split", "split_with_sizes")
+@_on_view
+def _split(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[View]:
+    dim = (args[2] if len(args) > 2 else 0) % len(view.shape)
+    parts: list[View] = []
+    start = 0
+    for part in op.result:
+        parts.append(view.sliced(dim, start, part.shape[dim]))
+        start += part.shape[dim]
+    return parts
+
+
+@lowers(
+    "full",
+    "scalar_tensor",
+    "full_like",
+    "zeros",
+    "ones",
+    "zeros_like",
+    "ones_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_strided",
+    "new_empty_strided",
+)
+def _full(lowering: Lowering, op: Op, args: list[Any]) -> Const:
+    name = op.name
+    if name == "scalar_tensor":
+        value = args[0]
+    elif "full" in name:
+        value = args[2] if name == "new_full" else args[1]
+    else:
+        value = 1 if "ones" in name else 0
+    if not isinstance(value, bool | int | float):
+        raise UnsupportedError("it is filled with a value that is not known beforehand")
+    result = op.result
+    lowering.check_dtype(result.dtype)
+    return Const.of(value, result.shape, result.dtype)
+
+
+@lowers("convert_element_type", "_to_copy")
+def _convert(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    result = op.result
+    given = lowering.value(args[0])
+    if given.dtype == result.dtype:
+        return given
+    lowering.check_dtype(result.dtype)
+    if isinstance(given, Const):
+        return Const.of(given.value, given.shape, result.dtype)
+    expression = "{0} != 0" if result.dtype == torch.bool else "{0}"
+    return lowering.pointwise(expression, [given], result.shape, result.dtype)
+
+
+@lowers("copy_")
+def _copy_to(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    place = args[0]
+    if not isinstance(place, View) or not place.buffer.is_argument:
+        raise UnsupportedError("it writes to what is not an argument")
+    if any(place.buffer is other.buffer for other, _ in lowering.copies):
+        raise UnsupportedError("it writes to an argument twice")
+    lowering.copies.append((place, lowering.value(args[1])))
+    return args[1]
+
+
+@lowers("copy")
+def _copy(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    result = op.result
+    given = lowering.value(args[1])
+    if given.dtype == result.dtype and tuple(given.shape) == tuple(result.shape):
+        return given
+    return lowering.pointwise("{0}", [given], result.shape, result.dtype)
+
+
+@lowers("cat")
+def _cat(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
+    shape, dtype = op.shape, op.result.dtype
+    dim = (args[1] if len(args) > 1 else 0) % len(shape)
+    # An old rule of torch: an empty tensor of one dimension joins anything.
+    parts = [lowering.value(part) for part in args[0] if len(part.shape) == len(shape)]
+    parts = [
+        part if part.dtype == dtype else lowering.pointwise("{0}", [part], part.shape, dtype)
+        for part in parts
+    ]
+    return Joined(shape, dtype, dim, tuple(part for part in parts if part.shape[dim]))
+
+
+@lowers("select_scatter")
+def _select_scatter(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
+    shape, dtype = op.shape, op.result.dtype
+    dim = args[2] % len(shape)
+    index = args[3] % shape[dim]
+    part = lowering.view(args[1])
+    if part.dtype != dtype:
+        raise UnsupportedError("it puts one type into another")
+    wide = View(
+        part.buffer,
+        (*part.shape[:dim], 1, *part.shape[dim:]),
+        (*part.strides[:dim], 0, *part.strides[dim:]),
+        part.offset,
+    )
+    before = _slice_of(lowering, args[0], dim, 0, index)
+    after = _slice_of(lowering, args[0], dim, index + 1, shape[dim] - index - 1)
+    return Joined(shape, dtype, dim, (*before, wide, *after))
+
+
+@lowers("slice_scatter")
+def _slice_scatter(lowering: Lowering, op: Op, args: list[Any]) -> View | Joined:
+    shape, dtype = op.shape, op.result.dtype
+    dim, start, end, step = slice_bounds(shape, args[2:])
+    part = lowering.value(args[1])
+    if step == 1 and end > start and part.dtype == dtype:
+        before, after = (0, start), (end, shape[dim] - end)
+        parts = [_slice_of(lowering, args[0], dim, *rest) for rest in (before, after)]
+        found = [*parts[0], part, *parts[1]]
+        return Joined(shape, dtype, dim, tuple(found))
+    joined = _base_copy(lowering, args[0], shape, dtype)
+    size = max(0, -(-(end - start) // step))
+    lowering.copy(part, joined.sliced(dim, start, size, step))
+    return joined
+
+
+def _slice_of(lowering: Lowering, base: Any, dim: int, start: int, size: int) -> list[Value]:
+    """Return the tensors that lie in a slice of another."""
+    if not size:
+        return []
+    if isinstance(base, Joined) and base.dim == dim:
+        found: list[Value] = []
+        at = 0
+        for part in base.parts:
+            first, last = max(start, at), min(start + size, at + part.shape[dim])
+            if first < last:
+                if last - first == part.shape[dim]:
+                    found.append(part)
+                else:
+                    found += _slice_of(lowering, part, dim, first - at, last - first)
+            at += part.shape[dim]
+        return found
+    if isinstance(base, Const):
+        shape = list(base.shape)
+        shape[dim] = size
+        return [replace(base, shape=tuple(shape))]
+    return [lowering.view(base).sliced(dim, start, size)]
+
+
+def _base_copy(lowering: Lowering, base: Any, shape: tuple[int, ...], dtype: torch.dtype) -> View:
+    base = lowering.value(base)
+    order = None
+    if isinstance(base, Element):
+        order = lowering.place(base).order
+    elif isinstance(base, View):
+        order = base.order()
+    joined = lowering.new_view(shape, dtype, order)
+    lowering.copy(base, joined)
+    return joined
+
+
+@lowers("constant_pad_nd")
+def _pad(lowering: Lowering, op: Op, args: list[Any]) -> View:
+    shape, dtype = op.shape, op.result.dtype
+    given = lowering.view(args[0])
+    value = args[2] if len(args) > 2 and args[2] is not None else 0
+    padded = lowering.new_view(shape, dtype, given.order())
+    lowering.copy(Const.of(value, shape, dtype), padded)
+    place, source = padded, given
+    for pair in range(len(args[1]) // 2):
+        dim = len(shape) - 1 - pair
+        before, after = args[1][2 * pair], args[1][2 * pair + 1]
+        source = source.sliced(
+            dim, max(0, -before), given.shape[dim] + min(0, before) + min(0, after)
+        )
+        place = place.sliced(dim, max(0, before), source.shape[dim])
+    lowering.copy(source, place)
+    return padded
+
+
+@lowers("rev", "flip")
+@_on_view
+def _flip(lowering: Lowering, op: Op, view: View, args: list[Any]) -> Value:
+    found: Value = view
+    for dim in {dim % max(1, len(view.shape)) for dim in args[1]} if view.shape else ():
+        last = view.shape[dim] - 1
+        index = lowering.pointwise(f"{last} - {{i{dim}}}", [], view.shape, torch.int64)
+        indirect = Indirect(lowering.view(found), dim, index)
+        found = lowering.pointwise("{0}", [indirect], view.shape, view.dtype)
+    return found
+
+
+@lowers("repeat")
+@_on_view
+def _repeat(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    new = len(args[1]) - len(view.shape)
+    sizes = (*[1] * new, *view.shape)
+    strides = (*[0] * new, *view.strides)
+    wide = View(
+        view.buffer,
+        tuple(size for pair in zip(args[1], sizes, strict=True) for size in pair),
+        tuple(stride for one in strides for stride in (0, one)),
+        view.offset,
+    )
+    return _reshaped(lowering, wide, op.shape)
+
+
+@lowers("diagonal")
+@_on_view
+def _diagonal(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    offset, one, other = [*args[1:], *(0, 0, 1)[len(args) - 1 :]]
+    one, other = one % len(view.shape), other % len(view.shape)
+    start = max(0, offset) * view.strides[other] + max(0, -offset) * view.strides[one]
+    kept = [dim for dim in range(len(view.shape)) if dim not in (one, other)]
+    strides = (*(view.strides[dim] for dim in kept), view.strides[one] + view.strides[other])
+    return View(view.buffer, op.shape, strides, view.offset + start)
+
+
+@lowers("unfold")
+@_on_view
+def _unfold(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    dim, _, step = args[1] % len(view.shape), *args[2:]
+    strides = list(view.strides)
+    strides[dim] *= step
+    return View(view.buffer, op.shape, (*strides, view.strides[dim]), view.offset)
+
+
+@lowers("as_strided")
+@_on_view
+def _as_strided(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
+    given = op.given(0)
+    shape, strides = tuple(args[1]), tuple(args[2])
+    offset = args[3] if len(args) > 3 and args[3] is not None else given.storage_offset()
+    order = tuple(sorted(range(given.dim()), key=lambda dim: -given.stride(dim)))
+    layout = contiguous(given.shape, order)
+    is_dense = all(
+        size == 1 or one == other
+        for size, one, other in zip(given.shape, given.stride(), layout, strict=True)
+    )
+    # Its memory as torch has it is the tensor's own and nothing more.
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if not is_dense or given.storage_offset() or last >= max(1, given.numel()):
+        raise UnsupportedError("it looks at memory outside of a tensor")
+    dense = lowering.new_view(view.shape, view.dtype, order)
+    lowering.copy(view, dense)
+    return View(dense.buffer, shape, strides, offset)
+
+
+@lowers("fill")
+def _fill(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    result, value = op.result, lowering.value(args[1], op.result.dtype)
+    if isinstance(value, Const):
+        return Const.of(value.value, result.shape, result.dtype)
+    text = "{0} != 0" if result.dtype == torch.bool else "{0}"
+    return lowering.pointwise(text, [value], result.shape, result.dtype)
+
+
+@lowers("arange", "iota")
+def _arange(lowering: Lowering, op: Op, args: list[Any]) -> Element:
+    result = op.result
+    if op.name == "iota":
+        start, step = op.kwargs["start"], op.kwargs["step"]
+    else:
+        start = args[0] if len(args) > 1 else 0
+        step = args[2] if len(args) > 2 else 1
+    lowering.check_dtype(result.dtype)
+    return lowering.pointwise(f"{start} + {{i0}} * {step}", [], result.shape, result.dtype)

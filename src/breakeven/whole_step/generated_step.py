@@ -1,0 +1,248 @@
+"""A generated call that does one or several training steps on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from breakeven.codegen import Gathered, Generated, Plan
+from breakeven.whole_step.compiling import explained, unchanged_state
+from breakeven.whole_step.step_function import Batch, Recipe, make_step
+from breakeven.whole_step.tensors import BoundTensors, clone_all
+
+_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+
+
+class GeneratedStep:
+    """A generated call that does one step, or any number of them.
+
+    Args:
+        recipe: What a step computes.
+        bound: The tensors that it is made for.
+        single: A batch of the shapes that it is made for.
+
+    Raises:
+        UnsupportedError: The step holds something that no code is generated for.
+        CompilerError: There is no C compiler, or it failed.
+    """
+
+    engine = "generated C"
+
+    def __init__(self, recipe: Recipe, bound: BoundTensors, single: Batch) -> None:
+        start_ns = time.perf_counter_ns()
+        function = make_step(recipe, bound.tensors, bound.packs, single, 1)
+        numbers = bound.numbers(1)
+        examples = (*bound.arguments, numbers, *single.tensors)
+        first_late = len(bound.tensors.trained) + len(bound.tensors.fixed)
+        late = range(first_late, len(bound.arguments) + 1)
+        with unchanged_state(), explained():
+            self._generated = Generated(function, examples, late)
+        self._single = single
+        self._width = numbers.shape[1]
+        self._lock = threading.Lock()
+        # What was last called, so that only what differs is set anew.
+        self._bound: BoundTensors | None = None
+        self.compile_ns = time.perf_counter_ns() - start_ns
+
+    def __call__(self, bound: BoundTensors, batch: Batch, indices: Tensor | None) -> Tensor:
+        """Do the steps; return their losses.
+
+        Raises:
+            IndexError: A class or another index in a batch is out of range; nothing was changed by
+                that step.
+        """
+        with self._lock:
+            if bound is not self._bound:
+                self._call = _Call(
+                    self._generated, bound, bound.arguments, self._width, self._single
+                )
+                self._bound = bound
+            losses = self._do(self._call, bound, batch, indices)
+        self._mark(bound, 1 if indices is None else len(indices))
+        return losses
+
+    def do_one(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Do a step for the tensors that were last called with; return its loss."""
+        bound = self._bound
+        assert bound is not None
+        with self._lock:
+            loss = self._call.do_one(bound.number_row(), (inputs, targets))
+        self._mark(bound, 1)
+        return loss
+
+    def _mark(self, bound: BoundTensors, num_steps: int) -> None:
+        bound.mark_written()
+        if not self._call.counts:
+            bound.count(num_steps)
+
+    def on_copies(
+        self, bound: BoundTensors, batch: Batch, indices: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Do the steps on copies of the tensors.
+
+        Returns:
+            The losses, and the copies in the order of ``bound.arguments``.
+        """
+        copies = clone_all(bound.arguments)
+        with self._lock:
+            call = _Call(self._generated, bound, copies, self._width, self._single, counts=False)
+            return self._do(call, bound, batch, indices), copies
+
+    def _do(self, call: _Call, bound: BoundTensors, batch: Batch, indices: Tensor | None) -> Tensor:
+        if indices is None:
+            return call.do_one(bound.number_row(), batch.tensors)
+        rows = bound.number_rows(len(indices))
+        indices = _as_rows(batch, indices)
+        if not self._generated.draws and all(t.is_contiguous() for t in batch.tensors):
+            return call.do_many(rows, batch.tensors, indices)
+        losses = [
+            call.do_one(row, tuple(tensor[chosen].contiguous() for tensor in batch.tensors))
+            for row, chosen in zip(rows, indices, strict=True)
+        ]
+        return torch.stack(losses)
+
+
+def one_batch(batch: Batch, indices: Tensor | None) -> Batch:
+    """Return the first of the batches that indices take from a data set; or the only one."""
+    if indices is None:
+        return batch
+    return replace(batch, tensors=tuple(t[indices[0]].contiguous() for t in batch.tensors))
+
+
+def _as_rows(batch: Batch, indices: Tensor) -> Tensor:
+    """Return indices as numbers of rows, which the C code does not check."""
+    num_samples = min(len(tensor) for tensor in batch.tensors)
+    lowest, highest = (int(one) for one in torch.aminmax(indices))
+    if lowest < -num_samples or highest >= num_samples:
+        raise IndexError(f"indices from {lowest} to {highest} are outside of {num_samples} samples")
+    indices = indices.long().contiguous()
+    if lowest < 0:
+        indices = torch.where(indices < 0, indices + num_samples, indices)
+    return indices
+
+
+class _Call:
+    """The addresses of a call: all but those of the batch stay from step to step."""
+
+    def __init__(
+        self,
+        generated: Generated,
+        bound: BoundTensors,
+        written: Sequence[Tensor],
+        width: int,
+        batch: Batch,
+        *,
+        counts: bool = True,
+    ) -> None:
+        self._generated = generated
+        self._written = written  # kept alive
+        self._width = width
+        self._ctype = _C_FLOATS[bound.dtype]
+        self._numbers = (self._ctype * width)()
+        self._numbers_slot = len(written)
+        self._loss_slot = generated.num_arguments + len(generated.draws)
+        addresses = [tensor.data_ptr() for tensor in written]
+        num_slots = self._loss_slot + 1
+        self._addresses = (ctypes.c_void_p * num_slots)(*addresses, ctypes.addressof(self._numbers))
+        self._numbers_at = ctypes.addressof(self._numbers)
+        self._loss_shape, self._loss_dtype = generated.loss.shape, generated.loss.dtype
+        self._losses: list[tuple[Tensor, int]] = []
+        # Where the batches of several steps are put together, and what else these need.
+        self._batches = [torch.empty_like(tensor) for tensor in batch.tensors]
+        self._several: tuple[Plan, Any, Any] | None = None
+        counters = bound.tensors.counters if counts else ()
+        # The C code counts in float32, as optimizers do unless torch's default was changed.
+        self.counts = all(t.dtype == torch.float32 and t.is_cpu for t in counters)
+        self._counters = [t.data_ptr() for t in counters] if self.counts else []
+        self._counters_array = (ctypes.c_void_p * max(1, len(self._counters)))(*self._counters)
+        self._plan = self._make_plan()
+        self._plan.num_steps = 1
+        self._at = (
+            ctypes.addressof(self._addresses),
+            generated.workspace,
+            ctypes.addressof(self._plan),
+        )
+
+    def _make_plan(self) -> Plan:
+        return Plan(
+            numbers=self._numbers_slot,
+            loss=self._loss_slot,
+            num_counters=len(self._counters),
+            counters=ctypes.cast(self._counters_array, ctypes.POINTER(ctypes.c_void_p)),
+        )
+
+    def do_one(self, numbers: Sequence[float], batch: Sequence[Tensor]) -> Tensor:
+        """Do a step; return its loss."""
+        self._numbers[:] = numbers
+        addresses, slot = self._addresses, self._numbers_slot
+        addresses[slot] = self._numbers_at
+        for tensor in batch:
+            slot += 1
+            addresses[slot] = tensor.data_ptr()
+        drawn = [draw() for draw in self._generated.draws]
+        for tensor in drawn:
+            slot += 1
+            addresses[slot] = tensor.data_ptr()
+        if not self._losses:
+            self._losses = self._make_losses()
+        loss, addresses[slot + 1] = self._losses.pop()
+        if self._generated.run(*self._at) != 1:
+            raise IndexError(_OUT_OF_RANGE)
+        return loss
+
+    def _make_losses(self) -> list[tuple[Tensor, int]]:
+        """Return tensors for losses to come, with their addresses: cheaper when made together."""
+        losses = self._empty_losses(_LOSSES_AT_ONCE)
+        first, size = losses.data_ptr(), losses.itemsize
+        return [(loss, first + i * size) for i, loss in enumerate(losses.unbind())]
+
+    def _empty_losses(self, count: int) -> Tensor:
+        return torch.empty((count, *self._loss_shape), dtype=self._loss_dtype, device="cpu")
+
+    def do_many(
+        self, rows: Sequence[Sequence[float]], data: Sequence[Tensor], indices: Tensor
+    ) -> Tensor:
+        """Do a step for each row of numbers and of indices; return the losses."""
+        count = len(rows)
+        if self._several is None or self._several[0].num_steps != count:
+            self._several = self._prepare_several(count, indices.shape[1])
+        plan, gathered, numbers = self._several
+        numbers[:] = list(itertools.chain.from_iterable(rows))
+        losses = self._empty_losses(count)
+        addresses, slot = self._addresses, self._numbers_slot
+        addresses[slot] = ctypes.addressof(numbers)
+        addresses[self._loss_slot] = losses.data_ptr()
+        for number, (tensor, batch) in enumerate(zip(data, self._batches, strict=True)):
+            addresses[slot + 1 + number] = batch.data_ptr()
+            gathered[number].rows = tensor.data_ptr()
+        plan.indices = indices.data_ptr()
+        done = self._generated.run(self._at[0], self._at[1], ctypes.addressof(plan))
+        if done != count:
+            raise IndexError(f"{_OUT_OF_RANGE} (step {done} of {count})")
+        return losses
+
+    def _prepare_several(self, count: int, batch_size: int) -> tuple[Plan, Any, Any]:
+        gathered = (Gathered * len(self._batches))()
+        for number, batch in enumerate(self._batches):
+            gathered[number].row_bytes = batch.numel() * batch.itemsize // max(1, len(batch))
+            gathered[number].batch = batch.data_ptr()
+        plan = self._make_plan()
+        plan.num_steps = count
+        plan.numbers_bytes = self._width * ctypes.sizeof(self._ctype)
+        plan.loss_bytes = self._loss_dtype.itemsize * math.prod(self._loss_shape)
+        plan.num_gathered, plan.batch_size = len(self._batches), batch_size
+        plan.gathered = ctypes.cast(gathered, ctypes.POINTER(Gathered))
+        return plan, gathered, (self._ctype * (self._width * count))()
+
+
+_LOSSES_AT_ONCE = 256
+_OUT_OF_RANGE = "a class or another index in the batch is out of range"
