@@ -405,7 +405,7 @@ def _as_strided(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View
         raise UnsupportedError("it looks at memory outside of a tensor")
     dense = lowering.new_view(view.shape, view.dtype, order)
     lowering.copy(view, dense)
-    return View(dense.buffer, shape, strides, offset)
+    return View(dense.buffer, shape, strides, int(offset))
 
 
 @lowers("fill")
