@@ -110,21 +110,23 @@ INLINE REAL NAME(sum_of)(const NAME(widest) v) {
 }
 INLINE void NAME(row_sums_of)(const int rows, const long columns, const REAL *from, const long fr,
                               REAL *to, const long tr) {
-  NAME(widest) sum[4][2];
-  REAL rest[4];
-  UNROLL for (int i = 0; i < rows; i++) {
-    sum[i][0] = sum[i][1] = (NAME(widest)){0};
-    rest[i] = 0;
-  }
   const long whole = columns / (2 * LANES) * (2 * LANES);
-  for (long c = 0; c < whole; c += 2 * LANES)
-    UNROLL for (int i = 0; i < rows; i++)
-      UNROLL for (int j = 0; j < 2; j++)
-        sum[i][j] += *(const NAME(widest) *)(from + i * fr + c + j * LANES);
+  double total[4];
+  UNROLL for (int i = 0; i < rows; i++) total[i] = 0;
+  /* By blocks: the sum of many floats one by one loses digits that torch's, by parts, still has. */
+  for (long block = 0; block < whole; block += 128 * LANES) {
+    NAME(widest) sum[4][2];
+    UNROLL for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (NAME(widest)){0};
+    const long end = block + 128 * LANES < whole ? block + 128 * LANES : whole;
+    for (long c = block; c < end; c += 2 * LANES)
+      UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < 2; j++)
+          sum[i][j] += *(const NAME(widest) *)(from + i * fr + c + j * LANES);
+    UNROLL for (int i = 0; i < rows; i++) total[i] += NAME(sum_of)(sum[i][0] + sum[i][1]);
+  }
   for (long c = whole; c < columns; c++)
-    UNROLL for (int i = 0; i < rows; i++) rest[i] += from[i * fr + c];
-  UNROLL for (int i = 0; i < rows; i++)
-    to[i * tr] = NAME(sum_of)(sum[i][0] + sum[i][1]) + rest[i];
+    UNROLL for (int i = 0; i < rows; i++) total[i] += from[i * fr + c];
+  UNROLL for (int i = 0; i < rows; i++) to[i * tr] = (REAL)total[i];
 }
 INLINE void NAME(row_sums)(const long rows, const long columns, const REAL *from, const long fr,
                            REAL *to, const long tr) {

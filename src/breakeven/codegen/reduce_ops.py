@@ -137,16 +137,17 @@ def reduce_view(
         raise UnsupportedError(f"not for {dtype}")
     if not size and name in ("mean", "amax", "amin"):
         raise UnsupportedError("it has no elements")
-    if name in ("sum", "mean") and dtype == torch.float32 and size > _MOST_FLOATS:
+    kept = [dim for dim in range(rank) if dim not in reduced]
+    order = sorted(range(len(kept)), key=lambda number: -view.strides[kept[number]])
+    total = lowering.new_view([view.shape[dim] for dim in kept], dtype, order)
+    adds = name in ("sum", "mean")
+    body = _row_sums(view, total, kept, reduced) if adds else None
+    if body is None and adds and dtype == torch.float32 and size > _MOST_FLOATS:
         wide = reduce_view(
             lowering, view, dims, name, torch.empty_like(result, dtype=torch.float64, device="meta")
         )
         narrow = lowering.pointwise("{0}", [wide], result.shape, dtype)
         return lowering.view(narrow)
-    kept = [dim for dim in range(rank) if dim not in reduced]
-    order = sorted(range(len(kept)), key=lambda number: -view.strides[kept[number]])
-    total = lowering.new_view([view.shape[dim] for dim in kept], dtype, order)
-    body = _row_sums(view, total, kept, reduced) if name in ("sum", "mean") else None
     if body is None:
         lowering.call(_reduction(view, total, kept, reduced, name, size), [view], [total])
     else:

@@ -69,6 +69,9 @@ def assert_gradients(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtyp
         assert error < (2e-6 if dtype == torch.float32 else 1e-14), error
 
 
+# Each is compiled, so that the second half is for the slow tests.
+DTYPES = [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+
 CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "whole-vectors": (lambda: nn.Conv2d(2, 5, 3), (32, 2, 6, 7)),
     "padding": (lambda: nn.Conv2d(3, 7, 5, padding=2), (16, 3, 5, 6)),
@@ -126,14 +129,14 @@ POOLINGS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 def test_gradients_of_convolutions(name: str, dtype: torch.dtype) -> None:
     make, shape = CONVOLUTIONS[name]
     assert_gradients(make(), shape, dtype)
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 def test_gradients_of_pooling(name: str, dtype: torch.dtype) -> None:
     make, shape = POOLINGS[name]
     assert_gradients(make(), shape, dtype)
