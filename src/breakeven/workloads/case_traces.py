@@ -1,12 +1,8 @@
-"""One case of a table, traced at two batch sizes on tensors without memory.
-
-One trace serves cases that differ in switches, in the copy, or in what is timed of it.
-"""
+"""One case of a table, traced at two batch sizes on tensors without memory."""
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -15,17 +11,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError
-from breakeven.trace import (
-    Copy,
-    Event,
-    NumberFormat,
-    Phase,
-    ScaledTrace,
-    Settings,
-    StepCase,
-    StepTrace,
-    TimedPhase,
-)
+from breakeven.trace import Event, ScaledTrace, Settings, StepCase, StepTrace
+from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.libraries import prepare_torchvision, prepare_transformers
 from breakeven.workloads.own import prepare_own
 from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
@@ -148,61 +135,3 @@ def _settings(case: StepCase) -> Settings:
         cudnn_benchmark=True,
         autocast_dtype="" if autocast is None else str(autocast).removeprefix("torch."),
     )
-
-
-def base_case(case: StepCase) -> StepCase:
-    """Return the case whose trace `as_asked` turns into that of ``case``."""
-    number_format, phase = case.number_format, case.phase
-    if number_format is NumberFormat.TF32:
-        number_format = NumberFormat.FP32
-    if phase is TimedPhase.BACKWARD:
-        phase = TimedPhase.FORWARD_BACKWARD
-    has_backward = phase in (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
-    return StepCase(
-        workload=case.workload,
-        phase=phase,
-        number_format=number_format,
-        optimizer=case.optimizer if phase is TimedPhase.TRAIN else "none",
-        h2d="pageable",
-        zeroes_gradients=case.zeroes_gradients and has_backward,
-    )
-
-
-def as_asked(base: tuple[StepTrace, StepTrace], case: StepCase) -> ScaledTrace:
-    """Return the trace of ``case`` from that of its base case.
-
-    Raises:
-        WorkloadError: A copy of the batch is asked for, and the workload does not show its batch.
-    """
-    first, second = (_as_asked(trace, case) for trace in base)
-    return ScaledTrace(first, second)
-
-
-def _as_asked(trace: StepTrace, case: StepCase) -> StepTrace:
-    # A base case begins with the copies of its batch.
-    copies = tuple(takewhile(lambda event: isinstance(event, Copy), trace.events))
-    rest = trace.events[len(copies) :]
-    if case.h2d != "none" and not copies:
-        raise WorkloadError(
-            f"{case.workload!r} does its own copies of the batch",
-            hint="write h2d none, or let the function return (model, inputs, loss)",
-        )
-    if case.phase is TimedPhase.BACKWARD:
-        copies = ()
-        wait = rest[-1]
-        rest = (*(event for event in rest if event.phase is Phase.BACKWARD), wait)
-    is_tf32 = case.number_format is NumberFormat.TF32
-    return replace(
-        trace,
-        events=(*_copies(copies, case), *rest),
-        settings=replace(trace.settings, allow_tf32_matmul=is_tf32, allow_tf32_convolution=is_tf32),
-    )
-
-
-def _copies(copies: tuple[Event, ...], case: StepCase) -> tuple[Event, ...]:
-    if case.h2d == "none":
-        return ()
-    if case.h2d == "pageable":
-        return copies
-    # Who pins memory does so in order not to wait.
-    return tuple(replace(copy, is_pinned=True, non_blocking=True) for copy in copies)

@@ -17,7 +17,7 @@ from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.processor import num_cores
 from breakeven.store import code_digest, installed_version, read_traces, write_traces
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
-from breakeven.workloads.case_traces import as_asked, base_case
+from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.spec import WorkloadKind, parse_workload
 
 _Traces = tuple[StepTrace, StepTrace]

@@ -40,7 +40,8 @@ def _written_pages() -> list[Path]:
 
 def _commands(text: str) -> list[list[str]]:
     """Return the breakeven commands of a page, in fenced blocks and in spans of code, as argv."""
-    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = [block for language, block in fenced if language in ("", "sh", "console")]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     spans = [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", outside)]

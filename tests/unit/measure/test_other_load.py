@@ -77,15 +77,20 @@ def test_a_pause_is_not_counted(tell: Tell) -> None:
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="this system does not tell")
 def test_living_processes_of_the_group_are_counted_where_that_is_asked() -> None:
+    # What ends meanwhile, such as a compiler of a test beside this one, takes its time with it.
+    assert any(_counts_a_process() for _ in range(5))
+
+
+def _counts_a_process() -> bool:
+    before_s = module._others_of_group_s()
     spin = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     child = subprocess.Popen(
         [sys.executable, "-c", f"{spin}\nprint(flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    before_s = module._others_of_group_s()
     assert child.stdout is not None
     child.stdout.readline()
-    # Tests that run beside this one only ever add to it.
-    assert module._others_of_group_s() - before_s > 0.2
+    found_s = module._others_of_group_s() - before_s
     child.communicate(b"\n")
+    return found_s > 0.2

@@ -288,7 +288,7 @@ def _questions() -> tuple[tuple[ModuleType, str, FunctionType, Callable[..., Any
 def _modules() -> list[ModuleType]:
     return [
         module
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if name.startswith(_PACKAGES) and not name.startswith(_LEFT_OUT)
     ]
 

@@ -133,7 +133,7 @@ class CudaGraphs(Patches):
             )
 
     def _allow_capturable_on_cpu(self) -> None:
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             supported = vars(module).get("_get_capturable_supported_devices")
             if name.startswith("torch.optim.") and supported is not None:
                 self.replace(module, "_get_capturable_supported_devices", _with_cpu(supported))

@@ -140,7 +140,7 @@ def _replace(module: ModuleType, path: str, wrap: Callable[[_Function], _Functio
 
 
 def _replace_elsewhere(package: str, found: _Function, replacement: _Function) -> None:
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name.startswith(f"{package}."):
             for key, value in list(vars(module).items()):
                 if value is found:

@@ -76,7 +76,7 @@ class RedirectedFiles:
             original = getattr(owner, name, None)
             if original is not None:
                 changes[id(original)] = (original, _outermost(original, wrap(original)))
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             if name not in _UNTOUCHED and module is not None:
                 _replace_all(vars(module), changes)
         # By paths, not by descriptors of folders.

@@ -162,7 +162,7 @@ def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
 
 def _names_of_code(target: Target) -> set[str]:
     """Return the user's files that this process has as modules, and the target's own."""
-    names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    names = {getattr(module, "__file__", None) for module in sys.modules.copy().values()}
     if target.kind is not TargetKind.MODULE and target.raw_path:
         names.add(target.path)  # a script that runs as `__main__` may have replaced that module
     return {name for name in names if isinstance(name, str) and is_user_file(name)}
