@@ -46,8 +46,10 @@ def load(source: str) -> ctypes.CDLL:
     """Compile a C source, or take the binary of the same source from the cache, and load it.
 
     Raises:
-        CompilerError: There is no compiler, or it fails or takes too long.
+        CompilerError: There is no compiler, or it fails or takes too long; or this is Windows.
     """
+    if not hasattr(os, "getuid"):
+        raise CompilerError("generated steps are for Linux and macOS")
     compiler = _compiler()
     text = "".join(path.read_text("utf-8") for path in sorted(_HEADERS.glob("*.h"))) + source
     digest = hashlib.sha256("\0".join([text, *_identity(compiler)]).encode()).hexdigest()

@@ -239,6 +239,12 @@ def test_a_compiler_that_fails_says_what_it_said(
     assert not list((tmp_path / "breakeven" / "generated").iterdir())
 
 
+def test_on_windows_steps_are_left_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.getuid")
+    with pytest.raises(CompilerError, match="Linux and macOS"):
+        toolchain.load("int answer(void) { return 44; }")
+
+
 def test_a_binary_is_made_once_and_kept_with_its_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
