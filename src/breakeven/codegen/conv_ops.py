@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from breakeven.codegen.operators import FLOATS, Op, lowers
+from breakeven.codegen.operators import FLOATS, Op, lowers, prefix_of
 from breakeven.codegen.program import C_TYPES, Const, UnsupportedError, View, contiguous
 from breakeven.codegen.reduce_ops import reduce_view
 
@@ -91,7 +91,7 @@ def float_prefix(*dtypes: torch.dtype) -> str:
     """
     if len(set(dtypes)) != 1 or dtypes[0] not in FLOATS:
         raise UnsupportedError(f"not for {', '.join(str(one) for one in dict.fromkeys(dtypes))}")
-    return "f64" if dtypes[0] == torch.float64 else "f32"
+    return prefix_of(dtypes[0])
 
 
 @lowers("convolution")

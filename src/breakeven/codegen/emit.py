@@ -137,7 +137,7 @@ def _pointer(view: View, places: dict[Buffer, int]) -> str:
     ctype = C_TYPES[view.dtype]
     offset = f" + {view.offset}" if view.offset else ""
     if view.buffer.is_argument:
-        return f"({ctype} *)arguments[{view.buffer.name[1:]}]{offset}"
+        return f"({ctype} *)arguments[{view.buffer.argument}]{offset}"
     return f"({ctype} *)(workspace + {places[view.buffer]}){offset}"
 
 

@@ -40,16 +40,15 @@ typedef REAL NAME(x8) VECTOR(8);
 typedef REAL NAME(x16) VECTOR(16);
 typedef REAL NAME(widest) VECTOR(LANES);
 
-/* c[i][n] (+)= sum over k of a[i][k] b[k][n], for `rows` i and `vectors` vectors of n. */
+/* c[i][n] = sum over k of a[i][k] b[k][n], for `rows` i and `vectors` vectors of n. */
 #define DEFINE_TILE(width)                                                                        \
   INLINE void NAME(tile_##width)(const int rows, const int vectors, const long depth,             \
                                  const REAL *a, const long am, const long ak, const REAL *b,      \
-                                 const long bk, REAL *c, const long cm, const int adds) {         \
+                                 const long bk, REAL *c, const long cm) {                         \
     NAME(x##width) sum[TILE_ROWS][2];                                                             \
     UNROLL for (int i = 0; i < rows; i++)                                                         \
       UNROLL for (int j = 0; j < vectors; j++)                                                    \
-        sum[i][j] = adds ? *(const NAME(x##width) *)(c + i * cm + j * width)                      \
-                         : (NAME(x##width)){0};                                                   \
+        sum[i][j] = (NAME(x##width)){0};                                                          \
     for (long k = 0; k < depth; k++) {                                                            \
       NAME(x##width) right[2];                                                                    \
       UNROLL for (int j = 0; j < vectors; j++)                                                    \
@@ -65,13 +64,13 @@ typedef REAL NAME(widest) VECTOR(LANES);
   }                                                                                               \
   INLINE void NAME(rows_##width)(const long m, const int vectors, const long depth,               \
                                  const REAL *a, const long am, const long ak, const REAL *b,      \
-                                 const long bk, REAL *c, const long cm, const int adds) {         \
+                                 const long bk, REAL *c, const long cm) {                         \
     const long rows = tile_rows(m, TILE_ROWS);                                                    \
     for (long i = 0; i + rows <= m; i += rows)                                                    \
-      NAME(tile_##width)(rows, vectors, depth, a + i * am, am, ak, b, bk, c + i * cm, cm, adds);  \
+      NAME(tile_##width)(rows, vectors, depth, a + i * am, am, ak, b, bk, c + i * cm, cm);        \
     if (m % rows)                                                                                 \
       NAME(tile_##width)(m % rows, vectors, depth, a + m / rows * rows * am, am, ak, b, bk,       \
-                         c + m / rows * rows * cm, cm, adds);                                     \
+                         c + m / rows * rows * cm, cm);                                           \
   }
 DEFINE_TILE(1)
 DEFINE_TILE(2)
@@ -79,17 +78,17 @@ DEFINE_TILE(4)
 DEFINE_TILE(8)
 DEFINE_TILE(16)
 
-/* c[m][n] (+)= sum over k of a[m][k] b[k][n]; n is contiguous in b and c, a is read by single elements. */
+/* c[m][n] = sum over k of a[m][k] b[k][n]; n is contiguous in b and c, a is read by single elements. */
 INLINE void NAME(product)(const long m, const long n, const long depth, const REAL *a,
                           const long am, const long ak, const REAL *b, const long bk, REAL *c,
-                          const long cm, const int adds) {
+                          const long cm) {
   long j = 0;
 #define WIDE(width)                                                                               \
   for (; j + 2 * width <= n; j += 2 * width)                                                      \
-    NAME(rows_##width)(m, 2, depth, a, am, ak, b + j, bk, c + j, cm, adds);
+    NAME(rows_##width)(m, 2, depth, a, am, ak, b + j, bk, c + j, cm);
 #define NARROW(width)                                                                             \
   if (j + width <= n) {                                                                           \
-    NAME(rows_##width)(m, 1, depth, a, am, ak, b + j, bk, c + j, cm, adds);                       \
+    NAME(rows_##width)(m, 1, depth, a, am, ak, b + j, bk, c + j, cm);                             \
     j += width;                                                                                   \
   }
   if (LANES == 16) { WIDE(16) NARROW(16) NARROW(8) NARROW(4) }

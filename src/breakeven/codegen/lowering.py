@@ -104,7 +104,7 @@ class Lowering(Placing):
             (length - 1) * stride
             for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
         )
-        buffer = Buffer(f"a{len(self._arguments)}", tensor.dtype, size, is_argument=True)
+        buffer = Buffer(tensor.dtype, size, argument=len(self._arguments))
         self._arguments.append(buffer)
         # A dimension of size 1 may have any stride.
         strides = tuple(
@@ -115,7 +115,7 @@ class Lowering(Placing):
 
     def _add_result(self, tensor: torch.Tensor) -> View:
         shape = tuple(tensor.shape)
-        buffer = Buffer(f"a{len(self._arguments)}", tensor.dtype, count(shape), is_argument=True)
+        buffer = Buffer(tensor.dtype, count(shape), argument=len(self._arguments))
         self._arguments.append(buffer)
         return View(buffer, shape, contiguous(shape))
 

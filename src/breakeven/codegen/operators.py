@@ -78,10 +78,15 @@ def lowers(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def prefix_of(dtype: torch.dtype) -> str:
+    """Return how the names of C functions for a type of floats begin."""
+    return "f64" if dtype == torch.float64 else "f32"
+
+
 def cast_operands(expression: str, inputs: Sequence[Value], dtype: torch.dtype) -> str:
     """Return an expression with its operands in parentheses and of one type."""
     for number, given in enumerate(inputs):
         operand = f"{{{number}}}"
         if given.dtype != dtype and not isinstance(given, Const):
             expression = expression.replace(operand, f"(({C_TYPES[dtype]}){operand})")
-    return expression.replace("{f}", "f64_" if dtype == torch.float64 else "f32_")
+    return expression.replace("{f}", f"{prefix_of(dtype)}_")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from breakeven.codegen.operators import FLOATS
+from breakeven.codegen.operators import FLOATS, prefix_of
 from breakeven.codegen.program import (
     C_TYPES,
     Buffer,
@@ -35,7 +35,6 @@ class Placing:
     def __init__(self) -> None:
         self.statements: list[Statement] = []
         self.packed: dict[tuple[View, tuple[int, ...]], View] = {}
-        self._num_buffers = 0
         # Loops of the update are not joined to earlier ones: these still read what it writes.
         self.first_of_update = 0
         self.is_update = False
@@ -45,8 +44,7 @@ class Placing:
     ) -> View:
         """Return a view of a new buffer, dense, with its dimensions in an order."""
         self.check_dtype(dtype)
-        buffer = Buffer(f"w{self._num_buffers}", dtype, max(count(shape), 1))
-        self._num_buffers += 1
+        buffer = Buffer(dtype, max(count(shape), 1))
         return View(buffer, tuple(shape), contiguous(shape, order))
 
     def call(
@@ -137,10 +135,9 @@ class Placing:
         (rows, (*_, row)), (columns, (*_, column)) = nest
         if place.strides[column] != 1 or given.strides[row] != 1 or given.strides[column] < 1:
             return False
-        prefix = "f64" if given.dtype == torch.float64 else "f32"
         body = (
-            f"{prefix}_transpose({columns}, {rows}, p0, {given.strides[column]}, p1, "
-            f"{place.strides[row]});"
+            f"{prefix_of(given.dtype)}_transpose({columns}, {rows}, p0, {given.strides[column]}, "
+            f"p1, {place.strides[row]});"
         )
         self.call(body, [given], [place])
         return True
@@ -153,6 +150,16 @@ class Placing:
             found = self.new_view(view.shape, view.dtype, order)
             self.copy(view, found)
             self.packed[key] = found
+        return found
+
+    def reshaped(self, view: View, shape: tuple[int, ...]) -> View:
+        """Return a tensor in another shape: a dense copy, where its layout has no such look."""
+        found = view.reshaped(shape)
+        if found is None:
+            dense = self.new_view(view.shape, view.dtype)
+            self.copy(view, dense)
+            found = dense.reshaped(shape)
+            assert found is not None
         return found
 
     def pointwise(

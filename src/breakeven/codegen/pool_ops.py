@@ -79,20 +79,35 @@ def _pair(given: Any, usual: Sequence[int]) -> list[int]:
     return values * 2 if len(values) == 1 else values
 
 
-def _max_windows(
-    source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
+def _fixed_windows(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    step: Any,
+    *,
+    counts_padding: bool = False,
 ) -> list[_Dimension]:
-    kernel, stride, padding, step, _ = [*args, *([], 0, 1, False)[len(args) - 1 :]]
+    """Return the windows along both dimensions."""
     kernel = _pair(kernel, ())
-    sizes = (
+    sizes = zip(
         source.shape[-2:],
         target.shape[-2:],
         kernel,
         _pair(stride, kernel),
         _pair(padding, ()),
         _pair(step, ()),
+        strict=True,
     )
-    return [_windows(*one, counts_padding=False) for one in zip(*sizes, strict=True)]
+    return [_windows(*one, counts_padding=counts_padding) for one in sizes]
+
+
+def _max_windows(
+    source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
+) -> list[_Dimension]:
+    kernel, stride, padding, step, _ = [*args, *([], 0, 1, False)[len(args) - 1 :]]
+    return _fixed_windows(source, target, kernel, stride, padding, step)
 
 
 def _average_windows(
@@ -102,16 +117,7 @@ def _average_windows(
         *args,
         *([], 0, False, True, None)[len(args) - 1 :],
     ]
-    kernel = _pair(kernel, ())
-    sizes = (
-        source.shape[-2:],
-        target.shape[-2:],
-        kernel,
-        _pair(stride, kernel),
-        _pair(padding, ()),
-        (1, 1),
-    )
-    v, h = (_windows(*one, counts_padding=counts_padding) for one in zip(*sizes, strict=True))
+    v, h = _fixed_windows(source, target, kernel, stride, padding, 1, counts_padding=counts_padding)
     if divisor is not None:
         v, h = (
             _Dimension(one.size, tuple((*window[:2], count) for window in one.windows))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from breakeven.codegen.operators import FLOATS, Op, lowers
+from breakeven.codegen.operators import FLOATS, Op, lowers, prefix_of
 from breakeven.codegen.program import (
     Const,
     UnsupportedError,
@@ -92,7 +92,8 @@ def product(lowering: Lowering, op: Op, left: Any, right: Any) -> Value:
 
 def _is_kept(lowering: Lowering, view: View) -> bool:
     """Return whether a matrix is a parameter, or another tensor that stays from step to step."""
-    return view.buffer.is_argument and int(view.buffer.name[1:]) < lowering.num_kept
+    number = view.buffer.argument
+    return number is not None and number < lowering.num_kept
 
 
 def _turned(view: View) -> View:
@@ -123,13 +124,13 @@ def _product(lowering: Lowering, left: View, right: View) -> View:
     *batch, rows, depth = left.shape
     columns = right.shape[-1]
     total = lowering.new_view((*batch, rows, columns), left.dtype)
-    prefix = "f64" if left.dtype == torch.float64 else "f32"
+    prefix = prefix_of(left.dtype)
 
     def call(offsets: Sequence[str]) -> str:
         return (
             f"{prefix}_product({rows}, {columns}, {depth}, p0{offsets[0]}, {left.strides[-2]}, "
             f"{left.strides[-1]}, p1{offsets[1]}, {right.strides[-2]}, p2{offsets[2]}, "
-            f"{total.strides[-2]}, 0);"
+            f"{total.strides[-2]});"
         )
 
     if batch:

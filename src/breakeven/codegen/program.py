@@ -36,18 +36,21 @@ class Buffer:
     """Memory of one tensor.
 
     Args:
-        name: Its name in the C code.
         dtype: Type of its elements.
         size: Number of elements that are used.
-        is_argument: Whether the caller owns it.
+        argument: Its number among the caller's tensors; None where it is the step's own.
         written_at: Number of the statement that writes it; -1 for an argument.
     """
 
-    name: str
     dtype: torch.dtype
     size: int
-    is_argument: bool = False
+    argument: int | None = None
     written_at: int = -1
+
+    @property
+    def is_argument(self) -> bool:
+        """Return whether the caller owns it."""
+        return self.argument is not None
 
 
 @dataclass(frozen=True, slots=True)

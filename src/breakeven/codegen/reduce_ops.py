@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from breakeven.codegen.emit import literal
-from breakeven.codegen.operators import FLOATS, Op, cast_operands, lowers
+from breakeven.codegen.operators import FLOATS, Op, cast_operands, lowers, prefix_of
 from breakeven.codegen.program import (
     C_TYPES,
     UnsupportedError,
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 @lowers("sum", "mean", "amax", "amin", "prod", "any")
 def _reduce(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    name = op.name
-    result = op.result
-    view = lowering.view(args[0])
-    dims = args[1] if len(args) > 1 and args[1] is not None else []
-    dims = [dims] if isinstance(dims, int) else list(dims)
-    return reduce_view(lowering, view, dims, name, result)
+    return reduce_view(lowering, lowering.view(args[0]), _dims(args), op.name, op.result)
 
 
 @lowers("max", "min")
@@ -47,13 +42,7 @@ def _argmax(lowering: Lowering, op: Op, args: list[Any]) -> View:
     view, name = lowering.view(args[0]), op.name.removeprefix("arg")
     dim = args[1] if len(args) > 1 else None
     if dim is None:
-        flat = view.reshaped((count(view.shape),))
-        if flat is None:
-            dense = lowering.new_view(view.shape, view.dtype)
-            lowering.copy(view, dense)
-            flat = dense.reshaped((count(view.shape),))
-            assert flat is not None
-        view, dim = flat, 0
+        view, dim = lowering.reshaped(view, (count(view.shape),)), 0
     best = torch.empty(op.shape, dtype=view.dtype, device="meta")
     return _best(lowering, view, dim, name, best, op.result)[1]
 
@@ -130,7 +119,7 @@ def reduce_view(
 ) -> View:
     """Add a reduction over some dimensions, or over all of them where none is named."""
     rank = len(view.shape)
-    reduced = sorted({dim % rank for dim in dims}) if dims and rank else list(range(rank))
+    reduced = _reduced(rank, dims)
     dtype = result.dtype
     size = count([view.shape[dim] for dim in reduced])
     if name == "mean" and dtype not in FLOATS:
@@ -157,11 +146,26 @@ def reduce_view(
             total = lowering.view(mean)
     found = total.reshaped(tuple(result.shape))
     if found is None:  # kept dimensions of size 1, in a layout of its own
-        strides = [0] * rank
-        for dim, stride in zip(kept, total.strides, strict=True):
-            strides[dim] = stride
-        found = View(total.buffer, tuple(result.shape), tuple(strides))
+        found = View(total.buffer, tuple(result.shape), _spread(rank, kept, total.strides))
     return found
+
+
+def _spread(rank: int, kept: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of what a reduction keeps, with those of the reduced dimensions: 0."""
+    found = [0] * rank
+    for dim, stride in zip(kept, strides, strict=True):
+        found[dim] = stride
+    return tuple(found)
+
+
+def _dims(args: Sequence[Any]) -> list[int]:
+    """Return the dimensions that a reduction is given: none for all of them."""
+    dims = args[1] if len(args) > 1 and args[1] is not None else []
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+def _reduced(rank: int, dims: Sequence[int]) -> list[int]:
+    return sorted({dim % rank for dim in dims}) if dims and rank else list(range(rank))
 
 
 # A sum of more in float32 would have lost digits that torch's, by parts, still has.
@@ -172,9 +176,7 @@ def _row_sums(view: View, total: View, kept: Sequence[int], reduced: Sequence[in
     """Return the body of sums along contiguous rows; None where they are not that."""
     if view.dtype != total.dtype or view.dtype not in FLOATS or 0 in view.shape:
         return None
-    wide = [0] * len(view.shape)
-    for dim, stride in zip(kept, total.strides, strict=True):
-        wide[dim] = stride
+    wide = _spread(len(view.shape), kept, total.strides)
 
     def merged(dims: Sequence[int]) -> list[tuple[int, list[int]]]:
         order = sorted(dims, key=lambda dim: -view.strides[dim])
@@ -185,7 +187,7 @@ def _row_sums(view: View, total: View, kept: Sequence[int], reduced: Sequence[in
         return None
     num_rows, (*_, row) = rows[0] if rows else (1, [0])
     strides = (view.strides[row], wide[row]) if rows else (0, 1)
-    prefix = "f64" if view.dtype == torch.float64 else "f32"
+    prefix = prefix_of(view.dtype)
     return f"{prefix}_row_sums({num_rows}, {columns[0][0]}, p0, {strides[0]}, p1, {strides[1]});"
 
 
@@ -261,7 +263,7 @@ def _var_mean(lowering: Lowering, op: Op, args: list[Any]) -> list[Value]:
 @lowers("var", "std")
 def _var(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     var, dtype = op.result, op.result.dtype
-    dims = args[1] if len(args) > 1 and args[1] is not None else []
+    dims = _dims(args)
     mean = op.given(0).to("meta").mean(dims or None, keepdim=bool(op.kwargs.get("keepdim")))
     found = _variance(lowering, op, args, var, mean)[0]
     if op.name == "var":
@@ -274,24 +276,22 @@ def _variance(
     lowering: Lowering, op: Op, args: list[Any], var: torch.Tensor, mean: torch.Tensor
 ) -> list[Value]:
     view = lowering.view(args[0])
-    dims = args[1] if len(args) > 1 and args[1] is not None else []
+    dims = _dims(args)
     correction = op.kwargs.get("correction")
     correction = 1 if correction is None else correction
     rank = len(view.shape)
-    reduced = [dim % rank for dim in dims] if dims and rank else list(range(rank))
+    reduced = _reduced(rank, dims)
     size = count([view.shape[dim] for dim in reduced])
     if var.dtype not in FLOATS or size <= correction:
         raise UnsupportedError("it has too few elements")
     average = reduce_view(lowering, view, dims, "mean", mean)
     kept_shape = tuple(1 if dim in reduced else view.shape[dim] for dim in range(rank))
-    strides = [0] * rank
     kept = [dim for dim in range(rank) if dim not in reduced]
     dense = (
         average.strides if len(average.shape) == len(kept) else [average.strides[d] for d in kept]
     )
-    for dim, stride in zip(kept, dense, strict=True):
-        strides[dim] = stride
-    wide = View(average.buffer, kept_shape, tuple(strides), average.offset)
+    strides = _spread(rank, kept, dense)
+    wide = View(average.buffer, kept_shape, strides, average.offset)
     squares = lowering.pointwise(
         "({0} - {1}) * ({0} - {1})", [view, wide.expanded(view.shape)], view.shape, var.dtype
     )

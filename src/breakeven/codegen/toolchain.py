@@ -104,18 +104,13 @@ def _cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    return _folder_of_process()
+    return Path(_folder_of_process().name)
 
 
 @functools.cache
-def _folder_of_process() -> Path:
-    holder = tempfile.TemporaryDirectory(prefix="breakeven-generated-")
-    _FOLDERS.append(holder)
-    return Path(holder.name)
-
-
-# Removed when the process ends.
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+def _folder_of_process() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="breakeven-generated-")
 
 
 def _compile(compiler: str, source: str, binary: Path) -> None:

@@ -28,7 +28,7 @@ def trace(
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     table = decompositions()
-    with _without_onednn(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+    with without_onednn(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         graph = make_fx(function, decomposition_table=table, tracing_mode="fake")(*examples)
     if _writes_before_its_end(graph):
         pure = torch.func.functionalize(graph, remove="mutations")
@@ -44,11 +44,16 @@ _WHOLE = {"aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backwa
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return what operators are traced as: Inductor's table, but for those of ``_WHOLE``."""
+    table = inductor_decompositions()
+    return {op: function for op, function in table.items() if op.name() not in _WHOLE}
+
+
+def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return what Inductor takes operators for."""
     import torch._inductor.lowering  # noqa: F401 - a decomposition uses it, and does not import it
     from torch._inductor.decomposition import select_decomp_table
 
-    table = select_decomp_table()
-    return {op: function for op, function in table.items() if op.name() not in _WHOLE}
+    return select_decomp_table()
 
 
 def _writes_before_its_end(graph: fx.GraphModule) -> bool:
@@ -85,8 +90,12 @@ def _is_view(node: fx.Node) -> bool:
 
 
 @contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Let an LSTM be the operators that it consists of."""
+def without_onednn() -> Iterator[None]:
+    """Let an LSTM be the operators that it consists of.
+
+    Compiled by Inductor, the one operator of oneDNN fails when it is called. Convolutions are the
+    same operator either way, and compiled to oneDNN's.
+    """
     was_enabled = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False
     try:

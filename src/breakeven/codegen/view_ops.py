@@ -111,21 +111,9 @@ def _transpose(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
 @lowers("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "view_as")
 @_on_view
 def _reshape(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    shape = op.shape
     if op.result.dtype != view.dtype:
         raise UnsupportedError("it takes bits for another type")
-    return _reshaped(lowering, view, shape)
-
-
-def _reshaped(lowering: Lowering, view: View, shape: tuple[int, ...]) -> View:
-    found = view.reshaped(shape)
-    if found is not None:
-        return found
-    dense = lowering.new_view(view.shape, view.dtype)
-    lowering.copy(view, dense)
-    found = dense.reshaped(shape)
-    assert found is not None
-    return found
+    return lowering.reshaped(view, op.shape)
 
 
 @lowers("expand")
@@ -364,7 +352,7 @@ def _repeat(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
         tuple(stride for one in strides for stride in (0, one)),
         view.offset,
     )
-    return _reshaped(lowering, wide, op.shape)
+    return lowering.reshaped(wide, op.shape)
 
 
 @lowers("diagonal")

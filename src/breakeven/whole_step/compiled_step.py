@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from breakeven.whole_step.compiling import Mode, compile_tensors
-from breakeven.whole_step.step_function import Batch, Recipe, make_step
+from breakeven.whole_step.step_function import Batch, Recipe, make_step, num_steps_of
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
 
@@ -33,7 +33,7 @@ class CompiledStep:
         indices: Tensor | None,
         mode: Mode,
     ) -> None:
-        self.num_steps = 1 if indices is None else indices.shape[0]
+        self.num_steps = num_steps_of(indices)
         start_ns = time.perf_counter_ns()
         function = make_step(recipe, bound.tensors, bound.packs, batch, self.num_steps)
         examples = self._arguments(bound, bound.arguments, batch, indices)

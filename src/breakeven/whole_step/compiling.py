@@ -1,7 +1,8 @@
 """A function of tensors as one compiled call without guards.
 
-The only file that uses what torch does not document as public: ``make_fx`` and inductor's
-``compile``, ``config.patch`` and decomposition table, as torch 2.13 has them.
+With ``codegen/tracing.py`` the only file that uses what torch does not document as public:
+``make_fx`` and inductor's ``compile``, ``config.patch`` and decomposition table, as torch 2.13 has
+them.
 ``torch.compile`` would do as well, but its guards and the wrapper around its graph took longer than
 a small step itself.
 """
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from breakeven.codegen import inductor_decompositions, without_onednn
 from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError
 
@@ -76,28 +78,11 @@ def trace_tensors(
         function: As for ``compile_tensors``.
         examples: As for ``compile_tensors``.
     """
-    import torch._inductor.lowering  # pooling's decomposition uses it, and does not import it
-    from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    trace = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")
-    with _without_onednn(), torch.enable_grad():
+    trace = make_fx(function, decomposition_table=inductor_decompositions(), tracing_mode="fake")
+    with without_onednn(), torch.enable_grad():
         return trace(*examples)
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Let an LSTM be the operators that it consists of.
-
-    Compiled, the one operator of oneDNN fails when it is called. Convolutions are the same operator
-    either way, and compiled to oneDNN's.
-    """
-    was_enabled = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = was_enabled
 
 
 def _largest_result(graph: torch.fx.GraphModule) -> int:

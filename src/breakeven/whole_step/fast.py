@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,14 @@ from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.generated_step import GeneratedStep, one_batch
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
 from breakeven.whole_step.situation import Situation
-from breakeven.whole_step.step_function import Batch, PairFacts, Recipe, take_apart
+from breakeven.whole_step.step_function import Batch, PairFacts, Recipe, num_steps_of, take_apart
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
 from breakeven.whole_step.update_rules import code_options, find_rule
 
 AnyStep = CompiledStep | GeneratedStep
 Engine = Literal["auto", "generated", "inductor"]
-_ENGINES = ("auto", "generated", "inductor")
+_ENGINES = get_args(Engine)
 # Batches of another shape than the first: this many are done by stock steps, such as the last
 # batch of each of three epochs, before one is thought worth compiling for.
 NUM_RARE = 3
@@ -133,8 +133,7 @@ class FastStep:
         self._all_steps: dict[Any, dict[Any, AnyStep]] = {}
         # Of the last call, where it was generated and for one tensor and one tensor: the next one
         # like it goes straight there.
-        self._usual: GeneratedStep | None = None
-        self._usual_batch = PairFacts.none()
+        self._usual: tuple[GeneratedStep, PairFacts] | None = None
         self._num_seen: dict[Any, int] = {}
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
@@ -148,11 +147,9 @@ class FastStep:
             BreakevenError: The step cannot be compiled, or computes something else than the stock
                 step; model, optimizer and random numbers are as before the call.
         """
-        step = self._usual
-        if (
-            step is not None and self._usual_batch.holds(inputs, targets) and self._is_current()
-        ):  # as the last time: straight to the generated code
-            loss = step.do_one(inputs, targets)
+        usual = self._usual
+        if usual is not None and usual[1].holds(inputs, targets) and self._is_current():
+            loss = usual[0].do_one(inputs, targets)
             call_step_hooks(self._optimizer, 1)
             return loss
         return self._do(take_apart(inputs, targets), None)
@@ -256,9 +253,9 @@ class FastStep:
                 return self.do_stock(batch, indices)
             return self.compile(key, batch, indices)
         losses = step(self._bound, batch, indices)
-        call_step_hooks(self._optimizer, 1 if indices is None else len(indices))
+        call_step_hooks(self._optimizer, num_steps_of(indices))
         if indices is None and isinstance(step, GeneratedStep) and batch.layout is None:
-            self._usual, self._usual_batch = step, PairFacts(*batch.tensors)
+            self._usual = step, PairFacts(*batch.tensors)
         return losses
 
     def _refresh_bindings(self) -> None:
@@ -338,20 +335,17 @@ class FastStep:
         recipe = self._recipe
         before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer)
         self._usual = None
+        losses: Tensor | None = None
         try:
             if self._engine == "generated":
                 self._check_may_generate(bound)
-                step = self._generate(bound, one_batch(batch, indices))
-                losses = self._use(key, step, before, bound, batch, indices)
-                self.num_compiled += 1
-                return losses
-            if self._engine == "auto" and self._may_generate(bound):
+                generated = self._generate(bound, one_batch(batch, indices))
+                losses = self._use(key, generated, before, bound, batch, indices)
+            elif self._engine == "auto" and self._may_generate(bound):
                 losses = self._try_generated(key, before, bound, batch, indices)
-                if losses is not None:
-                    self.num_compiled += 1
-                    return losses
-            step = CompiledStep(recipe, bound, batch, indices, self._mode)
-            losses = self._use(key, step, before, bound, batch, indices)
+            if losses is None:
+                step = CompiledStep(recipe, bound, batch, indices, self._mode)
+                losses = self._use(key, step, before, bound, batch, indices)
         except BaseException:
             self._forget(key, batch, indices)
             before.restore()
@@ -416,7 +410,7 @@ class FastStep:
             self._steps[key] = step
         if not self._checks_numbers:
             losses = step(bound, batch, indices)
-            call_step_hooks(self._optimizer, 1 if indices is None else len(indices))
+            call_step_hooks(self._optimizer, num_steps_of(indices))
             return losses
         stock = StockStep(self._recipe, self._optimizer)
         losses, self.cost = check_step_numbers(

@@ -17,7 +17,7 @@ from breakeven.errors import BreakevenError
 from breakeven.verdict import Compared, Numerics, Tolerance, scale_of, tolerance_of
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.generated_step import GeneratedStep
-from breakeven.whole_step.step_function import Batch
+from breakeven.whole_step.step_function import Batch, num_steps_of
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
@@ -87,7 +87,7 @@ def check_step_numbers(
         BreakevenError: They differ by more than rounding; names the first tensor.
     """
     old = clone_all(bound.arguments)
-    num_steps = 1 if indices is None else len(indices)
+    num_steps = num_steps_of(indices)
     losses, results = step.on_copies(bound, batch, indices)
     before.restore_random()
     wanted = stock.run(batch, indices)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from breakeven.codegen import Gathered, Generated, Plan
 from breakeven.whole_step.compiling import explained, unchanged_state
-from breakeven.whole_step.step_function import Batch, Recipe, make_step
+from breakeven.whole_step.step_function import Batch, Recipe, make_step, num_steps_of
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
 _C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
@@ -67,7 +67,7 @@ class GeneratedStep:
                 )
                 self._bound = bound
             losses = self._do(self._call, bound, batch, indices)
-        self._mark(bound, 1 if indices is None else len(indices))
+        self._mark(bound, num_steps_of(indices))
         return losses
 
     def do_one(self, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -199,11 +199,6 @@ class PairFacts:
         self._other_shape, self._other_stride = targets.shape, targets.stride()
         self._other_dtype = targets.dtype
 
-    @classmethod
-    def none(cls) -> PairFacts:
-        """Return facts that hold of no usual batch."""
-        return cls(torch.empty(0), torch.empty(0))
-
     def holds(self, inputs: Any, targets: Any) -> bool:
         """Return whether both are like this; asked before each small step, so without a loop."""
         return (
@@ -248,6 +243,11 @@ class Batch:
         is_tensor, spec = self.layout
         leaves = [next(rest) if given else next(others) for given in is_tensor]
         return pytree.tree_unflatten(leaves, spec)
+
+
+def num_steps_of(indices: Tensor | None) -> int:
+    """Return how many steps a call does: one for each row of indices, or a single one."""
+    return 1 if indices is None else len(indices)
 
 
 def take_apart(inputs: Any, targets: Any) -> Batch:

@@ -43,7 +43,8 @@ class GeneratedCall:
         ]
         self._draws = hoist_draws(graph)
         self.source, size = emit(lower(graph, _lanes(), late))
-        self._memory = torch.empty(size + 64, dtype=torch.uint8)
+        # What an earlier step has left in the workspace must not matter: here, it is NaN.
+        self._memory = torch.full((size + 64,), 255, dtype=torch.uint8)
         self._library: Any = None
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:

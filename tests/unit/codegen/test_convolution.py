@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Callable
 
 import pytest
 import torch
+from generated_call import GeneratedCall
 from torch import Tensor, nn
 
-from breakeven.codegen import Generated, Plan
+from breakeven.codegen import Generated
 from breakeven.codegen.program import UnsupportedError
 
 
@@ -35,20 +35,6 @@ def gradients_of(model: nn.Module, x: Tensor) -> Callable[..., tuple[Tensor, ...
     return function
 
 
-def generated(function: Callable[..., tuple[Tensor, ...]], *examples: Tensor) -> list[Tensor]:
-    """Return what generated code returns for these tensors."""
-    made = Generated(function, examples, [])
-    results = [torch.empty(one.shape, dtype=one.dtype) for one in function(*examples)]
-    addresses = [one.data_ptr() for one in (*examples, *results)]
-    plan = Plan(num_steps=1)
-    arguments = (ctypes.c_void_p * len(addresses))(*addresses)
-    # What an earlier step has left in the workspace must not matter: here, it is NaN.
-    made._memory.fill_(255)
-    at = (ctypes.addressof(arguments), made.workspace, ctypes.addressof(plan))
-    assert made.run(*at) == 1
-    return results
-
-
 def assert_gradients(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = model.to(dtype)
@@ -56,7 +42,7 @@ def assert_gradients(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtyp
         nn.init.normal_(parameter, std=0.5)
     x = torch.randn(shape, dtype=dtype)
     examples = [x, *(one.detach() for one in model.parameters()), *model.buffers()]
-    found = generated(gradients_of(model, x), *examples)
+    found = GeneratedCall(gradients_of(model, x), examples)(*examples)
     exact_model = copy.deepcopy(model).double()
     exact = gradients_of(exact_model, x)(
         *(one.double() if one.is_floating_point() else one for one in examples)
@@ -152,7 +138,7 @@ def test_max_of_equal_numbers_and_of_nan_is_eagers() -> None:
         (gradient,) = torch.autograd.grad(result, sample, torch.ones_like(result))
         return result.detach(), gradient
 
-    for one, other in zip(generated(function, x), function(x), strict=True):
+    for one, other in zip(GeneratedCall(function, [x])(x), function(x), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
