@@ -47,7 +47,7 @@ class Generated:
     """A compiled function of tensors of fixed shapes, strides and types, on the CPU.
 
     Args:
-        function: Takes the tensors, may write to them, and returns one tensor in a tuple.
+        function: Takes the tensors, may write to them, and returns a tuple of tensors.
         examples: What it is called with; neither read nor written.
         late: Numbers of the arguments that only the update reads.
 
@@ -63,7 +63,9 @@ class Generated:
         late: Sequence[int],
     ) -> None:
         graph = trace(function, examples)
-        self.loss = next(iter(graph.graph.find_nodes(op="output"))).args[0][0].meta["val"]
+        output = next(iter(graph.graph.find_nodes(op="output")))
+        # Without values: what the results will be like.
+        self.results: tuple[Tensor, ...] = tuple(one.meta["val"] for one in output.args[0])
         self.draws = hoist_draws(graph)
         self.source, size = emit(lower(graph, _lanes(), late))
         self.num_arguments = len(examples)

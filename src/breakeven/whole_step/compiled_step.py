@@ -52,20 +52,23 @@ class CompiledStep:
             return (*written, numbers, *batch.tensors)
         return (*written, numbers, *batch.tensors, indices)
 
-    def __call__(self, bound: BoundTensors, batch: Batch, indices: Tensor | None) -> Tensor:
-        """Do the steps; return their losses."""
-        losses = self._call(*self._arguments(bound, bound.arguments, batch, indices))[0]
+    def __call__(
+        self, bound: BoundTensors, batch: Batch, indices: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """Do the steps; return their losses, and what comes beside them."""
+        results = self._call(*self._arguments(bound, bound.arguments, batch, indices))
         bound.count(self.num_steps)
-        return losses
+        return tuple(results)
 
     def on_copies(
         self, bound: BoundTensors, batch: Batch, indices: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Do the steps on copies of the tensors.
 
         Returns:
-            The losses, and the copies in the order of ``bound.arguments``.
+            The losses with what comes beside them, and the copies in the order of
+            ``bound.arguments``.
         """
         copies = clone_all(bound.arguments)
         arguments = self._arguments(bound, copies, batch, indices)
-        return self._call(*arguments)[0].clone(), copies
+        return clone_all(self._call(*arguments)), copies

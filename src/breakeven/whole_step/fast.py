@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,14 @@ from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.generated_step import GeneratedStep, one_batch
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
 from breakeven.whole_step.situation import Situation
-from breakeven.whole_step.step_function import Batch, PairFacts, Recipe, num_steps_of, take_apart
+from breakeven.whole_step.step_function import (
+    AuxLayout,
+    Batch,
+    PairFacts,
+    Recipe,
+    num_steps_of,
+    take_apart,
+)
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
 from breakeven.whole_step.update_rules import code_options, find_rule
@@ -35,7 +42,7 @@ MOST_COMPILED = 16
 
 def fast_step(
     model: nn.Module,
-    loss_fn: Callable[[Any, Any], Tensor],
+    loss_fn: Callable[[Any, Any], Any],
     optimizer: Optimizer,
     *,
     steps_per_call: int = 1,
@@ -44,6 +51,7 @@ def fast_step(
     autocast: torch.dtype | None = None,
     checks_numbers: bool = True,
     engine: Engine = "auto",
+    has_aux: bool = False,
 ) -> FastStep:
     """Return a function that does whole training steps, each as one compiled call.
 
@@ -63,6 +71,8 @@ def fast_step(
         engine: ``generated`` for C code of breakeven's own, on the CPU; ``inductor`` for torch's
             compiler; ``auto`` for generated code where it can be had and is faster than the stock
             step, else Inductor.
+        has_aux: ``loss_fn`` returns a pair: the loss, and tensors in tuples, lists or dicts that a
+            step returns beside it, such as an accuracy.
 
     Raises:
         UsageError: The model or the optimizer cannot be compiled, or an argument is wrong.
@@ -87,6 +97,7 @@ def fast_step(
         groups=tuple(code_options(rule, group, optimizer) for group in optimizer.param_groups),
         max_grad_norm=max_grad_norm,
         autocast=autocast,
+        aux=AuxLayout() if has_aux else None,
     )
     return FastStep(
         recipe, optimizer, steps_per_call, mode, checks_numbers=checks_numbers, engine=engine
@@ -136,8 +147,8 @@ class FastStep:
         self._usual: tuple[GeneratedStep, PairFacts] | None = None
         self._num_seen: dict[Any, int] = {}
 
-    def __call__(self, inputs: Any, targets: Any) -> Tensor:
-        """Do one step; return its loss, detached.
+    def __call__(self, inputs: Any, targets: Any) -> Any:
+        """Do one step; return its loss, detached, or the loss and what ``loss_fn`` has beside it.
 
         Args:
             inputs: What the model takes: a tensor, or a tuple or a dict of arguments.
@@ -149,12 +160,17 @@ class FastStep:
         """
         usual = self._usual
         if usual is not None and usual[1].holds(inputs, targets) and self._is_current():
-            loss = usual[0].do_one(inputs, targets)
+            results = usual[0].do_one(inputs, targets)
             call_step_hooks(self._optimizer, 1)
-            return loss
-        return self._do(take_apart(inputs, targets), None)
+        else:
+            results = self._do(take_apart(inputs, targets), None)
+        return self._as_returned(results)
 
-    def run(self, inputs: Any, targets: Any, indices: Tensor) -> Tensor:
+    def _as_returned(self, results: Sequence[Tensor]) -> Any:
+        aux = self._recipe.aux
+        return results[0] if aux is None else (results[0], aux.rebuild(results[1:]))
+
+    def run(self, inputs: Any, targets: Any, indices: Tensor) -> Any:
         """Do one step for each row of indices, ``steps_per_call`` of them in one compiled call.
 
         Steps that are left over are done one by one.
@@ -165,7 +181,7 @@ class FastStep:
             indices: Samples of each step, of shape (steps, batch size); on the data's device.
 
         Returns:
-            The loss of each step.
+            The loss of each step; with ``has_aux``, also what comes beside them, stacked.
 
         Raises:
             BreakevenError: As for a single step.
@@ -179,13 +195,15 @@ class FastStep:
             )
         size = self.steps_per_call
         num_whole = len(indices) - len(indices) % size if size > 1 else 0
-        losses = (
+        results = (
             [self._do(data, rows) for rows in indices[:num_whole].split(size)] if num_whole else []
         )
         for row in indices[num_whole:]:
             chosen = replace(data, tensors=tuple(tensor[row] for tensor in data.tensors))
-            losses.append(self._do(chosen, None).reshape(1))
-        return losses[0] if len(losses) == 1 else torch.cat(losses)
+            results.append(tuple(one[None] for one in self._do(chosen, None)))
+        if len(results) > 1:
+            results = [tuple(torch.cat(one) for one in zip(*results, strict=True))]
+        return self._as_returned(results[0])
 
     def train(
         self,
@@ -201,6 +219,8 @@ class FastStep:
         every: int = 100,
     ) -> Tensor:
         """Train on a data set in memory: ``run`` over its samples, some epochs long.
+
+        Not with ``has_aux``: batches of two sizes have tensors of two shapes beside the loss.
 
         Args:
             inputs: Inputs of the whole data set, samples along the first dimension.
@@ -219,6 +239,11 @@ class FastStep:
         Raises:
             BreakevenError: As for a single step; or a number makes no sense.
         """
+        if self._recipe.aux is not None:
+            raise UsageError(
+                "train returns losses alone, and has_aux=True asks for more",
+                hint="Call the step for each batch, or run() for the batches of an epoch.",
+            )
         data = take_apart(inputs, targets)
         count = min((len(tensor) for tensor in data.tensors), default=0)
         for name, value in (("batch_size", batch_size), ("epochs", epochs), ("every", every)):
@@ -239,8 +264,8 @@ class FastStep:
                     callback(sum(map(len, losses)), losses[-1])
         return torch.cat(losses)
 
-    def _do(self, batch: Batch, indices: Tensor | None) -> Tensor:
-        """Do a step, or the steps of one call; return the loss or the losses."""
+    def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
+        """Do a step, or the steps of one call; return the loss or losses, and what is beside."""
         self._refresh_bindings()
         if self._bound is None:
             return self.do_stock(batch, indices)
@@ -252,11 +277,11 @@ class FastStep:
             if self._is_rare(key):
                 return self.do_stock(batch, indices)
             return self.compile(key, batch, indices)
-        losses = step(self._bound, batch, indices)
+        results = step(self._bound, batch, indices)
         call_step_hooks(self._optimizer, num_steps_of(indices))
         if indices is None and isinstance(step, GeneratedStep) and batch.layout is None:
             self._usual = step, PairFacts(*batch.tensors)
-        return losses
+        return results
 
     def _refresh_bindings(self) -> None:
         """Bind tensors and options anew where what a compiled step depends on has changed."""
@@ -315,16 +340,16 @@ class FastStep:
         self._num_seen[key] = self._num_seen.get(key, 0) + 1
         return self._num_seen[key] <= NUM_RARE
 
-    def do_stock(self, batch: Batch, indices: Tensor | None) -> Tensor:
+    def do_stock(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do the steps as the loop did them before."""
         stock = StockStep(self._recipe, self._optimizer)
-        losses = stock.run(batch, indices)
+        results = stock.run(batch, indices)
         if self._trained_names is None:
             self._trained_names = stock.trained_names
             self._bind()
-        return losses
+        return results
 
-    def compile(self, key: Any, batch: Batch, indices: Tensor | None) -> Tensor:
+    def compile(self, key: Any, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Compile, check on copies, and do the steps; replaced where nothing may be compiled.
 
         Generated code comes first; what it cannot do, does wrong or does no faster than the stock
@@ -335,23 +360,23 @@ class FastStep:
         recipe = self._recipe
         before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer)
         self._usual = None
-        losses: Tensor | None = None
+        results: tuple[Tensor, ...] | None = None
         try:
             if self._engine == "generated":
                 self._check_may_generate(bound)
                 generated = self._generate(bound, one_batch(batch, indices))
-                losses = self._use(key, generated, before, bound, batch, indices)
+                results = self._use(key, generated, before, bound, batch, indices)
             elif self._engine == "auto" and self._may_generate(bound):
-                losses = self._try_generated(key, before, bound, batch, indices)
-            if losses is None:
+                results = self._try_generated(key, before, bound, batch, indices)
+            if results is None:
                 step = CompiledStep(recipe, bound, batch, indices, self._mode)
-                losses = self._use(key, step, before, bound, batch, indices)
+                results = self._use(key, step, before, bound, batch, indices)
         except BaseException:
             self._forget(key, batch, indices)
             before.restore()
             raise
         self.num_compiled += 1
-        return losses
+        return results
 
     def _check_may_generate(self, bound: BoundTensors) -> None:
         if not self._may_generate(bound):
@@ -366,17 +391,17 @@ class FastStep:
 
     def _try_generated(
         self, key: Any, before: Snapshot, bound: BoundTensors, batch: Batch, indices: Tensor | None
-    ) -> Tensor | None:
+    ) -> tuple[Tensor, ...] | None:
         """Do the steps by generated code; None, with the reason kept, where that is no use."""
         try:
             step = self._generate(bound, one_batch(batch, indices))
-            losses = self._use(key, step, before, bound, batch, indices)
+            results = self._use(key, step, before, bound, batch, indices)
         except BreakevenError as error:
             self.not_generated = error.message
         else:
             if self.cost is None or self.cost.speedup >= 1:
                 self.not_generated = None
-                return losses
+                return results
             self.not_generated = "generated code is slower here than the stock step"
         self._forget(key, batch, indices)
         before.restore()
@@ -402,21 +427,21 @@ class FastStep:
         bound: BoundTensors,
         batch: Batch,
         indices: Tensor | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         """Keep a step for its shapes, and do it for the first time, compared with the stock one."""
         if isinstance(step, GeneratedStep) and indices is not None:
             self._steps[batch.key, indices.shape[1:]] = step
         else:
             self._steps[key] = step
         if not self._checks_numbers:
-            losses = step(bound, batch, indices)
+            results = step(bound, batch, indices)
             call_step_hooks(self._optimizer, num_steps_of(indices))
-            return losses
+            return results
         stock = StockStep(self._recipe, self._optimizer)
-        losses, self.cost = check_step_numbers(
+        results, self.cost = check_step_numbers(
             step, stock, bound, before, batch, indices, lambda: self._do(batch, indices)
         )
-        return losses
+        return results
 
     @property
     def engine(self) -> str | None:

@@ -66,7 +66,7 @@ def check_step_numbers(
     batch: Batch,
     indices: Tensor | None,
     run_fast: Callable[[], Any],
-) -> tuple[Tensor, StepCost]:
+) -> tuple[tuple[Tensor, ...], StepCost]:
     """Do the steps by the stock code, compare, and time both.
 
     The model has been trained by exactly the steps of one call afterwards, those of the stock code.
@@ -81,17 +81,18 @@ def check_step_numbers(
         run_fast: Does a compiled call with all the checks around it: what is timed.
 
     Returns:
-        Losses, and what either step costs.
+        Losses with what comes beside them, and what either step costs.
 
     Raises:
         BreakevenError: They differ by more than rounding; names the first tensor.
     """
     old = clone_all(bound.arguments)
     num_steps = num_steps_of(indices)
-    losses, results = step.on_copies(bound, batch, indices)
+    (losses, *beside), results = step.on_copies(bound, batch, indices)
     before.restore_random()
     wanted = stock.run(batch, indices)
-    difference = _compare(stock, bound, old, (wanted, losses), results)
+    difference = _compare(stock, bound, old, (wanted[0], losses), results)
+    difference = difference or _compare_beside(wanted[1:], beside, _tolerance(stock, bound))
     if difference is not None:
         raise BreakevenError(
             f"the compiled step computes something else than the stock step: {difference}",
@@ -137,12 +138,27 @@ def _compare(
     for one in tensors.trained:
         names += [f"{state} of {one.name}" for state in rule.state_names(groups[one.group])]
     others = list(zip(names, bound.arguments[num_trained:], results[num_trained:], strict=True))
-    dtypes = [one.param.dtype for one in tensors.trained]
+    return find_difference(losses, changes, others, _tolerance(stock, bound))
+
+
+def _tolerance(stock: StockStep, bound: BoundTensors) -> Tolerance:
+    dtypes = [one.param.dtype for one in bound.tensors.trained]
     dtypes += [stock.recipe.autocast] if stock.recipe.autocast else []
     # As torch names them, less the module: float32.
     formats = [str(dtype).removeprefix("torch.") for dtype in dtypes]
-    tolerance = tolerance_of(Compared.STEP, Numerics.REORDERED, *formats)
-    return find_difference(losses, changes, others, tolerance)
+    return tolerance_of(Compared.STEP, Numerics.REORDERED, *formats)
+
+
+def _compare_beside(
+    wanted: Sequence[Tensor], found: Sequence[Tensor], tolerance: Tolerance
+) -> str | None:
+    """Return which tensor beside the loss differs, or None where all agree."""
+    for number, (value, other) in enumerate(zip(wanted, found, strict=True)):
+        # Near zero it may be a difference of numbers around 1, as a divergence of two policies is.
+        ones = math.sqrt(value.numel())
+        if not _is_close(value, other, tolerance.tensor, ones):
+            return f"tensor {number} beside the loss ({_worst(value, other)})"
+    return None
 
 
 def _time(run: Callable[[], Any]) -> float:

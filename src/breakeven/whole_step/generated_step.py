@@ -16,7 +16,13 @@ from torch import Tensor
 
 from breakeven.codegen import Gathered, Generated, Plan
 from breakeven.whole_step.compiling import explained, unchanged_state
-from breakeven.whole_step.step_function import Batch, Recipe, make_step, num_steps_of
+from breakeven.whole_step.step_function import (
+    Batch,
+    Recipe,
+    make_step,
+    num_steps_of,
+    stack_results,
+)
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
 _C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
@@ -53,8 +59,10 @@ class GeneratedStep:
         self._bound: BoundTensors | None = None
         self.compile_ns = time.perf_counter_ns() - start_ns
 
-    def __call__(self, bound: BoundTensors, batch: Batch, indices: Tensor | None) -> Tensor:
-        """Do the steps; return their losses.
+    def __call__(
+        self, bound: BoundTensors, batch: Batch, indices: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """Do the steps; return their losses, and what comes beside them.
 
         Raises:
             IndexError: A class or another index in a batch is out of range; nothing was changed by
@@ -66,18 +74,18 @@ class GeneratedStep:
                     self._generated, bound, bound.arguments, self._width, self._single
                 )
                 self._bound = bound
-            losses = self._do(self._call, bound, batch, indices)
+            results = self._do(self._call, bound, batch, indices)
         self._mark(bound, num_steps_of(indices))
-        return losses
+        return results
 
-    def do_one(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Do a step for the tensors that were last called with; return its loss."""
+    def do_one(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        """Do a step for the tensors that were last called with; return its results."""
         bound = self._bound
         assert bound is not None
         with self._lock:
-            loss = self._call.do_one(bound.number_row(), (inputs, targets))
+            results = self._call.do_one(bound.number_row(), (inputs, targets))
         self._mark(bound, 1)
-        return loss
+        return results
 
     def _mark(self, bound: BoundTensors, num_steps: int) -> None:
         bound.mark_written()
@@ -86,29 +94,34 @@ class GeneratedStep:
 
     def on_copies(
         self, bound: BoundTensors, batch: Batch, indices: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Do the steps on copies of the tensors.
 
         Returns:
-            The losses, and the copies in the order of ``bound.arguments``.
+            The losses with what comes beside them, and the copies in the order of
+            ``bound.arguments``.
         """
         copies = clone_all(bound.arguments)
         with self._lock:
             call = _Call(self._generated, bound, copies, self._width, self._single, counts=False)
             return self._do(call, bound, batch, indices), copies
 
-    def _do(self, call: _Call, bound: BoundTensors, batch: Batch, indices: Tensor | None) -> Tensor:
+    def _do(
+        self, call: _Call, bound: BoundTensors, batch: Batch, indices: Tensor | None
+    ) -> tuple[Tensor, ...]:
         if indices is None:
             return call.do_one(bound.number_row(), batch.tensors)
         rows = bound.number_rows(len(indices))
         indices = _as_rows(batch, indices)
-        if not self._generated.draws and all(t.is_contiguous() for t in batch.tensors):
-            return call.do_many(rows, batch.tensors, indices)
-        losses = [
+        # The C code moves on one result from step to step, and draws nothing.
+        is_plain = not self._generated.draws and len(self._generated.results) == 1
+        if is_plain and all(t.is_contiguous() for t in batch.tensors):
+            return (call.do_many(rows, batch.tensors, indices),)
+        results = [
             call.do_one(row, tuple(tensor[chosen].contiguous() for tensor in batch.tensors))
             for row, chosen in zip(rows, indices, strict=True)
         ]
-        return torch.stack(losses)
+        return stack_results(results)
 
 
 def one_batch(batch: Batch, indices: Tensor | None) -> Batch:
@@ -151,11 +164,12 @@ class _Call:
         self._numbers_slot = len(written)
         self._loss_slot = generated.num_arguments + len(generated.draws)
         addresses = [tensor.data_ptr() for tensor in written]
-        num_slots = self._loss_slot + 1
+        num_slots = self._loss_slot + len(generated.results)
         self._addresses = (ctypes.c_void_p * num_slots)(*addresses, ctypes.addressof(self._numbers))
         self._numbers_at = ctypes.addressof(self._numbers)
-        self._loss_shape, self._loss_dtype = generated.loss.shape, generated.loss.dtype
+        self._loss_shape, self._loss_dtype = generated.results[0].shape, generated.results[0].dtype
         self._losses: list[tuple[Tensor, int]] = []
+        self._beside = [(tuple(one.shape), one.dtype) for one in generated.results[1:]]
         # Where the batches of several steps are put together, and what else these need.
         self._batches = [torch.empty_like(tensor) for tensor in batch.tensors]
         self._several: tuple[Plan, Any, Any] | None = None
@@ -180,8 +194,8 @@ class _Call:
             counters=ctypes.cast(self._counters_array, ctypes.POINTER(ctypes.c_void_p)),
         )
 
-    def do_one(self, numbers: Sequence[float], batch: Sequence[Tensor]) -> Tensor:
-        """Do a step; return its loss."""
+    def do_one(self, numbers: Sequence[float], batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Do a step; return its loss, and what comes beside it."""
         self._numbers[:] = numbers
         addresses, slot = self._addresses, self._numbers_slot
         addresses[slot] = self._numbers_at
@@ -194,10 +208,15 @@ class _Call:
             addresses[slot] = tensor.data_ptr()
         if not self._losses:
             self._losses = self._make_losses()
-        loss, addresses[slot + 1] = self._losses.pop()
+        slot += 1
+        loss, addresses[slot] = self._losses.pop()
+        beside = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._beside]
+        for tensor in beside:
+            slot += 1
+            addresses[slot] = tensor.data_ptr()
         if self._generated.run(*self._at) != 1:
             raise IndexError(_OUT_OF_RANGE)
-        return loss
+        return (loss, *beside)
 
     def _make_losses(self) -> list[tuple[Tensor, int]]:
         """Return tensors for losses to come, with their addresses: cheaper when made together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from breakeven.errors import UsageError
 from breakeven.whole_step.tensors import Pack, StepTensors
 from breakeven.whole_step.update_rules import Group, UpdateRule
 
@@ -25,6 +27,8 @@ class Recipe:
         groups: Options of the optimizer's groups, as the rule reads them.
         max_grad_norm: Largest norm of all gradients together; None for any.
         autocast: Number format of an autocast region around model and loss; None for none.
+        aux: How what the loss function returns beside the loss goes together; None where it
+            returns the loss alone.
     """
 
     model: nn.Module
@@ -33,6 +37,46 @@ class Recipe:
     groups: tuple[Group, ...]
     max_grad_norm: float | None
     autocast: torch.dtype | None
+    aux: AuxLayout | None = None
+
+
+class AuxLayout:
+    """How the tensors that come beside a loss go together: learnt in the first step, then fixed."""
+
+    def __init__(self) -> None:
+        self._spec: Any = None
+
+    def split(self, returned: Any) -> tuple[Tensor, ...]:
+        """Return the loss, and the tensors beside it in order.
+
+        Raises:
+            UsageError: It is not a pair, holds something else than tensors, or goes together in
+                another way than in the first step.
+        """
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UsageError(
+                "with has_aux=True the loss function returns a pair, the loss and what comes "
+                f"beside it; it returned {type(returned).__name__}"
+            )
+        loss, aux = returned
+        leaves, spec = pytree.tree_flatten(aux)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor):
+                raise UsageError(
+                    f"what comes beside the loss holds {type(leaf).__name__}: it must be tensors",
+                    hint="What Python computes from other things would never change again.",
+                )
+        if self._spec is None:
+            self._spec = spec
+        elif spec != self._spec:
+            raise UsageError(
+                "what comes beside the loss goes together in another way than at first"
+            )
+        return loss, *leaves
+
+    def rebuild(self, leaves: Sequence[Tensor]) -> Any:
+        """Return the tensors as the loss function has put them together."""
+        return pytree.tree_unflatten(list(leaves), self._spec)
 
 
 def compute_loss(
@@ -42,20 +86,33 @@ def compute_loss(
     tensors: dict[str, Tensor],
     of_loss: dict[str, Tensor],
     device_type: str,
-) -> Tensor:
-    """Return the loss, with other parameters and buffers than the modules' own where given."""
+) -> tuple[Tensor, ...]:
+    """Return the loss and what comes beside it.
+
+    Args:
+        recipe: What is computed.
+        inputs: What the model takes.
+        targets: What the loss takes beside the model's output.
+        tensors: Other parameters and buffers than the model's own; none for its own.
+        of_loss: The same of the loss, where it is a module.
+        device_type: That of the autocast region.
+    """
     dtype = recipe.autocast
     with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
         output = call_model(recipe.model, inputs, tensors)
         if of_loss:
-            return torch.func.functional_call(recipe.loss_fn, of_loss, (output, targets))
-        return recipe.loss_fn(output, targets)
+            returned = torch.func.functional_call(recipe.loss_fn, of_loss, (output, targets))
+        else:
+            returned = recipe.loss_fn(output, targets)
+    return (returned,) if recipe.aux is None else recipe.aux.split(returned)
 
 
 def make_step(
     recipe: Recipe, tensors: StepTensors, packs: Sequence[Pack], batch: Batch, num_steps: int
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return a function of all the tensors that does the steps in place and returns the losses.
+
+    What comes beside the losses follows, detached as they are; of several steps, stacked as well.
 
     Its arguments are ``tensors.written``, the numbers of the updates (one row for each step), the
     tensors of the batch, and for several steps the indices of their samples in it.
@@ -79,22 +136,40 @@ def make_step(
         of_model, of_loss = dict(named_fixed[:first_loss]), dict(named_fixed[first_loss:])
         storage = _Storage(tensors, packs, params, states, is_joined=num_steps > 1)
         indices = next(rest) if num_steps > 1 else None
-        losses: list[Tensor] = []
+        results: list[tuple[Tensor, ...]] = []
         for number in range(num_steps):
             chosen = given if indices is None else tuple(t[indices[number]] for t in given)
             leaves = [p.detach().requires_grad_() for p in storage.params()]
             named = dict(zip(names, leaves, strict=True)) | of_model
             inputs, targets = batch.rebuild(chosen)
-            loss = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
-            grads = torch.autograd.grad(loss, leaves)
+            with _without_validation():
+                found = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
+            grads = torch.autograd.grad(found[0], leaves)
             with torch.no_grad():
                 storage.update(recipe, _clip(grads, recipe.max_grad_norm), scalars[number])
-            losses.append(loss.detach())
+            results.append(tuple(one.detach() for one in found))
         with torch.no_grad():
             storage.write_back(params, states)
-        return (torch.stack(losses) if num_steps > 1 else losses[0],)
+        return stack_results(results) if num_steps > 1 else results[0]
 
     return step
+
+
+def stack_results(results: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Return the losses of several steps, and what comes beside them, each as one tensor."""
+    return tuple(torch.stack(one) for one in zip(*results, strict=True))
+
+
+@contextlib.contextmanager
+def _without_validation() -> Iterator[None]:
+    """Let distributions take their arguments unchecked: a check reads values in Python."""
+    kind = torch.distributions.Distribution
+    before = kind._validate_args  # pyright: ignore[reportPrivateUsage]
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(before)
 
 
 def _take(tensors: Iterator[Tensor], count: int) -> tuple[Tensor, ...]:

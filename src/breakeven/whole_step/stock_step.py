@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
-from breakeven.whole_step.step_function import Batch, Recipe, compute_loss
+from breakeven.whole_step.step_function import Batch, Recipe, compute_loss, stack_results
 
 
 class Snapshot:
@@ -77,24 +77,29 @@ class StockStep:
         """Return the parameters that got gradients in the last step."""
         return frozenset(self.grads)
 
-    def run(self, batch: Batch, indices: Tensor | None) -> Tensor:
-        """Do one step; or one for each row of indices. Return the loss or the losses."""
+    def run(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
+        """Do one step; or one for each row of indices.
+
+        Returns:
+            The loss or the losses, and what comes beside them.
+        """
         if indices is None:
             return self._step(batch)
-        losses: list[Tensor] = []
+        results: list[tuple[Tensor, ...]] = []
         for row in indices:
             chosen = tuple(tensor[row] for tensor in batch.tensors)
-            losses.append(self._step(Batch(chosen, batch.others, batch.layout)))
-        return torch.stack(losses)
+            results.append(self._step(Batch(chosen, batch.others, batch.layout)))
+        return stack_results(results)
 
-    def _step(self, batch: Batch) -> Tensor:
+    def _step(self, batch: Batch) -> tuple[Tensor, ...]:
         recipe, optimizer = self.recipe, self.optimizer
         # Gradients of parameters that the optimizer does not hold are dropped too.
         recipe.model.zero_grad(set_to_none=True)
         inputs, targets = batch.rebuild(batch.tensors)
         with torch.enable_grad():
             device_type = next(iter(self._params.values())).device.type
-            loss = compute_loss(recipe, inputs, targets, {}, {}, device_type)
+            results = compute_loss(recipe, inputs, targets, {}, {}, device_type)
+            loss = results[0]
             if loss.numel() != 1:
                 raise UsageError(
                     f"the loss has shape {tuple(loss.shape)}: it must be a single number",
@@ -108,4 +113,4 @@ class StockStep:
         params = self._params.items()
         self.grads = {name: param.grad for name, param in params if param.grad is not None}
         recipe.model.zero_grad(set_to_none=True)
-        return loss.detach()
+        return tuple(one.detach() for one in results)
