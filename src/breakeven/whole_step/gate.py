@@ -211,7 +211,7 @@ def find_difference(
     A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
     parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
     both sides are right. What has no gradient at all must agree by itself, unless it is one of
-    few in a tensor whose other gradients are rounding as well, and moves as they do.
+    few in a tensor, as many beside it have gradients that are rounding, and it moves as they do.
 
     Args:
         losses: Of the stock and of the compiled steps.
@@ -258,15 +258,19 @@ def _effects(change: Change) -> tuple[float, float]:
 def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
     """Return whether values without a gradient have one but for rounding, as those beside them.
 
+    So it is with the bias of attention's keys, which lies in one tensor with the queries'.
+
     Args:
         change: Their tensor.
         still: Where they are in it.
         largest_noise: Gradients up to this size may be rounding.
     """
     are_few = 2 * int(still.sum()) < still.numel()
+    differ = still & (change.stock != change.compiled)
+    noise = (change.grad != 0) & (change.grad.abs() <= largest_noise)
     apart = _largest(change.stock[still].double() - change.compiled[still].double())
     moved = _largest(change.stock.double() - change.before.double())
-    return are_few and _largest(change.grad) <= largest_noise and apart <= 2 * moved
+    return are_few and int(differ.sum()) <= int(noise.sum()) and apart <= 2 * moved
 
 
 def _largest(value: Tensor) -> float:

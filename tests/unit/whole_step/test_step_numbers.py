@@ -47,6 +47,12 @@ def test_a_zero_among_gradients_that_are_rounding_may_be_rounding() -> None:
     assert found(WEIGHT, change("bias", [1e-9, 0.0, -3e-9], [0.9, 1.1, 0.9])) is None
 
 
+def test_rounding_may_lie_beside_gradients_that_count() -> None:
+    """As of attention: the keys' bias has none, and is one tensor with the queries'."""
+    packed = change("in_proj_bias", [0.2, 0.3, 1e-9, 0.0], [0.9, 0.9, 0.9, 0.9])
+    assert found(WEIGHT, packed) is None
+
+
 @pytest.mark.parametrize(
     ("grad", "compiled"),
     [
@@ -54,6 +60,8 @@ def test_a_zero_among_gradients_that_are_rounding_may_be_rounding() -> None:
         ([1e-9, 0.0, 0.0], [0.9, 0.9, 1.0]),
         # It moves further than a step.
         ([1e-9, 2e-9, 0.0], [0.9, 0.9, 0.5]),
+        # More move than gradients are rounding.
+        ([0.2, 0.3, -0.1, 1e-9, 0.0, 0.0], [0.9, 0.9, 1.1, 0.9, 1.1, 1.1]),
         # The gradients beside it are no rounding.
         ([1e-3, 1e-3, 0.0], [0.9, 0.9, 0.9]),
     ],
