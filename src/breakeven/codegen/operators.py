@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from breakeven.codegen.pointwise import POINTWISE
 from breakeven.codegen.program import C_TYPES, Const, UnsupportedError, Value
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ def lowers(*names: str) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def covered_operators() -> set[str]:
+    """Return the names in ATen of the operators that code is generated for."""
+    return {*HANDLERS, *POINTWISE}
 
 
 def prefix_of(dtype: torch.dtype) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from breakeven.codegen.operators import covered_operators
 from breakeven.codegen.program import UnsupportedError
 
 
@@ -37,23 +38,23 @@ def trace(
     return graph
 
 
-# Operators with kernels of their own. What pooling is decomposed into holds indices of 64 bits, and
-# adds at places that it reads from memory.
-_WHOLE = {"aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"}
-
-
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return what operators are traced as: Inductor's table, but for those of ``_WHOLE``."""
-    table = inductor_decompositions()
-    return {op: function for op, function in table.items() if op.name() not in _WHOLE}
+    """Return what operators are traced as that no code is generated for.
 
+    They are torch's own tables. Inductor's, which is made of them, takes a second to import.
+    """
+    from torch._decomp import decomposition_table
+    from torch._decomp.decompositions_for_rng import extra_random_decomps
 
-def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return what Inductor takes operators for."""
-    import torch._inductor.lowering  # noqa: F401 - a decomposition uses it, and does not import it
-    from torch._inductor.decomposition import select_decomp_table
-
-    return select_decomp_table()
+    # Constants and random numbers stay as they are.
+    kept = covered_operators() | {"lift_fresh"} | {name.split(".")[0] for name in _DRAWS}
+    table = {**decomposition_table, **extra_random_decomps}
+    # Named as in `aten::add.Tensor`.
+    return {
+        op: function
+        for op, function in table.items()
+        if op.name().split("::")[-1].split(".")[0] not in kept
+    }
 
 
 def _writes_before_its_end(graph: fx.GraphModule) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from breakeven.codegen import inductor_decompositions, without_onednn
+from breakeven.codegen import without_onednn
 from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError
 
@@ -78,9 +78,11 @@ def trace_tensors(
         function: As for ``compile_tensors``.
         examples: As for ``compile_tensors``.
     """
+    import torch._inductor.lowering  # a decomposition uses it, and does not import it
+    from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    trace = make_fx(function, decomposition_table=inductor_decompositions(), tracing_mode="fake")
+    trace = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")
     with without_onednn(), torch.enable_grad():
         return trace(*examples)
 

@@ -13,8 +13,7 @@ from operator_cases import CASES
 from torch import Tensor, nn
 
 from breakeven.codegen import UnsupportedError
-from breakeven.codegen.operators import HANDLERS
-from breakeven.codegen.pointwise import POINTWISE
+from breakeven.codegen.operators import covered_operators
 from breakeven.whole_step import fast_step
 
 # Operators whose result needs a search, a decomposition of a matrix or a size known only then.
@@ -59,11 +58,6 @@ PARTLY = {
     "as_strided",
 }
 TOGETHER = 60
-
-
-def covered_operators() -> set[str]:
-    """Return the names of operators for which code is generated."""
-    return set(HANDLERS) | set(POINTWISE)
 
 
 @pytest.fixture(autouse=True)
