@@ -38,6 +38,11 @@ def trace(
     return graph
 
 
+# Constants; what is decomposed into a write that cannot be made a value; complex numbers, which are
+# refused under their own names.
+_WHOLE = {"lift_fresh", "diagonal_scatter", "polar", "complex"}
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return what operators are traced as that no code is generated for.
 
@@ -46,15 +51,22 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table
     from torch._decomp.decompositions_for_rng import extra_random_decomps
 
-    # Constants and random numbers stay as they are.
-    kept = covered_operators() | {"lift_fresh"} | {name.split(".")[0] for name in _DRAWS}
-    table = {**decomposition_table, **extra_random_decomps}
-    # Named as in `aten::add.Tensor`.
-    return {
-        op: function
-        for op, function in table.items()
-        if op.name().split("::")[-1].split(".")[0] not in kept
-    }
+    covered = covered_operators()
+    kept = covered | _WHOLE | {name.split(".")[0] for name in _DRAWS}
+    table: dict[Any, Callable[..., Any]] = {}
+    for op, function in {**decomposition_table, **extra_random_decomps}.items():
+        # As of `aten::add_.Tensor`.
+        name = op.name().split("::")[-1].split(".")[0]
+        if name.endswith("_") and name[:-1] in covered:
+            table[op] = _in_place(getattr(torch.ops.aten, name[:-1]))
+        elif name not in kept:
+            table[op] = function
+    return table
+
+
+def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what writes an operator's result to its first operand."""
+    return lambda first, *args, **kwargs: first.copy_(function(first, *args, **kwargs))
 
 
 def _writes_before_its_end(graph: fx.GraphModule) -> bool:
