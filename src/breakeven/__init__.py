@@ -9,6 +9,7 @@ from breakeven.lazy import imported_on_use
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
     from breakeven.adapters import device_callback as device_callback
+    from breakeven.adapters import fast_sb3 as fast_sb3
     from breakeven.adapters import training_arguments as training_arguments
     from breakeven.capture import Recording as Recording
     from breakeven.capture import record_steps as record_steps
@@ -41,6 +42,7 @@ _HOMES = {
     "check_step": "check",
     "check_target": "check",
     "device_callback": "adapters",
+    "fast_sb3": "adapters",
     "fast_step": "whole_step",
     "find_device": "device",
     "load_catalogue": "device",

@@ -1,0 +1,91 @@
+"""The whole step of an agent of Stable-Baselines3, kept from one ``train`` to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from breakeven.whole_step import Engine, FastStep, fast_step
+
+
+class AgentLoss(nn.Module):
+    """The loss of an agent, and what it logs, from a batch of its buffer.
+
+    Args:
+        policy: The agent's networks.
+        num_numbers: How many numbers it reads that may change between two steps.
+    """
+
+    numbers: Tensor
+
+    def __init__(self, policy: nn.Module, num_numbers: int) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        param = next(policy.parameters())
+        numbers = torch.zeros(num_numbers, dtype=param.dtype, device=param.device)
+        self.register_buffer("numbers", numbers)
+        self._given: list[float] = []
+
+    def set_numbers(self, *numbers: float) -> None:
+        """Say what the numbers are from now on."""
+        given = [float(number) for number in numbers]
+        if given != self._given:
+            self.numbers.copy_(torch.tensor(given))
+            self._given = given
+
+
+def as_returned(output: Any, _: Any) -> Any:
+    """Return what an agent's loss has computed: it is the model and its loss in one."""
+    return output
+
+
+class AgentStep:
+    """A whole step of an agent, made anew where what it was made for is another.
+
+    Args:
+        make_loss: Returns the loss for the agent's present networks.
+        engine: As for ``fast_step``.
+    """
+
+    def __init__(self, make_loss: Callable[[], AgentLoss], engine: Engine) -> None:
+        self._make_loss = make_loss
+        self._engine: Engine = engine
+        self._made_for: Sequence[Any] = ()
+        self._policy: nn.Module | None = None
+        self._optimizer: Optimizer | None = None
+        self.loss: Any = None
+        self.step: Any = None
+
+    def prepare(
+        self,
+        policy: nn.Module,
+        optimizer: Optimizer,
+        max_grad_norm: float | None,
+        *options: Any,
+    ) -> FastStep:
+        """Return the step for these networks; the one before, where nothing else has changed.
+
+        Args:
+            policy: The agent's networks.
+            optimizer: What updates them.
+            max_grad_norm: As for ``fast_step``.
+            options: What the loss reads in Python.
+        """
+        made_for = (max_grad_norm, *options)
+        is_same = self._policy is policy and self._optimizer is optimizer
+        if not is_same or made_for != self._made_for:
+            self.loss = self._make_loss()
+            self.step = fast_step(
+                self.loss,
+                as_returned,
+                optimizer,
+                max_grad_norm=max_grad_norm,
+                engine=self._engine,
+                has_aux=True,
+            )
+            self._policy, self._optimizer, self._made_for = policy, optimizer, made_for
+        return self.step
