@@ -31,6 +31,7 @@ REFUSED = {
     "cummax",
     "diagonal_scatter",
     "digamma",
+    "erf_inv",
     "erfinv",
     "histc",
     "kthvalue",
