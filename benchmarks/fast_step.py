@@ -1,9 +1,11 @@
 """How much faster `breakeven.fast_step` is than the loop that it replaces.
 
 Run ``python benchmarks/fast_step.py`` for a table of small networks, ``--only NAME`` for some of
-them, ``--inductor`` for torch's compiler beside the generated code (seconds to a minute more for
-each), ``--json`` for one JSON document. Each round times all ways one after the other; a ratio is
-of the smallest times, beside it that of the medians. Eager is the better of one thread and all.
+them, ``--inductor`` for torch's compiler in place of the generated code, ``--torch-compile`` for a
+loop whose model ``torch.compile`` compiled (either takes seconds to a minute more for each),
+``--jax`` for the same step under JAX where it consists of linear layers, ``--json`` for one JSON
+document. Each round times all ways one after the other; a ratio is of the smallest times, beside it
+that of the medians. Eager is the better of one thread and all.
 
 The bound is what the products of a step would take at this core's peak, which is measured by a
 product of two large matrices on one thread.
@@ -13,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import itertools
 import json
+import operator
 import platform
 import statistics
 import sys
@@ -48,23 +52,46 @@ class Recurrent(nn.Module):
         return self.head(self.layer(x)[0][:, -1])
 
 
-class NeuralOde(nn.Module):
-    """Ten steps of the classical Runge-Kutta method."""
+# Of an explicit Runge-Kutta method: what each stage takes of the slopes before it, and the weights.
+Tableau = tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]
+RK4: Tableau = ((), (1 / 2,), (0, 1 / 2), (0, 0, 1)), (1 / 6, 1 / 3, 1 / 3, 1 / 6)
+DORMAND_PRINCE: Tableau = (
+    (
+        (),
+        (1 / 5,),
+        (3 / 40, 9 / 40),
+        (44 / 45, -56 / 15, 32 / 9),
+        (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+        (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    ),
+    (35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
 
-    def __init__(self) -> None:
+
+class NeuralOde(nn.Module):
+    """Ten steps of a Runge-Kutta method."""
+
+    def __init__(self, tableau: Tableau = RK4, num_steps: int = 10) -> None:
         super().__init__()
+        self.tableau, self.num_steps = tableau, num_steps
         self.field = nn.Sequential(nn.Linear(2, 50), nn.Tanh(), nn.Linear(50, 2))
 
     def forward(self, y: Tensor) -> Tensor:
         """Return the state after a time of one."""
-        h = 0.1
-        for _ in range(10):
-            k1 = self.field(y)
-            k2 = self.field(y + h / 2 * k1)
-            k3 = self.field(y + h / 2 * k2)
-            k4 = self.field(y + h * k3)
-            y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        rows, weights = self.tableau
+        h = 1 / self.num_steps
+        for _ in range(self.num_steps):
+            slopes: list[Tensor] = []
+            for row in rows:
+                slopes.append(self.field(y + moved(row, slopes, h) if slopes else y))
+            y = y + moved(weights, slopes, h)
         return y
+
+
+def moved(factors: tuple[float, ...], slopes: list[Tensor], h: float) -> Tensor:
+    """Return a step of a length along slopes, of which some count nothing."""
+    parts = [h * a * k for a, k in zip(factors, slopes, strict=True) if a]
+    return functools.reduce(operator.add, parts)
 
 
 class GraphConvolution(nn.Module):
@@ -122,6 +149,9 @@ CASES = {
         create=lambda: mlp(8, 64, 64, 2), shape=(8,), num_outputs=2, sizes=(64, 256)
     ),
     "neural-ode": Case(create=NeuralOde, shape=(2,), num_outputs=2, sizes=(32,)),
+    "dormand-prince": Case(
+        create=lambda: NeuralOde(DORMAND_PRINCE), shape=(2,), num_outputs=2, sizes=(32,)
+    ),
     "mnist-784-128-10": Case(
         create=lambda: mlp(784, 128, 10, activation=nn.ReLU),
         shape=(784,),
@@ -160,9 +190,11 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
     per_call = args.steps_per_call
     indices = torch.randint(0, len(x_data), (per_call, size))
 
-    def loop(threads: int) -> Callable[[], None]:
+    def loop(threads: int, *, is_compiled: bool = False) -> Callable[[], None]:
         model = copy.deepcopy(first)
         optimizer = make_optimizer(case, model)
+        if is_compiled:
+            model.compile()
 
         def run() -> None:
             torch.set_num_threads(threads)
@@ -194,6 +226,18 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
     if args.inductor:
         compiled = fast("inductor", engine="inductor")
         ways["inductor"] = (lambda: compiled(x, y), 1)
+    if args.torch_compile:
+        ways["torch_compile"] = (loop(1, is_compiled=True), 1)
+    if args.jax:
+        import fast_step_jax
+
+        found = fast_step_jax.ways(
+            first, classifies=case.classifies, momentum=case.momentum, data=(x_data, y_data)
+        )
+        if found is not None:
+            one_step, several_steps = found
+            ways["jax"] = (one_step(x, y), 1)
+            ways["jax_several"] = (lambda: several_steps(indices), per_call)
     counts = {name: calls_of(run) for name, (run, _) in ways.items()}
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(args.rounds):
@@ -215,6 +259,7 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
                 eager = min(times["eager"], times["eager_threads"])
                 result[name][key] = eager / times[name]
             result[name]["share_of_peak"] = bound_ns / least[name]
+        if name in steps:
             result[name]["compile_ns"] = steps[name].cost.compile_ns
     return result
 
@@ -265,6 +310,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="threads of eager's second way")
     parser.add_argument("--only", help="part of a network's name")
     parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--torch-compile", action="store_true")
+    parser.add_argument("--jax", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     peak = measure_peak()
@@ -279,9 +326,8 @@ def main() -> None:
             results[f"{name} b{size}"] = found
             eager = min(found["eager"]["least_ns"], found["eager_threads"]["least_ns"])
             line = f"{name} b{size}: eager {eager / 1e3:.0f}, bound {found['bound_ns'] / 1e3:.1f}"
-            for way in ("generated", "several", "inductor"):
-                if way in found:
-                    one = found[way]
+            for way, one in found.items():
+                if isinstance(one, dict) and "speedup" in one:
                     line += f"; {way} {one['least_ns'] / 1e3:.1f} ({one['median_ns'] / 1e3:.1f})"
                     line += f" = {one['speedup']:.1f}x ({one['median_speedup']:.1f}x)"
             line += f"; {found['generated']['share_of_peak']:.0%} of peak"
