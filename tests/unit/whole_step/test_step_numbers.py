@@ -42,6 +42,16 @@ def test_what_has_no_gradient_must_stay() -> None:
     assert found(WEIGHT, unused) == "the parameter unused, where its gradient is zero"
 
 
+def test_what_has_gradients_of_rounding_alone_may_move_either_way() -> None:
+    """As a bias before a normalisation, of a network so small that it counts for something."""
+    weight = change("weight", [0.1])
+    assert found(weight, change("bias", [5e-6] * 8, [0.9, 1.1] * 4)) is None
+    too_far = change("bias", [5e-6] * 8, [0.9, 1.2] * 4)
+    assert str(found(weight, too_far)).startswith("the parameter bias")
+    small = change("bias", [3e-5] * 8, [0.9, 1.1] * 4)
+    assert str(found(weight, small)).startswith("the parameter bias")
+
+
 def test_a_zero_among_gradients_that_are_rounding_may_be_rounding() -> None:
     """As of a bias before a normalisation, which one of two sums leaves at exactly zero."""
     assert found(WEIGHT, change("bias", [1e-9, 0.0, -3e-9], [0.9, 1.1, 0.9])) is None
