@@ -109,6 +109,33 @@ def explain_json_page() -> str:
     )
 
 
+def operators_page() -> str:
+    """Return the operators that a step is generated for, by the module that does."""
+    import breakeven.codegen.lowering  # noqa: F401 - it registers them
+    from breakeven.codegen import operators, pointwise
+
+    by_module: dict[str, list[str]] = {}
+    for name in sorted(operators.covered_operators()):
+        home = operators.HANDLERS.get(name)
+        by_module.setdefault(home.__module__ if home else pointwise.__name__, []).append(name)
+    count = sum(map(len, by_module.values()))
+    lines = [
+        NOTICE,
+        "# Operators of generated steps\n",
+        f"The {count} operators of ATen that [a step in one call](fast-step.md#what-does-the-step) "
+        "generates C for, forward and backward, in float32 and float64. Layers, losses and "
+        "optimizers are made of them: torch decomposes a softmax, a normalisation or an LSTM. Some "
+        "are covered in their usual forms alone; `step.not_generated` names what is not.\n",
+        "| Kind | Operators |",
+        "| --- | --- |",
+    ]
+    for module, names in sorted(by_module.items(), key=lambda one: -len(one[1])):
+        said = (sys.modules[module].__doc__ or "").partition(".")[0]
+        kind = " ".join(said.partition(":")[0].split())
+        lines.append(_table_row([kind, ", ".join(f"`{name}`" for name in names)]))
+    return "\n".join([*lines, ""])
+
+
 def rule_pages() -> Mapping[str, str]:
     """Return the page of each rule, and one that lists them, by file name."""
     from breakeven.report import all_rule_pages
@@ -293,6 +320,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "explain-json.md": explain_json_page,
     "hosts-json.md": hosts_json_page,
     "json.md": json_page,
+    "operators.md": operators_page,
     "rules-json.md": rules_json_page,
     "sweep-json.md": sweep_json_page,
     "tune-json.md": tune_json_page,
