@@ -193,9 +193,7 @@ def tune_page() -> str:
             for setting in SETTINGS.values()
             if setting.values
         ),
-        ["`fast-step`", "the script's own lines, shown and never changed: below", "reordered",
-         "your edit"],
-    ]  # fmt: skip
+    ]
     table = "\n".join(map(_table_row, rows))
     return f"{before}{begin}{notice}-->\n\n{table}\n\n{end}{after}"
 

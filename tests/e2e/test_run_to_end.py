@@ -446,3 +446,98 @@ def test_no_live_line_where_it_is_not_wanted(
     assert b"\x1b" not in received
     assert b"it/s |" not in received
     assert (received == b"") == bool(options)
+
+
+LOOP = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+criterion = nn.MSELoss()
+optimizer = torch.optim.Adam(model.parameters())
+x, y = torch.randn(32, 4), torch.randn(32, 1)
+def train():
+    running = 0.0
+    for i in range(30):
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        running += loss.item()
+    return running
+"""
+FAST = Configuration(fast_step=True)
+
+
+def test_the_loop_runs_with_a_fast_step_and_the_lines_of_its_file(
+    script: Callable[..., Path], variables: dict[str, str]
+) -> None:
+    text = LOOP + (
+        "import inspect\n"
+        "source = inspect.getsource(train)\n"
+        "print(f'{train():.3f}', source.count('backward'), 'breakeven' in globals())\n"
+        "1 / 0\n"
+    )
+    path = script(text, configuration=FAST)
+    ended = subprocess.run(
+        [str(BREAKEVEN), "run", "train.py"],
+        cwd=path.parent,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", f"{LOOP}\nprint(f'{{train():.3f}}')"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stdout.split() == [plain.stdout.strip(), "1", "True"]
+    assert f"line {text.splitlines().index('1 / 0') + 1}, in <module>\n    1 / 0\n" in ended.stderr
+    assert "fast_step: each step is one compiled call" in ended.stderr
+    assert "--no-fast-step" in ended.stderr
+    assert "30 steps" in ended.stderr
+    assert "without effect" not in ended.stderr
+    assert ended.returncode == 1
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("change", "after", "options", "said"),
+    [
+        (("loss.backward()", "loss.backward(); 1"), "", [], "holds more than one statement"),
+        (("", ""), "", ["--no-fast-step"], ""),
+        (
+            ("", ""),
+            "model.register_forward_hook(lambda *_: None)\nprint(f'{train():.4f}')\n",
+            [],
+            "never again",
+        ),
+    ],
+    ids=["loop that has changed", "left out", "hooks in the middle"],
+)
+def test_a_loop_without_its_fast_step_runs_as_it_is(
+    change: tuple[str, str],
+    after: str,
+    options: list[str],
+    said: str,
+    script: Callable[..., Path],
+    variables: dict[str, str],
+) -> None:
+    text = LOOP.replace(*change) + "print(f'{train():.4f}')\n" + after
+    path = script(text, configuration=FAST)
+    ended, plain = (
+        subprocess.run(
+            command, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=120
+        )
+        for command in ([str(BREAKEVEN), "run", "train.py", *options], [sys.executable, "train.py"])
+    )
+    assert plain.returncode == ended.returncode == 0
+    assert ended.stdout == plain.stdout
+    is_said = "fast_step is left out, and the loop runs as it is: " in ended.stderr
+    assert is_said == bool(said)
+    assert said in ended.stderr
+    assert said == "" or "(without effect: fast_step)" in ended.stderr
+    assert said != "" or "less fast_step" in ended.stderr

@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from breakeven.cli.options import (
     add_module,
     add_script_arguments,
@@ -27,12 +29,18 @@ DESCRIPTION = """\
 Run a script to its end, as python does: its arguments, input, output, signals and
 exit code are its own, and its file is not changed. Around it are put in effect the
 settings that `breakeven tune` wrote to breakeven.toml in the current folder; without
-such a file for this script it is tuned first. A file for another machine, or for
-other versions of torch, Python or breakeven, is refused.
+such a file for this script it is tuned first. Where one of them is fast_step, its loop
+runs in memory with each step as one compiled call: --no-fast-step leaves that out.
+A file for another machine, or for other versions of torch, Python or breakeven, is
+refused.
 
 At a terminal the last line tells steps per second, device and time; in the end one
 line on stderr tells what was done. Exit codes: the script's own, or before it begins
 2 wrong command line, 3 the file was refused or the tuning failed."""
+_FAST_STEP = (
+    "fast_step: each step is one compiled call; the loop is changed in memory, the file is not "
+    "(without it: --no-fast-step, or --exact)"
+)
 USAGE = "run TARGET [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -76,6 +84,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="only settings that leave every bit of the training as it is",
     )
     parser.add_argument(
+        "--no-fast-step",
+        dest="uses_fast_step",
+        action="store_false",
+        help="leave the loop of the script as it is, also where its step as one compiled call is "
+        "faster",
+    )
+    parser.add_argument(
         "-q", "--quiet", action="store_true", help="write nothing but what the script writes"
     )
     add_script_arguments(parser)
@@ -97,7 +112,12 @@ def run(args: argparse.Namespace) -> int:
         # Not refused: another number of epochs is no other step. A wider network is.
         if tuned.arguments != tuple(args.script_arguments):
             origin += f", found with {shlex.join(tuned.arguments) or 'no arguments'}"
+    if tuned.configuration.fast_step and not args.uses_fast_step:
+        tuned = replace(tuned, configuration=replace(tuned.configuration, fast_step=False))
+        origin += ", less fast_step"
     say(_announcement(tuned, origin), is_quiet=args.quiet)
+    if tuned.configuration.fast_step:
+        say(_FAST_STEP, is_quiet=args.quiet)
     run_to_end(target, tuned, num_steps=args.num_steps, is_quiet=args.quiet)
 
 
@@ -118,6 +138,7 @@ def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
         budget_s=args.budget_s,
         num_steps=args.num_steps or DEFAULT_NUM_STEPS,
         is_exact_only=args.is_exact_only,
+        uses_fast_step=args.uses_fast_step,
     )
     return tuned_of(report)
 

@@ -37,10 +37,11 @@ _LEAST_MORE_S = 60.0
 SUMMARY = "find the settings under which a script trains fastest, by measurement"
 DESCRIPTION = """\
 Try settings around an unmodified training script, such as threads, layout of
-weights, fused optimizers, bfloat16 and torch.compile: each against the script as
-it is, in fresh processes, with its losses and gradients compared. What is shown to
-be faster is written to breakeven.toml, which `breakeven run TARGET` uses; where
-nothing is, the file says that. The script itself is never changed.
+weights, fused optimizers, bfloat16 and torch.compile, and its loop with each step as
+one compiled call: each against the script as it is, in fresh processes, with its
+losses and gradients compared. What is shown to be faster is written to
+breakeven.toml, which `breakeven run TARGET` uses; where nothing is, the file says
+that. The script itself is never changed.
 
 The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 1 done, but
 --write-patch had nothing to write, 2 wrong command line, 3 no answer (the script
@@ -93,6 +94,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="try larger batches too, where memory allows; this changes the training",
     )
+    parser.add_argument(
+        "--no-fast-step",
+        dest="uses_fast_step",
+        action="store_false",
+        help="leave the loop of the script as it is: do not try its step as one compiled call",
+    )
     add_time_limit(parser)
     add_keep(parser)
     add_json(parser, "answer")
@@ -110,7 +117,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="patch",
         metavar="FILE",
         type=Path,
-        help="write the lines to change for breakeven.fast_step to FILE, for patch -p0",
+        help="write the lines that breakeven.fast_step takes in the script to FILE, for patch -p0",
     )
     add_force(parser, "-o and --write-patch replace any FILE")
     add_quiet(parser)
@@ -175,9 +182,9 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
     if report.code_change is not None:
         written = args.patch is not None
         hints.append(
-            f"Change the script: patch -p0 < {shlex.quote(str(args.patch))}"
+            f"Train so with python: patch -p0 < {shlex.quote(str(args.patch))}"
             if written
-            else "The lines to change, for patch -p0: --write-patch FILE"
+            else "To train so with python, lines for patch -p0: --write-patch FILE"
         )
     return tuple(hints)
 
@@ -216,6 +223,7 @@ def _tune(args: argparse.Namespace) -> TuneReport:
         num_steps=args.num_steps,
         is_exact_only=args.is_exact_only,
         tries_batch_size=args.tries_batch_size,
+        uses_fast_step=args.uses_fast_step,
         time_limit_s=args.time_limit_s,
         keep=keep_of(args),
     )

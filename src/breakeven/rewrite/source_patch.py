@@ -48,10 +48,13 @@ class SourcePatch:
     Args:
         text: The whole script after it.
         change: What changes.
+        origins: For each line of the text, the number of the line that it is from or stands before,
+            and whether it is the same.
     """
 
     text: str
     change: CodeChange
+    origins: tuple[tuple[int, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +85,20 @@ def propose_fast_step(
         tree = ast.parse(source)
         script = SyntaxTree(tree)
         loop = match_loop(script, backward_line)
-        text = _changed(source, tree, loop, loss_function(loop, script))
+        lines = _changed(source, tree, loop, loss_function(loop, script))
+        text = "".join(line for line, _, _ in lines)
         compile(text, file, "exec", dont_inherit=True)
     except NoEditError as no_match:
         return NoPatch(reason=no_match.reason)
     except (SyntaxError, ValueError, RecursionError) as error:
         return NoPatch(reason=f"the script cannot be parsed: {error}")
-    return SourcePatch(text=text, change=_code_change(source, text, file))
+    origins = tuple((number, is_same) for _, number, is_same in lines)
+    return SourcePatch(text=text, change=_code_change(source, text, file), origins=origins)
 
 
-def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossCall) -> str:
+def _changed(
+    source: str, tree: ast.Module, loop: TrainingLoop, loss: LossCall
+) -> list[tuple[str, int, bool]]:
     lines = split_lines(source)
     newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
     is_imported = _imports_breakeven(tree)
@@ -120,7 +127,7 @@ def _changed(source: str, tree: ast.Module, loop: TrainingLoop, loss: LossCall) 
         edits.insert_argument(outer.call, f"{step}={step}")
     if not is_imported:
         edits.insert_import(tree, f"import breakeven{newline}", beside="torch")
-    return edits.text()
+    return edits.numbered()
 
 
 def _making(loop: TrainingLoop, loss: LossCall) -> tuple[Loop, list[ast.expr]]:

@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from breakeven.lazy import imported_on_use
+from breakeven.settings.setting import NO_SCRIPT as NO_SCRIPT
 from breakeven.settings.setting import Candidate as Candidate
 from breakeven.settings.setting import Setting as Setting
 from breakeven.settings.setting import StepFacts as StepFacts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
 from breakeven.configure import Patches
@@ -20,6 +21,8 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
     Args:
         configuration: The settings.
         device: Where the code computes. Settings for CUDA have no effect on ``cpu``.
+        on_given_up: Told why, where a step cannot be one compiled call after all, and the loop goes
+            on as it was; None for an error there.
 
     Raises:
         BreakevenError: Inter-op threads can no longer be set; raised where the code makes its
@@ -27,9 +30,14 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
     """
 
     def __init__(
-        self, configuration: Configuration, *, device: Literal["cpu", "cuda"] = "cpu"
+        self,
+        configuration: Configuration,
+        *,
+        device: Literal["cpu", "cuda"] = "cpu",
+        on_given_up: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
+        self.on_given_up = on_given_up
         self.wanted = configuration
         self.device = device
         self._counts: dict[str, Count] = {}

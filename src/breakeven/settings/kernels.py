@@ -121,6 +121,7 @@ SETTINGS = (
         title="weights of convolutions in channels-last memory",
         undo="the layout of the weights ends with the run; what is saved loads anywhere",
         apply=_put_channels_last,
+        is_for_loop=True,
         why_not=_why_not,
         gain=0.15,
     ),

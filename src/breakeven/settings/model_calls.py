@@ -111,6 +111,7 @@ SETTINGS = (
         title=lambda _, dtype: f"matrix products in {dtype}",
         undo="weights stay float32; the region ends with each call of the model",
         apply=_apply,
+        is_for_loop=True,
         values=("bfloat16", "float16"),
         why_not=_why_no_autocast,
         gain=0.4,
@@ -125,6 +126,7 @@ SETTINGS = (
         title=lambda _, mode: "the model compiled" + ("" if mode == "default" else f" ({mode})"),
         undo="the model keeps its own code beside; its state has the same names",
         apply=_apply,
+        is_for_loop=True,
         values=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
         why_not=_why_not,
         gain=_gain,
@@ -138,6 +140,7 @@ SETTINGS = (
         title="compiled code called from C++",
         undo="torch._inductor.config.cpp_wrapper is set back",
         apply=_apply,
+        is_for_loop=True,
         why_not=_why_not_wrapped,
         # Comes right after compiling.
         gain=lambda facts, _: 0.1 * facts.launch_fraction,

@@ -186,6 +186,7 @@ SETTINGS = (
         undo="the state of the optimizer is the same; its next construction is as the script "
         "has it",
         apply=_choose,
+        is_for_loop=True,
         values=_CHOICES,
         why_not=_why_not,
         # The loop over parameters.
@@ -212,6 +213,7 @@ SETTINGS = (
         title="arguments of distributions not tested",
         undo="torch.distributions tests its arguments again",
         apply=_skip_tests,
+        is_for_loop=True,
         why_not=_why_not_untested,
         gain=_gain_of_tests,
     ),

@@ -72,6 +72,8 @@ def _counts(facts: StepFacts) -> list[int]:
 def _why_not(facts: StepFacts, current: Configuration, num_threads: int) -> str | None:
     if facts.calls("torch.set_num_threads"):
         return "the script sets its threads itself"
+    if current.fast_step and facts.generates_steps:
+        return "a generated step runs on one core"
     if num_threads == (current.num_threads or facts.num_threads):
         return "that is what the step uses already"
     return None

@@ -16,6 +16,7 @@ from breakeven.verdict import Numerics
 if TYPE_CHECKING:
     from breakeven.settings.in_effect import configured
 
+NO_SCRIPT = "only the loop of a script can be changed"
 NO_LOADER = "no DataLoader feeds the step"
 NO_PRODUCT = "the step has no matrix product and no convolution in float32"
 # Whatever saves less than that is not shown to be faster anyway.
@@ -65,6 +66,8 @@ class Setting:
             facts, what is kept already, and the value.
         gain: Which part of the step it is predicted to save, 0 to 1: it sets the order.
         cost_s: By how many seconds it is predicted to make a run start later.
+        is_for_loop: It changes how the loop calls its model and optimizer, which a step that is one
+            compiled call does without.
     """
 
     name: str
@@ -77,11 +80,12 @@ class Setting:
     apply: Callable[[configured], Count]
     values: Iterable[bool | int | str] | Callable[[StepFacts], Iterable[int]] = (True,)
     candidate: Callable[[Any], str] | None = None
-    also: Callable[[StepFacts], Mapping[str, bool | int]] = lambda _: {}
+    also: Callable[[StepFacts], Mapping[str, bool | int | str]] = lambda _: {}
     only_on: Literal["", "cpu", "cuda"] = ""
     why_not: Callable[[StepFacts, Configuration, Any], str | None] = lambda *_: None
     gain: float | Callable[[StepFacts, Any], float] = 0.0
     cost_s: float | Callable[[StepFacts, Any], float] = 0.0
+    is_for_loop: bool = False
 
     @property
     def forms(self) -> str:
@@ -158,6 +162,8 @@ class Candidate:
         here = "cuda" if facts.is_on_cuda else "cpu"
         if self.setting.only_on not in ("", here):
             return _ELSEWHERE[here]
+        if current.fast_step and self.setting.is_for_loop:
+            return "the step is one compiled call, which does without"
         return self.setting.why_not(facts, current, self.value)
 
     def apply(self, current: Configuration) -> Configuration:
@@ -197,6 +203,8 @@ class StepFacts:
         has_bf16: Whether the processor multiplies bfloat16 in hardware.
         has_compiler: Whether there is a C++ compiler, which compiled steps need.
         is_compiled: Whether the script calls ``torch.compile`` itself.
+        no_fast_step: Why the loop cannot have its step as one compiled call; empty where it can.
+        generates_steps: Whether C can be generated for such a step here, which compiles sooner.
         steps_ns: Median step on other numbers of threads, by their number, where they were tried.
     """
 
@@ -210,6 +218,8 @@ class StepFacts:
     has_bf16: bool
     has_compiler: bool
     is_compiled: bool
+    no_fast_step: str = NO_SCRIPT
+    generates_steps: bool = False
     steps_ns: Mapping[int, float] = field(default_factory=dict[int, float])
 
     @cached_property

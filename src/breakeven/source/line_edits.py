@@ -99,14 +99,24 @@ class LineEdits:
 
     def text(self) -> str:
         """Return the changed script."""
+        return "".join(line for line, _, _ in self.numbered())
+
+    def numbered(self) -> list[tuple[str, int, bool]]:
+        """Return its lines, the number of the line that each is from, and whether that is the same.
+
+        What is added is from the line that it stands before.
+        """
+        lines = list(self._lines)
         for number, column, added in self._within:
-            line = self._lines[number - 1].encode()
-            self._lines[number - 1] = (line[:column] + added.encode() + line[column:]).decode()
-        self._within.clear()
-        return "".join(
-            self._before.get(number, "") + self._replaced.get(number, line)
-            for number, line in enumerate(self._lines)
-        )
+            line = lines[number - 1].encode()
+            lines[number - 1] = (line[:column] + added.encode() + line[column:]).decode()
+        found: list[tuple[str, int, bool]] = []
+        for number, line in enumerate(lines):
+            own = self._replaced.get(number, line)
+            added = split_lines(self._before.get(number, ""))
+            found += [(one, number + 1, False) for one in added]
+            found += [(one, number + 1, one == self._lines[number]) for one in split_lines(own)]
+        return found
 
     def _first_free_line(self, tree: ast.Module) -> int:
         for statement in tree.body:

@@ -21,6 +21,7 @@ class Configuration(
     What the script sets by itself wins: an optimizer built with ``fused=False`` stays as it is.
 
     Args:
+        fast_step: The loop of a script does forward, backward and update as one compiled call.
         num_threads: torch's intra-op threads; 0 for the script's own.
         num_interop_threads: torch's inter-op threads; 0 for the script's own.
         flushes_denormals: The processor treats subnormal numbers as zero.
@@ -46,6 +47,7 @@ class Configuration(
         new_batch_size: The batch size that these get; it changes the training itself.
     """
 
+    fast_step: bool = False
     num_threads: _Count = 0
     num_interop_threads: _Count = 0
     flushes_denormals: bool = False

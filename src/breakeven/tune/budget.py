@@ -41,7 +41,6 @@ class TimeBudget:
         self.total_s = total_s
         self._clock_s = clock_s
         self._start_s = clock_s()
-        self._kept_back_s = 0.0
         self._wasted_s = 0.0
         self._trial_start_s: float | None = None
 
@@ -53,7 +52,7 @@ class TimeBudget:
     @property
     def left_s(self) -> float:
         """Return the seconds that are left, at least 0."""
-        return max(0.0, self.total_s - self.spent_s - self._kept_back_s)
+        return max(0.0, self.total_s - self.spent_s)
 
     def fits(self, needed_s: float) -> bool:
         """Return whether something that takes ``needed_s`` seconds would end in time."""
@@ -69,19 +68,6 @@ class TimeBudget:
     def left_to_waste_s(self) -> float:
         """Return the seconds that may still go into trials that bring nothing, at least 0."""
         return max(0.0, _WASTED_FRACTION * self.total_s - self.wasted_s)
-
-    @contextmanager
-    def kept_back(self, seconds: float) -> Iterator[None]:
-        """Leave so many seconds to what comes after.
-
-        Args:
-            seconds: At least 0.
-        """
-        self._kept_back_s += seconds
-        try:
-            yield
-        finally:
-            self._kept_back_s -= seconds
 
     @contextmanager
     def trial(self, num_useful: Callable[[], int]) -> Iterator[None]:

@@ -40,6 +40,8 @@ from breakeven.verdict import Numerics, Outcome, Trial
 
 # Settings hardly ever save more of a step: what takes longer than this to start will not pay.
 _MOST_SAVED = 0.75
+# Half of what issuing operators takes, and the rest of what a compiled step leaves of it.
+_LEADING_GAIN = 0.45
 
 
 def search(
@@ -155,10 +157,16 @@ class _Search:
             self._log.forget(candidate)
         return family
 
-    def _rank(self, candidate: Candidate) -> tuple[bool, float]:
-        """Return what a second spent on a candidate promises; what steadies runs comes first."""
+    def _rank(self, candidate: Candidate) -> tuple[bool, bool, float]:
+        """Return what a second spent on a candidate promises.
+
+        Before all that comes a whole step as one call where that promises much, since most other
+        settings change what it does without; and then what steadies runs.
+        """
+        gain = candidate.expected_gain(self.facts)
+        leads = bool(candidate.changes.get("fast_step")) and gain >= _LEADING_GAIN
         is_first = self._steadies(candidate) and self._costs.is_cheap(candidate)
-        return is_first, self._costs.gain_per_s(candidate)
+        return leads, is_first, self._costs.gain_per_s(candidate)
 
     def _why_not(self, candidate: Candidate) -> str | None:
         if reason := candidate.why_not(self.facts, self._base):
@@ -327,6 +335,9 @@ class _Search:
             self._cold_ns = rival.own_runs[0].startup_ns
         self._kept.append(Kept(candidate, trial))
         self._move_to(candidate.apply(self._base), rival.own_runs)
+        for each in self._kept[:-1]:
+            if without(self._kept, each, self.facts) == self._base:
+                self._drop(each, Outcome.NOT_FASTER, f"{candidate.name} does without")
 
     def _move_to(self, base: Configuration, runs: Sequence[RunResult]) -> None:
         self._base = base

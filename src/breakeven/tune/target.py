@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic_ns
 from typing import Literal
 
 from msgspec.structs import replace
 
 from breakeven.calibrate import find_host
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun, Target, TracedRun, find_target
+from breakeven.capture import (
+    KEEP_NOTHING,
+    Keep,
+    Launcher,
+    PlainRun,
+    Target,
+    TargetKind,
+    TracedRun,
+    find_target,
+    generated_steps,
+)
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.processor import has_bf16_hardware
 from breakeven.progress import Progress, SilentProgress
+from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.session import Runs, why_not_measured
-from breakeven.settings import StepFacts, all_candidates
+from breakeven.settings import NO_SCRIPT, StepFacts, all_candidates
 from breakeven.store import this_machine
 from breakeven.tune import DEFAULT_NUM_STEPS, default_budget_s
 from breakeven.tune.budget import TimeBudget
-from breakeven.tune.code_change_trial import CodeChangePlan, CodeChangeTrial, plan_code_change
 from breakeven.tune.confirm import Confirmation, confirm
 from breakeven.tune.gate import Gate
 from breakeven.tune.search import search
 from breakeven.tune.trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
-from breakeven.verdict import TuneReport, is_undecided
+from breakeven.verdict import CodeChange, TuneReport, is_undecided
 
 Device = Literal["", "cpu", "gpu"]
 
@@ -43,6 +56,7 @@ def tune_target(
     num_steps: int = DEFAULT_NUM_STEPS,
     is_exact_only: bool = False,
     tries_batch_size: bool = False,
+    uses_fast_step: bool = True,
     time_limit_s: float = 300.0,
     keep: Keep = KEEP_NOTHING,
     progress: Progress | None = None,
@@ -63,6 +77,7 @@ def tune_target(
         num_steps: Steps of the run that is tuned for; start-up is counted against them.
         is_exact_only: Keep only what changes no bit of losses and gradients.
         tries_batch_size: Try larger batches, which change the training.
+        uses_fast_step: Try the loop of a script with its step as one compiled call.
         time_limit_s: Limit of each run, in seconds.
         keep: What of the target's side effects is to be real; by default nothing.
         progress: Progress callback.
@@ -83,15 +98,19 @@ def tune_target(
         plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure(watches_program=False)
         run_s = num_steps * plain.measurement.median_ns / NS_PER_S
         request = replace(runs.request, on_gpu=is_on_cuda)
-        facts = step_facts(traced, plain, host, is_on_cuda=is_on_cuda)
-        budget = TimeBudget(budget_s or default_budget_s(run_s))
-        plan = plan_code_change(
-            request,
-            facts,
-            startup_s=plain.startup_ns / NS_PER_S,
-            num_steps=num_steps,
-            is_exact_only=is_exact_only,
+        patch = _proposed(found) if uses_fast_step else NoPatch(reason="--no-fast-step is given")
+        facts = step_facts(
+            traced,
+            plain,
+            host,
+            is_on_cuda=is_on_cuda,
+            no_fast_step=patch.reason if isinstance(patch, NoPatch) else "",
         )
+        if facts.generates_steps and not facts.no_fast_step:
+            # In a folder that is there, what the first run compiles is kept for all others.
+            with suppress(OSError):
+                generated_steps().mkdir(parents=True, exist_ok=True, mode=0o700)
+        budget = TimeBudget(budget_s or default_budget_s(run_s))
         with Gate(launcher, request, has_time=budget.fits) as gate:
             trials = ScriptRuns(
                 launcher,
@@ -101,31 +120,24 @@ def tune_target(
                 num_threads=facts.num_threads,
                 takes_long_turns=ready.can_take_long_turns,
             )
-            is_planned = isinstance(plan, CodeChangePlan)
-            with budget.kept_back(plan.kept_back_s(budget) if is_planned else 0.0):
-                best = search(
-                    all_candidates(facts, tries_batch_size=tries_batch_size),
-                    trials,
-                    facts=facts,
-                    budget=budget,
-                    num_steps=num_steps,
-                    is_exact_only=is_exact_only,
-                    progress=progress,
-                )
-                confirmed = confirm(
-                    best, trials, facts=facts, budget=budget, num_steps=num_steps, progress=progress
-                )
-            if is_planned:
-                progress.begin("trying breakeven.fast_step in the script")
-                code = plan.measured(trials, confirmed.configuration, budget)
-            else:
-                code = plan
+            best = search(
+                all_candidates(facts, tries_batch_size=tries_batch_size),
+                trials,
+                facts=facts,
+                budget=budget,
+                num_steps=num_steps,
+                is_exact_only=is_exact_only,
+                progress=progress,
+            )
+            confirmed = confirm(
+                best, trials, facts=facts, budget=budget, num_steps=num_steps, progress=progress
+            )
         progress.end()
     report = _report(
         found,
         plain,
         confirmed,
-        code,
+        patch.change if isinstance(patch, SourcePatch) else None,
         is_on_cuda=is_on_cuda,
         num_steps=num_steps,
         duration_ns=monotonic_ns() - started_ns,
@@ -134,7 +146,12 @@ def tune_target(
 
 
 def step_facts(
-    traced: TracedRun, plain: PlainRun, host: HostSpec, *, is_on_cuda: bool
+    traced: TracedRun,
+    plain: PlainRun,
+    host: HostSpec,
+    *,
+    is_on_cuda: bool,
+    no_fast_step: str = NO_SCRIPT,
 ) -> StepFacts:
     """Return what is known of a step before anything is tried.
 
@@ -143,6 +160,7 @@ def step_facts(
         plain: The step as it is, measured where it is to run.
         host: This machine, measured.
         is_on_cuda: Whether the step runs on a CUDA device.
+        no_fast_step: Why the loop cannot have its step as one compiled call; empty where it can.
     """
     trace = traced.trace
     return StepFacts(
@@ -156,6 +174,8 @@ def step_facts(
         has_bf16=has_bf16_hardware(),
         has_compiler=_has_compiler(),
         is_compiled=trace.settings.is_compiled,
+        no_fast_step=no_fast_step,
+        generates_steps=not is_on_cuda and _has_c_compiler(),
         steps_ns={trial.num_threads: trial.measurement.median_ns for trial in plain.trials},
     )
 
@@ -201,19 +221,37 @@ def _has_compiler() -> bool:
     return any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++", "c++")))
 
 
+def _has_c_compiler() -> bool:
+    """Return whether C can be generated for a step: not on Windows, as codegen/toolchain.py."""
+    named = os.environ.get("CC")
+    names = [named.split()[0]] if named else ["gcc", "clang", "cc"]
+    return sys.platform != "win32" and any(map(shutil.which, names))
+
+
+def _proposed(target: Target) -> SourcePatch | NoPatch:
+    """Return the lines of a script with ``breakeven.fast_step`` in its loop."""
+    if target.kind is not TargetKind.SCRIPT:
+        return NoPatch(reason=NO_SCRIPT)
+    try:
+        source = Path(target.path).read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
+    # `patch` refuses absolute names.
+    return propose_fast_step(source, file=os.path.relpath(target.path))
+
+
 def _report(
     target: Target,
     plain: PlainRun,
     confirmed: Confirmation,
-    code: CodeChangeTrial,
+    change: CodeChange | None,
     *,
     is_on_cuda: bool,
     num_steps: int,
     duration_ns: int,
 ) -> TuneReport:
     caveats = {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}
-    trials = (*confirmed.trials, code.trial)
-    is_nothing_kept = not confirmed.configuration.changes and code.change is None
+    configuration = confirmed.configuration
     return TuneReport(
         target=target.label,
         # Words of a command line need not be Unicode.
@@ -228,12 +266,12 @@ def _report(
         speedup=confirmed.speedup.value,
         low=confirmed.speedup.low,
         high=confirmed.speedup.high,
-        configuration=confirmed.configuration,
+        configuration=configuration,
         numerics=confirmed.numerics,
         pays_off_after_steps=confirmed.pays_off_after_steps,
-        trials=trials,
-        code_change=code.change,
+        trials=confirmed.trials,
+        code_change=change if configuration.fast_step else None,
         duration_ns=duration_ns,
         caveats=tuple(caveats.values()),
-        is_undecided=is_nothing_kept and is_undecided(trials),
+        is_undecided=not configuration.changes and is_undecided(confirmed.trials),
     )

@@ -210,37 +210,6 @@ class ScriptRuns:
             is_second_first=is_rival_first,
         )
 
-    def measure_changed(
-        self,
-        text: bytes,
-        configuration: Configuration,
-        *,
-        is_changed_first: bool,
-        extra_s: float = 0.0,
-        longest_s: float = inf,
-    ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
-        """Time the steps of the script as it is, and of a changed text of it.
-
-        Args:
-            text: The changed script.
-            configuration: Under what both run.
-            is_changed_first: Whether the changed one is run first, or has the first turn.
-            extra_s: Seconds by which it is predicted to start later.
-            longest_s: Seconds after which it is ended in any case, where it has had its chance.
-
-        Returns:
-            What came of the script as it is, and of the changed one.
-        """
-        request = self._request_of(configuration)
-        changed = replace(
-            self._request_of(configuration, extra_s, longest_s), raw_changed_text=text
-        )
-        turns = self.turns_with(configuration, configuration)
-        if turns is not TurnKind.NONE:
-            return self._run_in_turns(request, changed, turns, is_second_first=is_changed_first)
-        ran = [self._run(each) for each in _ordered(request, changed, is_changed_first)]
-        return _ordered(ran[0], ran[1], is_changed_first)
-
     def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
         """Return how the numbers differ more than they may; see ``TrialRuns``."""
         return self._check_numbers(configuration, numerics)

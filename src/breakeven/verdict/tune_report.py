@@ -102,7 +102,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines to change in the user's script; breakeven never changes them itself.
+    """Lines of the user's script as they run with a fast step; breakeven changes no file itself.
 
     Args:
         file: The user's file.
@@ -137,7 +137,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         numerics: The least strict class among the kept candidates.
         pays_off_after_steps: Steps after which the start-up of the configuration is earned back.
         trials: Every candidate, in the order in which they were tried.
-        code_change: What to change in the script for more, where that was tried and is faster.
+        code_change: The lines of the script as they run then, where ``fast_step`` is kept.
         duration_ns: How long tuning took.
         caveats: What to know of the measurement.
         is_undecided: Whether nothing is kept, though something looked clearly faster: runs differed

@@ -225,6 +225,7 @@ def test_tunes_where_there_is_no_file_for_it(
         "budget_s": 90.0,
         "num_steps": 900,
         "is_exact_only": False,
+        "uses_fast_step": True,
     }
     assert started.request.configuration == report().configuration
     errors = capsys.readouterr().err

@@ -90,6 +90,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
         "num_steps": 10_000,
         "is_exact_only": False,
         "tries_batch_size": False,
+        "uses_fast_step": True,
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
     }
@@ -106,6 +107,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
 def test_every_option_reaches_the_tuner(tune: FakeTune) -> None:
     words = (
         "tune package.train -m --device gpu --budget 2m --steps 200,000 --exact --batch-size "
+        "--no-fast-step "
         "--time-limit 90 --keep-writes -o fast.toml -q -- --lr 0.1"
     )
     assert main(words.split()) == 0
@@ -120,6 +122,7 @@ def test_every_option_reaches_the_tuner(tune: FakeTune) -> None:
         "num_steps": 200_000,
         "is_exact_only": True,
         "tries_batch_size": True,
+        "uses_fast_step": False,
         "time_limit_s": 90.0,
         "keep": Keep(writes=True),
     }
@@ -257,11 +260,12 @@ def test_a_full_disk_does_not_lose_the_answer(
 def test_the_change_of_the_script_is_written_where_asked_for(
     tune: FakeTune, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    tune.outcome = replace(made_up.with_fast_step(), target=TARGET)
     assert main(["tune", TARGET]) == 0
     assert "patch -p0: --write-patch FILE" in capsys.readouterr().out
     assert main(["tune", TARGET, "--write-patch", "my faster.diff"]) == 0
     assert Path("my faster.diff").read_text() == made_up.DIFF
-    assert "Change the script: patch -p0 < 'my faster.diff'" in capsys.readouterr().out
+    assert "Train so with python: patch -p0 < 'my faster.diff'" in capsys.readouterr().out
     # It may have been edited: it is not replaced unasked, as breakeven.toml is.
     assert main(["tune", TARGET, "--write-patch", "my faster.diff"]) == 3
     assert main(["tune", TARGET, "--write-patch", "my faster.diff", "--force"]) == 0

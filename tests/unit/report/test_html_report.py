@@ -245,7 +245,7 @@ def test_text_is_readable_on_light_dark_and_printed_paper() -> None:
 
 
 def test_lines_of_code_stand_below_each_other() -> None:
-    report = tunings.faster()
+    report = tunings.with_fast_step()
     page = chart_document(report, ".html").decode()
     shown = html.unescape(page.partition("<pre>")[2].partition("</pre>")[0])
     assert report.code_change is not None

@@ -27,6 +27,7 @@ AUTOCAST = Settings(autocast_dtype="bfloat16")
 
 # What each candidate changes where nothing is changed yet, and facts under which it may be tried.
 APPLICABLE: dict[str, tuple[StepFacts, Configuration, dict[str, Any]]] = {
+    "fast-step": (mlp(no_fast_step=""), NOTHING, {"fast_step": True}),
     "data-on-device": (
         mlp(**CUDA),
         NOTHING,
@@ -81,6 +82,7 @@ APPLICABLE: dict[str, tuple[StepFacts, Configuration, dict[str, Any]]] = {
 
 # Each reason that a candidate gives, with facts and settings under which it gives it.
 REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
+    ("fast-step", mlp(), NOTHING, "only the loop of a script"),
     ("data-on-device", mlp(), NOTHING, "on the CPU"),
     ("data-on-device", mlp(**CUDA, loaders=()), NOTHING, "no DataLoader"),
     ("data-on-device", mlp(**CUDA, loader={"dataset": "Images"}), NOTHING, "a Images, not a"),
@@ -101,6 +103,7 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
     ("threads=1", mlp(**CUDA), NOTHING, "on a GPU"),
     ("threads=1", mlp(calls=["torch.set_num_threads"]), NOTHING, "sets its threads itself"),
     ("threads=1", mlp(num_threads=1), NOTHING, "uses already"),
+    ("threads=1", mlp(generates_steps=True), Configuration(fast_step=True), "one core"),
     ("threads=1", mlp(), Configuration(num_threads=1), "uses already"),
     ("interop-threads=1", mlp(**CUDA), NOTHING, "on a GPU"),
     ("interop-threads=1", mlp(), NOTHING, "second thread"),
@@ -190,13 +193,39 @@ def test_candidate_applies_and_changes_its_own_settings_alone(name: str) -> None
     applied = candidate.apply(current)
     assert applied != current
     assert applied.changes == changes
-    # What is kept already stays as it is.
-    other = replace(current, channels_last=True, num_threads=3, compile_mode="default")
+    # What is kept already stays as it is, but for what a whole step as one call does without.
+    other = replace(current, num_threads=3, pins_memory=True)
+    if name != "fast-step":
+        other = replace(other, channels_last=True, compile_mode="default")
     both = candidate.apply(other)
     untouched = set(other.changes) - (set(applied.changes) - set(current.changes))
     assert {key: both.changes[key] for key in untouched} == {
         key: other.changes[key] for key in untouched
     }
+
+
+def test_a_step_as_one_call_does_without_what_changes_the_loop() -> None:
+    of_loop = Configuration(
+        optimizer="fused",
+        channels_last=True,
+        autocast="bfloat16",
+        compile_mode="default",
+        cpp_wrapper=True,
+        skips_distribution_checks=True,
+    )
+    kept = replace(of_loop, num_threads=1, gathers_batches=True)
+    applied = named("fast-step").apply(kept)
+    assert applied == Configuration(fast_step=True, num_threads=1, gathers_batches=True)
+    names = {name for name, setting in SETTINGS.items() if setting.is_for_loop}
+    assert names == set(of_loop.changes)
+    for name in ("fused-optimizer", "compile", "autocast=bfloat16"):
+        assert "one compiled call" in str(named(name).why_not(mlp(), applied))
+
+
+def test_generated_code_compiles_sooner_than_inductor() -> None:
+    step = named("fast-step")
+    generated_s = step.expected_cost_s(mlp(generates_steps=True))
+    assert 1.0 < generated_s < 3.0 < step.expected_cost_s(mlp())
 
 
 def test_applicability_is_tested_of_every_candidate() -> None:

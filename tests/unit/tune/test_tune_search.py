@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -157,6 +158,38 @@ def test_where_one_thread_is_far_slower_nothing_is_compared_on_it() -> None:
     assert result.configuration == Configuration(optimizer="fused")
     assert trial(result, THREADS_1).num_runs == 1
     assert "one thread" not in trial(result, FUSED).reason
+
+
+# What a whole step as one call does without is set back with it.
+STEP = MadeUp(
+    "fast-step", {"fast_step": True, "optimizer": ""}, gain=0.9, cost_s=2.0, family="step"
+)
+
+
+def test_a_step_as_one_call_comes_first_where_it_promises_much() -> None:
+    runs = MadeUpRuns(speeds(fast_step=10.0, num_threads=1.2), takes_turns=True)
+    result = find(runs, FUSED, THREADS_1, STEP)
+    assert runs.asked[1] == Configuration(fast_step=True)
+    assert result.trials[0].candidate == "fast-step"
+    assert result.configuration == Configuration(fast_step=True, num_threads=1)
+    little = replace(STEP, gain=0.3)
+    runs = MadeUpRuns(speeds(fast_step=10.0), takes_turns=True)
+    find(runs, FUSED, THREADS_1, little)
+    assert runs.asked[1] != Configuration(fast_step=True)
+
+
+@pytest.mark.parametrize(("factor", "is_kept"), [(1.6, True), (1.1, False)])
+def test_a_step_as_one_call_replaces_what_it_does_without_where_it_is_faster(
+    factor: float, *, is_kept: bool
+) -> None:
+    runs = MadeUpRuns(speeds(optimizer=1.3, gathers_batches=1.2, fast_step=factor))
+    result = find(runs, FUSED, GATHER, replace(STEP, gain=0.1))
+    others = {"fast_step": True} if is_kept else {"optimizer": "fused"}
+    assert result.configuration == Configuration(gathers_batches=True, **others)
+    names = {each.candidate.name for each in result.kept}
+    assert names == {"gather-batches", "fast-step" if is_kept else "fused-optimizer"}
+    assert trial(result, FUSED).outcome is (Outcome.NOT_FASTER if is_kept else Outcome.KEPT)
+    assert not is_kept or "fast-step does without" in trial(result, FUSED).reason
 
 
 def test_last_run_of_the_base_serves_the_next_candidate() -> None:

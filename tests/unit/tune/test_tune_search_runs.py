@@ -106,29 +106,6 @@ def test_runs_in_turns_are_asked_for_as_such_and_told_apart(*, is_rival_first: b
         assert asked.budget_s > 1.0
 
 
-@pytest.mark.parametrize("is_changed_first", [False, True])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_changed_text_is_run_beside_the_scripts_own(
-    *, num_workers: int, is_changed_first: bool
-) -> None:
-    request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
-    ran = [replace(plain_run(), peak_memory_bytes=number) for number in (1, 2)]
-    # Side by side each launcher makes one run; one after the other the first one makes both.
-    answers = [[ran[0]], [ran[1]]] if not num_workers else [ran, []]
-    launchers = [ScriptedLauncher(each) for each in answers]
-    runs = ScriptRuns(launchers[0], request, lambda *_: None, second=launchers[1], num_threads=2)
-    own, changed = runs.measure_changed(
-        b"changed", Configuration(num_workers=num_workers), is_changed_first=is_changed_first
-    )
-    assert isinstance(own, RunResult)
-    assert isinstance(changed, RunResult)
-    asked = [each for launcher in launchers for each in launcher.requests]
-    texts = [each.raw_changed_text for each in asked]
-    assert texts == ([b"changed", b""] if is_changed_first else [b"", b"changed"])
-    assert own.peak_memory_bytes == texts.index(b"") + 1
-    assert changed.peak_memory_bytes == texts.index(b"changed") + 1
-
-
 def test_start_up_ends_with_the_warm_up() -> None:
     samples = (5_000, 300, 100, 100, 100, 100, 100)
     measurement = Measurement(samples_ns=samples, num_warmup=2)

@@ -98,13 +98,19 @@ def disable_compile(patches: Patches, on_use: Callable[[], None]) -> None:
     def compile_module(module: Any, *_: Any, **__: Any) -> None:
         on_use()
 
+    keep_stock_steps(patches, on_use)
+    patches.replace(torch, "compile", compile_nothing)
+    patches.replace(torch.nn.Module, "compile", compile_module)
+
+
+def keep_stock_steps(patches: Patches, on_use: Callable[[], object] = lambda: None) -> None:
+    """Let ``fast_step`` do the steps as the loop did them."""
+
     def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
         on_use()
         return step.do_stock(batch, indices)
 
     patches.replace(FastStep, "compile", do_stock)
-    patches.replace(torch, "compile", compile_nothing)
-    patches.replace(torch.nn.Module, "compile", compile_module)
 
 
 def patch_serialization(

@@ -22,7 +22,7 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 _OUR_FOLDER = f"{Path(__file__).resolve().parents[2]}{os.sep}"
@@ -31,7 +31,12 @@ _MACHINERY = ("<frozen ", runpy.__file__, str(Path(__file__).resolve()))
 
 
 def run_as_main(
-    target: str, arguments: Sequence[str], *, is_module: bool, text: bytes | None = None
+    target: str,
+    arguments: Sequence[str],
+    *,
+    is_module: bool,
+    text: bytes | None = None,
+    code_of: Callable[[bytes, str], CodeType | None] = lambda *_: None,
 ) -> None:
     """Run the target in a fresh ``__main__``, which stays: threads and ``atexit`` still need it.
 
@@ -42,6 +47,7 @@ def run_as_main(
         arguments: ``sys.argv[1:]`` of the script.
         is_module: The target is a module.
         text: Run this in place of the script's own text; None for its own.
+        code_of: Returns what to run for a script's text and name; None for what the text says.
     """
     # As `python -m` has it until the module is found.
     sys.argv = ["-m" if is_module else target, *arguments]
@@ -55,7 +61,7 @@ def run_as_main(
             runpy._run_module_as_main(target)  # pyright: ignore[reportAttributeAccessIssue]
         else:
             put_folder_first(target)
-            _run_file(target, main, text)
+            _run_file(target, main, text, code_of)
     except BaseException as error:
         _hide_our_frames(error)
         raise
@@ -84,7 +90,12 @@ def _set_first_path(folder: str) -> None:
         set_aside_for(folder)
 
 
-def _run_file(path: str, main: ModuleType, text: bytes | None) -> None:
+def _run_file(
+    path: str,
+    main: ModuleType,
+    text: bytes | None,
+    code_of: Callable[[bytes, str], CodeType | None],
+) -> None:
     # Not normalized: plain Python puts the two together as they are.
     file = path if Path(path).is_absolute() else f"{Path.cwd()}{os.sep}{path}"
     main.__dict__.update(
@@ -93,7 +104,8 @@ def _run_file(path: str, main: ModuleType, text: bytes | None) -> None:
     if text is None:
         with io.open_code(file) as source:
             text = source.read()
-    exec(compile(text, file, "exec", dont_inherit=True), main.__dict__)
+    code = code_of(text, file) or compile(text, file, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
 
 
 def _hide_our_frames(error: BaseException) -> None:

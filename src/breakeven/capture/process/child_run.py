@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import msgspec
@@ -57,6 +57,7 @@ from breakeven.configure import Patches, keep_freed_memory
 from breakeven.errors import Caveat
 from breakeven.measure import OtherLoad, measure_host
 from breakeven.processor import cpu_name
+from breakeven.rewrite import NoPatch, code_of_fast_step
 from breakeven.timing import TurnKind
 from breakeven.units import NS_PER_S
 
@@ -133,7 +134,13 @@ class ChildRun:
             if text:
                 _keep_lines(text, target.path)
             is_module = target.kind is TargetKind.MODULE
-            run_as_main(target.name, target.arguments, is_module=is_module, text=text or None)
+            run_as_main(
+                target.name,
+                target.arguments,
+                is_module=is_module,
+                text=text or None,
+                code_of=self._code_of,
+            )
             return
         sys.argv = [target.name, *target.arguments]
         fresh_main()
@@ -147,6 +154,13 @@ class ChildRun:
             function()
             if self._session.num_steps == before:
                 break
+
+    def _code_of(self, text: bytes, file: str) -> CodeType | None:
+        request = self._request
+        if request.is_traced or not request.configuration.fast_step:
+            return None
+        code = code_of_fast_step(text, file)
+        return None if isinstance(code, NoPatch) else code
 
     def _repeat_as_step(self, function: Callable[[], Any]) -> NoReturn:
         """A function that never updates weights is a step itself."""

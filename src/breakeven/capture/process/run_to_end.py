@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
@@ -206,6 +206,7 @@ class _RunToEnd:
         self._counter = StepCounter()
         self._line: LiveLine | None = None
         self._configured: configured | None = None
+        self._is_given_up = False
         self._end_update: Callable[[int], None] = self._note_update
         # Registered before the script's own, and so called after them.
         atexit.register(self._end)
@@ -242,9 +243,30 @@ class _RunToEnd:
         if request.device == "cpu" and gpu_here():
             hide_other_gpus(self._effects.enter_context(Patches()))
         self._configured = self._effects.enter_context(
-            configured(request.configuration, device="cuda" if request.device == "gpu" else "cpu")
+            configured(
+                request.configuration,
+                device="cuda" if request.device == "gpu" else "cpu",
+                on_given_up=self._note_given_up,
+            )
         )
         register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
+
+    def code_of(self, text: bytes, file: str) -> CodeType | None:
+        """Return the code of a script with its step as one call, where that is to be and can be."""
+        if not self._request.configuration.fast_step:
+            return None
+        with put_back():
+            from breakeven.rewrite import NoPatch, code_of_fast_step
+        code = code_of_fast_step(text, file)
+        if isinstance(code, NoPatch):
+            self._note_given_up(code.reason)
+            return None
+        return code
+
+    def _note_given_up(self, reason: str) -> None:
+        self._is_given_up = True
+        if not self._request.is_quiet:
+            _write(f"breakeven: fast_step is left out, and the loop runs as it is: {reason}")
 
     def _note_update(self, optimizer: int) -> None:
         now_s = monotonic()
@@ -274,7 +296,11 @@ class _RunToEnd:
     def _idle_settings(self) -> str:
         """Return which settings found nothing to change, if any did."""
         effects = self._configured.effects() if self._configured is not None else {}
-        idle = [name for name, num_applied in effects.items() if not num_applied]
+        idle = [
+            name
+            for name, num_applied in effects.items()
+            if not num_applied or (name == "fast_step" and self._is_given_up)
+        ]
         return f" (without effect: {', '.join(idle)})" if idle else ""
 
 
@@ -295,9 +321,10 @@ def _write(line: str) -> None:
 def main() -> None:
     """Run the script; the process ends as the script does."""
     request = msgspec.json.decode(sys.argv[1], type=EndRequest)
-    _RunToEnd(request).prepare()
+    run = _RunToEnd(request)
+    run.prepare()
     try:
-        run_as_main(sys.argv[2], sys.argv[3:], is_module=request.is_module)
+        run_as_main(sys.argv[2], sys.argv[3:], is_module=request.is_module, code_of=run.code_of)
     except BreakevenError as error:
         _write(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
         sys.exit(error.exit_code)

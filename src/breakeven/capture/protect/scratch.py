@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
 from breakeven.capture.requests import HostRequest, Keep, Request, Target
@@ -153,7 +155,12 @@ class Layer:
 
 def _caches() -> list[Path]:
     named = (os.environ.get(name) or usual for name, usual in _CACHES.items())
-    return [Path(path).expanduser() for path in named if path]
+    return [generated_steps(), *(Path(path).expanduser() for path in named if path)]
+
+
+def generated_steps() -> Path:
+    """Return where compiled steps are kept, as ``codegen/toolchain.py`` has it, for all runs."""
+    return Path(platformdirs.user_cache_dir("breakeven")) / "generated"
 
 
 def remove_tree(folder: Path) -> None:

@@ -25,6 +25,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from breakeven.capture.answers import NumbersRun
+from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.session import UpdateSession
@@ -83,6 +84,9 @@ class NumbersSession(UpdateSession):
         self.enter_context(self._optimizers)
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
+        if request.configuration.fast_step:
+            # A compiled step leaves no gradients behind. Each holds itself against this one.
+            keep_stock_steps(self)
         device = "cuda" if request.on_gpu else "cpu"
         self.enter_context(configured(request.configuration, device=device))
 

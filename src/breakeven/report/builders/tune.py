@@ -115,7 +115,7 @@ def _other_line(trial: Trial, num_steps: int) -> Line:
 
 def _change_section(change: CodeChange) -> Section:
     per_call = f", {change.steps_per_call} steps a call" if change.steps_per_call > 1 else ""
-    title = f"Faster still, with lines that only you can change (breakeven.fast_step{per_call})"
+    title = f"The loop as it runs then, in memory alone (breakeven.fast_step{per_call})"
     place = Line(f"{printable(change.file, 200)}:{change.line}", "dim", 2)
     lines = tuple(change.diff.removesuffix("\n").split("\n"))
     return Section(title, (Lines((place,)), Code(lines)))
@@ -123,8 +123,6 @@ def _change_section(change: CodeChange) -> Section:
 
 # A run that begins so much later is not felt, and not measured well either.
 _LEAST_STARTUP_NS = 10 * NS_PER_MS
-# The candidate that changes lines of the script.
-_CODE_CHANGE = "fast-step"
 
 OUTCOME_WORDS = {
     Outcome.KEPT: "kept",
@@ -159,9 +157,6 @@ def headline(report: TuneReport) -> str:
     """Return the answer in one sentence."""
     before = format_duration(report.baseline_step_ns)
     if not report.configuration.changes:
-        if report.code_change is not None:
-            as_it_is = f"No setting is faster than the script as it is: {before} a step"
-            return f"{as_it_is}; a change of it is."
         if report.is_undecided:
             return (
                 "Undecided: nothing was shown to be faster than the script as it is, "
@@ -209,11 +204,7 @@ def cost_sentence(report: TuneReport) -> str:
 
     Nothing where it begins as soon as before.
     """
-    startup_ns = sum(
-        trial.startup_ns
-        for trial in report.trials
-        if trial.outcome is Outcome.KEPT and not is_code_change(trial)
-    )
+    startup_ns = sum(trial.startup_ns for trial in report.trials if trial.outcome is Outcome.KEPT)
     if not report.configuration.changes or startup_ns < _LEAST_STARTUP_NS:
         return ""
     later = f"A run begins {format_duration(startup_ns, 2)} later"
@@ -227,15 +218,8 @@ def pays_off_text(num_steps: int, num_run_steps: int) -> str:
     return f"pays off after {plural(num_steps, 'step')}; this run has {num_run_steps:,}"
 
 
-def is_code_change(trial: Trial) -> bool:
-    """Return whether a trial was of a changed script: no setting can bring what it gains."""
-    return trial.candidate == _CODE_CHANGE
-
-
 def outcome_word(trial: Trial) -> str:
     """Return what became of a candidate, as a person says it."""
-    if is_code_change(trial) and trial.outcome is Outcome.KEPT:
-        return "faster: see below"
     return OUTCOME_WORDS[trial.outcome]
 
 

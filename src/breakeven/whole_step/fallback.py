@@ -1,0 +1,93 @@
+"""A fast step for a loop that does not know of it: where it fails, the loop goes on as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from breakeven.errors import BreakevenError
+from breakeven.whole_step.fast import FastStep, fast_step
+from breakeven.whole_step.step_function import call_model
+
+
+class FallbackStep:
+    """Does the steps of a loop by ``fast_step`` as long as that works, then as the loop did them.
+
+    A fast step that cannot be compiled, or computes something else, leaves model, optimizer and
+    random numbers as before its call: that step is done by the plain statements, and so are all
+    later ones.
+
+    Args:
+        model: As for ``fast_step``.
+        loss_fn: As for ``fast_step``.
+        optimizer: As for ``fast_step``.
+        max_grad_norm: As for ``fast_step``.
+        on_given_up: Told why, once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        optimizer: Optimizer,
+        *,
+        max_grad_norm: float | None = None,
+        on_given_up: Callable[[str], None],
+    ) -> None:
+        self._model = model
+        self._loss_fn = loss_fn
+        self._optimizer = optimizer
+        self._max_grad_norm = max_grad_norm
+        self._on_given_up = on_given_up
+        self._fast: FastStep | None = None
+        try:
+            self._fast = fast_step(model, loss_fn, optimizer, max_grad_norm=max_grad_norm)
+        except BreakevenError as error:
+            on_given_up(error.message)
+        else:
+            # What fails in it is no error of the script.
+            self._fast.compile = _explained(self._fast.compile)
+
+    @property
+    def is_fast(self) -> bool:
+        """Return whether the next step is a fast one."""
+        return self._fast is not None
+
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        """Do one step; return its loss, detached."""
+        if self._fast is not None:
+            try:
+                return self._fast(inputs, targets)
+            except BreakevenError as error:
+                self._fast = None
+                self._on_given_up(error.message)
+        return self._do_plain(inputs, targets)
+
+    def _do_plain(self, inputs: Any, targets: Any) -> Tensor:
+        self._optimizer.zero_grad()
+        loss = self._loss_fn(call_model(self._model, inputs, {}), targets)
+        loss.backward()
+        if self._max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+        self._optimizer.step()
+        return loss.detach()
+
+
+def _explained(
+    compile_step: Callable[..., tuple[Tensor, ...]],
+) -> Callable[..., tuple[Tensor, ...]]:
+    def run(*args: Any) -> tuple[Tensor, ...]:
+        try:
+            return compile_step(*args)
+        except BreakevenError:
+            raise
+        except Exception as error:
+            lines = str(error).splitlines()
+            what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+            raise BreakevenError(f"the whole step cannot be compiled: {what}") from error
+
+    return run
