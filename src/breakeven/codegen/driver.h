@@ -1,7 +1,8 @@
 /* Calls of a generated step, one after the other.
 
    Included after the step's own code, which defines
-     int step(void *const *arguments, char *workspace). */
+     int step(void *const *arguments, char *workspace)
+     void update_numbers(const double *options, float *const *counts, void *out). */
 
 /* Samples of a data set that each step takes as its batch. */
 struct gathered {
@@ -13,8 +14,10 @@ struct gathered {
 
 struct plan {
   int64_t num_steps;
-  int64_t numbers, numbers_bytes; /* argument with the numbers of an update, and bytes of one step */
-  int64_t loss, loss_bytes;       /* the same of the results */
+  int64_t numbers;       /* argument with the numbers of an update, computed for each step */
+  const double *options; /* what they are computed from, with the counts; none for no numbers */
+  float **counts;        /* updates that the packs have had */
+  int64_t loss, loss_bytes; /* argument with the results, and bytes of one step's */
   int64_t num_counters;
   float **counters; /* the optimizer's counts of steps */
   int64_t num_gathered, batch_size;
@@ -32,9 +35,9 @@ int64_t run(void **arguments, char *workspace, const struct plan *plan) {
                from->rows + plan->indices[number * plan->batch_size + j] * from->row_bytes,
                from->row_bytes);
     }
+    if (plan->options) update_numbers(plan->options, plan->counts, arguments[plan->numbers]);
     if (step(arguments, workspace)) return number;
     for (int64_t i = 0; i < plan->num_counters; i++) *plan->counters[i] += 1;
-    arguments[plan->numbers] = (char *)arguments[plan->numbers] + plan->numbers_bytes;
     arguments[plan->loss] = (char *)arguments[plan->loss] + plan->loss_bytes;
   }
   return plan->num_steps;

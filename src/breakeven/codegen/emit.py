@@ -45,8 +45,12 @@ _KERNELS = """\
 """
 
 
-def emit(program: Program) -> tuple[str, int]:
+def emit(program: Program, numbers: str) -> tuple[str, int]:
     """Return a program as C, and the bytes of workspace that it needs.
+
+    Args:
+        program: What it does.
+        numbers: C code that defines ``update_numbers`` of ``driver.h``.
 
     The code defines ``step``, which returns 1 where an index was out of range, before anything is
     written to an argument; and ``run`` of ``driver.h``, which calls it.
@@ -78,7 +82,8 @@ def emit(program: Program) -> tuple[str, int]:
     )
     code = "\n".join(text.format(name=name) for text, name in functions.items())
     step = "static int step(void *const *arguments, char *workspace) {\n" + "\n".join(calls)
-    return f'{_PRELUDE}{kernels}\n{code}\n{step}\n  return 0;\n}}\n#include "driver.h"\n', size
+    step += "\n  return 0;\n}\n"
+    return f'{_PRELUDE}{kernels}\n{code}\n{step}{numbers}\n#include "driver.h"\n', size
 
 
 def _place(program: Program) -> tuple[dict[Buffer, int], int]:

@@ -31,14 +31,15 @@ class Plan(ctypes.Structure):
     _fields_ = (
         ("num_steps", ctypes.c_int64),
         ("numbers", ctypes.c_int64),
-        ("numbers_bytes", ctypes.c_int64),
+        ("options", ctypes.c_void_p),
+        ("counts", ctypes.c_void_p),
         ("loss", ctypes.c_int64),
         ("loss_bytes", ctypes.c_int64),
         ("num_counters", ctypes.c_int64),
-        ("counters", ctypes.POINTER(ctypes.c_void_p)),
+        ("counters", ctypes.c_void_p),
         ("num_gathered", ctypes.c_int64),
         ("batch_size", ctypes.c_int64),
-        ("gathered", ctypes.POINTER(Gathered)),
+        ("gathered", ctypes.c_void_p),
         ("indices", ctypes.c_void_p),
     )
 
@@ -50,6 +51,7 @@ class Generated:
         function: Takes the tensors, may write to them, and returns a tuple of tensors.
         examples: What it is called with; neither read nor written.
         late: Numbers of the arguments that only the update reads.
+        numbers: C code that defines ``update_numbers`` of ``driver.h``.
 
     Raises:
         UnsupportedError: It does something that is not covered; names it.
@@ -61,13 +63,14 @@ class Generated:
         function: Callable[..., tuple[Tensor, ...]],
         examples: Sequence[Tensor],
         late: Sequence[int],
+        numbers: str = "#define update_numbers(options, counts, out)",
     ) -> None:
         graph = trace(function, examples)
         output = next(iter(graph.graph.find_nodes(op="output")))
         # Without values: what the results will be like.
         self.results: tuple[Tensor, ...] = tuple(one.meta["val"] for one in output.args[0])
         self.draws = hoist_draws(graph)
-        self.source, size = emit(lower(graph, _lanes(), late))
+        self.source, size = emit(lower(graph, _lanes(), late), numbers)
         self.num_arguments = len(examples)
         library = load(self.source)
         self.run = library.run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import threading
 import time
@@ -24,8 +23,9 @@ from breakeven.whole_step.step_function import (
     stack_results,
 )
 from breakeven.whole_step.tensors import BoundTensors, clone_all
+from breakeven.whole_step.update_numbers import UpdateNumbers
 
-_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+_C_NAMES = {torch.float32: "float", torch.float64: "double"}
 
 
 class GeneratedStep:
@@ -51,9 +51,10 @@ class GeneratedStep:
         first_late = len(bound.tensors.trained) + len(bound.tensors.fixed)
         late = range(first_late, len(bound.arguments) + 1)
         with unchanged_state(), explained():
-            self._generated = Generated(function, examples, late)
+            self._numbers = bound.update_numbers()
+            source = self._numbers.source(_C_NAMES[bound.dtype])
+            self._generated = Generated(function, examples, late, source)
         self._single = single
-        self._width = numbers.shape[1]
         self._lock = threading.Lock()
         # What was last called, so that only what differs is set anew.
         self._bound: BoundTensors | None = None
@@ -71,7 +72,7 @@ class GeneratedStep:
         with self._lock:
             if bound is not self._bound:
                 self._call = _Call(
-                    self._generated, bound, bound.arguments, self._width, self._single
+                    self._generated, bound, bound.arguments, self._numbers, self._single
                 )
                 self._bound = bound
             results = self._do(self._call, bound, batch, indices)
@@ -83,7 +84,8 @@ class GeneratedStep:
         bound = self._bound
         assert bound is not None
         with self._lock:
-            results = self._call.do_one(bound.number_row(), (inputs, targets))
+            self._call.begin(bound)
+            results = self._call.do_one((inputs, targets))
         self._mark(bound, 1)
         return results
 
@@ -103,23 +105,23 @@ class GeneratedStep:
         """
         copies = clone_all(bound.arguments)
         with self._lock:
-            call = _Call(self._generated, bound, copies, self._width, self._single, counts=False)
+            call = _Call(self._generated, bound, copies, self._numbers, self._single, counts=False)
             return self._do(call, bound, batch, indices), copies
 
     def _do(
         self, call: _Call, bound: BoundTensors, batch: Batch, indices: Tensor | None
     ) -> tuple[Tensor, ...]:
+        call.begin(bound)
         if indices is None:
-            return call.do_one(bound.number_row(), batch.tensors)
-        rows = bound.number_rows(len(indices))
+            return call.do_one(batch.tensors)
         indices = _as_rows(batch, indices)
         # The C code moves on one result from step to step, and draws nothing.
         is_plain = not self._generated.draws and len(self._generated.results) == 1
         if is_plain and all(t.is_contiguous() for t in batch.tensors):
-            return (call.do_many(rows, batch.tensors, indices),)
+            return (call.do_many(batch.tensors, indices),)
         results = [
-            call.do_one(row, tuple(tensor[chosen].contiguous() for tensor in batch.tensors))
-            for row, chosen in zip(rows, indices, strict=True)
+            call.do_one(tuple(tensor[chosen].contiguous() for tensor in batch.tensors))
+            for chosen in indices
         ]
         return stack_results(results)
 
@@ -151,36 +153,45 @@ class _Call:
         generated: Generated,
         bound: BoundTensors,
         written: Sequence[Tensor],
-        width: int,
+        numbers: UpdateNumbers,
         batch: Batch,
         *,
         counts: bool = True,
     ) -> None:
         self._generated = generated
         self._written = written  # kept alive
-        self._width = width
-        self._ctype = _C_FLOATS[bound.dtype]
-        self._numbers = (self._ctype * width)()
-        self._numbers_slot = len(written)
+        self._update = numbers
+        self._options = (ctypes.c_double * max(1, len(numbers.options)))()
+        self._numbers = (ctypes.c_double * max(1, numbers.width))()  # as floats, half of it
         self._loss_slot = generated.num_arguments + len(generated.draws)
+        self._batch_slot = len(written) + 1
         addresses = [tensor.data_ptr() for tensor in written]
         num_slots = self._loss_slot + len(generated.results)
         self._addresses = (ctypes.c_void_p * num_slots)(*addresses, ctypes.addressof(self._numbers))
-        self._numbers_at = ctypes.addressof(self._numbers)
         self._loss_shape, self._loss_dtype = generated.results[0].shape, generated.results[0].dtype
         self._losses: list[tuple[Tensor, int]] = []
         self._beside = [(tuple(one.shape), one.dtype) for one in generated.results[1:]]
         # Where the batches of several steps are put together, and what else these need.
         self._batches = [torch.empty_like(tensor) for tensor in batch.tensors]
-        self._several: tuple[Plan, Any, Any] | None = None
-        counters = bound.tensors.counters if counts else ()
+        self._several: tuple[Plan, Any] | None = None
+        counters = bound.tensors.counters
         # The C code counts in float32, as optimizers do unless torch's default was changed.
-        self.counts = all(t.dtype == torch.float32 and t.is_cpu for t in counters)
-        self._counters = [t.data_ptr() for t in counters] if self.counts else []
-        self._counters_array = (ctypes.c_void_p * max(1, len(self._counters)))(*self._counters)
+        self.counts = counts and all(t.dtype == torch.float32 and t.is_cpu for t in counters)
+        # Of each pack where it does not count the optimizer's own.
+        self._own_counts = (ctypes.c_float * len(bound.packs))()
+        own = [ctypes.addressof(self._own_counts) + 4 * i for i in range(len(bound.packs))]
+        counted = [t.data_ptr() for t in counters] if self.counts else own
+        firsts = [pack.members[0].counter for pack in bound.packs]
+        read = [
+            first.data_ptr() if self.counts and first is not None else place
+            for first, place in zip(firsts, own, strict=True)
+        ]
+        self._counters = (ctypes.c_void_p * max(1, len(counted)))(*counted)
+        self._num_counters = len(counted)
+        self._read_counts = (ctypes.c_void_p * len(read))(*read)
         self._plan = self._make_plan()
         self._plan.num_steps = 1
-        self._at = (
+        self.at = (
             ctypes.addressof(self._addresses),
             generated.workspace,
             ctypes.addressof(self._plan),
@@ -188,33 +199,38 @@ class _Call:
 
     def _make_plan(self) -> Plan:
         return Plan(
-            numbers=self._numbers_slot,
+            numbers=self._batch_slot - 1,
+            options=ctypes.addressof(self._options),
+            counts=ctypes.addressof(self._read_counts),
             loss=self._loss_slot,
-            num_counters=len(self._counters),
-            counters=ctypes.cast(self._counters_array, ctypes.POINTER(ctypes.c_void_p)),
+            num_counters=self._num_counters,
+            counters=ctypes.addressof(self._counters),
         )
 
-    def do_one(self, numbers: Sequence[float], batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def begin(self, bound: BoundTensors) -> None:
+        """Read what changes from call to call: options, and counts that are not the optimizer's."""
+        self._options[:] = self._update.values(bound.groups) or [0.0]
+        if not self.counts:
+            self._own_counts[:] = bound.counts()
+
+    def do_one(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Do a step; return its loss, and what comes beside it."""
-        self._numbers[:] = numbers
-        addresses, slot = self._addresses, self._numbers_slot
-        addresses[slot] = self._numbers_at
+        addresses, slot = self._addresses, self._batch_slot
         for tensor in batch:
-            slot += 1
             addresses[slot] = tensor.data_ptr()
+            slot += 1
         drawn = [draw() for draw in self._generated.draws]
         for tensor in drawn:
-            slot += 1
             addresses[slot] = tensor.data_ptr()
+            slot += 1
         if not self._losses:
             self._losses = self._make_losses()
-        slot += 1
         loss, addresses[slot] = self._losses.pop()
         beside = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._beside]
         for tensor in beside:
             slot += 1
             addresses[slot] = tensor.data_ptr()
-        if self._generated.run(*self._at) != 1:
+        if self._generated.run(*self.at) != 1:
             raise IndexError(_OUT_OF_RANGE)
         return (loss, *beside)
 
@@ -227,40 +243,35 @@ class _Call:
     def _empty_losses(self, count: int) -> Tensor:
         return torch.empty((count, *self._loss_shape), dtype=self._loss_dtype, device="cpu")
 
-    def do_many(
-        self, rows: Sequence[Sequence[float]], data: Sequence[Tensor], indices: Tensor
-    ) -> Tensor:
-        """Do a step for each row of numbers and of indices; return the losses."""
-        count = len(rows)
+    def do_many(self, data: Sequence[Tensor], indices: Tensor) -> Tensor:
+        """Do a step for each row of indices; return the losses."""
+        count = len(indices)
         if self._several is None or self._several[0].num_steps != count:
             self._several = self._prepare_several(count, indices.shape[1])
-        plan, gathered, numbers = self._several
-        numbers[:] = list(itertools.chain.from_iterable(rows))
+        plan, gathered = self._several
         losses = self._empty_losses(count)
-        addresses, slot = self._addresses, self._numbers_slot
-        addresses[slot] = ctypes.addressof(numbers)
+        addresses = self._addresses
         addresses[self._loss_slot] = losses.data_ptr()
         for number, (tensor, batch) in enumerate(zip(data, self._batches, strict=True)):
-            addresses[slot + 1 + number] = batch.data_ptr()
+            addresses[self._batch_slot + number] = batch.data_ptr()
             gathered[number].rows = tensor.data_ptr()
         plan.indices = indices.data_ptr()
-        done = self._generated.run(self._at[0], self._at[1], ctypes.addressof(plan))
+        done = self._generated.run(self.at[0], self.at[1], ctypes.addressof(plan))
         if done != count:
             raise IndexError(f"{_OUT_OF_RANGE} (step {done} of {count})")
         return losses
 
-    def _prepare_several(self, count: int, batch_size: int) -> tuple[Plan, Any, Any]:
+    def _prepare_several(self, count: int, batch_size: int) -> tuple[Plan, Any]:
         gathered = (Gathered * len(self._batches))()
         for number, batch in enumerate(self._batches):
             gathered[number].row_bytes = batch.numel() * batch.itemsize // max(1, len(batch))
             gathered[number].batch = batch.data_ptr()
         plan = self._make_plan()
         plan.num_steps = count
-        plan.numbers_bytes = self._width * ctypes.sizeof(self._ctype)
         plan.loss_bytes = self._loss_dtype.itemsize * math.prod(self._loss_shape)
         plan.num_gathered, plan.batch_size = len(self._batches), batch_size
-        plan.gathered = ctypes.cast(gathered, ctypes.POINTER(Gathered))
-        return plan, gathered, (self._ctype * (self._width * count))()
+        plan.gathered = ctypes.addressof(gathered)
+        return plan, gathered
 
 
 _LOSSES_AT_ONCE = 256

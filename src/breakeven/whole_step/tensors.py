@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.whole_step.update_numbers import NumbersOf, UpdateNumbers
 from breakeven.whole_step.update_rules import UpdateRule
 
 
@@ -235,29 +236,30 @@ class BoundTensors:
             and all(map(operator.is_, map(dict.get, *self._entries), self._kept))
         )
 
-    def number_row(self) -> list[float]:
-        """Return the numbers of the next update."""
-        groups, scalars = self._optimizer.param_groups, self._rule.scalars
-        row: list[float] = []
-        for group, read in self._counts:
-            row += scalars(groups[group], int(read()) + 1)
-        return row
-
-    def number_rows(self, num_steps: int) -> list[list[float]]:
-        """Return the numbers of the next updates, one row for each step."""
+    def numbers(self, num_steps: int) -> Tensor:
+        """Return the numbers of the next updates as a tensor, one row for each step."""
         groups, scalars = self._optimizer.param_groups, self._rule.scalars
         rows: list[list[float]] = [[] for _ in range(num_steps)]
         for number, read in self._counts:
-            group, step = groups[number], int(read())
+            options, step = NumbersOf(groups[number]), int(read())
             for row in rows:
                 step += 1
-                row += scalars(group, step)
-        return rows
-
-    def numbers(self, num_steps: int) -> Tensor:
-        """Return the numbers of the next updates as a tensor, one row for each step."""
-        rows = self.number_rows(num_steps)
+                row += scalars(options, step)
         return torch.tensor(rows, dtype=self.dtype, device=self._device)
+
+    def update_numbers(self) -> UpdateNumbers:
+        """Return the C code of these numbers."""
+        groups = self._optimizer.param_groups
+        return UpdateNumbers(self._rule, groups, [pack.group for pack in self.packs])
+
+    @property
+    def groups(self) -> Sequence[dict[str, Any]]:
+        """Return the optimizer's groups."""
+        return self._optimizer.param_groups
+
+    def counts(self) -> list[float]:
+        """Return how many updates each pack has had."""
+        return [read() for _, read in self._counts]
 
     def count(self, num_steps: int) -> None:
         """Tell the optimizer that so many steps were done."""

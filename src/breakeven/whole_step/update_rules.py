@@ -29,15 +29,15 @@ class UpdateRule:
         options: Options of a group that choose the code, not only its numbers; for those that are
             numbers, whether they are zero.
         state_names: Names of the state tensors shaped like the parameter, for a group.
-        scalars: Numbers of one step of a group; the second argument is the count of that step,
-            from 1.
+        scalars: Numbers of one step of a group, given its numbers and the count of that step, from
+            1; by arithmetic alone, so that ``update_numbers.py`` can write it in C.
         update: New parameter and new state from parameter, gradient, state, scalars and group. It
             reads nothing of the group but ``options``.
     """
 
     options: tuple[str, ...]
     state_names: Callable[[Group], tuple[str, ...]]
-    scalars: Callable[[Group, int], tuple[float, ...]]
+    scalars: Callable[[Group, Any], tuple[Any, ...]]
     update: Callable[[Tensor, Tensor, State, Scalars, Group], tuple[Tensor, State]]
 
     def choices(self, group: Group) -> tuple[bool, ...]:
@@ -49,10 +49,9 @@ def _sgd_state(group: Group) -> tuple[str, ...]:
     return ("momentum_buffer",) if group["momentum"] else ()
 
 
-def _sgd_scalars(group: Group, step: int) -> tuple[float, ...]:
+def _sgd_scalars(group: Group, step: Any) -> tuple[Any, ...]:
     del step
-    momentum, dampening = float(group["momentum"]), float(group["dampening"])
-    return float(group["lr"]), momentum, 1 - dampening, float(group["weight_decay"])
+    return group["lr"], group["momentum"], 1 - group["dampening"], group["weight_decay"]
 
 
 def _sgd(
@@ -74,12 +73,11 @@ def _adam_state(group: Group) -> tuple[str, ...]:
     return (*names, "max_exp_avg_sq") if group["amsgrad"] else names
 
 
-def _adam_scalars(group: Group, step: int) -> tuple[float, ...]:
-    lr, weight_decay = float(group["lr"]), float(group["weight_decay"])
-    beta1, beta2 = (float(beta) for beta in group["betas"])
+def _adam_scalars(group: Group, step: Any) -> tuple[Any, ...]:
+    lr, (beta1, beta2) = group["lr"], group["betas"]
     step_size = lr / (1 - beta1**step)
     root = (1 - beta2**step) ** 0.5
-    return step_size, root, 1 - beta1, beta2, 1 - beta2, float(group["eps"]), weight_decay, lr
+    return step_size, root, 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"], lr
 
 
 def _adam(
@@ -112,11 +110,10 @@ def _rmsprop_state(group: Group) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _rmsprop_scalars(group: Group, step: int) -> tuple[float, ...]:
+def _rmsprop_scalars(group: Group, step: Any) -> tuple[Any, ...]:
     del step
-    names = ("lr", "alpha", "eps", "weight_decay", "momentum")
-    lr, alpha, eps, weight_decay, momentum = (float(group[name]) for name in names)
-    return lr, alpha, 1 - alpha, eps, weight_decay, momentum
+    alpha = group["alpha"]
+    return group["lr"], alpha, 1 - alpha, group["eps"], group["weight_decay"], group["momentum"]
 
 
 def _rmsprop(
@@ -140,9 +137,9 @@ def _rmsprop(
     return param - lr * change, tuple(named.values())
 
 
-def _adagrad_scalars(group: Group, step: int) -> tuple[float, ...]:
-    lr = float(group["lr"]) / (1 + (step - 1) * float(group["lr_decay"]))
-    return lr, float(group["eps"]), float(group["weight_decay"])
+def _adagrad_scalars(group: Group, step: Any) -> tuple[Any, ...]:
+    lr = group["lr"] / (1 + (step - 1) * group["lr_decay"])
+    return lr, group["eps"], group["weight_decay"]
 
 
 def _adagrad(
