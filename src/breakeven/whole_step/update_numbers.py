@@ -10,7 +10,6 @@ from typing import Any
 
 from breakeven.whole_step.update_rules import Group, UpdateRule
 
-
 # Number of the group, name and, in a tuple, index.
 Option = tuple[int, str, int | None]
 
