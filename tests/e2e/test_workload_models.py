@@ -19,6 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 needs_torchvision = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None, reason="needs torchvision"
 )
+needs_timm = pytest.mark.skipif(
+    importlib.util.find_spec("timm") is None or importlib.util.find_spec("torchvision") is None,
+    reason="needs timm and torchvision",
+)
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="needs transformers"
 )
@@ -174,3 +178,52 @@ def test_a_language_model_that_cannot_be_built_is_named(workload, message, hint)
 def test_a_model_without_a_loss_has_no_training_step():
     with pytest.raises(WorkloadError, match="loss of BertModel is unknown"):
         traced("transformers:BertModel?seq=8", TimedPhase.TRAIN)
+
+
+@needs_timm
+def test_a_step_as_the_benchmark_of_timm_times_it():
+    trace = traced(
+        "timm:resnet10t?img=176",
+        TimedPhase.TRAIN,
+        number_format=NumberFormat.AMP_FP16,
+        optimizer="sgd-momentum-nesterov",
+        zeroes_gradients=True,
+    )
+    (first, *_) = (op for op in trace.at(8).ops if op.name.startswith("aten.convolution."))
+    assert first.outputs[0].shape == (8, 24, 88, 88)
+    assert first.outputs[0].dtype == "float16"
+    # The optimizer loops over the parameters, the loss is not scaled, and the loop waits.
+    counts = names(trace)
+    assert not any(name.startswith(("_foreach", "_amp_foreach")) for name in counts)
+    assert type(trace.first.events[-1]).__name__ == "Sync"
+
+
+@needs_timm
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_images_lie_in_memory_as_asked(layout):
+    trace = traced("timm:resnet10t?img=176", channels_last=layout == "channels_last")
+    layouts = Counter(
+        op.inputs[0].layout for op in trace.first.ops if op.name.startswith("aten.convolution.")
+    )
+    assert set(layouts) == {layout}
+
+
+@needs_timm
+@pytest.mark.parametrize("size", [224, 160])
+def test_a_transformer_of_images_is_built_for_their_size(size):
+    trace = traced(f"timm:vit_tiny_patch16_224?img={size}", TimedPhase.INFERENCE)
+    shapes = {output.shape for op in trace.first.ops for output in op.outputs}
+    assert (2, (size // 16) ** 2 + 1, 192) in shapes
+
+
+@needs_timm
+def test_a_model_that_timm_lacks_is_named_with_those_near_it():
+    with pytest.raises(WorkloadError, match="timm has no model 'resnet51'") as caught:
+        traced("timm:resnet51")
+    assert "resnet50" in (caught.value.hint or "")
+
+
+@needs_transformers
+def test_channels_last_is_refused_where_it_is_not_traced():
+    with pytest.raises(WorkloadError, match="not traced in channels-last memory"):
+        traced(GPT2, channels_last=True)

@@ -116,6 +116,7 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True):
             memory.
         zeroes_gradients: Whether gradients are set to zero in place at the start of the step, as
             torch did before 2.0, rather than released.
+        channels_last: Whether a model of images and its batch lie in channels-last memory.
     """
 
     workload: str
@@ -124,3 +125,4 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str = "none"
     h2d: Literal["none", "pageable", "pinned"] = "none"
     zeroes_gradients: bool = False
+    channels_last: bool = False

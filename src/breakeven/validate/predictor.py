@@ -198,6 +198,8 @@ _BOARD_WORDS = re.compile(
 )
 # A family of models, each a stem of names: what differs is depth and width.
 _FAMILY_STEMS = re.compile(r"[a-z]+(?:_resnet)?", re.IGNORECASE)
+# timm names weights of one architecture by who trained them.
+_TRAINERS = re.compile(r"^(?:gluon|tv|ssl|swsl|ig|tf|legacy|ens_adv)_")
 
 
 def gpu_of(device: DeviceSpec) -> str:
@@ -216,6 +218,8 @@ def model_family_of(workload: str) -> str:
         # BertForQuestionAnswering, BertModel: up to the task.
         name = re.sub(r"(?:LMHead|For[A-Z]|Model|PreTrained).*", "", name)
         return f"{kind}:{name}"
+    if kind == "timm":
+        name = _TRAINERS.sub("", name)
     stem = _FAMILY_STEMS.match(name)
     return f"{kind}:{stem.group(0).rstrip('_') if stem else name}"
 

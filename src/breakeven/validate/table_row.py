@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 import os
@@ -110,6 +111,13 @@ class HostToDevice(StrEnum):
     PINNED = "pinned"
 
 
+class MemoryFormat(StrEnum):
+    """How images, and the weights of their convolutions, lie in memory."""
+
+    CONTIGUOUS = "contiguous"
+    CHANNELS_LAST = "channels_last"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
     """One measured step, as its table tells it.
@@ -131,6 +139,8 @@ class MeasuredRow:
         repeats: Measurements of which ``value_ns`` is the median.
         split: The table's own word for a group of rows; may be empty.
         note: Anything else.
+        memory_format: Of images; ``contiguous`` without such a column.
+        compile: Mode of ``torch.compile``; ``none`` without such a column.
     """
 
     case_id: str
@@ -149,6 +159,8 @@ class MeasuredRow:
     repeats: int
     split: str
     note: str
+    memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
+    compile: str = "none"
 
     @classmethod
     def from_cells(cls, cells: Cells) -> MeasuredRow:
@@ -175,6 +187,10 @@ class MeasuredRow:
             repeats=cells.count("repeats", default=1),
             split=cells.text("split"),
             note=cells.text("note"),
+            memory_format=cells.choice(
+                "memory_format", MemoryFormat, default=MemoryFormat.CONTIGUOUS
+            ),
+            compile=cells.text("compile") or "none",
         )
 
     @property
@@ -188,6 +204,7 @@ class MeasuredRow:
             h2d=self.h2d.value,
             zeroes_gradients=self.phase in _WITH_GRADIENTS
             and era_of(self.framework).is_before_torch_2,
+            channels_last=self.memory_format is MemoryFormat.CHANNELS_LAST,
         )
 
 
@@ -263,17 +280,17 @@ REQUIRED_COLUMNS = (
     "split",
     "note",
 )
-OPTIONAL_COLUMNS = ("h2d", "repeats")
+OPTIONAL_COLUMNS = ("h2d", "repeats", "memory_format", "compile")
 _COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and optionally " + (
-    " and ".join(OPTIONAL_COLUMNS)
+    ", ".join(OPTIONAL_COLUMNS)
 )
 
 
 def read_table(path: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
     """Return the rows of a table of measured steps.
 
-    The file is CSV in UTF-8 with a line of column names. Further columns are ignored, as are
-    lines without any character.
+    The file is CSV in UTF-8 with a line of column names, compressed where its name ends in
+    ``.gz``. Further columns are ignored, as are lines without any character.
 
     Raises:
         BreakevenError: The file cannot be read, is no such table, or has no rows; a column is
@@ -313,8 +330,12 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each record, with the line that it begins on."""
     try:
         document = path.read_bytes()
-    except OSError as error:
-        raise BreakevenError(f"cannot read {path}: {error.strerror}") from error
+        if path.suffix == ".gz":
+            document = gzip.decompress(document)
+    except (OSError, EOFError) as error:
+        # What gzip refuses has no number of its own.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BreakevenError(f"cannot read {path}: {reason}") from error
     try:
         # Spreadsheets put a byte order mark first.
         text = document.decode("utf-8-sig")

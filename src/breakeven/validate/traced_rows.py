@@ -77,13 +77,19 @@ class TracedRows:
         def report(num_known: int, num_wanted: int) -> None:
             progress.detail(f"traced {num_known} of {num_wanted} steps")
 
-        traces = trace_cases((row.case for row in rows), progress=report)
+        eager = [row.case for row in rows if row.compile == "none"]
+        traces = trace_cases(eager, progress=report)
         at_size: dict[tuple[object, int], StepTrace | Unpredictable] = {}
+        steps: list[StepTrace | Unpredictable] = []
         for row in rows:
+            if row.compile != "none":
+                steps.append(_compiled(row))
+                continue
             key = (row.case, row.batch_size)
             if key not in at_size:
                 at_size[key] = _at(traces[row.case], row)
-        return cls(rows=tuple(rows), steps=tuple(at_size[row.case, row.batch_size] for row in rows))
+            steps.append(at_size[key])
+        return cls(rows=tuple(rows), steps=tuple(steps))
 
     def samples(
         self, efficiencies: EfficiencyTable, positions: Iterable[int] | None = None
@@ -264,6 +270,13 @@ def _measured(row: MeasuredRow) -> StepTiming:
         era=era,
         machine=machine_of(row),
         measured_ns=row.value_ns,
+    )
+
+
+def _compiled(row: MeasuredRow) -> Unpredictable:
+    return Unpredictable(
+        code="compiled",
+        reason=f"steps compiled by torch (“{row.compile}”) are not predicted, eager ones are",
     )
 
 

@@ -13,7 +13,8 @@ from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.trace import Event, ScaledTrace, Settings, StepCase, StepTrace
 from breakeven.workloads.case_variants import as_asked, base_case
-from breakeven.workloads.libraries import prepare_torchvision, prepare_transformers
+from breakeven.workloads.image_models import prepare_timm, prepare_torchvision
+from breakeven.workloads.libraries import prepare_transformers
 from breakeven.workloads.own import prepare_own
 from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
 from breakeven.workloads.timed_step import (
@@ -72,7 +73,14 @@ def _prepare(spec: WorkloadSpec, case: StepCase) -> StepFactory:
     dtype = PARAMETER_DTYPES.get(case.number_format, torch.float32)
     match spec.kind:
         case WorkloadKind.TORCHVISION:
-            return prepare_torchvision(spec, dtype)
+            return prepare_torchvision(spec, dtype, channels_last=case.channels_last)
+        case WorkloadKind.TIMM:
+            return prepare_timm(spec, dtype, channels_last=case.channels_last)
+        case _ if case.channels_last:
+            raise WorkloadError(
+                f"{spec.text!r} is not traced in channels-last memory",
+                hint="torchvision:NAME and timm:NAME are",
+            )
         case WorkloadKind.TRANSFORMERS:
             return prepare_transformers(spec, dtype, case.phase)
         case WorkloadKind.BREAKEVEN:

@@ -34,6 +34,7 @@ def base_case(case: StepCase) -> StepCase:
         optimizer=case.optimizer if phase is TimedPhase.TRAIN else "none",
         h2d="pageable",
         zeroes_gradients=case.zeroes_gradients and has_backward,
+        channels_last=case.channels_last,
     )
 
 

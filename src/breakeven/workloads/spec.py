@@ -14,8 +14,8 @@ from breakeven.errors import WorkloadError
 OptionValue = bool | int | float | str
 
 _FORMS = (
-    "write torchvision:NAME, transformers:CLASS?KEY=VALUE&seq=N, breakeven:NAME?KEY=VALUE, "
-    "or path.py:function"
+    "write torchvision:NAME, timm:NAME, transformers:CLASS?KEY=VALUE&seq=N, "
+    "breakeven:NAME?KEY=VALUE, or path.py:function"
 )
 _TRUTHS = {"true": True, "false": False}
 
@@ -24,6 +24,7 @@ class WorkloadKind(StrEnum):
     """Where a workload comes from."""
 
     TORCHVISION = "torchvision"
+    TIMM = "timm"
     TRANSFORMERS = "transformers"
     BREAKEVEN = "breakeven"
     FILE = "file"
@@ -54,8 +55,8 @@ def parse_workload(spec: str) -> WorkloadSpec:
     """Return the parts of a spec; whether there is such a model is seen when it is built.
 
     Args:
-        spec: ``torchvision:NAME``, ``transformers:CLASS``, ``breakeven:NAME`` or
-            ``path.py:function``, each with options after it: ``?key=value&key=value``. Values
+        spec: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CLASS``, ``breakeven:NAME``
+            or ``path.py:function``, each with options after it: ``?key=value&key=value``. Values
             that look like one are read as integers, numbers, or ``true`` and ``false``.
 
     Raises:

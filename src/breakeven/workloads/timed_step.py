@@ -31,6 +31,10 @@ _Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _FACTORIES: dict[str, _Factory] = {
     "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=True),
     "sgd-plain": partial(torch.optim.SGD, lr=0.1, foreach=True),
+    # As timm trained before torch 2, which was the first to update lists of tensors by default.
+    "sgd-momentum-nesterov": partial(
+        torch.optim.SGD, lr=1e-4, momentum=0.9, nesterov=True, foreach=False
+    ),
     "adam": partial(torch.optim.Adam, lr=1e-3, foreach=True),
     "adamw": partial(torch.optim.AdamW, lr=1e-3, foreach=True),
     "rmsprop": partial(torch.optim.RMSprop, lr=1e-3, foreach=True),
@@ -85,7 +89,7 @@ class TimedStep:
             self._session.copy_to_device(built.targets)
             self._forget_gradients(built)
             self._train(built)
-        if phase is not TimedPhase.TRAIN:
+        if phase is not TimedPhase.TRAIN or built.waits_for_step:
             # Benchmarks of a phase wait for each iteration; throughputs wait for none.
             self._session.wait()
 
@@ -93,6 +97,11 @@ class TimedStep:
         with self._autocast():
             loss = built.loss(built.forward())
         start = torch.ones_like(loss) if loss.dim() else None
+        if not built.scales_loss:
+            loss.backward(start)
+            if self._optimizer is not None:
+                self._optimizer.step()
+            return
         self._scaler.scale(loss).backward(start)
         if self._optimizer is None:
             return
@@ -153,6 +162,8 @@ class BuiltStep:
         keeps_gradients: Whether the loop neither zeroes nor releases gradients, which add up then.
         max_grad_norm: Norm to which gradients are clipped before the update, if they are.
         reads_loss: Whether the script reads the loss back in each step.
+        scales_loss: Whether the loss is scaled where autocast computes in fp16.
+        waits_for_step: Whether the loop waits for the device after each training step.
     """
 
     model: nn.Module
@@ -164,6 +175,8 @@ class BuiltStep:
     keeps_gradients: bool = False
     max_grad_norm: float | None = None
     reads_loss: bool = False
+    scales_loss: bool = True
+    waits_for_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

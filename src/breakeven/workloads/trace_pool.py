@@ -22,7 +22,7 @@ from breakeven.workloads.spec import WorkloadKind, parse_workload
 
 _Traces = tuple[StepTrace, StepTrace]
 _Outcome = _Traces | BreakevenError
-_PACKAGES = ("breakeven", "torch", "torchvision", "transformers")
+_PACKAGES = ("breakeven", "torch", "torchvision", "timm", "transformers")
 # Packages whose code decides what is recorded of a workload.
 _RECORDING = ("capture", "workloads", "trace")
 # Ctrl-C reaches the whole group; the parent alone decides what to do about it, also while the

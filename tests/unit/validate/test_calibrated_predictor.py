@@ -31,7 +31,7 @@ from breakeven.validate import predictor as predictors
 from breakeven.validate.predictor import fingerprint, gpu_of, model_family_of
 from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
-from factories.accuracy import write_table
+from factories.accuracy import COLUMNS, table_text, write_table
 from factories.steps import tensor
 
 DEVICES = ("T4", "V100 SXM2 16GB", "V100 PCIe 32GB", "A100 SXM4 40GB", "RTX 2080 Ti")
@@ -211,6 +211,22 @@ def test_what_cannot_be_learned_is_not_predicted(tmp_path: Path) -> None:
     assert shared.code == "not-calibrated"
     assert "ddp" in shared.reason
     assert unknown == Unpredictable(code="no-trace", reason="no such model")
+
+
+def test_a_compiled_step_is_not_predicted_as_an_eager_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    columns = [*COLUMNS, "compile"]
+    modes = ({"compile": "none"}, {"compile": "reduce-overhead"})
+    path.write_text(
+        table_text(*({"workload": WORKLOADS[0], **mode} for mode in modes), columns=columns)
+    )
+    eager, compiled = predictor_for(LeaveOut.NONE, progress=SilentProgress()).predict(
+        read_table(path)
+    )
+    assert isinstance(eager, RowPrediction)
+    assert isinstance(compiled, Unpredictable)
+    assert compiled.code == "compiled"
+    assert "reduce-overhead" in compiled.reason
 
 
 def test_rows_that_what_ships_was_made_from_are_marked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,27 @@ def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
     (row,) = read_table(path)
     assert row.h2d is HostToDevice.NONE
     assert row.repeats == 1
+
+
+def test_a_table_may_be_compressed(tmp_path: Path) -> None:
+    expected = read_table(write_table(tmp_path / "t.csv", {}, {}))
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress((tmp_path / "t.csv").read_bytes()))
+    assert read_table(path) == expected
+    path.write_bytes(b"case_id,source")
+    with pytest.raises(BreakevenError, match="Not a gzipped file"):
+        read_table(path)
+
+
+def test_memory_format_and_compilation_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    columns = [*COLUMNS, "memory_format", "compile"]
+    path.write_text(
+        table_text({"memory_format": "channels_last", "compile": "default"}, columns=columns)
+    )
+    (row,) = read_table(path)
+    assert row.compile == "default"
+    assert row.case.channels_last
 
 
 @pytest.mark.parametrize(

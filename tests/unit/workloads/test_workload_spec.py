@@ -10,6 +10,11 @@ def test_a_model_of_torchvision():
     assert spec.options == (("image", 160), ("progress", False))
 
 
+def test_a_model_of_timm():
+    spec = parse_workload("timm:vit_tiny_patch16_224?img=224")
+    assert (spec.kind, spec.name) == (WorkloadKind.TIMM, "vit_tiny_patch16_224")
+
+
 def test_options_are_read_as_what_they_look_like():
     spec = parse_workload("transformers:BertModel?seq=384&hidden_dropout_prob=0.1&hidden_act=relu")
     assert spec.options == (("seq", 384), ("hidden_dropout_prob", 0.1), ("hidden_act", "relu"))
@@ -30,7 +35,7 @@ def test_a_network_of_our_own_may_have_a_dash_in_its_name():
 
 
 @pytest.mark.parametrize(
-    "text", ["resnet50", "torchvision:", "timm:resnet50", "file:x", "a.py:", "a.py:not-a-name", ""]
+    "text", ["resnet50", "torchvision:", "tim:resnet50", "file:x", "a.py:", "a.py:not-a-name", ""]
 )
 def test_other_forms_are_refused_with_the_forms_that_exist(text):
     with pytest.raises(WorkloadError, match="names no workload") as caught:
