@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,9 @@ def test_the_code_of_the_page_runs(
     for name in ("stable_baselines3", "skorch", "lightning"):
         if f"import {name}" in block or f"from {name}" in block:
             pytest.importorskip(name)
-    names: dict[str, Any] = {"__name__": "page"}
+    page = types.ModuleType("page")  # of which pickle finds the classes again
+    monkeypatch.setitem(sys.modules, "page", page)
+    names: dict[str, Any] = vars(page)
     exec(compile(block.replace("100_000", "5_000"), str(PAGE), "exec"), names)
     steps = [one for one in names.values() if isinstance(one, FastStep)]
     if "trainer" in names:
