@@ -30,7 +30,9 @@ from breakeven.verdict import (
     Crossover,
     Curve,
     DeviceKind,
+    GeneratedRun,
     NoCrossover,
+    generated_step,
 )
 
 _ONE_SIZE = NoCrossover(
@@ -50,6 +52,7 @@ def check_target(
     time_limit_s: float = 300.0,
     length: TrainingLength = UNKNOWN_LENGTH,
     keep: Keep = KEEP_NOTHING,
+    tries_generated: bool = True,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
@@ -66,6 +69,8 @@ def check_target(
         time_limit_s: Limit of each run, in seconds.
         length: Of the training, whose time on each device is reported where it is known.
         keep: What of the target's side effects is to be real; by default nothing.
+        tries_generated: Also time a short step with forward, backward and update as generated code,
+            as `breakeven.fast_step` does it.
         progress: Progress callback.
 
     Raises:
@@ -73,24 +78,37 @@ def check_target(
     """
     session = Session(
         target, arguments=arguments, is_module=is_module, devices=devices, host=host,
-        time_limit_s=time_limit_s, keep=keep, progress=progress,
+        time_limit_s=time_limit_s, keep=keep, tries_generated=tries_generated, progress=progress,
     )  # fmt: skip
     with session:
         sizes = session.batch_sizes
         crossover, curves = no_loader(), ()
         if sizes is not None:
             crossover, curves = sizes.search(session.step.compared)
+        run = session.step.as_set.generated
+        generated_crossover = None
+        if sizes is not None and run is not None:
+            generated_crossover = sizes.search_generated(session.step.compared, run)
         session.progress.end()
     report = _report(
         session.step,
         target=session.target.label,
         crossover=crossover,
         curves=curves,
-        caveats=(*session.ready.caveats, *(sizes.caveats if sizes else ())),
+        caveats=(*session.ready.caveats, *(sizes.caveats if sizes else ()), *_not_generated(run)),
+        generated=run,
+        generated_crossover=generated_crossover,
         scaled=sizes and sizes.scaled,
         length=length,
     )
     return session.with_side_effects(report)
+
+
+def _not_generated(run: GeneratedRun | None) -> tuple[Caveat, ...]:
+    if run is None or not run.because:
+        return ()
+    message = f"the step was not timed as generated code: {run.because}"
+    return (Caveat(code="not-generated", message=message),)
 
 
 def check_step(
@@ -153,6 +171,8 @@ def _report(
     crossover: Crossover | NoCrossover,
     curves: tuple[Curve, ...] = (),
     caveats: Sequence[Caveat] = (),
+    generated: GeneratedRun | None = None,
+    generated_crossover: Crossover | NoCrossover | None = None,
     scaled: ScaledTrace | None = None,
     length: TrainingLength = UNKNOWN_LENGTH,
 ) -> CheckReport:
@@ -164,6 +184,8 @@ def _report(
         crossover: From which batch size on a GPU wins.
         curves: Along the batch size.
         caveats: Of the machine, and of the search for the crossover.
+        generated: What was measured of generated code for the step.
+        generated_crossover: From which batch size on a GPU wins against that.
         scaled: The step at other batch sizes, where it was recorded at two.
         length: Of the training.
     """
@@ -181,6 +203,8 @@ def _report(
         findings=tuple(one.finding for one in examined.found),
         caveats=step.caveats(more),
         curves=curves,
+        generated=generated and generated_step(generated, compared.results[0].step_ns),
+        generated_crossover=generated_crossover,
         recording=step.recorded(scaled=scaled),
         program=step.program(length),
     )

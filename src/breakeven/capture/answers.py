@@ -17,6 +17,7 @@ from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.timing import Estimate, Measurement, StepPhases
 from breakeven.trace import FileWrites, Location, SourceText, StepTrace
+from breakeven.verdict import GeneratedRun
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +150,8 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         other: Time per step of what is done between some of the steps; None where that is not
             known, or was not looked for.
         other_work: What that is, the most time first.
+        generated: What generated code takes for the step, or why there is none; None where that was
+            not tried.
     """
 
     measurement: Measurement
@@ -169,6 +172,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     trials: tuple[ThreadTrial, ...] = ()
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
+    generated: GeneratedRun | None = None
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

@@ -74,6 +74,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         times_loader: Time worker processes of a DataLoader by themselves after a plain run.
         tries_threads: Go on with one thread, and with as many as there are cores, for a while after
             a plain run with more, unless the script sets their number.
+        tries_generated: Go on for some steps after a plain run on the CPU, where steps are short,
+            and time what one of them takes as generated code.
         watches_program: Wait in a plain run for what is done between some of the steps, until it is
             known how often that comes, and tell what it is.
     """
@@ -100,6 +102,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     num_skipped_steps: int = 0
     times_loader: bool = False
     tries_threads: bool = False
+    tries_generated: bool = False
     watches_program: bool = False
 
     @property

@@ -65,6 +65,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         help="the same for N passes over the data of the script's DataLoader",
     )
+    parser.add_argument(
+        "--no-generated",
+        action="store_false",
+        dest="tries_generated",
+        help="do not time a short step as generated code too, which takes some seconds",
+    )
     add_json(parser)
     add_stored_run(parser, document="report")
     add_force(parser, "-o replace FILE")
@@ -86,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
         report = check_target(
             args.target,
             length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
+            tries_generated=args.tries_generated,
             progress=progress,
             **session_options(args),
         )

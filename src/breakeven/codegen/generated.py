@@ -10,7 +10,7 @@ from torch import Tensor
 
 from breakeven.codegen.emit import emit
 from breakeven.codegen.lowering import lower
-from breakeven.codegen.toolchain import load
+from breakeven.codegen.toolchain import load, load_once
 from breakeven.codegen.tracing import hoist_draws, trace
 
 
@@ -52,6 +52,7 @@ class Generated:
         examples: What it is called with; neither read nor written.
         late: Numbers of the arguments that only the update reads.
         numbers: C code that defines ``update_numbers`` of ``driver.h``.
+        is_kept: Keep the binary for later runs.
 
     Raises:
         UnsupportedError: It does something that is not covered; names it.
@@ -64,6 +65,8 @@ class Generated:
         examples: Sequence[Tensor],
         late: Sequence[int],
         numbers: str = "#define update_numbers(options, counts, out)",
+        *,
+        is_kept: bool = True,
     ) -> None:
         graph = trace(function, examples)
         output = next(iter(graph.graph.find_nodes(op="output")))
@@ -72,7 +75,7 @@ class Generated:
         self.draws = hoist_draws(graph)
         self.source, size = emit(lower(graph, _lanes(), late), numbers)
         self.num_arguments = len(examples)
-        library = load(self.source)
+        library = load(self.source) if is_kept else load_once(self.source)
         self.run = library.run
         self.run.argtypes = [ctypes.c_void_p] * 3
         self.run.restype = ctypes.c_int64

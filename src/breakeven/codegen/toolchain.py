@@ -48,8 +48,6 @@ def load(source: str) -> ctypes.CDLL:
     Raises:
         CompilerError: There is no compiler, or it fails or takes too long; or this is Windows.
     """
-    if not hasattr(os, "getuid"):
-        raise CompilerError("generated steps are for Linux and macOS")
     compiler = _compiler()
     text = "".join(path.read_text("utf-8") for path in sorted(_HEADERS.glob("*.h"))) + source
     digest = hashlib.sha256("\0".join([text, *_identity(compiler)]).encode()).hexdigest()
@@ -60,7 +58,21 @@ def load(source: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(binary))
 
 
+def load_once(source: str) -> ctypes.CDLL:
+    """Compile a C source and load it; nothing of it is left on disk.
+
+    Raises:
+        CompilerError: As for ``load``.
+    """
+    with tempfile.TemporaryDirectory(prefix="breakeven-generated-") as name:
+        binary = Path(name) / "step.so"
+        _compile(_compiler(), source, binary)
+        return ctypes.CDLL(str(binary))
+
+
 def _compiler() -> str:
+    if not hasattr(os, "getuid"):
+        raise CompilerError("generated steps are for Linux and macOS")
     named = os.environ.get("CC")
     for name in [named] if named else ["gcc", "clang", "cc"]:
         found = shutil.which(name.split()[0])

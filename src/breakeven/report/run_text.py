@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import assert_never
@@ -9,7 +10,7 @@ from typing import assert_never
 from breakeven.errors import Caveat
 from breakeven.report.charts.build import axis_word, crossover_interval
 from breakeven.report.document import Fact, Medium
-from breakeven.report.text import plural, printable, ratio_with_interval
+from breakeven.report.text import plural, printable, ratio_alone, ratio_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent, format_time
@@ -28,6 +29,7 @@ from breakeven.verdict import (
     TuneReport,
     Verdict,
     by_trust_and_time,
+    log_ratio,
 )
 
 CHOICE_STYLES = {
@@ -79,6 +81,57 @@ def crossover_sentence(report: CheckReport) -> str:
             # What was not searched may well be there.
             what = "Crossover not known" if none.searched is None else "No crossover"
             return f"{what}: {printable(none.none_because, 600)}"
+
+
+def generated_result(report: CheckReport) -> DeviceResult | None:
+    """Return this CPU's step as generated code; None where that gains too little to be shown."""
+    step, cpu = report.generated, reference_cpu(report.results)
+    if step is None or cpu is None or not step.is_worth_it:
+        return None
+    return DeviceResult(
+        device=cpu.device,
+        kind=DeviceKind.CPU,
+        source=Source.MEASURED,
+        precision=cpu.precision,
+        step_ns=step.step_ns,
+        low_ns=step.low_ns,
+        high_ns=step.high_ns,
+        bound=None,
+        peak_memory_bytes=None,
+        fits=True,
+        setting="generated step",
+    )
+
+
+def generated_sentence(report: CheckReport) -> str | None:
+    """Return what generated code makes of the step, where it is shown, and how to have it."""
+    step, result = report.generated, generated_result(report)
+    if step is None or result is None:
+        return None
+    gpus = [one for one in report.results if one.kind is DeviceKind.GPU and one.fits is not False]
+    against = ""
+    if gpus:
+        gpu = min(gpus, key=lambda one: one.step_ns)
+        ratio = log_ratio(gpu, result)
+        values = (math.exp(value) for value in (ratio.value, ratio.low, ratio.high))
+        against = f" and {ratio_with_interval(*values)} as fast as {device_label(gpu)}"
+    return (
+        f"With forward, backward and update as generated code, a step takes this CPU "
+        f"{format_duration(step.step_ns, 2)}: {ratio_alone(step.speedup)} as fast as now"
+        f"{against}. breakeven.fast_step does that in your loop, and breakeven tune tries it."
+    )
+
+
+def generated_crossover_sentence(report: CheckReport) -> str | None:
+    """Return from which size on a GPU wins against generated code; None where it is not told."""
+    match report.generated_crossover:
+        case None:
+            return None
+        case Crossover() as crossover:
+            winner = named_label(report.results, crossover.device)
+            return _found_sentence(crossover, winner, "generated code on this CPU")
+        case NoCrossover() as none:
+            return printable(none.none_because, 600)
 
 
 def _found_sentence(crossover: Crossover, winner: str, rival: str) -> str:

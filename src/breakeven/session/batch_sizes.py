@@ -23,10 +23,12 @@ from breakeven.verdict import (
     Crossover,
     Curve,
     DeviceKind,
+    GeneratedRun,
     NoCrossover,
     SizeCurve,
     curve_point,
     find_crossover,
+    is_worth_it,
 )
 
 AXIS = "batch_size"
@@ -97,6 +99,72 @@ class BatchSizes:
         if len(cpu.points) < 2:
             return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
         return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
+
+    def search_generated(
+        self, compared: ComparedStep, run: GeneratedRun
+    ) -> Crossover | NoCrossover | None:
+        """Return from which batch size on the best GPU is faster than generated code.
+
+        None where that gains nothing at the script's own size. Its time is measured at a second
+        batch size, where the GPU is expected to be as fast.
+
+        Args:
+            compared: As for ``search``, which comes before.
+            run: What was measured at the script's own size.
+        """
+        scaled, cpu = self.scaled, compared.results[0]
+        if run.step is None or scaled is None or not is_worth_it(run, cpu.step_ns):
+            return None
+        base, best, host = self._loader.batch_size, compared.best.device, compared.host
+        times = {base: run.step}
+
+        sizes = [base * 2**power for power in range(_LARGEST.bit_length())]
+        sizes = [size for size in sizes if size <= _LARGEST] or [base]
+        traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
+        found = [predict_steps(trace, (best,), host)[0] for trace in traces]
+        gpu = {
+            size: prediction.estimate
+            for size, prediction in zip(sizes, found, strict=True)
+            if size == base or prediction.fits is not False
+        }
+        sizes = list(gpu)
+        curve = SizeCurve(times)
+        meets = (size for size in sizes[1:] if gpu[size].value_ns < curve.at(size).value_ns)
+        self._measure_generated(times, next(meets, sizes[-1]))
+        curve = SizeCurve(times)
+        last = next(
+            (size for size in sizes if curve.at(size).low_ns > gpu[size].high_ns), sizes[-1]
+        )
+        sizes = [size for size in sizes if size <= last]
+        of_cpu = Curve(
+            device=f"generated code on {self._plain.processor}",
+            kind=DeviceKind.CPU,
+            axis=AXIS,
+            points=tuple(curve_point(size, curve.at(size)) for size in sorted({*sizes, *times})),
+        )
+        of_gpu = Curve(
+            device=best.name,
+            kind=DeviceKind.GPU,
+            axis=AXIS,
+            points=tuple(curve_point(size, gpu[size]) for size in sizes),
+        )
+        return find_crossover(of_cpu, of_gpu)
+
+    def _measure_generated(self, times: dict[int, Estimate], size: int) -> None:
+        """Measure generated code at another size, where there is time and memory for it."""
+        base = self._loader.batch_size
+        longest_ns = SizeCurve(self._cpu).at(size).value_ns
+        memory_bytes = self._peak_bytes[base] * size / base
+        if why_not_measured(longest_ns, memory_bytes) is not None:
+            return
+        plain = self._runs.measure_at(
+            size, loader_batch_size=base, budget_s=_BUDGET_S, tries_generated=True
+        )
+        if plain is None or plain.loader is None or plain.loader.batch_size != size:
+            return
+        found = plain.generated.step if plain.generated else None
+        if found is not None:
+            times[size] = found
 
     def record_other_size(self) -> ScaledTrace | NoCrossover:
         """Record the step at a second batch size; return it at every size, or why that fails."""

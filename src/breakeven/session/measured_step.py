@@ -59,7 +59,7 @@ class AtBest(NamedTuple):
     results: tuple[DeviceResult, ...]
 
 
-def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
+def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = False) -> AtBest:
     """Time the step; further runs have the number of threads that suits it.
 
     Where other work held up the recording, fewer threads suit it, and it is made again.
@@ -67,8 +67,9 @@ def measure_at_best(runs: Runs, traced: TracedRun) -> AtBest:
     Args:
         runs: Runs the target.
         traced: The step as it was recorded.
+        tries_generated: Time generated code for the step too, where it is short.
     """
-    as_set = believed(runs.measure(), traced)
+    as_set = believed(runs.measure(tries_generated=tries_generated), traced)
     if not is_all_disturbed(as_set):
         # What was held up is shown, but nothing rests on it.
         as_set = _without_warning(as_set)

@@ -127,21 +127,24 @@ class Runs:
             self._plain_threads = num_threads
             self._traced_threads = num_threads if for_traces else self._traced_threads
 
-    def measure(self, *, watches_program: bool = True) -> PlainRun:
+    def measure(self, *, watches_program: bool = True, tries_generated: bool = False) -> PlainRun:
         """Time the step on this CPU; a script that insists on a GPU sees one.
 
         Where torch's own number of threads is in effect, others are tried as well.
 
         Args:
             watches_program: Wait for what the script does between some of its steps.
+            tries_generated: Time generated code for the step too, where it is short.
         """
-        self._begin("measuring the step on this CPU")
+        generated = ", and as generated code" if tries_generated else ""
+        self._begin(f"measuring the step on this CPU{generated}")
         tries_threads = not self._request.configuration.num_threads
         request = replace(
             self._request,
             times_loader=True,
             tries_threads=tries_threads,
             watches_program=watches_program,
+            tries_generated=tries_generated,
         )
         answer = self._run(request)
         output = self._launcher.output
@@ -168,16 +171,30 @@ class Runs:
         return self._plain(replace(self._request, configuration=configuration))
 
     def measure_at(
-        self, new_batch_size: int, *, loader_batch_size: int, budget_s: float
+        self,
+        new_batch_size: int,
+        *,
+        loader_batch_size: int,
+        budget_s: float,
+        tries_generated: bool = False,
     ) -> PlainRun | None:
-        """Time the step on this CPU at another batch size; None where the script fails at it."""
-        self._begin(f"measuring the step on this CPU at batch size {new_batch_size}")
+        """Time the step on this CPU at another batch size; None where the script fails at it.
+
+        Args:
+            new_batch_size: That size.
+            loader_batch_size: The one that the script sets.
+            budget_s: How long to take samples.
+            tries_generated: Time generated code for the step too, where it is short.
+        """
+        generated = ", as generated code," if tries_generated else ""
+        self._begin(f"measuring the step on this CPU{generated} at batch size {new_batch_size}")
         return self._plain(
             replace(
                 self._with_threads(self._plain_threads),
                 budget_s=budget_s,
                 loader_batch_size=loader_batch_size,
                 new_batch_size=new_batch_size,
+                tries_generated=tries_generated,
             )
         )
 

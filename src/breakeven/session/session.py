@@ -36,6 +36,7 @@ class Session:
         time_limit_s: Limit of each run, in seconds.
         budget_s: Seconds of plain steps that are enough when they are short.
         keep: What of the target's side effects is to be real; by default nothing.
+        tries_generated: Time generated code for the step too, where it is short.
         progress: Progress callback.
         launcher: Makes the processes; the session has its own by default.
 
@@ -54,6 +55,7 @@ class Session:
         time_limit_s: float = 300.0,
         budget_s: float = 1.0,
         keep: Keep = KEEP_NOTHING,
+        tries_generated: bool = False,
         progress: Progress | None = None,
         launcher: Launcher | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class Session:
         self.target = find_target(target, arguments, is_module=is_module)
         self.progress = progress or SilentProgress()
         self._keep = keep
+        self._tries_generated = tries_generated
         self._launcher = launcher
         self._host_name = host
         self.time_limit_s = time_limit_s
@@ -91,7 +94,7 @@ class Session:
     @cached_property
     def at_best(self) -> AtBest:
         """Return the step recorded, timed as the script runs it, and timed at its best."""
-        return measure_at_best(self.runs, self.runs.trace())
+        return measure_at_best(self.runs, self.runs.trace(), tries_generated=self._tries_generated)
 
     @cached_property
     def measured(self) -> tuple[DeviceResult, ...]:

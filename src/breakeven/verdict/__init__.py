@@ -18,6 +18,7 @@ from breakeven.verdict.comparison import TimeChange as TimeChange
 from breakeven.verdict.comparison import compare_reports as compare_reports
 from breakeven.verdict.comparison_parts import PointName as PointName
 from breakeven.verdict.crossover import find_crossover as find_crossover
+from breakeven.verdict.crossover import log_ratio as log_ratio
 from breakeven.verdict.crossover import rescaled as rescaled
 from breakeven.verdict.decision import ProgramFacts as ProgramFacts
 from breakeven.verdict.decision import by_trust_and_time as by_trust_and_time
@@ -37,6 +38,10 @@ from breakeven.verdict.explain_report import HOST_TRACK as HOST_TRACK
 from breakeven.verdict.explain_report import ExplainReport as ExplainReport
 from breakeven.verdict.explain_report import PlanStep as PlanStep
 from breakeven.verdict.explain_report import TimelineSpan as TimelineSpan
+from breakeven.verdict.generated_step import GeneratedRun as GeneratedRun
+from breakeven.verdict.generated_step import GeneratedStep as GeneratedStep
+from breakeven.verdict.generated_step import generated_step as generated_step
+from breakeven.verdict.generated_step import is_worth_it as is_worth_it
 from breakeven.verdict.numerics import Compared as Compared
 from breakeven.verdict.numerics import Tolerance as Tolerance
 from breakeven.verdict.numerics import compare_numbers as compare_numbers

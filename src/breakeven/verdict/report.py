@@ -17,6 +17,7 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
+from breakeven.verdict.generated_step import GeneratedStep
 from breakeven.verdict.recording import RecordedStep
 
 SCHEMA_VERSION = 2
@@ -367,6 +368,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             and in older reports.
         quiet_trackers: Names of the experiment trackers that the script used, and that logged
             nothing in its runs.
+        generated: This CPU's step as generated code; null where there is none, and in older
+            reports. The verdict does not count it: the script is judged as it is.
+        generated_crossover: From which batch size on a GPU wins against that; null where it gains
+            nothing, and where no DataLoader sets the size.
     """
 
     schema_version: int
@@ -383,3 +388,5 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     program: ProgramSummary | None = None
     writes: FileWrites | None = None
     quiet_trackers: tuple[str, ...] = ()
+    generated: GeneratedStep | None = None
+    generated_crossover: Crossover | NoCrossover | None = None

@@ -5,3 +5,6 @@ from breakeven.whole_step.fast import Engine as Engine
 from breakeven.whole_step.fast import FastStep as FastStep
 from breakeven.whole_step.fast import fast_step as fast_step
 from breakeven.whole_step.gate import StepCost as StepCost
+from breakeven.whole_step.recorded_step import GeneratedTime as GeneratedTime
+from breakeven.whole_step.recorded_step import time_generated as time_generated
+from breakeven.whole_step.step_recorder import StepRecorder as StepRecorder

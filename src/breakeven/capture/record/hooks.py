@@ -111,6 +111,20 @@ class OptimizerHooks(Patches):
                     known.add(id(parameter))
                     yield parameter
 
+    def seen(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Return the optimizers that have stepped."""
+        return tuple(self._seen)
+
+    def state_names(self) -> dict[int, str]:
+        """Return what each tensor of the optimizers' states is, by its id: ``exp_avg``."""
+        return {
+            id(value): name
+            for optimizer in self._seen
+            for state in optimizer.state.values()
+            if isinstance(state, dict)
+            for name, value in state.items()
+        }
+
     def facts(self) -> tuple[OptimizerFacts, ...]:
         """Return what is known of the optimizers seen so far, in order of their first update."""
         return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from statistics import median
 
 import torch
@@ -13,6 +14,7 @@ from breakeven.capture.answers import LoaderUse, PlainRun
 from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.requests import RunRequest
+from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
 from breakeven.capture.sessions.plain_parts import (
     StackSamples,
     ThreadTrials,
@@ -93,7 +95,7 @@ class PlainSession(UpdateSession):
         self, request: RunRequest, on_done: Callable[[], None],
         on_step: Callable[[int, bool], None] = lambda *_: None, turns: Turns | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(request, on_done, on_step)
+        super().__init__(request, on_done, on_step, around_fetch=self._around_fetch)
         # Its type, as torch calls it; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
         self._uses: list[LoaderUse] = []
@@ -140,6 +142,9 @@ class PlainSession(UpdateSession):
                 rare_patience=_RARE_PATIENCE if is_patient else 0.0,
             )
         )
+        # Steps beyond those that were timed, and what these said.
+        self._generated = GeneratedTrial(self._clock, self._optimizers)
+        self._timed: PlainRun | None = None
         self._stacks = (
             StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
             if request.watches_program
@@ -175,6 +180,11 @@ class PlainSession(UpdateSession):
 
     def result(self) -> PlainRun | None:
         """Return the samples so far, or None when there is no complete step."""
+        if self._timed is not None:
+            return replace(self._timed, generated=self._generated.result())
+        return self._timed_steps()
+
+    def _timed_steps(self) -> PlainRun | None:
         # First of all: statistics take memory as well.
         page_faults = self._page_faults_per_step
         if not self._trials.is_running:
@@ -238,6 +248,12 @@ class PlainSession(UpdateSession):
             self._num_skipped += 1
             self._loaders.end_step()
             return
+        if self._generated.is_running:
+            self._loaders.end_step()
+            self._on_step(self.num_steps, False)
+            if self._generated.mark(optimizer):
+                self._on_done()
+            return
         self._load = self._load or OtherLoad(counts_group=self._turns is None)
         if self._stacks is not None:
             self._stacks.note_update()
@@ -265,7 +281,7 @@ class PlainSession(UpdateSession):
         if is_enough and is_known and self._graphs.is_settled:
             if self._request.times_loader:
                 self._alone_ns = self._loaders.time_alone()
-            if not self._begin_trials():
+            if not self._begin_trials() and not self._begin_generated():
                 self._on_done()
         elif self._turns is not None:
             self._turns.end_step(self._load)
@@ -289,8 +305,26 @@ class PlainSession(UpdateSession):
             self._phases.mark()
         self._loaders.end_step()
         self._on_step(self.num_steps, False)
-        if is_enough:
+        if is_enough and not self._begin_generated():
             self._on_done()
+
+    def _begin_generated(self) -> bool:
+        """Go on with what generated code takes for the step; return whether that is tried."""
+        if not self._request.tries_generated or self._gpu or self._request.backwards_per_step:
+            return False
+        timed = self._timed_steps()
+        if timed is None or timed.measurement.median_ns > LONGEST_STEP_NS:
+            return False
+        # What follows is in none of its figures: compiling takes memory, and a processor.
+        self._timed = timed
+        if self._stacks is not None:
+            self._stacks.stop()
+        self.enter_context(self._generated)
+        self._generated.begin()
+        return True
+
+    def _around_fetch(self, _: object) -> AbstractContextManager[object]:
+        return self._generated.fetching()
 
     def _is_on_its_device(self) -> bool:
         """Return False where the script was left a GPU, and trained on the CPU."""

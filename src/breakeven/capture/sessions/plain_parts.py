@@ -74,6 +74,10 @@ class StackSamples:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Look no more."""
         self._is_over.set()
 
     def note_update(self) -> None:

@@ -28,6 +28,9 @@ from breakeven.report.run_text import (
     caveats_of_results,
     crossover_sentence,
     device_label,
+    generated_crossover_sentence,
+    generated_result,
+    generated_sentence,
     program_facts,
     program_sentences,
     reference_cpu,
@@ -68,7 +71,7 @@ def check_document(report: CheckReport) -> Document:
     charts = report_charts(report)
     return Document(
         title=f"Does a GPU pay off for {printable(report.target, 120)}?",
-        answers=(*verdict_lines(report), Line(crossover_sentence(report), only=Medium.PAGE)),
+        answers=(*verdict_lines(report), *_crossover_lines(report)),
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
         facts=tuple(run_facts(report, program_facts(report.program))),
         blocks=(
@@ -84,6 +87,12 @@ def check_document(report: CheckReport) -> Document:
     )
 
 
+def _crossover_lines(report: CheckReport) -> Iterator[Line]:
+    for sentence in (crossover_sentence(report), generated_crossover_sentence(report)):
+        if sentence is not None:
+            yield Line(sentence, only=Medium.PAGE)
+
+
 def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
     """Yield where to train, why, and what becomes of the whole training."""
     verdict = report.verdict
@@ -94,6 +103,9 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
         yield Line(printable(verdict.because, 600), only=only)
     for sentence in (*threads_sentences(report), *program_sentences(report)):
         yield Line(sentence)
+    generated = generated_sentence(report) if isinstance(report, CheckReport) else None
+    if generated is not None:
+        yield Line(generated)
 
 
 def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
@@ -120,8 +132,9 @@ def _needed(result: DeviceResult) -> str:
 
 
 def _result_table(report: CheckReport) -> Table:
-    results = sort_results(report.results)
-    cpu = reference_cpu(results)
+    generated = generated_result(report)
+    results = sort_results((*report.results, *([] if generated is None else [generated])))
+    cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
     return Table(
@@ -130,9 +143,16 @@ def _result_table(report: CheckReport) -> Table:
         note="A measured time is one of this machine, a predicted one is of a device that was "
         "not there.",
         legend=f"{sample_legend(samples)}   (low–high) 90 % interval",
-        marks=tuple("chosen" if result.device == chosen else "" for result in results),
+        marks=tuple(
+            "chosen" if result.device == chosen and result is not generated else ""
+            for result in results
+        ),
         row_styles=tuple(
-            "dim" if result.fits is False else "bold" if result.device == chosen else ""
+            "dim"
+            if result.fits is False
+            else "bold"
+            if result.device == chosen and result is not generated
+            else ""
             for result in results
         ),
         indent=0,
@@ -202,7 +222,7 @@ def _name_cell(result: DeviceResult) -> Cell:
 
 
 def _source(result: DeviceResult) -> str:
-    steps = f" ({result.num_samples:,} steps)" if result.source is Source.MEASURED else ""
+    steps = f" ({result.num_samples:,} steps)" if result.num_samples else ""
     return f"{result.source}{steps}"
 
 
@@ -248,6 +268,9 @@ def _crossover_blocks(report: CheckReport) -> Iterator[Lines | Table]:
         place = f"{axis_word(crossover.axis)} {crossover.value:,}"
     before, found, after = sentence.partition(place) if place else (sentence, "", "")
     yield Lines((Line((before, (found, "bold"), after)),))
+    generated = generated_crossover_sentence(report)
+    if generated is not None:
+        yield Lines((Line(generated),))
     # Of the GPU that the crossover, or else the verdict, is about.
     verdict = report.verdict
     name = verdict.over if verdict.choice is Choice.CPU else verdict.device

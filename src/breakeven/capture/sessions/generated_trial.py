@@ -1,0 +1,196 @@
+"""What a step would take as generated code: one more step of a plain run, recorded and compiled.
+
+What is left of the loop beside it, its data and what it logs, is timed in the steps before that.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import _push_mode
+
+from breakeven.capture.location import locate
+from breakeven.capture.record.hooks import OptimizerHooks
+from breakeven.capture.record.modes import without_modes
+from breakeven.capture.sessions.session import BackwardCall, BackwardCalls
+from breakeven.configure import Patches, has_parameters, unwatched_steps
+from breakeven.errors import BreakevenError
+from breakeven.timing import Clock, Measurement, find_round_ends
+from breakeven.units import NS_PER_S
+from breakeven.verdict import GeneratedRun
+
+if TYPE_CHECKING:
+    from breakeven.whole_step import StepRecorder
+
+# Steps that take longer are no matter of calls.
+LONGEST_STEP_NS = 50_000_000
+# What is left of the loop is timed in so many steps at least, and for so long.
+_LEAST_STEPS = 5
+_KEPT_NS = 0.15 * NS_PER_S
+# A round of several optimizers is known after so many.
+_FIRST_ROUNDS = 2
+
+
+class GeneratedTrial(Patches):
+    """Goes on with a loop for some steps, the last of which is recorded, generated and timed.
+
+    Args:
+        clock: Tells the time.
+        optimizers: Those of the loop.
+    """
+
+    def __init__(self, clock: Clock, optimizers: OptimizerHooks) -> None:
+        super().__init__()
+        self._clock = clock
+        self._optimizers = optimizers
+        self.is_running = False
+        self._result: GeneratedRun | None = None
+        self._calls: list[int] = []
+        self._begun_ns = 0
+        # Of the time that goes on: since when it is no part of what would be generated; None while
+        # it is.
+        self._kept_since_ns: int | None = None
+        self._kept_ns = 0
+        self._kept_samples_ns: list[int] = []
+        self._recorder: StepRecorder | None = None
+
+    def begin(self) -> None:
+        """Go on with the loop from the end of an update."""
+        self.is_running = True
+        self._begun_ns = self._kept_since_ns = self._clock.now_ns()
+
+    def _apply(self) -> None:
+        self.callback(register_module_forward_pre_hook(self._begin_forward).remove)
+        self.enter_context(BackwardCalls(self._end_backward))
+        for owner in (torch.optim.Optimizer, nn.Module):
+            self._leave_out(owner, "zero_grad")
+        for optimizer in self._optimizers.seen():
+            # What torch does between the end of an update and its return.
+            self._leave_out(optimizer, "step")
+        for name in ("numpy", "tolist"):
+            self._note_reads(name)
+
+    def fetching(self) -> AbstractContextManager[object]:
+        """Return what is around a fetch of a batch: it is kept, and not recorded."""
+        return self._fetch() if self.is_running else nullcontext()
+
+    def mark(self, optimizer: int) -> bool:
+        """Note an update; return whether all is known."""
+        now_ns = self._clock.now_ns()
+        if self._kept_since_ns is not None:  # no model was called: what that took is not known
+            self._kept_ns += now_ns - self._kept_since_ns
+        self._calls.append(optimizer)
+        ends = find_round_ends(self._calls)
+        if ends[-1:] == (len(self._calls) - 1,):
+            self._end_step(len(ends), now_ns)
+        self._kept_since_ns = self._clock.now_ns()
+        return not self.is_running
+
+    def result(self) -> GeneratedRun:
+        """Return what is known."""
+        return self._result or GeneratedRun(because="the run ended before a step was recorded")
+
+    def _end_step(self, num_steps: int, now_ns: int) -> None:
+        if self._recorder is not None:
+            self._recorder.is_on = False
+            with without_modes():
+                self._result = self._finish(self._recorder)
+            self.is_running = False
+            return
+        if num_steps > _FIRST_ROUNDS:
+            self._kept_samples_ns.append(self._kept_ns)
+        self._kept_ns = 0
+        is_long = now_ns - self._begun_ns >= _KEPT_NS
+        if is_long and len(self._kept_samples_ns) >= _LEAST_STEPS:
+            self._start_recording()
+
+    def _start_recording(self) -> None:
+        from breakeven.codegen import without_onednn  # these take a while, and few runs need them
+        from breakeven.whole_step import StepRecorder
+
+        self._recorder = StepRecorder(_user_line)
+        # Compositions of operators instead of kernels that are one.
+        self.enter_context(without_onednn())
+        self.enter_context(sdpa_kernel(SDPBackend.MATH))
+        # Nothing takes it off: the script may have modes of its own by then, and the run ends.
+        _push_mode(self._recorder)
+
+    def _finish(self, recorder: StepRecorder) -> GeneratedRun:
+        from breakeven.whole_step import time_generated
+
+        kept = Measurement(samples_ns=tuple(self._kept_samples_ns), num_warmup=0)
+        try:
+            with warnings.catch_warnings(), unwatched_steps(), torch.enable_grad():
+                warnings.simplefilter("ignore")
+                found = time_generated(recorder, self._optimizers.state_names())
+        except BreakevenError as error:
+            return GeneratedRun(because=error.message)
+        return GeneratedRun(code=found.code, kept=kept.estimate, compile_ns=found.compile_ns)
+
+    def _begin_forward(self, module: nn.Module, _: Any) -> None:
+        if self._kept_since_ns is None:
+            return
+        now_ns = self._clock.now_ns()
+        if has_parameters(module):  # and no loss, or what prepares data
+            self._kept_ns += now_ns - self._kept_since_ns
+            self._kept_since_ns = None
+
+    def _end_backward(self, call: BackwardCall) -> None:
+        if self._kept_since_ns is not None:  # no model with parameters was called before
+            since_ns = self._clock.now_ns() - call.duration_ns - self._kept_since_ns
+            self._kept_ns += max(0, since_ns)
+            self._kept_since_ns = None
+        if self._recorder is not None:
+            self._recorder.note_backward(call.outputs)
+
+    @contextmanager
+    def _fetch(self) -> Iterator[None]:
+        since_ns, self._kept_since_ns = self._kept_since_ns, None
+        begun_ns = self._clock.now_ns()
+        recorder = self._recorder
+        with without_modes() if recorder is not None else nullcontext():
+            yield
+        now_ns = self._clock.now_ns()
+        self._kept_ns += now_ns - begun_ns
+        if since_ns is not None:
+            self._kept_ns += begun_ns - since_ns
+            self._kept_since_ns = now_ns
+
+    def _leave_out(self, owner: Any, name: str) -> None:
+        """Let what a method takes belong to what is generated."""
+        original = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun_ns = self._clock.now_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if self._kept_since_ns is not None:
+                    now_ns = self._clock.now_ns()
+                    # Since then, where the update has just ended within.
+                    self._kept_since_ns += now_ns - max(begun_ns, self._kept_since_ns)
+
+        self.replace(owner, name, timed)
+
+    def _note_reads(self, name: str) -> None:
+        original: Callable[..., Any] = getattr(torch.Tensor, name)
+
+        def read(*args: Any, **kwargs: Any) -> Any:
+            if self._recorder is not None:
+                self._recorder.note_read(name)
+            return original(*args, **kwargs)
+
+        self.replace(torch.Tensor, name, read)
+
+
+def _user_line() -> str:
+    location = locate(sys._getframe(1))
+    return "" if location is None else f"{location.file.rpartition('/')[2]}:{location.line}"
