@@ -66,7 +66,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the same for N passes over the data of the script's DataLoader",
     )
     parser.add_argument(
-        "--no-generated",
+        "--no-fast-step",
         action="store_false",
         dest="tries_generated",
         help="do not time a short step as generated code too, which takes some seconds",

@@ -117,8 +117,10 @@ def generated_sentence(report: CheckReport) -> str | None:
         against = f" and {ratio_with_interval(*values)} as fast as {device_label(gpu)}"
     return (
         f"With forward, backward and update as generated code, a step takes this CPU "
-        f"{format_duration(step.step_ns, 2)}: {ratio_alone(step.speedup)} as fast as now"
-        f"{against}. breakeven.fast_step does that in your loop, and breakeven tune tries it."
+        f"{format_duration(step.step_ns, 2)}, {format_duration(step.kept_ns, 2)} of them for the "
+        f"rest of the loop: {ratio_alone(step.speedup)} as fast as now"
+        f"{against}. breakeven tune tries that and breakeven run trains so, or call "
+        "breakeven.fast_step in the loop yourself."
     )
 
 

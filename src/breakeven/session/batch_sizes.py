@@ -132,10 +132,9 @@ class BatchSizes:
         meets = (size for size in sizes[1:] if gpu[size].value_ns < curve.at(size).value_ns)
         self._measure_generated(times, next(meets, sizes[-1]))
         curve = SizeCurve(times)
-        last = next(
-            (size for size in sizes if curve.at(size).low_ns > gpu[size].high_ns), sizes[-1]
-        )
-        sizes = [size for size in sizes if size <= last]
+        # Beyond the size at which the GPU is surely faster there is nothing to be found.
+        sure = (n for n, size in enumerate(sizes) if curve.at(size).low_ns > gpu[size].high_ns)
+        sizes = sizes[: max(2, next(sure, len(sizes)) + 1)]
         of_cpu = Curve(
             device=f"generated code on {self._plain.processor}",
             kind=DeviceKind.CPU,

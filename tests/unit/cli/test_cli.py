@@ -98,6 +98,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "host": "here",
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
+        "tries_generated": True,
         "length": TrainingLength(),
     }
 
@@ -105,7 +106,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
 def test_options_of_check(check: FakeCheck) -> None:
     command = (
         "check -m pkg.train --device t4 --device h100 --host xeon --time-limit 2.5 --keep-writes "
-        "--keep-trackers"
+        "--keep-trackers --no-fast-step"
     )
     assert main([*command.split(), "--", "--epochs", "3", "--", "--json"]) == 0
     (call,) = check.calls
@@ -118,6 +119,7 @@ def test_options_of_check(check: FakeCheck) -> None:
         "host": "xeon",
         "time_limit_s": 2.5,
         "keep": Keep(writes=True, trackers=True),
+        "tries_generated": False,
         "length": TrainingLength(),
     }
 

@@ -91,12 +91,8 @@ class Watch(Patches):
 
     def _pop(self) -> None:
         """Take them off again, wherever they are by now."""
-        operators = _take_all_dispatch_modes()
         # While it sees an operator, torch itself has taken it off, and puts it back.
-        self._here.is_pushed = self._recorder not in operators
-        for mode in reversed(operators):
-            if mode is not self._recorder:
-                torch.utils._python_dispatch._push_mode(mode)
+        self._here.is_pushed = not take_off(self._recorder)
         for mode in reversed(_take_all_function_modes()):
             if mode is not self._calls:
                 torch.overrides._push_mode(mode)
@@ -106,6 +102,15 @@ def _is_of_loader(thread: threading.Thread) -> bool:
     """Return whether a DataLoader made a thread, as it does to pin batches beside the training."""
     target = getattr(thread, "_target", None)
     return str(getattr(target, "__module__", "")).startswith("torch.utils.data.")
+
+
+def take_off(mode: TorchDispatchMode) -> bool:
+    """Take a mode off this thread's stack, wherever it is; return whether it was there."""
+    modes = _take_all_dispatch_modes()
+    for one in reversed(modes):
+        if one is not mode:
+            torch.utils._python_dispatch._push_mode(one)
+    return mode in modes
 
 
 def _take_all_dispatch_modes() -> list[TorchDispatchMode]:

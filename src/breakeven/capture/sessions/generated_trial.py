@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _push_mode
 
 from breakeven.capture.location import locate
 from breakeven.capture.record.hooks import OptimizerHooks
-from breakeven.capture.record.modes import without_modes
+from breakeven.capture.record.modes import take_off, without_modes
 from breakeven.capture.sessions.session import BackwardCall, BackwardCalls
 from breakeven.configure import Patches, has_parameters, unwatched_steps
 from breakeven.errors import BreakevenError
@@ -100,7 +100,7 @@ class GeneratedTrial(Patches):
 
     def _end_step(self, num_steps: int, now_ns: int) -> None:
         if self._recorder is not None:
-            self._recorder.is_on = False
+            take_off(self._recorder)
             with without_modes():
                 self._result = self._finish(self._recorder)
             self.is_running = False
@@ -117,10 +117,10 @@ class GeneratedTrial(Patches):
         from breakeven.whole_step import StepRecorder
 
         self._recorder = StepRecorder(_user_line)
+        self.callback(take_off, self._recorder)
         # Compositions of operators instead of kernels that are one.
         self.enter_context(without_onednn())
         self.enter_context(sdpa_kernel(SDPBackend.MATH))
-        # Nothing takes it off: the script may have modes of its own by then, and the run ends.
         _push_mode(self._recorder)
 
     def _finish(self, recorder: StepRecorder) -> GeneratedRun:

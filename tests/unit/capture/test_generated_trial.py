@@ -1,0 +1,87 @@
+"""The steps after a plain run that say what generated code would take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from breakeven.capture import PlainRun
+from breakeven.capture.sessions.in_process import _repeat, _request
+from breakeven.capture.sessions.plain import PlainSession
+from breakeven.units import NS_PER_S
+
+Step = Callable[[], None]
+
+
+def timed(step: Step) -> PlainRun:
+    request = replace(_request("step", 0.05), tries_generated=True)
+    run = _repeat(step, PlainSession, request)
+    assert isinstance(run, PlainRun)
+    return run
+
+
+def small_step(around: Step = lambda: None) -> Step:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    x, y = torch.randn(16, 8), torch.randn(16, 4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        around()
+
+    return step
+
+
+def test_code_is_generated_and_faster_than_the_step() -> None:
+    run = timed(small_step())
+    found = run.generated
+    assert found is not None
+    assert found.because == ""
+    assert found.code is not None
+    assert found.kept is not None
+    assert found.code.value_ns < run.measurement.median_ns / 4
+    assert found.kept.value_ns < run.measurement.median_ns
+    assert found.compile_ns > 0
+
+
+def test_the_rest_of_the_loop_is_kept() -> None:
+    found = timed(small_step(lambda: time.sleep(0.004))).generated
+    assert found is not None
+    assert found.kept is not None
+    assert found.kept.value_ns >= 0.004 * NS_PER_S
+
+
+def test_what_cannot_be_generated_has_its_reason() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        weight.sort().values.square().sum().backward()
+        optimizer.step()
+
+    found = timed(step).generated
+    assert found is not None
+    assert found.code is None
+    assert "sort" in found.because
+
+
+def test_long_steps_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breakeven.capture.sessions.plain.LONGEST_STEP_NS", 1)
+    assert timed(small_step()).generated is None
+
+
+def test_torch_is_as_before() -> None:
+    before = torch.Tensor.numpy, torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
+    timed(small_step())
+    assert (torch.Tensor.numpy, torch.optim.Optimizer.zero_grad, nn.Module.zero_grad) == before
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch.backends.mkldnn.enabled == torch.backends.mkldnn.is_available()
