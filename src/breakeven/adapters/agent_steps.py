@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +39,23 @@ class AgentLoss(nn.Module):
             self._given = given
 
 
+@contextlib.contextmanager
+def as_it_was(distribution: Any) -> Iterator[None]:
+    """Take out of a distribution what is put into it: of a step that is traced, no values."""
+    before = dict(vars(distribution))
+    try:
+        yield
+    finally:
+        vars(distribution).clear()
+        vars(distribution).update(before)
+
+
+def unpack_replay(data: Any) -> tuple[Any, ...]:
+    """Return a batch of a replay buffer, in the order in which losses take it."""
+    given = data.observations, data.actions, data.next_observations
+    return *given, data.dones, data.rewards, data.discounts
+
+
 def as_returned(output: Any, _: Any) -> Any:
     """Return what an agent's loss has computed: it is the model and its loss in one."""
     return output
@@ -46,13 +64,13 @@ def as_returned(output: Any, _: Any) -> Any:
 class AgentStep:
     """A whole step of an agent, made anew where what it was made for is another.
 
+    It holds networks, and not the agent, so that it does not outlive that.
+
     Args:
-        make_loss: Returns the loss for the agent's present networks.
         engine: As for ``fast_step``.
     """
 
-    def __init__(self, make_loss: Callable[[], AgentLoss], engine: Engine) -> None:
-        self._make_loss = make_loss
+    def __init__(self, engine: Engine) -> None:
         self._engine: Engine = engine
         self._made_for: Sequence[Any] = ()
         self._policy: nn.Module | None = None
@@ -62,6 +80,7 @@ class AgentStep:
 
     def prepare(
         self,
+        make_loss: Callable[[], nn.Module],
         policy: nn.Module,
         optimizer: Optimizer,
         max_grad_norm: float | None,
@@ -70,6 +89,7 @@ class AgentStep:
         """Return the step for these networks; the one before, where nothing else has changed.
 
         Args:
+            make_loss: Returns the loss for these networks.
             policy: The agent's networks.
             optimizer: What updates them.
             max_grad_norm: As for ``fast_step``.
@@ -78,7 +98,7 @@ class AgentStep:
         made_for = (max_grad_norm, *options)
         is_same = self._policy is policy and self._optimizer is optimizer
         if not is_same or made_for != self._made_for:
-            self.loss = self._make_loss()
+            self.loss = make_loss()
             self.step = fast_step(
                 self.loss,
                 as_returned,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from breakeven.adapters.agent_steps import AgentLoss, AgentStep
+from breakeven.adapters.agent_steps import AgentLoss, AgentStep, as_it_was
 from breakeven.whole_step import Engine
 
 
@@ -27,21 +26,10 @@ class _OnPolicyLoss(AgentLoss):
         """Return values, log-probabilities, and the loss of the entropy."""
         if self.is_discrete:
             actions = actions.long().flatten()
-        with _as_it_was(self.policy.action_dist):
+        with as_it_was(self.policy.action_dist):
             values, log_prob, entropy = self.policy.evaluate_actions(observations, actions)
         spread = -log_prob if entropy is None else entropy
         return values.flatten(), log_prob, -spread.mean()
-
-
-@contextlib.contextmanager
-def _as_it_was(distribution: Any) -> Iterator[None]:
-    """Take out of a distribution what is put into it: of a step that is traced, no values."""
-    before = dict(vars(distribution))
-    try:
-        yield
-    finally:
-        vars(distribution).clear()
-        vars(distribution).update(before)
 
 
 def _normalized(advantages: Tensor) -> Tensor:
@@ -87,7 +75,7 @@ class PpoTraining:
     """``train`` of PPO."""
 
     def __init__(self, agent: Any, engine: Engine) -> None:
-        self._step = AgentStep(lambda: _PpoLoss(agent), engine)
+        self._step = AgentStep(engine)
 
     def train(self, agent: Any) -> None:
         """Do what ``PPO.train`` does."""
@@ -99,7 +87,9 @@ class PpoTraining:
         clips_values = agent.clip_range_vf is not None
         clip_range_vf = agent.clip_range_vf(progress) if clips_values else 0.0
         options = (agent.normalize_advantage, clips_values)
-        step = self._step.prepare(policy, optimizer, agent.max_grad_norm, *options)
+        step = self._step.prepare(
+            lambda: _PpoLoss(agent), policy, optimizer, agent.max_grad_norm, *options
+        )
         self._step.loss.set_numbers(
             agent.ent_coef, agent.vf_coef, clip_range, 1 - clip_range, 1 + clip_range, clip_range_vf
         )
@@ -202,14 +192,17 @@ class A2cTraining:
     """``train`` of A2C."""
 
     def __init__(self, agent: Any, engine: Engine) -> None:
-        self._step = AgentStep(lambda: _A2cLoss(agent), engine)
+        self._step = AgentStep(engine)
 
     def train(self, agent: Any) -> None:
         """Do what ``A2C.train`` does."""
         policy, optimizer = agent.policy, agent.policy.optimizer
         policy.set_training_mode(True)
         agent._update_learning_rate(optimizer)
-        step = self._step.prepare(policy, optimizer, agent.max_grad_norm, agent.normalize_advantage)
+        options = (agent.normalize_advantage,)
+        step = self._step.prepare(
+            lambda: _A2cLoss(agent), policy, optimizer, agent.max_grad_norm, *options
+        )
         self._step.loss.set_numbers(agent.ent_coef, agent.vf_coef)
         data = next(agent.rollout_buffer.get(None))
         batch = (data.observations, data.actions, data.advantages, data.returns)

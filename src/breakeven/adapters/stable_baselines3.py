@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from breakeven.adapters.off_policy import DqnTraining
+from breakeven.adapters.actor_critic import SacTraining, Td3Training
 from breakeven.adapters.on_policy import A2cTraining, PpoTraining
+from breakeven.adapters.q_learning import DqnTraining
 from breakeven.errors import UsageError
-from breakeven.whole_step import Engine
+from breakeven.whole_step import Engine, find_rule
 
 Agent = TypeVar("Agent")
 
@@ -35,6 +36,8 @@ _KNOWN = {
     "PPO": _Known(PpoTraining, "d83f46cebc255752"),
     "A2C": _Known(A2cTraining, "7c0c35694562ba21"),
     "DQN": _Known(DqnTraining, "3e298c5e2f7a31ed"),
+    "SAC": _Known(SacTraining, "44f3f37232059523"),
+    "TD3": _Known(Td3Training, "b051fbc29eaa0783"),  # and DDPG, which is one
 }
 _trainings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -47,12 +50,12 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
     callbacks, ``save``; ``load`` returns a stock agent.
 
     Args:
-        model: A ``PPO``, ``A2C`` or ``DQN``.
+        model: A ``PPO``, ``A2C``, ``DQN``, ``SAC``, ``TD3`` or ``DDPG``.
         engine: As for ``fast_step``.
 
     Raises:
         UsageError: It is another algorithm, has a ``train`` of its own, or one of a version of
-            Stable-Baselines3 that is not known; or its optimizer cannot be compiled.
+            Stable-Baselines3 that is not known; or an option of it or its optimizer is not known.
     """
     given: Any = model
     stock = type(given)
@@ -75,6 +78,12 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
             f"{kind.__name__}.train() of this version of Stable-Baselines3 is not known",
             hint="fast_sb3 knows versions 2.7 to 2.9.",
         )
+
+    for module in given.policy.modules():
+        optimizer = getattr(module, "optimizer", None)
+        if optimizer is not None:
+            find_rule(optimizer)
+    _trainings[given] = known.training(given, engine)
 
     def train(self: Any, *args: Any, **kwargs: Any) -> None:
         # A copy of the agent has networks of its own.

@@ -8,3 +8,4 @@ from breakeven.whole_step.gate import StepCost as StepCost
 from breakeven.whole_step.recorded_step import GeneratedTime as GeneratedTime
 from breakeven.whole_step.recorded_step import time_generated as time_generated
 from breakeven.whole_step.step_recorder import StepRecorder as StepRecorder
+from breakeven.whole_step.update_rules import find_rule as find_rule

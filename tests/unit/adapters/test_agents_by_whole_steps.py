@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,7 @@ def trained(name: str, num_samples: int, **options: Any) -> list[tuple[Any, list
     return found
 
 
+SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 32}
 CASES = [
     ("PPO", {"n_steps": 80, "n_epochs": 3}),  # 64 samples, and 16 that are left over
     (
@@ -96,6 +100,15 @@ CASES = [
     ("A2C", {"env": "Pendulum-v1", "use_rms_prop": False}),
     ("DQN", {"learning_starts": 50, "gradient_steps": 2, "target_update_interval": 40}),
     ("DQN", {"learning_starts": 50, "n_steps": 3}),
+    *[
+        (name, {"env": "Pendulum-v1", "learning_starts": 300, **SMALL, **options})
+        for name, options in (
+            ("TD3", {}),
+            ("DDPG", {"train_freq": 4, "gradient_steps": 4, "tau": 0.05}),
+            ("SAC", {}),
+            ("SAC", {"ent_coef": 0.1, "target_update_interval": 2, "gradient_steps": 2}),
+        )
+    ],
 ]
 
 
@@ -111,8 +124,11 @@ def test_a_fast_agent_learns_and_logs_as_the_stock_one(name: str, options: dict[
             assert other[key] == pytest.approx(value, rel=1e-3, abs=1e-4), key
     for key, value in stock.policy.state_dict().items():
         torch.testing.assert_close(fast.policy.state_dict()[key], value, rtol=1e-3, atol=1e-4)
-    training = adapter._trainings[fast]
-    assert training._step.step.engine == "generated C"
+    steps = [
+        one.step.engine for one in vars(adapter._trainings[fast]).values() if one.step is not None
+    ]
+    assert steps
+    assert set(steps) == {"generated C"}
 
 
 @pytest.mark.slow
@@ -125,6 +141,33 @@ def test_early_stopping_takes_the_last_update_back() -> None:
         next(iter(one.policy.optimizer.state.values()))["step"].item() for one in (stock, fast)
     ]
     assert steps[0] == steps[1]
+
+
+def test_options_that_are_not_known_are_refused_at_once() -> None:
+    noisy = agent("SAC", is_fast=False, env="Pendulum-v1", use_sde=True, **SMALL)
+    with pytest.raises(UsageError, match="use_sde"):
+        breakeven.fast_sb3(noisy)
+    module = "stable_baselines3.common.sb2_compat.rmsprop_tf_like"
+    kind = pytest.importorskip(module).RMSpropTFLike
+    other = agent("A2C", is_fast=False, policy_kwargs={"optimizer_class": kind})
+    with pytest.raises(UsageError, match="RMSpropTFLike"):
+        breakeven.fast_sb3(other)
+    assert not hasattr(other, "trains_by_whole_steps")
+
+
+def test_a_copy_of_an_agent_trains_networks_of_its_own() -> None:
+    fast = agent("DQN", is_fast=True, learning_starts=5)
+    fast.learn(20)
+    other = copy.deepcopy(fast)
+    before = copy.deepcopy(fast.policy.state_dict())
+    other.train(4, 8)
+    for key, value in before.items():
+        assert torch.equal(fast.policy.state_dict()[key], value)
+    assert not torch.equal(other.q_net.q_net[0].weight, fast.q_net.q_net[0].weight)
+    gone = weakref.ref(other)
+    del other
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.slow

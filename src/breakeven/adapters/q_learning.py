@@ -8,14 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from breakeven.adapters.agent_steps import AgentLoss, AgentStep
+from breakeven.adapters.agent_steps import AgentLoss, AgentStep, unpack_replay
 from breakeven.whole_step import Engine
 
 
 class _DqnLoss(AgentLoss):
-    def __init__(self, agent: Any) -> None:
-        super().__init__(agent.policy, 1)
-
     def forward(
         self,
         observations: Any,
@@ -40,27 +37,21 @@ class DqnTraining:
     """``train`` of DQN."""
 
     def __init__(self, agent: Any, engine: Engine) -> None:
-        self._step = AgentStep(lambda: _DqnLoss(agent), engine)
+        self._step = AgentStep(engine)
 
     def train(self, agent: Any, gradient_steps: int, batch_size: int = 100) -> None:
         """Do what ``DQN.train`` does."""
         policy, optimizer = agent.policy, agent.policy.optimizer
         policy.set_training_mode(True)
         agent._update_learning_rate(optimizer)
-        step = self._step.prepare(policy, optimizer, agent.max_grad_norm)
+        step = self._step.prepare(
+            lambda: _DqnLoss(policy, 1), policy, optimizer, agent.max_grad_norm
+        )
         self._step.loss.set_numbers(agent.gamma)
         losses: list[float] = []
         for _ in range(gradient_steps):
             data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
-            batch = (
-                data.observations,
-                data.actions,
-                data.next_observations,
-                data.dones,
-                data.rewards,
-                data.discounts,
-            )
-            losses.append(step(batch, ())[0].item())
+            losses.append(step(unpack_replay(data), ())[0].item())
         agent._n_updates += gradient_steps
         agent.logger.record("train/n_updates", agent._n_updates, exclude="tensorboard")
         agent.logger.record("train/loss", np.mean(losses))
