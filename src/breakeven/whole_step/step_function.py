@@ -147,12 +147,18 @@ def make_step(
             grads = torch.autograd.grad(found[0], leaves)
             with torch.no_grad():
                 storage.update(recipe, _clip(grads, recipe.max_grad_norm), scalars[number])
-            results.append(tuple(one.detach() for one in found))
+            results.append(detached(found))
         with torch.no_grad():
             storage.write_back(params, states)
         return stack_results(results) if num_steps > 1 else results[0]
 
     return step
+
+
+def detached(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the loss, and copies of what comes beside it: it may be what an update writes to."""
+    loss, *beside = (one.detach() for one in results)
+    return loss, *(one.clone() for one in beside)
 
 
 def stack_results(results: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

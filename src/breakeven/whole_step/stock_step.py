@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
-from breakeven.whole_step.step_function import Batch, Recipe, compute_loss, stack_results
+from breakeven.whole_step.step_function import Batch, Recipe, compute_loss, detached, stack_results
 
 
 class Snapshot:
@@ -106,6 +106,7 @@ class StockStep:
                     hint="Reduce it, by its mean for example.",
                 )
             loss.backward()
+            results = detached(results)
         if recipe.max_grad_norm is not None:
             held = [param for group in optimizer.param_groups for param in group["params"]]
             torch.nn.utils.clip_grad_norm_(held, recipe.max_grad_norm)
@@ -113,4 +114,4 @@ class StockStep:
         params = self._params.items()
         self.grads = {name: param.grad for name, param in params if param.grad is not None}
         recipe.model.zero_grad(set_to_none=True)
-        return tuple(one.detach() for one in results)
+        return results

@@ -106,6 +106,23 @@ def test_an_argument_and_a_constant_can_come_beside_the_loss(engine: str) -> Non
         assert torch.equal(ones, torch.ones(2))
 
 
+def test_what_an_update_writes_comes_beside_the_loss_as_it_was(engine: str) -> None:
+    class Told(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x), self.bias
+
+    def loss_fn(output: Any, targets: Tensor) -> Any:
+        return nn.functional.cross_entropy(output[0], targets), output[1]
+
+    model = Told(3, 4)
+    step = make_step(model, loss_fn, engine=engine)
+    for x, y in make_batches(4):
+        before = model.bias.detach().clone()
+        _, bias = step(x, y)
+        assert torch.equal(bias, before)
+        assert not torch.equal(bias, model.bias)
+
+
 def test_what_differs_beside_the_loss_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     from breakeven.codegen import toolchain
 
