@@ -5,4 +5,5 @@ from breakeven.codegen.generated import Generated as Generated
 from breakeven.codegen.generated import Plan as Plan
 from breakeven.codegen.program import UnsupportedError as UnsupportedError
 from breakeven.codegen.toolchain import CompilerError as CompilerError
+from breakeven.codegen.toolchain import load as load
 from breakeven.codegen.tracing import without_onednn as without_onednn

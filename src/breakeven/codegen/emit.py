@@ -45,7 +45,10 @@ _KERNELS = """\
 """
 
 
-def emit(program: Program, numbers: str) -> tuple[str, int]:
+NO_NUMBERS = "#define update_numbers(options, counts, out)"
+
+
+def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     """Return a program as C, and the bytes of workspace that it needs.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from breakeven.codegen.emit import emit
+from breakeven.codegen.emit import NO_NUMBERS, emit
 from breakeven.codegen.lowering import lower
 from breakeven.codegen.toolchain import load, load_once
 from breakeven.codegen.tracing import hoist_draws, trace
@@ -64,7 +64,7 @@ class Generated:
         function: Callable[..., tuple[Tensor, ...]],
         examples: Sequence[Tensor],
         late: Sequence[int],
-        numbers: str = "#define update_numbers(options, counts, out)",
+        numbers: str = NO_NUMBERS,
         *,
         is_kept: bool = True,
     ) -> None:
@@ -79,6 +79,7 @@ class Generated:
         self.run = library.run
         self.run.argtypes = [ctypes.c_void_p] * 3
         self.run.restype = ctypes.c_int64
+        self.address = ctypes.cast(self.run, ctypes.c_void_p).value or 0
         # Of all calls: two threads must not do steps of it at once.
         self._memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
         self.workspace = -(-self._memory.data_ptr() // 64) * 64

@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,8 @@ _FLAGS = (
     # Else a name that is missing is found when the binary is loaded.
     "-Werror=implicit-function-declaration",
 )
+if sys.platform == "darwin":  # code that calls Python finds it when it is loaded
+    _FLAGS += ("-undefined", "dynamic_lookup")
 _TIME_LIMIT_S = 120
 _HEADERS = Path(__file__).parent
 
@@ -42,8 +45,12 @@ class CompilerError(BreakevenError):
     """There is no C compiler, or it did not compile the step."""
 
 
-def load(source: str) -> ctypes.CDLL:
+def load(source: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     """Compile a C source, or take the binary of the same source from the cache, and load it.
+
+    Args:
+        source: It may include the headers beside this module.
+        kind: ``ctypes.PyDLL`` for code that calls Python.
 
     Raises:
         CompilerError: There is no compiler, or it fails or takes too long; or this is Windows.
@@ -55,7 +62,7 @@ def load(source: str) -> ctypes.CDLL:
     binary = folder / f"{digest[:32]}.so"
     if not binary.exists():
         _compile(compiler, source, binary)
-    return ctypes.CDLL(str(binary))
+    return kind(str(binary))
 
 
 def load_once(source: str) -> ctypes.CDLL:

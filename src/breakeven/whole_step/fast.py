@@ -17,6 +17,7 @@ from breakeven.whole_step.compiling import Mode
 from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.generated_step import GeneratedStep, one_batch
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
+from breakeven.whole_step.quick_call import QuickCall
 from breakeven.whole_step.situation import Situation
 from breakeven.whole_step.step_function import (
     AuxLayout,
@@ -38,6 +39,10 @@ _ENGINES = get_args(Engine)
 NUM_RARE = 3
 # A loop in which every batch has another shape would compile for ever.
 MOST_COMPILED = 16
+# A quick call holds Python's lock: a longer step would keep other threads waiting.
+LONGEST_QUICK_NS = 1_000_000
+# Calls from one making of a quick call to the next, which takes as long as some twenty of them.
+QUICK_EVERY = 256
 
 
 def fast_step(
@@ -132,10 +137,6 @@ class FastStep:
         self._mode: Mode = mode
         self._checks_numbers = checks_numbers
         self._engine: Engine = engine
-        self._modules = list(recipe.model.modules())
-        if isinstance(recipe.loss_fn, nn.Module):
-            self._modules += list(recipe.loss_fn.modules())
-        self._params = list(recipe.model.parameters())
         # Unknown until a backward pass has shown which parameters get gradients.
         self._trained_names: frozenset[str] | None = None
         self._bound: BoundTensors | None = None
@@ -145,6 +146,10 @@ class FastStep:
         # Of the last call, where it was generated and for one tensor and one tensor: the next one
         # like it goes straight there.
         self._usual: tuple[GeneratedStep, PairFacts] | None = None
+        # The same in C alone, with what asks whether anything has changed.
+        self._made_quick: QuickCall | None = None
+        self._quick: Callable[[Any, Any], Tensor | None] | None = None
+        self._until_quick = 0
         self._num_seen: dict[Any, int] = {}
 
     def __call__(self, inputs: Any, targets: Any) -> Any:
@@ -158,10 +163,16 @@ class FastStep:
             BreakevenError: The step cannot be compiled, or computes something else than the stock
                 step; model, optimizer and random numbers are as before the call.
         """
+        quick = self._quick
+        if quick is not None:
+            loss = quick(inputs, targets)
+            if loss is not None:
+                return loss
         usual = self._usual
         if usual is not None and usual[1].holds(inputs, targets) and self._is_current():
             results = usual[0].do_one(inputs, targets)
             call_step_hooks(self._optimizer, 1)
+            self._prepare_quick_call(usual[0], take_apart(inputs, targets))
         else:
             results = self._do(take_apart(inputs, targets), None)
         return self._as_returned(results)
@@ -281,22 +292,46 @@ class FastStep:
         call_step_hooks(self._optimizer, num_steps_of(indices))
         if indices is None and isinstance(step, GeneratedStep) and batch.layout is None:
             self._usual = step, PairFacts(*batch.tensors)
+            self._prepare_quick_call(step, batch)
         return results
+
+    def _prepare_quick_call(self, step: GeneratedStep, batch: Batch) -> None:
+        """Let the next call be a quick one, after one that was not.
+
+        It has run out of tensors for losses; or it was for another batch or other options: then a
+        new one is made, but not at every call.
+        """
+        made = self._made_quick
+        if made is not None and made.is_empty:
+            step.refill(made)
+        elif self._until_quick > 0:
+            self._until_quick -= 1
+        elif self.cost is not None and self.cost.fast_step_ns < LONGEST_QUICK_NS:
+            assert self._situation is not None
+            assert self._bound is not None
+            made = step.quick_call(self._situation, self._bound, self._optimizer, batch)
+            self._made_quick, self._until_quick = made, QUICK_EVERY
+            self._quick = None if made is None else made.function
+            if made is not None:
+                step.refill(made)
+
+    def _forget_quick_call(self) -> None:
+        self._quick = self._made_quick = None
+        self._until_quick = 0
 
     def _refresh_bindings(self) -> None:
         """Bind tensors and options anew where what a compiled step depends on has changed."""
         if self._is_current():
             return
-        is_same = self._situation is not None and self._situation.is_same()
-        refuse_hooks(self._modules, self._optimizer)
-        check_tensors(self._recipe.model, self._optimizer)
-        if not is_same:
-            find_rule(self._optimizer)
-            groups, rule = self._optimizer.param_groups, self._recipe.rule
-            options = tuple(code_options(rule, group, self._optimizer) for group in groups)
-            self._recipe = replace(self._recipe, groups=options)
-            self._situation = Situation(self._modules, self._params, self._optimizer, rule)
+        recipe, optimizer = self._recipe, self._optimizer
+        if self._situation is None or not self._situation.is_same():
+            rule = find_rule(optimizer)
+            groups = tuple(code_options(rule, group, optimizer) for group in optimizer.param_groups)
+            self._recipe = replace(recipe, groups=groups)
+            self._situation = Situation(recipe.model, recipe.loss_fn, optimizer, rule)
             self._trained_names = None
+        refuse_hooks(self._situation.modules, optimizer)
+        check_tensors(recipe.model, optimizer)
         self._bind()
 
     def _is_current(self) -> bool:
@@ -312,6 +347,7 @@ class FastStep:
     def _bind(self) -> None:
         """Read the tensors of model and optimizer, where it is known which of them are trained."""
         self._bound = self._usual = None
+        self._forget_quick_call()
         if self._trained_names is None:
             return
         recipe = self._recipe
@@ -360,6 +396,7 @@ class FastStep:
         recipe = self._recipe
         before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer)
         self._usual = None
+        self._forget_quick_call()
         results: tuple[Tensor, ...] | None = None
         try:
             if self._engine == "generated":

@@ -210,8 +210,8 @@ def find_difference(
 
     A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
     parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
-    both sides are right. What has no gradient at all must agree by itself, unless it is one of
-    few in a tensor, as many beside it have gradients that are rounding, and it moves as they do.
+    both sides are right. What has no gradient at all must agree by itself, unless it moves as those
+    beside it whose gradients are rounding: all of them, or as many as it is one of.
 
     Args:
         losses: Of the stock and of the compiled steps.
@@ -283,12 +283,15 @@ def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
         still: Where they are in it.
         largest_noise: Gradients up to this size may be rounding.
     """
-    are_few = 2 * int(still.sum()) < still.numel()
-    differ = still & (change.stock != change.compiled)
     noise = (change.grad != 0) & (change.grad.abs() <= largest_noise)
+    differ = still & (change.stock != change.compiled)
+    if _largest(change.grad) <= largest_noise:  # of a bias before a normalisation, all of it
+        are_few = bool(noise.any())
+    else:
+        are_few = 2 * still.sum() < still.numel() and differ.sum() <= noise.sum()
     apart = _largest(change.stock[still].double() - change.compiled[still].double())
     moved = _largest(change.stock.double() - change.before.double())
-    return are_few and int(differ.sum()) <= int(noise.sum()) and apart <= 2 * moved
+    return bool(are_few) and apart <= 2 * moved
 
 
 def _largest(value: Tensor) -> float:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from breakeven.codegen import Gathered, Generated, Plan
 from breakeven.whole_step.compiling import explained, unchanged_state
+from breakeven.whole_step.hooks import step_hook_guards
+from breakeven.whole_step.quick_call import QuickCall, has_quick_calls
+from breakeven.whole_step.situation import Situation
 from breakeven.whole_step.step_function import (
     Batch,
     Recipe,
@@ -56,6 +61,7 @@ class GeneratedStep:
             self._generated = Generated(function, examples, late, source)
         self._single = single
         self._lock = threading.Lock()
+        self._in_use = ctypes.c_int64(0)  # as the lock, for quick calls
         # What was last called, so that only what differs is set anew.
         self._bound: BoundTensors | None = None
         self.compile_ns = time.perf_counter_ns() - start_ns
@@ -69,7 +75,7 @@ class GeneratedStep:
             IndexError: A class or another index in a batch is out of range; nothing was changed by
                 that step.
         """
-        with self._lock:
+        with self._locked():
             if bound is not self._bound:
                 self._call = _Call(
                     self._generated, bound, bound.arguments, self._numbers, self._single
@@ -83,11 +89,49 @@ class GeneratedStep:
         """Do a step for the tensors that were last called with; return its results."""
         bound = self._bound
         assert bound is not None
-        with self._lock:
+        with self._locked():
             self._call.begin(bound)
             results = self._call.do_one((inputs, targets))
         self._mark(bound, 1)
         return results
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let no other thread do a step meanwhile."""
+        with self._lock:
+            self._in_use.value = 1
+            try:
+                yield
+            finally:
+                self._in_use.value = 0
+
+    def quick_call(
+        self, situation: Situation, bound: BoundTensors, optimizer: Optimizer, batch: Batch
+    ) -> QuickCall | None:
+        """Return the step as a quick call for the tensors last called with, if it can be one."""
+        call = self._call
+        is_plain = not self._generated.draws and len(self._generated.results) == 1
+        if not (is_plain and call.counts and has_quick_calls()):
+            return None
+        guards = [
+            *step_hook_guards(optimizer),
+            *situation.guards(call.option_places()),
+            *bound.guards(),
+        ]
+        inputs, targets = batch.tensors
+        return QuickCall(
+            guards,
+            (inputs, targets),
+            slots=call.slots,
+            at=call.at,
+            run=self._generated.address,
+            marked=bound.owned,
+            is_in_use=self._in_use,
+        )
+
+    def refill(self, quick: QuickCall) -> None:
+        """Give a quick call tensors for losses to come."""
+        quick.refill(self._call.make_losses())
 
     def _mark(self, bound: BoundTensors, num_steps: int) -> None:
         bound.mark_written()
@@ -104,7 +148,7 @@ class GeneratedStep:
             ``bound.arguments``.
         """
         copies = clone_all(bound.arguments)
-        with self._lock:
+        with self._locked():
             call = _Call(self._generated, bound, copies, self._numbers, self._single, counts=False)
             return self._do(call, bound, batch, indices), copies
 
@@ -207,6 +251,20 @@ class _Call:
             counters=ctypes.addressof(self._counters),
         )
 
+    @property
+    def slots(self) -> tuple[int, int]:
+        """Return the numbers of the first argument of the batch, and of the loss."""
+        return self._batch_slot, self._loss_slot
+
+    def option_places(self) -> dict[tuple[int, str], int]:
+        """Return where numbers of the optimizer's groups are read from."""
+        first = ctypes.addressof(self._options)
+        return {
+            (group, name): first + ctypes.sizeof(ctypes.c_double) * number
+            for number, (group, name, index) in enumerate(self._update.options)
+            if index is None
+        }
+
     def begin(self, bound: BoundTensors) -> None:
         """Read what changes from call to call: options, and counts that are not the optimizer's."""
         self._options[:] = self._update.values(bound.groups) or [0.0]
@@ -224,7 +282,7 @@ class _Call:
             addresses[slot] = tensor.data_ptr()
             slot += 1
         if not self._losses:
-            self._losses = self._make_losses()
+            self._losses = self.make_losses()
         loss, addresses[slot] = self._losses.pop()
         beside = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._beside]
         for tensor in beside:
@@ -234,7 +292,7 @@ class _Call:
             raise IndexError(_OUT_OF_RANGE)
         return (loss, *beside)
 
-    def _make_losses(self) -> list[tuple[Tensor, int]]:
+    def make_losses(self) -> list[tuple[Tensor, int]]:
         """Return tensors for losses to come, with their addresses: cheaper when made together."""
         losses = self._empty_losses(_LOSSES_AT_ONCE)
         first, size = losses.data_ptr(), losses.itemsize

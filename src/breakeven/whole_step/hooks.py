@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.quick_call import Check, Guard
 
 # Private names of torch 2.13: there is no public way to ask for hooks.
 _PARAM_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -53,6 +54,12 @@ def hook_places(modules: Iterable[nn.Module], optimizer: Optimizer) -> list[Any]
     """Return the dicts that hold the hooks of modules and optimizer: empty where there are none."""
     places = [module.__dict__[name] for module in modules for name in _MODULE_HOOKS]
     return places + [getattr(optimizer, name, None) for name in _OPTIMIZER_HOOKS]
+
+
+def step_hook_guards(optimizer: Optimizer) -> Iterator[Guard]:
+    """Yield what must hold for ``call_step_hooks`` to have nothing to do."""
+    yield Check.ITEM, optimizer.__dict__, "_opt_called", True
+    yield Check.SIZE, _global_optimizer_post_hooks, None, 0
 
 
 def call_step_hooks(optimizer: Optimizer, num_steps: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.whole_step.quick_call import Check, Guard
 from breakeven.whole_step.update_numbers import NumbersOf, UpdateNumbers
 from breakeven.whole_step.update_rules import UpdateRule
 
@@ -213,6 +214,7 @@ class BoundTensors:
         self._places = [tensor.data_ptr() for tensor in self._owned]
         # Where the optimizer keeps its state: dicts and names; and the tensors that these held.
         self._entries = [entry[0] for entry in tensors.entries], [e[1] for e in tensors.entries]
+        self._states = list(tensors.owner.values())
         self._kept = [entry[2] for entry in tensors.entries]
         self._counters = list(tensors.counters)
         # One counter of each pack: all of it has had as many steps.
@@ -233,6 +235,8 @@ class BoundTensors:
         return (
             list(map(Tensor.data_ptr, self._owned)) == self._places
             and self._optimizer.state is self.tensors.owner
+            and len(self._states) == len(self.tensors.owner)
+            and all(map(operator.is_, self.tensors.owner.values(), self._states))
             and all(map(operator.is_, map(dict.get, *self._entries), self._kept))
         )
 
@@ -257,6 +261,17 @@ class BoundTensors:
         """Return the optimizer's groups."""
         return self._optimizer.param_groups
 
+    def guards(self) -> Iterator[Guard]:
+        """Yield what must hold for these tensors to be in use still."""
+        for tensor, place in zip(self._owned, self._places, strict=True):
+            yield Check.ADDRESS, tensor, None, place
+        owner = self.tensors.owner
+        yield Check.ITEM, self._optimizer.__dict__, "state", owner
+        # Elements are compared as they are before they are compared by what they hold.
+        yield Check.VALUES, owner, None, list(owner.values())
+        for place, name, tensor in self.tensors.entries:
+            yield Check.ITEM, place, name, tensor
+
     def counts(self) -> list[float]:
         """Return how many updates each pack has had."""
         return [read() for _, read in self._counts]
@@ -267,6 +282,11 @@ class BoundTensors:
             torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
                 self._counters, num_steps
             )
+
+    @property
+    def owned(self) -> list[Tensor]:
+        """Return the parameters and buffers, which a step writes to or reads."""
+        return self._owned
 
     def mark_written(self) -> None:
         """Tell autograd that the tensors were written to, by other means than torch's."""

@@ -55,6 +55,7 @@ def test_what_has_gradients_of_rounding_alone_may_move_either_way() -> None:
 def test_a_zero_among_gradients_that_are_rounding_may_be_rounding() -> None:
     """As of a bias before a normalisation, which one of two sums leaves at exactly zero."""
     assert found(WEIGHT, change("bias", [1e-9, 0.0, -3e-9], [0.9, 1.1, 0.9])) is None
+    assert found(WEIGHT, change("bias", [0.0, 0.0, -3e-9], [0.9, 1.1, 0.9])) is None
 
 
 def test_rounding_may_lie_beside_gradients_that_count() -> None:
@@ -66,8 +67,8 @@ def test_rounding_may_lie_beside_gradients_that_count() -> None:
 @pytest.mark.parametrize(
     ("grad", "compiled"),
     [
-        # Most of the tensor has none.
-        ([1e-9, 0.0, 0.0], [0.9, 0.9, 1.0]),
+        # Most of the tensor has none, and others count.
+        ([0.2, 1e-9, 0.0, 0.0], [0.9, 0.9, 0.9, 1.0]),
         # It moves further than a step.
         ([1e-9, 2e-9, 0.0], [0.9, 0.9, 0.5]),
         # More move than gradients are rounding.
