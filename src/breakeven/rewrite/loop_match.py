@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from breakeven.rewrite.loop_parts import StepParts, find_parts
+from breakeven.rewrite.loop_parts import StepParts
 from breakeven.source import (
     DEFINITIONS,
     NoEditError,
@@ -60,17 +60,16 @@ class TrainingLoop:
         return plain_name(self.parts.loss)
 
 
-def match_loop(script: SyntaxTree, backward_line: int | None = None) -> TrainingLoop:
-    """Return the training step of a script.
+def match_loop(script: SyntaxTree, parts: StepParts) -> TrainingLoop:
+    """Return the training step of a script that calls the model, and computes a loss of its output.
 
     Args:
         script: The script.
-        backward_line: Line of the call of ``backward()``, where it is known from a run.
+        parts: Of its step.
 
     Raises:
-        NoEditError: The script has none, or one that is not known to be safe to change.
+        NoEditError: It is of another form, or not known to be safe to change.
     """
-    parts = find_parts(script, backward_line)
     forward = _Forward(parts)
     for position, statement in enumerate(parts.block[: parts.block.index(parts.update)]):
         if statement not in parts.own:
@@ -226,13 +225,13 @@ def _ensure_unused(names: set[str], loop: TrainingLoop, script: SyntaxTree) -> N
     scope = script.scope_of(loop.parts.backward)
     for name in sorted(names):
         for place in reads_in_scope(scope, name):
-            if place not in gone and not _is_bound_anew(place, name, loop.removed, script):
+            if place not in gone and not is_bound_anew(place, name, loop.removed, script):
                 raise NoEditError(
                     f"`{name}` is used in line {place.lineno}, and the step returns only the loss"
                 )
 
 
-def _is_bound_anew(
+def is_bound_anew(
     place: ast.AST, name: str, removed: Sequence[ast.stmt], script: SyntaxTree
 ) -> bool:
     """Return whether ``name`` gets its value at ``place`` from what stays, for sure.

@@ -52,6 +52,8 @@ _OPTIMIZERS = frozenset({
 })  # fmt: skip
 _OTHER_OPTIMIZERS = frozenset({"LBFGS", "SparseAdam"})
 
+_OF_ANY_MODEL = ("parameters", "named_parameters", "train", "eval", "zero_grad", "step", "to")
+
 # Statements `name.method()` of a block, by name.
 MethodCalls = Mapping[str, list[ast.Expr]]
 
@@ -300,13 +302,35 @@ class Optimizers:
             if len(owners) != 1 or "" in owners:
                 raise NoEditError(f"`{optimizer}` has parameters of other than one named model")
             return owners.pop()
+        if optimizer not in handed_over and (owner := self._given_to_function(optimizer)):
+            return owner
         # It was handed over: the model is what was handed over with it, and is used as one.
         methods = ("parameters", "train", "zero_grad")
-        called = {plain_name(call.func) for call in nodes_in(loop, ast.Call)}
+        functions = [plain_name(call.func) for call in nodes_in(loop, ast.Call)]
+        # A method of the model's own counts too: it calls parts of the model.
+        own = [one.rpartition(".") for one in functions]
+        called = {*functions, *(owner for owner, _, name in own if name not in _OF_ANY_MODEL)}
         models = _receivers(self._script.tree, *methods) & called & handed_over
         if len(models) != 1:
             raise NoEditError(f"the script does not tell which model `{optimizer}` updates")
         return models.pop()
+
+    def _given_to_function(self, optimizer: str) -> str:
+        """Return the one variable that a function of the script makes an optimizer of.
+
+        Whether it has that model's parameters alone is seen when the step is made.
+        """
+        functions = {node.name for node in self._script.nodes(ast.FunctionDef)}
+        calls = [
+            binding.value
+            for binding in self._script.bindings
+            if plain_name(binding.target) == optimizer
+        ]
+        match calls:
+            case [ast.Call(func=ast.Name(id=name), args=[ast.Name(id=owner)])] if name in functions:
+                return owner
+            case _:
+                return ""
 
     def ensure_same_model(self, model: str, optimizer: str, outer: OuterCall) -> None:
         """Refuse a function that is given a model, and an optimizer of other parameters."""

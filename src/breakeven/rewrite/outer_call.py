@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -57,12 +58,35 @@ class OuterCall:
                 )
         return with_values(expression, {n: self.arguments[n] for n in free & self.arguments.keys()})
 
+    def statement_outside(self, statement: ast.stmt, kept: set[str]) -> ast.stmt:
+        """Return a statement of the function as it reads outside.
+
+        Args:
+            statement: Assigns variables of its own.
+            kept: Its variables, and names that it gets.
+
+        Raises:
+            NoEditError: As for `outside`.
+        """
+        return _Outside(self, kept).visit(copy.deepcopy(statement))
+
     def _ensure_global(self, name: str, written: set[str]) -> None:
         hiding: set[str] = set()
         if isinstance(self.scope, ast.FunctionDef):
             hiding = written_names(self.scope) | parameters_of(self.scope.args)
         if name in written - {self.function.name} or name in hiding:
             raise NoEditError(f"`{name}` is known in `{self.function.name}` only")
+
+
+class _Outside(ast.NodeTransformer):
+    def __init__(self, call: OuterCall, kept: set[str]) -> None:
+        self._call = call
+        self._kept = kept
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._kept or not isinstance(node.ctx, ast.Load):
+            return node
+        return self._call.outside(node)
 
 
 def find_outer_call(function: ast.FunctionDef, script: SyntaxTree) -> OuterCall | None:

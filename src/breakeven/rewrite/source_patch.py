@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from breakeven.rewrite.loop_match import OUTPUT, TrainingLoop, match_loop
+from breakeven.rewrite.loop_parts import StepParts, find_parts
+from breakeven.rewrite.loss_block import LossBlock, find_block
 from breakeven.rewrite.outer_call import Loop
 from breakeven.source import (
     COMPREHENSIONS,
@@ -30,6 +32,8 @@ from breakeven.source import (
 from breakeven.verdict import CodeChange
 
 _STEP_NAMES = ("step", "train_step", "fast_step", "whole_step")
+_FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "whole_loss")
+_LOSS_NAMES = ("loss", "step_loss")
 _NO_NEWLINE = "\\ No newline at end of file\n"
 # Reading a value out of a tensor ends the graph, and so do these.
 _LEAVES_GRAPH = frozenset({"item", "numpy", "tolist", "cpu", "cuda", "backward", "to"})
@@ -84,8 +88,7 @@ def propose_fast_step(
     try:
         tree = ast.parse(source)
         script = SyntaxTree(tree)
-        loop = match_loop(script, backward_line)
-        lines = _changed(source, tree, loop, loss_function(loop, script))
+        lines = _lines(source, script, backward_line)
         text = "".join(line for line, _, _ in lines)
         compile(text, file, "exec", dont_inherit=True)
     except NoEditError as no_match:
@@ -96,57 +99,157 @@ def propose_fast_step(
     return SourcePatch(text=text, change=_code_change(source, text, file), origins=origins)
 
 
+def _lines(
+    source: str, script: SyntaxTree, backward_line: int | None
+) -> list[tuple[str, int, bool]]:
+    """Return the changed lines, with where each is from."""
+    parts = find_parts(script, backward_line)
+    try:
+        loop = match_loop(script, parts)
+        call = _of_model_and_loss(source, script, loop)
+    except NoEditError as reason:
+        try:
+            call = _of_block(source, script, find_block(script, parts))
+        except NoEditError as other:
+            both = f"{reason.reason}; as a function that computes the loss: {other.reason}"
+            raise NoEditError(both) from None
+    return _changed(source, script, parts, call)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCall:
+    """What is written into a script.
+
+    Args:
+        removed: Statements that go.
+        place: That of them in whose place the step is called.
+        call: That, with ``{step}`` for the name of the step.
+        before: The loop before which the step is made.
+        definition: Lines before that, such as of a function.
+        making: What makes the step.
+    """
+
+    removed: Sequence[ast.stmt]
+    place: ast.stmt
+    call: str
+    before: Loop
+    definition: Sequence[str] = ()
+    making: str
+
+
 def _changed(
-    source: str, tree: ast.Module, loop: TrainingLoop, loss: LossCall
+    source: str, script: SyntaxTree, parts: StepParts, call: StepCall
 ) -> list[tuple[str, int, bool]]:
     lines = split_lines(source)
     newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
+    tree = script.tree
+    assert isinstance(tree, ast.Module)
     is_imported = _imports_breakeven(tree)
     taken = all_identifiers(tree)
     if "breakeven" in taken and not is_imported:
         raise NoEditError("the name `breakeven` stands for something else in the script")
     step = free_name(_STEP_NAMES, taken)
     edits = LineEdits(lines)
-
-    arguments = [_text(source, argument) for argument in loop.arguments]
-    inputs = arguments[0] if len(arguments) == 1 else f"({', '.join(arguments)})"
-    if len(arguments) == 1 and _may_be_tuple(loop):
-        inputs = f"({inputs},)"
-    call = f"{step}({inputs}, {_text(source, loss.targets)})"
-    if loop.loss_name:
-        call = f"{loop.loss_name} = {call}"
-    edits.replace(loop.removed, loop.place, call + newline)
-
-    before, making = _making(loop, loss)
-    given = [_text(source, part) for part in making[:3]]
-    given += [f"max_grad_norm={_text(source, max_norm)}" for max_norm in making[3:]]
-    making_call = f"breakeven.fast_step({', '.join(given)})"
-    edits.insert_before(before, f"{step} = {making_call}{newline}")
-    if (outer := loop.parts.outer) is not None:
-        edits.insert_parameter(outer.function.args, step)
-        edits.insert_argument(outer.call, f"{step}={step}")
+    edits.replace(call.removed, call.place, call.call.format(step=step) + newline)
+    line = lines[call.before.lineno - 1]
+    indent = line[: len(line) - len(line.lstrip())]
+    added = [*call.definition, f"{step} = {call.making}"]
+    edits.insert_before(call.before, f"{newline}{indent}".join(added) + newline)
+    if parts.outer is not None:
+        edits.insert_parameter(parts.outer.function.args, step)
+        edits.insert_argument(parts.outer.call, f"{step}={step}")
     if not is_imported:
         edits.insert_import(tree, f"import breakeven{newline}", beside="torch")
     return edits.numbered()
 
 
-def _making(loop: TrainingLoop, loss: LossCall) -> tuple[Loop, list[ast.expr]]:
+def _of_model_and_loss(source: str, script: SyntaxTree, loop: TrainingLoop) -> StepCall:
+    """Return the change of a loop that calls the model, and a function of output and target."""
+    loss = loss_function(loop, script)
+    arguments = [_text(source, argument) for argument in loop.arguments]
+    inputs = arguments[0] if len(arguments) == 1 else f"({', '.join(arguments)})"
+    if len(arguments) == 1 and _may_be_tuple(loop):
+        inputs = f"({inputs},)"
+    call = f"{{step}}({_plain(inputs)}, {_plain(_text(source, loss.targets))})"
+    if loop.loss_name:
+        call = f"{loop.loss_name} = {call}"
+    before, making = _making(loop.parts, loss.function)
+    return StepCall(
+        removed=loop.removed,
+        place=loop.place,
+        call=call,
+        before=before,
+        making=_making_call(source, making),
+    )
+
+
+def _of_block(source: str, script: SyntaxTree, block: LossBlock) -> StepCall:
+    """Return the change of a loop whose statements up to the loss become a function."""
+    parts = block.parts
+    taken = all_identifiers(script.tree)
+    name = free_name(_FUNCTION_NAMES, taken)
+    before, making = _making(parts, ast.Name(name, ast.Load()), of_block=block)
+    returned = ast.unparse(block.loss)
+    beside = f"({', '.join(block.beside)},)" if block.beside else ""
+    statements = [*block.moved, ast.parse(f"return {returned}{beside and ', ' + beside}").body[0]]
+    if parts.outer is not None:
+        kept = {*block.inputs, *(name for one in block.moved for name in written_names(one))}
+        statements = [parts.outer.statement_outside(one, kept) for one in statements]
+    own = {used for one in statements for used in read_names(one)} - set(block.inputs)
+    own -= {written for one in statements for written in written_names(one)}
+    changing = set().union(*map(written_names, (before, *parts.loops))) | declared_names(
+        script.tree
+    )
+    if changed := min(own & changing, default=""):
+        raise NoEditError(f"the loss depends on `{changed}`, which changes in the loop")
+    body = [line for one in statements for line in ast.unparse(one).splitlines()]
+    definition = [f"def {name}({', '.join(block.inputs)}):", *(f"    {line}" for line in body)]
+    loss_name = plain_name(block.loss) or (free_name(_LOSS_NAMES, taken) if beside else "")
+    inputs = f"({', '.join(block.inputs)},)" if len(block.inputs) == 1 else None
+    call = f"{{step}}({inputs or '(' + ', '.join(block.inputs) + ')'})"
+    targets = ", ".join(filter(None, (loss_name, beside)))
+    options = ["has_aux=True"] if beside else []
+    return StepCall(
+        removed=block.removed,
+        place=block.place,
+        call=f"{targets} = {call}" if targets else call,
+        before=before,
+        definition=definition,
+        making=_making_call(source, making, ["calls_model=True", *options]),
+    )
+
+
+def _plain(text: str) -> str:
+    """Return a text for ``str.format``."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _making_call(source: str, making: Sequence[ast.expr], options: Sequence[str] = ()) -> str:
+    given = [_text(source, part) for part in making[:3]]
+    given += [f"max_grad_norm={_text(source, max_norm)}" for max_norm in making[3:]]
+    return f"breakeven.fast_step({', '.join([*given, *options])})"
+
+
+def _making(
+    parts: StepParts, function: ast.expr, of_block: LossBlock | None = None
+) -> tuple[Loop, list[ast.expr]]:
     """Return the loop before which the step is made, and of what, in the names of that place.
 
     That is the model, the loss function, the optimizer, and the norm that gradients are clipped
     to, if any.
     """
-    parts = loop.parts
     model, optimizer = (ast.parse(n, mode="eval").body for n in (parts.model, parts.optimizer))
     max_norm = [] if parts.max_norm is None else [parts.max_norm]
     before = _loop_to_build_before(parts.loops, [model, optimizer, *max_norm])
-    made_of = [model, loss.function, optimizer, *max_norm]
+    lasting = [model, optimizer, *max_norm]
     if (outer := parts.outer) is not None:
         if before is not parts.loops[-1]:
             raise NoEditError(f"the step changes within `{outer.function.name}`")
-        made_of = [outer.outside(part) for part in made_of]
-        before = _loop_to_build_before(outer.loops, made_of)
-    return before, made_of
+        lasting = [outer.outside(part) for part in lasting]
+        function = function if of_block is not None else outer.outside(function)
+        looked_at = lasting if of_block is not None else [*lasting, function]
+        before = _loop_to_build_before(outer.loops, looked_at)
+    return before, [lasting[0], function, *lasting[1:]]
 
 
 def _loop_to_build_before(loops: Sequence[Loop], lasting: Sequence[ast.expr]) -> Loop:

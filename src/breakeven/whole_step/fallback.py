@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from breakeven.errors import BreakevenError
 from breakeven.whole_step.fast import FastStep, fast_step
@@ -26,26 +27,39 @@ class FallbackStep:
         loss_fn: As for ``fast_step``.
         optimizer: As for ``fast_step``.
         max_grad_norm: As for ``fast_step``.
+        has_aux: As for ``fast_step``.
+        calls_model: As for ``fast_step``.
         on_given_up: Told why, once.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor],
+        loss_fn: Callable[..., Any],
         optimizer: Optimizer,
         *,
         max_grad_norm: float | None = None,
+        has_aux: bool = False,
+        calls_model: bool = False,
         on_given_up: Callable[[str], None],
     ) -> None:
         self._model = model
         self._loss_fn = loss_fn
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm
+        self._has_aux = has_aux
+        self._calls_model = calls_model
         self._on_given_up = on_given_up
         self._fast: FastStep | None = None
         try:
-            self._fast = fast_step(model, loss_fn, optimizer, max_grad_norm=max_grad_norm)
+            self._fast = fast_step(
+                model,
+                loss_fn,
+                optimizer,
+                max_grad_norm=max_grad_norm,
+                has_aux=has_aux,
+                calls_model=calls_model,
+            )
         except BreakevenError as error:
             on_given_up(error.message)
         else:
@@ -57,8 +71,8 @@ class FallbackStep:
         """Return whether the next step is a fast one."""
         return self._fast is not None
 
-    def __call__(self, inputs: Any, targets: Any) -> Tensor:
-        """Do one step; return its loss, detached."""
+    def __call__(self, inputs: Any, targets: Any = None) -> Any:
+        """Do one step; return what ``fast_step`` returns."""
         if self._fast is not None:
             try:
                 return self._fast(inputs, targets)
@@ -67,14 +81,18 @@ class FallbackStep:
                 self._on_given_up(error.message)
         return self._do_plain(inputs, targets)
 
-    def _do_plain(self, inputs: Any, targets: Any) -> Tensor:
+    def _do_plain(self, inputs: Any, targets: Any) -> Any:
         self._optimizer.zero_grad()
-        loss = self._loss_fn(call_model(self._model, inputs, {}), targets)
+        if self._calls_model:
+            returned = self._loss_fn(*inputs)
+        else:
+            returned = self._loss_fn(call_model(self._model, inputs, {}), targets)
+        loss = returned[0] if self._has_aux else returned
         loss.backward()
         if self._max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
         self._optimizer.step()
-        return loss.detach()
+        return pytree.tree_map_only(Tensor, Tensor.detach, returned)
 
 
 def _explained(

@@ -30,6 +30,7 @@ from breakeven.whole_step.step_function import (
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
 from breakeven.whole_step.update_rules import code_options, find_rule
+from breakeven.whole_step.whole_loss import WholeLoss, as_output
 
 AnyStep = CompiledStep | GeneratedStep
 Engine = Literal["auto", "generated", "inductor"]
@@ -57,6 +58,7 @@ def fast_step(
     checks_numbers: bool = True,
     engine: Engine = "auto",
     has_aux: bool = False,
+    calls_model: bool = False,
 ) -> FastStep:
     """Return a function that does whole training steps, each as one compiled call.
 
@@ -78,6 +80,8 @@ def fast_step(
             step, else Inductor.
         has_aux: ``loss_fn`` returns a pair: the loss, and tensors in tuples, lists or dicts that a
             step returns beside it, such as an accuracy.
+        calls_model: ``loss_fn`` calls the model itself, in whatever way: it gets the inputs that a
+            step is called with as its arguments, and no targets.
 
     Raises:
         UsageError: The model or the optimizer cannot be compiled, or an argument is wrong.
@@ -93,6 +97,8 @@ def fast_step(
             f"autocast is {autocast}: only torch.bfloat16 is supported",
             hint="float16 needs a gradient scaler, which a compiled step has not.",
         )
+    if calls_model:
+        model, loss_fn = WholeLoss(model, loss_fn), as_output
     rule = find_rule(optimizer)
     check_tensors(model, optimizer)
     recipe = Recipe(
@@ -152,7 +158,7 @@ class FastStep:
         self._until_quick = 0
         self._num_seen: dict[Any, int] = {}
 
-    def __call__(self, inputs: Any, targets: Any) -> Any:
+    def __call__(self, inputs: Any, targets: Any = None) -> Any:
         """Do one step; return its loss, detached, or the loss and what ``loss_fn`` has beside it.
 
         Args:
@@ -454,6 +460,8 @@ class FastStep:
         found = self._steps.get((single.key, None))
         if isinstance(found, GeneratedStep):
             return found
+        if any(tensor.layout is not torch.strided for tensor in single.tensors):
+            raise BreakevenError("a tensor of the batch is sparse")
         return GeneratedStep(self._recipe, bound, single)
 
     def _use(

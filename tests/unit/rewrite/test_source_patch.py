@@ -565,47 +565,11 @@ INDENTED = textwrap.indent(STEP, "    ")
 
 # What is changed in the loop above, and what the reason says.
 REFUSED = {
-    "accuracy": (
-        "print(loss.item())",
-        "print((out.argmax(1) == y).sum())",
-        "`out` is used in line 15",
-    ),
-    "output after the loop": (
-        "print(loss.item())\n",
-        "pass\nprint(out)\n",
-        "`out` is used in line 16",
-    ),
-    "output in a function": (
-        "print(loss.item())\n",
-        "show()\ndef show():\n    print(out)\n",
-        "`out` is used in line 17",
-    ),
-    "output is deleted": (
-        "print(loss.item())",
-        "del loss, out",
-        "`out` is used in line 15",
-    ),
-    "output is added to": (
-        "print(loss.item())",
-        "out += 1",
-        "`out` is used in line 15",
-    ),
-    "output from the step before": (
-        "for x, y in loader:\n",
-        "out = 0\n    for x, y in loader:\n        print(out)\n",
-        "`out` is used in line 11",
-    ),
-    "output for some": (
-        "print(loss.item())",
-        "if epoch:\n            out = 3\n        print(out)",
-        "`out` is used in line 17",
-    ),
     "condition": (
         "criterion(out, y)",
         "criterion(out, y) if mode else y.sum()",
         "not a plain expression",
     ),
-    "no target": ("criterion(out, y)", "torch.sum(out, 0)", "reads no target"),
     "accumulation": (
         "        optimizer.step()\n",
         "        if epoch % 2:\n            optimizer.step()\n",
@@ -686,20 +650,10 @@ REFUSED = {
         "loss.backward()\n        monitor.check()\n",
         "line 14 stands between the loss and the update",
     ),
-    "penalty on parameters": (
-        "criterion(out, y)",
-        "criterion(out, y) + model.weight.norm()",
-        "the loss uses `model`",
-    ),
     "penalty over a list": (
         "criterion(out, y)",
         "criterion(out, y) + sum(p.norm() for p in ps)",
         "not a plain expression",
-    ),
-    "two targets": (
-        "criterion(out, y)",
-        "(criterion(out, y) * x.mean()).mean()",
-        "the loss reads x, y",
     ),
     "weight that changes": (
         "criterion(out, y)",
@@ -716,20 +670,6 @@ REFUSED = {
         "        optimizer.zero_grad()\n",
         "        criterion.label_smoothing = epoch / 9\n        optimizer.zero_grad()\n",
         "`criterion`, which changes",
-    ),
-    "model twice": ("out = model(x)", "out = model(x)\n        b = model(y)", "once more"),
-    "model on its output": ("out = model(x)", "out = model(model(x))", "on its own output"),
-    "keywords": ("model(x)", "model(input=x)", "with keywords"),
-    "several results": ("out = model(x)", "out, state = model(x)", "another way than x"),
-    "state from step to step": (
-        "        optimizer.zero_grad()\n        out = model(x)\n",
-        "        x = x + out.detach()\n        optimizer.zero_grad()\n        out = model(x)\n",
-        "`out` is used in line 10",
-    ),
-    "drawn twice": (
-        "loss = criterion(out, y)",
-        "out = F.dropout(out)\n        loss = criterion(out, y) + out.mean()",
-        "`out` enters the loss more than once",
     ),
     "batch changed in between": (
         "loss = criterion",
@@ -794,6 +734,82 @@ def test_what_may_be_wrong_is_refused(name: str) -> None:
     patch = propose_fast_step(LOOP.replace(old, new, 1), file="train.py")
     assert isinstance(patch, NoPatch), patch.text
     assert any(part in patch.reason for part in reason.split("|")), patch.reason
+
+
+# What the model and a loss function do not make up, but a function of the batch does: what is
+# changed in the loop above, and why it is not of the simple form.
+TAKEN = {
+    "accuracy": (
+        "print(loss.item())",
+        "print((out.argmax(1) == y).sum())",
+        "`out` is used in line 15",
+    ),
+    "output after the loop": (
+        "print(loss.item())\n",
+        "pass\nprint(out)\n",
+        "`out` is used in line 16",
+    ),
+    "output in a function": (
+        "print(loss.item())\n",
+        "show()\ndef show():\n    print(out)\n",
+        "`out` is used in line 17",
+    ),
+    "output is deleted": (
+        "print(loss.item())",
+        "del loss, out",
+        "`out` is used in line 15",
+    ),
+    "output is added to": (
+        "print(loss.item())",
+        "out += 1",
+        "`out` is used in line 15",
+    ),
+    "output from the step before": (
+        "for x, y in loader:\n",
+        "out = 0\n    for x, y in loader:\n        print(out)\n",
+        "`out` is used in line 11",
+    ),
+    "output for some": (
+        "print(loss.item())",
+        "if epoch:\n            out = 3\n        print(out)",
+        "`out` is used in line 17",
+    ),
+    "no target": ("criterion(out, y)", "torch.sum(out, 0)", "reads no target"),
+    "penalty on parameters": (
+        "criterion(out, y)",
+        "criterion(out, y) + model.weight.norm()",
+        "the loss uses `model`",
+    ),
+    "two targets": (
+        "criterion(out, y)",
+        "(criterion(out, y) * x.mean()).mean()",
+        "the loss reads x, y",
+    ),
+    "model twice": ("out = model(x)", "out = model(x)\n        b = model(y)", "once more"),
+    "model on its output": ("out = model(x)", "out = model(model(x))", "on its own output"),
+    "keywords": ("model(x)", "model(input=x)", "with keywords"),
+    "several results": ("out = model(x)", "out, state = model(x)", "another way than x"),
+    "state from step to step": (
+        "        optimizer.zero_grad()\n        out = model(x)\n",
+        "        x = x + out.detach()\n        optimizer.zero_grad()\n        out = model(x)\n",
+        "`out` is used in line 10",
+    ),
+    "drawn twice": (
+        "loss = criterion(out, y)",
+        "out = F.dropout(out)\n        loss = criterion(out, y) + out.mean()",
+        "`out` enters the loss more than once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_loop_of_another_form_has_its_loss_in_a_function(name: str) -> None:
+    old, new, reason = TAKEN[name]
+    text = proposed(LOOP.replace(old, new, 1)).text
+    assert "def compute_loss(x" in text
+    assert "breakeven.fast_step(model, compute_loss, optimizer, calls_model=True" in text
+    # Where the loop reads the output, it gets it.
+    assert ("loss, (out,) = step((x, y))" in text) == ("is used in" in reason)
 
 
 EPOCHS = """\

@@ -103,3 +103,43 @@ def test_an_error_of_the_script_is_its_own() -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         step(torch.randn(3, 5), torch.randn(3, 1))
     assert told == []
+
+
+# Of the plain loop, to seven digits.
+EXPECTED_OF_STATE = [0.033217, 0.616891, 1.994577, 4.103511, 6.885103, 10.264814]
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise BreakevenError("not here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["generated", "stock", "loop"])
+def test_a_loss_that_calls_the_model_is_done_alike_by_all(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """A recurrent step: its state comes back beside the loss, and goes into the next one."""
+    torch.manual_seed(0)
+    model = nn.GRUCell(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    told: list[str] = []
+
+    def loss_of(x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, tuple[Any]]:
+        new = model(x, state)
+        return (new - x.sum()).square().mean(), (new,)
+
+    if engine == "stock":
+        monkeypatch.setattr(FastStep, "compile", lambda step, _, *batch: step.do_stock(*batch))
+    if engine == "loop":
+        monkeypatch.setattr("breakeven.whole_step.fallback.fast_step", _refuse)
+    step = FallbackStep(
+        model, loss_of, optimizer, has_aux=True, calls_model=True, on_given_up=told.append
+    )
+    state, losses = torch.zeros(2, 4), list[float]()
+    for number in range(6):
+        loss, (state,) = step((torch.full((2, 3), 0.1 * number), state))
+        assert not loss.requires_grad
+        assert not state.requires_grad
+        losses.append(loss.item())
+    assert bool(told) == (engine == "loop")
+    assert losses == pytest.approx(EXPECTED_OF_STATE, rel=1e-4)
