@@ -108,7 +108,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     @property
     def compiles(self) -> bool:
         """Return whether the run may compile what the script or the configuration asks for."""
-        return self.keeps_compile or bool(self.configuration.compile_mode)
+        wanted = self.configuration
+        return self.keeps_compile or bool(wanted.compile_mode) or wanted.fast_step
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):

@@ -23,6 +23,9 @@ _CHEAP_FRACTION = 0.2
 # Runs that a candidate needs at least to be decided, and the numerics gate; the first time that
 # runs the script as it is twice besides.
 _LEAST_TRIAL_RUNS = 4
+# What promises this part of the step shows it in a pair, or is none of what it promises.
+_RUNS_OF_OBVIOUS = 2
+_OBVIOUS_GAIN = 0.6
 _GATE_RUNS = 1
 _FIRST_GATE_RUNS = 3
 
@@ -107,7 +110,8 @@ class TrialCosts:
 
     def trial_s(self, candidate: Candidate) -> float:
         """Return about how long it takes to decide a candidate and to check its numbers."""
-        num_runs = _LEAST_TRIAL_RUNS + self._gate_runs
+        is_obvious = candidate.expected_gain(self._facts) >= _OBVIOUS_GAIN
+        num_runs = (_RUNS_OF_OBVIOUS if is_obvious else _LEAST_TRIAL_RUNS) + self._gate_runs
         return candidate.expected_cost_s(self._facts) + num_runs * self.base_s
 
     def is_cheap(self, candidate: Candidate) -> bool:

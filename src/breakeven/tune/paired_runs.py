@@ -36,6 +36,8 @@ _FASTER = 1.005
 _FEWEST_PAIRS = 2
 # More pairs narrow the interval slowly, and each costs two runs.
 _MOST_PAIRS = 6
+# But for what is so many times as fast, by its interval: runs that take turns show it in one pair.
+_OBVIOUS = 2.0
 # Two that differ by no more than this factor are as fast; where a tie is to be won, after so many
 # pairs.
 _TIE = 1.02
@@ -278,15 +280,19 @@ def is_promising(rival: Rival) -> bool:
 def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
     """Return whether the runs so far show that a rival is faster than its base, or is not.
 
-    Faster needs an interval above 1 that holds for all looks together. Not faster is what does
-    not look worthwhile any more, and what stays undecided after the last pair.
+    Faster needs an interval above 1 that holds for all looks together, and two pairs or a large
+    gain. Not faster is what does not look worthwhile any more, and what stays undecided after the
+    last pair.
 
     Args:
         rival: What has run so far.
         wins_ties: It need only be as fast.
     """
     speedup = searched_speedup(rival)
-    if rival.num_pairs >= _FEWEST_PAIRS and speedup.low > _FASTER:
+    least = _FASTER
+    if rival.num_pairs < _FEWEST_PAIRS:
+        least = inf if rival.own_runs[-1].turns is TurnKind.NONE else _OBVIOUS
+    if speedup.low > least:
         return Decision.FASTER
     if wins_ties and rival.num_pairs >= _PAIRS_OF_TIE and speedup.value * _TIE > 1.0:
         return Decision.FASTER
