@@ -75,9 +75,13 @@ class StepRecorder(TorchDispatchMode):
         try:
             return self._do(func, args, kwargs)
         except UnsupportedError as error:
-            self.refusal = str(error)
-            self._forget()
+            self.refuse(str(error))
         return func(*args, **kwargs)
+
+    def refuse(self, because: str) -> None:
+        """Record no more; say why there is no graph, unless that is known."""
+        self.refusal = self.refusal or because
+        self._forget()
 
     def note_backward(self, outputs: Sequence[Any]) -> None:
         """Note what a backward pass began at."""
@@ -88,7 +92,7 @@ class StepRecorder(TorchDispatchMode):
     def note_read(self, name: str) -> None:
         """Note that Python was given the memory of a tensor, whose use nobody sees."""
         if self.is_on and self._is_begun and not self.refusal:
-            self.refusal = f"Tensor.{name}() hands values to Python{self._place()}"
+            self.refuse(f"Tensor.{name}() hands values to Python{self._place()}")
 
     def graph(self) -> fx.GraphModule:
         """Return the step as a function of its inputs; it writes to them and returns the loss.

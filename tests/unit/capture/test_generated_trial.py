@@ -59,6 +59,34 @@ def test_the_rest_of_the_loop_is_kept() -> None:
     assert found.kept.value_ns >= 0.004 * NS_PER_S
 
 
+def test_updates_one_after_the_other_are_generated() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
+    slow: list[float] = []
+
+    class Slow(torch.optim.SGD):
+        def step(self, closure=None):
+            begun_s = time.perf_counter()
+            while time.perf_counter() - begun_s < 0.003:
+                slow.append(begun_s)
+            return super().step(closure)
+
+    first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    second = Slow(model[1].parameters(), lr=0.1)
+    x = torch.randn(16, 8)
+
+    def step() -> None:
+        first.zero_grad()
+        second.zero_grad()
+        model(x).square().mean().backward()
+        first.step()
+        second.step()
+
+    found = timed(step).generated
+    assert found is not None
+    assert found.kept is not None
+    assert found.kept.value_ns < 0.002 * NS_PER_S
+
+
 def test_what_cannot_be_generated_has_its_reason() -> None:
     weight = torch.randn(4, 4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)

@@ -85,8 +85,7 @@ class GeneratedTrial(Patches):
     def mark(self, optimizer: int) -> bool:
         """Note an update; return whether all is known."""
         now_ns = self._clock.now_ns()
-        if self._kept_since_ns is not None:  # no model was called: what that took is not known
-            self._kept_ns += now_ns - self._kept_since_ns
+        self._end_kept(now_ns)  # where no model was called
         self._calls.append(optimizer)
         ends = find_round_ends(self._calls)
         if ends[-1:] == (len(self._calls) - 1,):
@@ -100,7 +99,8 @@ class GeneratedTrial(Patches):
 
     def _end_step(self, num_steps: int, now_ns: int) -> None:
         if self._recorder is not None:
-            take_off(self._recorder)
+            if not take_off(self._recorder):
+                self._recorder.refuse("several threads train")
             with without_modes():
                 self._result = self._finish(self._recorder)
             self.is_running = False
@@ -140,43 +140,45 @@ class GeneratedTrial(Patches):
             return
         now_ns = self._clock.now_ns()
         if has_parameters(module):  # and no loss, or what prepares data
-            self._kept_ns += now_ns - self._kept_since_ns
-            self._kept_since_ns = None
+            self._end_kept(now_ns)
 
     def _end_backward(self, call: BackwardCall) -> None:
-        if self._kept_since_ns is not None:  # no model with parameters was called before
-            since_ns = self._clock.now_ns() - call.duration_ns - self._kept_since_ns
-            self._kept_ns += max(0, since_ns)
-            self._kept_since_ns = None
+        # Where no model with parameters was called, what came before is taken to stay.
+        self._end_kept(self._clock.now_ns() - call.duration_ns)
         if self._recorder is not None:
             self._recorder.note_backward(call.outputs)
 
+    def _end_kept(self, now_ns: int | None = None) -> None:
+        """End what is no part of what would be generated, where that goes on."""
+        if self._kept_since_ns is not None:
+            end_ns = self._clock.now_ns() if now_ns is None else now_ns
+            self._kept_ns += max(0, end_ns - self._kept_since_ns)
+            self._kept_since_ns = None
+
     @contextmanager
     def _fetch(self) -> Iterator[None]:
-        since_ns, self._kept_since_ns = self._kept_since_ns, None
-        begun_ns = self._clock.now_ns()
-        recorder = self._recorder
-        with without_modes() if recorder is not None else nullcontext():
-            yield
-        now_ns = self._clock.now_ns()
-        self._kept_ns += now_ns - begun_ns
-        if since_ns is not None:
-            self._kept_ns += begun_ns - since_ns
-            self._kept_since_ns = now_ns
+        was_kept = self._kept_since_ns is not None
+        if not was_kept:  # between two batches of a step
+            self._kept_since_ns = self._clock.now_ns()
+        try:
+            with without_modes() if self._recorder is not None else nullcontext():
+                yield
+        finally:
+            if not was_kept:
+                self._end_kept()
 
     def _leave_out(self, owner: Any, name: str) -> None:
         """Let what a method takes belong to what is generated."""
         original = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            begun_ns = self._clock.now_ns()
+            was_kept = self._kept_since_ns is not None
+            self._end_kept()
             try:
                 return original(*args, **kwargs)
             finally:
-                if self._kept_since_ns is not None:
-                    now_ns = self._clock.now_ns()
-                    # Since then, where the update has just ended within.
-                    self._kept_since_ns += now_ns - max(begun_ns, self._kept_since_ns)
+                if was_kept or self._kept_since_ns is not None:  # an update has ended within
+                    self._kept_since_ns = self._clock.now_ns()
 
         self.replace(owner, name, timed)
 
