@@ -101,7 +101,7 @@ def compute_loss(
     with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
         output = call_model(recipe.model, inputs, tensors)
         if of_loss:
-            returned = torch.func.functional_call(recipe.loss_fn, of_loss, (output, targets))
+            returned = _call_with(recipe.loss_fn, of_loss, (output, targets))
         else:
             returned = recipe.loss_fn(output, targets)
     return (returned,) if recipe.aux is None else recipe.aux.split(returned)
@@ -356,4 +356,23 @@ def call_model(model: torch.nn.Module, inputs: Any, tensors: dict[str, Tensor]) 
         args = (inputs,)
     if not tensors:
         return model(*args, **kwargs)
-    return torch.func.functional_call(model, tensors, args, kwargs)
+    return _call_with(model, tensors, args, kwargs)
+
+
+def _call_with(
+    module: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: Any = None
+) -> Any:
+    """Call a module with other tensors than its own, wherever it has one of them.
+
+    Torch's own search for tied tensors does not put back those of a module that has two names: each
+    place is named here just once.
+    """
+    owned = (*module.named_parameters(), *module.named_buffers())
+    names = {id(tensor): name for name, tensor in owned}
+    places: dict[str, Tensor] = {}
+    for prefix, part in module.named_modules():
+        for named in (part.named_parameters, part.named_buffers):
+            for place, tensor in named(prefix, recurse=False, remove_duplicate=False):
+                if names[id(tensor)] in tensors:
+                    places[place] = tensors[names[id(tensor)]]
+    return torch.func.functional_call(module, places, args, kwargs, tie_weights=False)

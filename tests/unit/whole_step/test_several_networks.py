@@ -205,3 +205,34 @@ def test_a_loss_may_differentiate(kind: type[nn.Module], engine: str) -> None:
         torch.testing.assert_close(loss, wanted.detach())
     assert_same(model, other)
     assert step.engine == ENGINES[engine]
+
+
+def test_a_module_of_two_names_and_a_weight_of_two_modules_stay_what_they_are(engine: str) -> None:
+    """Torch's ``functional_call`` leaves other tensors in the first."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            self.second = self.first
+            self.other = nn.Linear(3, 3)
+            self.other.weight = self.first.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.other(self.second(self.first(x)).tanh()).square().mean()
+
+    model = Shared()
+    weights = list(model.parameters())
+    other = copy.deepcopy(model)
+    step = fast_step(model, itself, adam(model), engine=engine)
+    optimizer = adam(other)
+    for _ in range(4):
+        x = torch.randn(5, 3)
+        step(x, ())
+        optimizer.zero_grad()
+        other(x).backward()
+        optimizer.step()
+    assert all(one is kept for one, kept in zip(model.parameters(), weights, strict=True))
+    assert model.other.weight is model.first.weight
+    assert_same(model, other)
+    assert step.engine == ENGINES[engine]
