@@ -16,6 +16,7 @@ from breakeven.units import format_duration
 from breakeven.verdict import Outcome, TuneReport
 
 LEAST_RATIO = 0.98  # below it a workload has become slower
+TARGET_MEAN = 3.0  # of all twelve together
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +116,7 @@ def render(results: Sequence[Result]) -> str:
         lines += [
             "",
             f"geometric mean of {len(done)}: {mean.value:.3f}× ({mean.low:.3f} to {mean.high:.3f})",
+            f"target for all twelve together: {TARGET_MEAN:g}×",
             f"least: {slowest.confirmed.value:.3f}× ({slowest.name}); "
             f"below {LEAST_RATIO}×: {num_slower}",
         ]
@@ -131,6 +133,7 @@ def render_json(results: Results) -> str:
     done = [each for each in results.results if not each.failure]
     if done:
         document["geometric_mean"] = msgspec.to_builtins(geometric_mean(done))
+        document["target_mean"] = TARGET_MEAN
         document["least"] = min(each.confirmed.value for each in done)
     return json.dumps(document, indent=2)
 

@@ -3,7 +3,7 @@
 Run ``python benchmarks/tune_workloads.py`` in an environment with breakeven; docs/speed.md says
 what is measured. Each script is tuned by the command, and what came of it is measured again here:
 the script as it is and the script under the configuration, in turn, each in a fresh process. It
-takes an hour or so; with ``--results FILE`` an interrupted run goes on where it stopped.
+takes some 25 minutes; with ``--results FILE`` an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations

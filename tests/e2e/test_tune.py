@@ -23,6 +23,27 @@ from breakeven.verdict import Numerics, Outcome, Trial, TuneReport
 
 pytestmark = pytest.mark.slow
 
+SMALL = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters())
+x = torch.randn(3_200, 4)
+y = x.argmax(1)
+for epoch in range(10_000):
+    correct = 0
+    for start in range(0, 3_200, 32):
+        inputs, labels = x[start : start + 32], y[start : start + 32]
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        loss = criterion(outputs, labels)
+        loss.backward()
+        optimizer.step()
+        correct += (outputs.argmax(1) == labels).sum().item()
+    print(epoch, correct)
+"""
 # Compiling does not pay off in so many steps of some milliseconds, and is not tried then.
 FEW_STEPS = 100
 Start = Callable[..., subprocess.Popen[str]]
@@ -46,7 +67,8 @@ def assert_consistent(report: TuneReport) -> None:
         assert report.tuned_step_ns == report.baseline_step_ns
         assert report.numerics is Numerics.EXACT
     kept = {trial.candidate for trial in report.trials if trial.outcome is Outcome.KEPT}
-    assert bool(kept - {"fast-step"}) == bool(report.configuration.changes)
+    assert bool(kept) == bool(report.configuration.changes)
+    assert (report.code_change is not None) == report.configuration.fast_step
     assert len({trial.candidate for trial in report.trials}) == len(report.trials)
     for trial in report.trials:
         assert trial.reason, trial.candidate
@@ -102,6 +124,22 @@ def test_flushing_is_kept_where_weights_are_subnormal() -> None:
     assert report.configuration.flushes_denormals
     assert report.low > 1.02
     assert report.numerics is not Numerics.EXACT
+
+
+@pytest.mark.timing
+def test_a_small_network_gets_its_step_as_one_call(tmp_path: Path) -> None:
+    """It reads its output for an accuracy, as most loops do."""
+    path = tmp_path / "train.py"
+    path.write_text(SMALL)
+    report, trials = tune(str(path), budget_s=240.0, num_steps=1_000_000)
+    # It is tried before all others.
+    assert report.trials[0].candidate == "fast-step"
+    assert trials["fast-step"].outcome is Outcome.KEPT, trials["fast-step"]
+    assert report.configuration.fast_step
+    assert report.low > 1.5
+    assert report.code_change is not None
+    assert "loss, (outputs,) = step((inputs, labels))" in report.code_change.diff
+    assert path.read_text() == SMALL
 
 
 @pytest.mark.timing
