@@ -5,7 +5,8 @@ them, ``--inductor`` for torch's compiler in place of the generated code, ``--to
 loop whose model ``torch.compile`` compiled (either takes seconds to a minute more for each),
 ``--jax`` for the same step under JAX where it consists of linear layers, ``--json`` for one JSON
 document. Each round times all ways one after the other; a ratio is of the smallest times, beside it
-that of the medians. Eager is the better of one thread and all.
+that of the medians. Eager is the better of one thread and all; generated code has all of them, and
+uses them where a step is large.
 
 The bound is what the products of a step would take at this core's peak, which is measured by a
 product of two large matrices on one thread.
@@ -190,6 +191,9 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
     per_call = args.steps_per_call
     indices = torch.randint(0, len(x_data), (per_call, size))
 
+    threads_before = torch.get_num_threads()
+    all_threads = threads_before if args.threads is None else args.threads
+
     def loop(threads: int, *, is_compiled: bool = False) -> Callable[[], None]:
         model = copy.deepcopy(first)
         optimizer = make_optimizer(case, model)
@@ -201,7 +205,7 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
             optimizer.zero_grad()
             loss_fn(model(x), y).backward()
             optimizer.step()
-            torch.set_num_threads(1)
+            torch.set_num_threads(all_threads)
 
         return run
 
@@ -213,13 +217,12 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
         steps[name] = fast_step(model, loss_fn, optimizer, **options)
         return steps[name]
 
-    threads = torch.get_num_threads() if args.threads is None else args.threads
-    torch.set_num_threads(1)
+    torch.set_num_threads(all_threads)
     single = fast("generated", engine="generated")
     several = fast("several", engine="generated", steps_per_call=per_call)
     ways: dict[str, tuple[Callable[[], object], int]] = {
         "eager": (loop(1), 1),
-        "eager_threads": (loop(threads), 1),
+        "eager_threads": (loop(all_threads), 1),
         "generated": (lambda: single(x, y), 1),
         "several": (lambda: several.run(x_data, y_data, indices), per_call),
     }
@@ -247,7 +250,7 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
                 run()
             elapsed_ns = time.perf_counter_ns() - start_ns
             samples[name].append(elapsed_ns / counts[name] / per)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads_before)
     bound_ns = count_flop(first, loss_fn, x, y) / peak
     least = {name: min(taken) for name, taken in samples.items()}
     usual = {name: statistics.median(taken) for name, taken in samples.items()}

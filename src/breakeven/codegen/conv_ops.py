@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from breakeven.codegen.operators import FLOATS, Op, lowers, prefix_of
-from breakeven.codegen.program import C_TYPES, Const, UnsupportedError, View, contiguous
+from breakeven.codegen.program import C_TYPES, Const, UnsupportedError, View, contiguous, count
 from breakeven.codegen.reduce_ops import reduce_view
 
 if TYPE_CHECKING:
@@ -45,6 +45,20 @@ class _Convolution:
         # Source, target and weight sizes, stride, padding and dilation of each dimension.
         dims = list(zip(shape[2:], target[2:], weight[2:], stride, padding, dilation, strict=True))
         self._dims = dims if len(dims) == 2 else [(1, 1, 1, 1, 0, 1), *dims]
+
+    def operations(self) -> int:
+        """Return how often it, or either of its gradients, multiplies and adds."""
+        places = count([target * taps for _, target, taps, *_ in self._dims])
+        return self.batch * self.groups * self.rows * self.channels * places
+
+    def places(self, side: int) -> int:
+        """Return the lines of its source (0) or target (1); of one line, its places."""
+        lines, places = (dim[side] for dim in self._dims)
+        return places if lines == 1 else lines
+
+    def num_tap_tiles(self) -> int:
+        """Return how many tiles of the weight's gradient there are of each row, about."""
+        return -(-self.channels * count([dim[2] for dim in self._dims]) // 4)
 
     def forward(self) -> str:
         """Return its dimensions as C."""
@@ -108,9 +122,9 @@ def _convolution(lowering: Lowering, op: Op, args: list[Any]) -> View:
         bias = "p2"
     body = (
         f"{prefix}_correlate({conv.forward()}, {conv.groups}, {conv.rows}, {conv.channels}, "
-        f"{conv.batch}, {conv.weight(w)}, p1, {bias}, p0, p{len(inputs)});"
+        f"{conv.batch}, {conv.weight(w)}, p1, {bias}, p0, p{len(inputs)}, part, parts);"
     )
-    lowering.call(body, inputs, [total])
+    lowering.call(body, inputs, [total], operations=conv.operations(), most_parts=conv.places(1))
     return total
 
 
@@ -136,9 +150,11 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
         total = lowering.new_view(tuple(batch.shape), batch.dtype, (*range(1, batch.dim()), 0))
         body = (
             f"{prefix}_correlate({conv.backward()}, {conv.groups}, {conv.channels}, {conv.rows}, "
-            f"{conv.batch}, {conv.weight(w, is_turned=True)}, p1, 0, p0, p2);"
+            f"{conv.batch}, {conv.weight(w, is_turned=True)}, p1, 0, p0, p2, part, parts);"
         )
-        lowering.call(body, [dy, w], [total])
+        lowering.call(
+            body, [dy, w], [total], operations=conv.operations(), most_parts=conv.places(0)
+        )
         results[0] = total
     if for_weight:
         x = batch_innermost(lowering, args[1])
@@ -147,9 +163,11 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
         body = (
             f"static const {ctype} zeros[{conv.batch}];\n"
             f"{prefix}_weight_gradient({conv.forward()}, {conv.groups}, {conv.rows}, "
-            f"{conv.channels}, {conv.batch}, {conv.weight(total)}, p0, p1, p2, zeros);"
+            f"{conv.channels}, {conv.batch}, {conv.weight(total)}, p0, p1, p2, zeros, part, parts);"
         )
-        lowering.call(body, [dy, x], [total])
+        lowering.call(
+            body, [dy, x], [total], operations=conv.operations(), most_parts=conv.num_tap_tiles()
+        )
         results[1] = total
     if for_bias:
         dims = [dim for dim in range(gradient.dim()) if dim != 1]

@@ -129,23 +129,29 @@ DEFINE_CORRELATE(8)
 DEFINE_CORRELATE(16)
 
 /* A convolution, or the gradient of its input, of `groups` times `channels` planes of `n` samples;
-   `bias` may be null. */
+   `bias` may be null. One of `parts` parts of its places, along y or, where that is one, along x. */
 INLINE void NAME(correlate)(const along v, const along h, const long groups, const long rows,
                             const long channels, const long n, const weight s, const REAL *w,
-                            const REAL *bias, const REAL *x, REAL *out) {
+                            const REAL *bias, const REAL *x, REAL *out, const long part,
+                            const long parts) {
   const long xc = v.source * h.source * n, or = v.target * h.target * n;
   const long every_y = every(v), every_x = every(h);
   const long xy = every_y * v.step / v.down * h.source * n, xx = every_x * h.step / h.down * n;
   inside across[h.target];
   for (long i = 0; i < h.target; i++) across[i] = taps_at(h, i);
+  const int is_line = v.target == 1;
+  const long top = is_line ? 0 : part * v.target / parts;
+  const long bottom = is_line ? 1 : (part + 1) * v.target / parts;
+  const long start = is_line ? part * h.target / parts : 0;
+  const long end = is_line ? (part + 1) * h.target / parts : h.target;
   for (long g = 0; g < groups; g++)
-    for (long y = 0; y < v.target; y++) {
+    for (long y = top; y < bottom; y++) {
       const inside down = taps_at(v, y);
-      for (long i = 0; i < h.target;) {
+      for (long i = start; i < end;) {
         const inside here = across[i];
         long run = 1;
         if (h.up == 1 && h.down == 1 && here.end - here.first == h.taps)
-          while (i + run < h.target && across[i + run].end - across[i + run].first == h.taps) run++;
+          while (i + run < end && across[i + run].end - across[i + run].first == h.taps) run++;
         const REAL *from = x + g * channels * xc + (down.at * h.source + here.at) * n;
         REAL *to = out + g * rows * or + (y * h.target + i) * n;
         const REAL *by = w + g * s.group, *add = bias ? bias + g * rows : 0;
@@ -242,25 +248,28 @@ INLINE void NAME(correlate)(const along v, const along h, const long groups, con
   }                                                                                               \
   INLINE void NAME(gradient_taps_##width)(                                                        \
       const int rows, const along v, const along h, const long num_taps, const long n,            \
-      const weight s, const REAL *dy, const REAL *x, REAL *dw, const REAL *zeros) {               \
+      const weight s, const REAL *dy, const REAL *x, REAL *dw, const REAL *zeros,                 \
+      const long part, const long parts) {                                                        \
     const long most = tile_rows(num_taps, smaller(12, SUMS / rows));                              \
-    long t = 0;                                                                                   \
-    for (; t + most <= num_taps; t += most)                                                       \
+    const long tiles = (num_taps + most - 1) / most, end = (part + 1) * tiles / parts * most;     \
+    long t = part * tiles / parts * most;                                                         \
+    for (; t + most <= smaller(end, num_taps); t += most)                                         \
       NAME(gradient_tile_##width)(rows, most, v, h, t, n, s, dy, x, dw, zeros);                   \
-    if (num_taps % most)                                                                          \
+    if (num_taps % most && t < end)                                                               \
       NAME(gradient_tile_##width)(rows, num_taps % most, v, h, t, n, s, dy, x, dw, zeros);        \
   }                                                                                               \
   INLINE void NAME(gradient_##width)(                                                             \
       const along v, const along h, const long rows, const long num_taps, const long n,           \
-      const weight s, const REAL *dy, const REAL *x, REAL *dw, const REAL *zeros) {               \
+      const weight s, const REAL *dy, const REAL *x, REAL *dw, const REAL *zeros,                 \
+      const long part, const long parts) {                                                        \
     const long most = tile_rows(rows, SUMS > 12 ? 6 : 3), dr = v.target * h.target * n;           \
     long r = 0;                                                                                   \
     for (; r + most <= rows; r += most)                                                           \
       NAME(gradient_taps_##width)(most, v, h, num_taps, n, s, dy + r * dr, x, dw + r * s.row,     \
-                                  zeros);                                                         \
+                                  zeros, part, parts);                                            \
     if (rows % most)                                                                              \
       NAME(gradient_taps_##width)(rows % most, v, h, num_taps, n, s, dy + r * dr, x,              \
-                                  dw + r * s.row, zeros);                                         \
+                                  dw + r * s.row, zeros, part, parts);                            \
   }
 DEFINE_GRADIENT(1)
 DEFINE_GRADIENT(2)
@@ -268,10 +277,12 @@ DEFINE_GRADIENT(4)
 DEFINE_GRADIENT(8)
 DEFINE_GRADIENT(16)
 
-/* The gradient of a convolution's weight; `v` and `h` are the convolution's. */
+/* The gradient of a convolution's weight; `v` and `h` are the convolution's. One of `parts` parts of
+   its taps. */
 INLINE void NAME(weight_gradient)(const along v, const along h, const long groups, const long rows,
                                   const long channels, const long n, const weight s,
-                                  const REAL *dy, const REAL *x, REAL *dw, const REAL *zeros) {
+                                  const REAL *dy, const REAL *x, REAL *dw, const REAL *zeros,
+                                  const long part, const long parts) {
   const long num_taps = channels * v.taps * h.taps;
   for (long g = 0; g < groups; g++) {
     const REAL *by = dy + g * rows * v.target * h.target * n;
@@ -279,7 +290,7 @@ INLINE void NAME(weight_gradient)(const along v, const along h, const long group
     REAL *to = dw + g * s.group;
 #define SOME(width)                                                                               \
   if (width == LANES || (width < LANES && n % (2 * width)))                                       \
-    NAME(gradient_##width)(v, h, rows, num_taps, n, s, by, from, to, zeros);
+    NAME(gradient_##width)(v, h, rows, num_taps, n, s, by, from, to, zeros, part, parts);
     SOME(16)
     SOME(8)
     SOME(4)

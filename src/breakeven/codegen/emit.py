@@ -22,17 +22,21 @@ from breakeven.codegen.program import (
     Input,
     Loop,
     Program,
+    Statement,
     View,
     merge_dims,
 )
+from breakeven.codegen.sharing import choose_parts
 
 _ALIGN = 64
+_LINE = 16  # elements of a line of the cache, at least
 _PRELUDE = """\
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 #include "vector_math.h"
 #include "libm.h"
+#include "sharing.h"
 """
 _KERNELS = """\
 #define REAL {ctype}
@@ -42,6 +46,9 @@ _KERNELS = """\
 #include "pooling.h"
 #undef REAL
 #undef NAME
+"""
+_PART = """\
+static void {{name}}_part(void *const *p, long part) {{{{ {{name}}({pointers}, part); }}}}
 """
 
 
@@ -61,30 +68,44 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     places, size = _place(program)
     functions: dict[str, str] = {}
     calls: list[str] = []
-    for statement in program.statements:
+    all_parts = choose_parts([(one, _most_parts(one)) for one in program.statements])
+    for statement, parts in zip(program.statements, all_parts, strict=True):
         if isinstance(statement, Loop):
-            parameters, body, pointers = _loop(statement)
+            parameters, body, pointers = _loop(statement, parts)
             returns, checks = "void", False
         else:
             parameters, body, pointers = _call(statement)
             returns, checks = ("int", True) if statement.checks else ("void", False)
         if not body:
             continue
+        if parts > 1:
+            parameters.append("const long part")
+        sizes = f"const long parts = {parts};" if parts > 1 else "const long part = 0, parts = 1;"
         head = (
             f"static __attribute__((noinline)) {returns} {{name}}({', '.join(parameters)}) {{{{\n"
+            f"{sizes}\n(void)part, (void)parts;\n"
         )
         text = head + body.replace("{", "{{").replace("}", "}}") + "\n}}\n"
+        if parts > 1:
+            text += _PART.format(
+                pointers=", ".join(f"p[{number}]" for number in range(len(pointers)))
+            )
         name = functions.setdefault(text, f"f{len(functions)}")
         arguments = ", ".join(_pointer(view, places) for view in pointers)
-        calls.append(
-            f"  if ({name}({arguments})) return 1;" if checks else f"  {name}({arguments});"
-        )
+        if parts > 1:
+            given = f"(void *const[]){{{arguments}}}"
+            calls.append(f"  in_parts(team, {name}_part, {given}, {parts});")
+        else:
+            calls.append(
+                f"  if ({name}({arguments})) return 1;" if checks else f"  {name}({arguments});"
+            )
     kernels = "".join(
         _KERNELS.format(ctype=ctype, prefix=prefix)
         for ctype, prefix in (("float", "f32"), ("double", "f64"))
     )
     code = "\n".join(text.format(name=name) for text, name in functions.items())
-    step = "static int step(void *const *arguments, char *workspace) {\n" + "\n".join(calls)
+    step = "static int step(void *const *arguments, char *workspace, const struct team *team) {\n"
+    step += "  (void)team;\n" + "\n".join(calls)
     step += "\n  return 0;\n}\n"
     return f'{_PRELUDE}{kernels}\n{code}\n{step}{numbers}\n#include "driver.h"\n', size
 
@@ -163,7 +184,7 @@ def _parameter(view: View, number: int, *, is_written: bool) -> str:
     return f"{const}{C_TYPES[view.dtype]} *restrict p{number}"
 
 
-def _loop(loop: Loop) -> tuple[list[str], str, list[View]]:
+def _loop(loop: Loop, parts: int) -> tuple[list[str], str, list[View]]:
     """Return the parameters, the body and the arguments of a nest of loops."""
     reads, writes = loop.reads(), loop.writes()
     if not writes or 0 in loop.shape:
@@ -180,14 +201,7 @@ def _loop(loop: Loop) -> tuple[list[str], str, list[View]]:
         _parameter(view, number, is_written=number in is_written)
         for number, view in enumerate(starts)
     ]
-    used = "".join(element.expression for element in loop.elements)
-    fixed = {dim for dim in range(len(loop.shape)) if f"{{i{dim}}}" in used}
-    for element in loop.elements:
-        for given in element.inputs:
-            if isinstance(given, Indirect):
-                fixed.add(given.dim)
-    accesses = [view.expanded(loop.shape).strides for view in _direct_views(loop)]
-    nest = merge_dims(loop.shape, loop.order, accesses, fixed)
+    nest = _nest(loop)
 
     def index(view: View, skip: int | None = None) -> str:
         strides = view.expanded(loop.shape).strides
@@ -244,10 +258,42 @@ def _loop(loop: Loop) -> tuple[list[str], str, list[View]]:
         f"for (long {name} = 0; {name} < {size}; {name}++) {{"
         for name, (size, _) in zip(_names(nest), nest, strict=True)
     ]
+    if parts > 1:
+        name, size = _names(nest)[0], nest[0][0]
+        unit = _LINE if len(nest) == 1 else 1
+        units = -(-size // unit)
+        before.append(f"const long from_ = part * {units} / parts * {unit};")
+        before.append(
+            f"const long to_ = part + 1 < parts ? (part + 1) * {units} / parts * {unit} : {size};"
+        )
+        loops[0] = f"for (long {name} = from_; {name} < to_; {name}++) {{"
     if loops:
         loops[-1] = f"#pragma omp simd\n{loops[-1]}"
     body = "\n".join([*before, *loops, *lines, *overwrites, "}" * len(loops)])
     return parameters, body, starts
+
+
+def _nest(loop: Loop) -> list[tuple[int, list[int]]]:
+    """Return the loops of a nest, from the outermost on: sizes and dimensions."""
+    used = "".join(element.expression for element in loop.elements)
+    fixed = {dim for dim in range(len(loop.shape)) if f"{{i{dim}}}" in used}
+    for element in loop.elements:
+        for given in element.inputs:
+            if isinstance(given, Indirect):
+                fixed.add(given.dim)
+    accesses = [view.expanded(loop.shape).strides for view in _direct_views(loop)]
+    return merge_dims(loop.shape, loop.order, accesses, fixed)
+
+
+def _most_parts(statement: Statement) -> int:
+    """Return in how many parts a statement can be done: a loop, of the outermost of its nest."""
+    if not isinstance(statement, Loop):
+        return statement.most_parts
+    nest = _nest(statement)
+    if not nest:
+        return 1
+    size, _ = nest[0]
+    return size // _LINE if len(nest) == 1 else size
 
 
 def _direct_views(loop: Loop) -> list[View]:

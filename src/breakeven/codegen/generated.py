@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,6 +42,8 @@ class Plan(ctypes.Structure):
         ("batch_size", ctypes.c_int64),
         ("gathered", ctypes.c_void_p),
         ("indices", ctypes.c_void_p),
+        ("share", ctypes.c_void_p),
+        ("num_threads", ctypes.c_void_p),
     )
 
 
@@ -80,9 +83,30 @@ class Generated:
         self.run.argtypes = [ctypes.c_void_p] * 3
         self.run.restype = ctypes.c_int64
         self.address = ctypes.cast(self.run, ctypes.c_void_p).value or 0
+        # What a plan says of threads: nothing where no statement is done in parts.
+        self.team: dict[str, int] = find_team() if "in_parts(" in self.source else {}
         # Of all calls: two threads must not do steps of it at once.
         self._memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
         self.workspace = -(-self._memory.data_ptr() // 64) * 64
+
+
+# at::get_num_threads(): what torch.get_num_threads calls.
+_NUM_THREADS = "_ZN2at15get_num_threadsEv"
+
+
+@functools.cache
+def find_team() -> dict[str, int]:
+    """Return what a plan says of threads: the addresses of two functions.
+
+    One hands out parts of statements, to the same threads for all steps. The other tells how many
+    there are to be, and is asked in each call. A torch without that name gets one thread.
+    """
+    num_threads = getattr(ctypes.CDLL(torch._C.__file__), _NUM_THREADS, None)
+    if num_threads is None:
+        return {}
+    share = load('#include "threads.h"\n').share
+    functions = {"share": share, "num_threads": num_threads}
+    return {name: ctypes.cast(one, ctypes.c_void_p).value or 0 for name, one in functions.items()}
 
 
 def _lanes() -> int:

@@ -101,6 +101,28 @@ INLINE void NAME(product)(const long m, const long n, const long depth, const RE
 #undef NARROW
 }
 
+/* One of `parts` parts of a product, all with about as many of its tiles; the product where it is one. */
+INLINE void NAME(product_part)(const long m, const long n, const long depth, const REAL *a,
+                               const long am, const long ak, const REAL *b, const long bk, REAL *c,
+                               const long cm, const long part, const long parts) {
+  if (parts == 1) {
+    NAME(product)(m, n, depth, a, am, ak, b, bk, c, cm);
+    return;
+  }
+  const long rows = tile_rows(m, TILE_ROWS), columns = 2 * LANES;
+  const long down = (m + rows - 1) / rows, tiles = down * ((n + columns - 1) / columns);
+  for (long tile = part * tiles / parts; tile < (part + 1) * tiles / parts; tile++) {
+    const long i = tile % down * rows, j = tile / down * columns;
+#define TILE(rows, columns)                                                                       \
+  NAME(product)(rows, columns, depth, a + i * am, am, ak, b + j, bk, c + i * cm + j, cm);
+    if (i + rows <= m && j + columns <= n) TILE(rows, columns)
+    else if (i + rows <= m) TILE(rows, n % columns)
+    else if (j + columns <= n) TILE(m % rows, columns)
+    else TILE(m % rows, n % columns)
+#undef TILE
+  }
+}
+
 /* to[r] = the sum of from[r][...]: four rows at once, as one sum waits for itself. */
 INLINE REAL NAME(sum_of)(const NAME(widest) v) {
   REAL total = 0;

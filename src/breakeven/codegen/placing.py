@@ -48,11 +48,20 @@ class Placing:
         return View(buffer, tuple(shape), contiguous(shape, order))
 
     def call(
-        self, body: str, inputs: Sequence[View], outputs: Sequence[View], *, checks: bool = False
+        self,
+        body: str,
+        inputs: Sequence[View],
+        outputs: Sequence[View],
+        *,
+        checks: bool = False,
+        operations: float = 0,
+        most_parts: int = 1,
     ) -> None:
         """Add a call; its parameters are inputs and then outputs."""
         number = len(self.statements)
-        self.statements.append(Call(body, tuple(inputs), tuple(outputs), number, checks))
+        self.statements.append(
+            Call(body, tuple(inputs), tuple(outputs), number, checks, operations, most_parts)
+        )
         for output in outputs:
             output.buffer.written_at = max(output.buffer.written_at, number)
 

@@ -14,6 +14,7 @@ from breakeven.codegen.program import (
     UnsupportedError,
     Value,
     View,
+    count,
 )
 from breakeven.codegen.reduce_ops import reduce_view
 
@@ -126,20 +127,25 @@ def _product(lowering: Lowering, left: View, right: View) -> View:
     total = lowering.new_view((*batch, rows, columns), left.dtype)
     prefix = prefix_of(left.dtype)
 
-    def call(offsets: Sequence[str]) -> str:
+    def call(offsets: Sequence[str], part: str) -> str:
         return (
-            f"{prefix}_product({rows}, {columns}, {depth}, p0{offsets[0]}, {left.strides[-2]}, "
-            f"{left.strides[-1]}, p1{offsets[1]}, {right.strides[-2]}, p2{offsets[2]}, "
-            f"{total.strides[-2]});"
+            f"{prefix}_product_part({rows}, {columns}, {depth}, p0{offsets[0]}, "
+            f"{left.strides[-2]}, {left.strides[-1]}, p1{offsets[1]}, {right.strides[-2]}, "
+            f"p2{offsets[2]}, {total.strides[-2]}, {part});"
         )
 
     if batch:
         size = batch[0]
         steps = (left.strides[0], right.strides[0], total.strides[0])
-        body = f"for (long i = 0; i < {size}; i++) " + call([f" + i * {step}" for step in steps])
+        most_parts = size
+        body = f"for (long i = part * {size} / parts; i < (part + 1) * {size} / parts; i++) "
+        body += call([f" + i * {step}" for step in steps], "0, 1")
     else:
-        body = call(("", "", ""))
-    lowering.call(body, [left, right], [total])
+        # Of tiles of the kernel, about.
+        most_parts = max(1, rows // 12) * max(1, columns // (2 * lowering.lanes))
+        body = call(("", "", ""), "part, parts")
+    operations = count(total.shape) * depth
+    lowering.call(body, [left, right], [total], operations=operations, most_parts=most_parts)
     return total
 
 

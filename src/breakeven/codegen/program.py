@@ -269,6 +269,8 @@ class Call:
         outputs: What it writes, the others.
         number: Its place among the statements.
         checks: Whether it returns a status, other than 0 where the step must end.
+        operations: How often it multiplies and adds, or moves a number.
+        most_parts: In how many parts it can be done: the body does the part `part` of `parts`.
     """
 
     body: str
@@ -276,6 +278,8 @@ class Call:
     outputs: tuple[View, ...]
     number: int
     checks: bool = False
+    operations: float = 0
+    most_parts: int = 1
 
     def reads(self) -> tuple[View, ...]:
         """Return what it reads from memory."""

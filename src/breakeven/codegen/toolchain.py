@@ -137,7 +137,16 @@ def _compile(compiler: str, source: str, binary: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="building-", dir=binary.parent) as name:
         path, made = Path(name) / "step.c", Path(name) / "step.so"
         path.write_text(source, "utf-8")
-        command = [compiler, *_FLAGS, f"-I{_HEADERS}", str(path), "-o", str(made), "-lm"]
+        command = [
+            compiler,
+            *_FLAGS,
+            f"-I{_HEADERS}",
+            str(path),
+            "-o",
+            str(made),
+            "-lm",
+            "-pthread",
+        ]
         try:
             subprocess.run(
                 command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=True

@@ -249,6 +249,7 @@ class _Call:
             loss=self._loss_slot,
             num_counters=self._num_counters,
             counters=ctypes.addressof(self._counters),
+            **self._generated.team,
         )
 
     @property

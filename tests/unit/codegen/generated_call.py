@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from breakeven.codegen.emit import emit
-from breakeven.codegen.generated import Plan, _lanes
+from breakeven.codegen.generated import Plan, _lanes, find_team
 from breakeven.codegen.lowering import lower
 from breakeven.codegen.toolchain import load
 from breakeven.codegen.tracing import hoist_draws, trace
@@ -43,6 +43,7 @@ class GeneratedCall:
         ]
         self._draws = hoist_draws(graph)
         self.source, size = emit(lower(graph, _lanes(), late))
+        self.has_parts = "in_parts(" in self.source
         # What an earlier step has left in the workspace must not matter: here, it is NaN.
         self._memory = torch.full((size + 64,), 255, dtype=torch.uint8)
         self._library: Any = None
@@ -55,7 +56,7 @@ class GeneratedCall:
         results = tuple(torch.empty(one.shape, dtype=one.dtype) for one in self._results)
         drawn = [draw() for draw in self._draws]
         # One step, for which neither numbers nor results move on.
-        plan = Plan(num_steps=1)
+        plan = Plan(num_steps=1, **(find_team() if self.has_parts else {}))
         pointers = [tensor.data_ptr() for tensor in (*arguments, *drawn, *results)]
         addresses = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
         workspace = -(-self._memory.data_ptr() // 64) * 64
