@@ -1,4 +1,4 @@
-/* A generated step called from Python, with all that is asked before it.
+/* Generated steps called from Python, with all that is asked before them.
 
    What it needs of Python is declared here: functions of the stable ABI, so that no header of Python's
    has to be installed. It is for builds with a global interpreter lock, which is held throughout. */
@@ -21,6 +21,8 @@ extern object *PyList_GetItem(object *, python_size);
 extern int PyList_SetSlice(object *, python_size, python_size, object *);
 extern unsigned long long PyLong_AsUnsignedLongLong(object *);
 extern void *PyLong_AsVoidPtr(object *);
+extern object *PyExc_IndexError;
+extern object *PyErr_Format(object *, const char *, ...);
 extern object *PyErr_Occurred(void);
 extern void PyErr_Clear(void);
 extern void Py_IncRef(object *);
@@ -42,12 +44,15 @@ struct guard {
 
 struct input {
   object *type, *shape, *strides, *dtype;
+  void **place; /* where its address is written to */
 };
 
 struct quick_call {
   int64_t num_guards;
   const struct guard *guards;
-  struct input inputs[2];
+  int64_t num_inputs;
+  struct input inputs[3]; /* inputs, targets, and for several steps the indices of their samples */
+  int64_t num_indices, num_samples;
   object *data_ptr, *stride;              /* methods of Tensor */
   object *shape_name, *dtype_name, *is_cpu_name, *is_true, *none;
   object *mark, *marked;                  /* called with what the step writes to */
@@ -56,7 +61,8 @@ struct quick_call {
   int64_t num_losses;
   const int64_t *is_in_use;               /* whether another thread does a step of it */
   void **addresses;                       /* as for run */
-  int64_t batch_slot, loss_slot;
+  int64_t loss_slot;
+  int64_t num_steps;
   int64_t (*run)(void **, char *, const void *);
   char *workspace;
   const void *plan;
@@ -114,26 +120,37 @@ static int is_like(const struct quick_call *call, object *given, const struct in
          equals(PyObject_CallFunctionObjArgs(call->stride, given, NULL), input->strides);
 }
 
-/* Does a step; returns false where it is not for it, or has failed before it wrote anything. */
-static int do_step(struct quick_call *call, object *const *given) {
+static int are_within(const int64_t *indices, int64_t count, int64_t num_samples) {
+  int are = 1;
+  for (int64_t i = 0; i < count; i++) are &= (uint64_t)indices[i] < (uint64_t)num_samples;
+  return are;
+}
+
+/* Does the steps; returns how many were done, 0 where it is not for them. */
+static int64_t do_steps(struct quick_call *call, object *const *given) {
   if (*call->is_in_use || !call->num_losses) return 0;
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < call->num_inputs; i++)
     if (!is_like(call, given[i], &call->inputs[i])) return 0;
   for (int64_t i = 0; i < call->num_guards; i++)
     if (!holds(call, &call->guards[i])) return 0;
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < call->num_inputs; i++) {
     uint64_t address = address_of(call, given[i]);
     if (PyErr_Occurred()) return 0;
-    call->addresses[call->batch_slot + i] = (void *)address;
+    *call->inputs[i].place = (void *)address;
   }
+  if (call->num_indices &&
+      !are_within(*call->inputs[2].place, call->num_indices, call->num_samples))
+    return 0;
   call->addresses[call->loss_slot] = (void *)call->loss_addresses[call->num_losses - 1];
-  return call->run(call->addresses, call->workspace, call->plan) == 1;
+  return call->run(call->addresses, call->workspace, call->plan);
 }
 
-/* A function of Python: inputs and targets of a step to its loss; None where it was not done. */
+/* A function of Python: inputs and targets of a step to its loss, or those of a data set and
+   indices to the losses of several steps; None where nothing was done. */
 object *quick_call(object *self, object *const *given, python_size count) {
   struct quick_call *call = PyLong_AsVoidPtr(self);
-  if (count != 2 || !do_step(call, given)) {
+  int64_t done = count == call->num_inputs ? do_steps(call, given) : 0;
+  if (!done) {
     PyErr_Clear();
     Py_IncRef(call->none);
     return call->none;
@@ -147,5 +164,9 @@ object *quick_call(object *self, object *const *given, python_size count) {
     return NULL;
   }
   Py_DecRef(marked);
-  return loss;
+  if (done == call->num_steps) return loss;
+  Py_DecRef(loss);
+  return PyErr_Format(PyExc_IndexError,
+                      "a class or another index in the batch is out of range (step %lld of %lld)",
+                      (long long)done, (long long)call->num_steps);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -40,8 +40,8 @@ _ENGINES = get_args(Engine)
 NUM_RARE = 3
 # A loop in which every batch has another shape would compile for ever.
 MOST_COMPILED = 16
-# A quick call holds Python's lock: a longer step would keep other threads waiting.
-LONGEST_QUICK_NS = 1_000_000
+# A quick call holds Python's lock: no longer than Python itself lets other threads wait for it.
+LONGEST_QUICK_NS = 5_000_000
 # Calls from one making of a quick call to the next, which takes as long as some twenty of them.
 QUICK_EVERY = 256
 
@@ -115,6 +115,23 @@ def fast_step(
     )
 
 
+@dataclass(slots=True)
+class _QuickSlot:
+    """The quick call of single steps, or of several: for what was called with last.
+
+    Args:
+        call: It; none where there is none, or none yet.
+        step: What it is a call of.
+        num_steps: How many steps it does, where it is one of several.
+        calls_until_next: Calls by another way before another one is made.
+    """
+
+    call: QuickCall | None = None
+    step: GeneratedStep | None = None
+    num_steps: int | None = None
+    calls_until_next: int = 0
+
+
 class FastStep:
     """Training steps as compiled calls; made by ``fast_step``.
 
@@ -153,9 +170,7 @@ class FastStep:
         # like it goes straight there.
         self._usual: tuple[GeneratedStep, PairFacts] | None = None
         # The same in C alone, with what asks whether anything has changed.
-        self._made_quick: QuickCall | None = None
-        self._quick: Callable[[Any, Any], Tensor | None] | None = None
-        self._until_quick = 0
+        self._quick_one, self._quick_several = _QuickSlot(), _QuickSlot()
         self._num_seen: dict[Any, int] = {}
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
@@ -169,16 +184,16 @@ class FastStep:
             BreakevenError: The step cannot be compiled, or computes something else than the stock
                 step; model, optimizer and random numbers are as before the call.
         """
-        quick = self._quick
+        quick = self._quick_one.call
         if quick is not None:
-            loss = quick(inputs, targets)
+            loss = quick.function(inputs, targets)
             if loss is not None:
                 return loss
         usual = self._usual
         if usual is not None and usual[1].holds(inputs, targets) and self._is_current():
             results = usual[0].do_one(inputs, targets)
             call_step_hooks(self._optimizer, 1)
-            self._prepare_quick_call(usual[0], take_apart(inputs, targets))
+            self._prepare_quick_call(usual[0], take_apart(inputs, targets), None)
         else:
             results = self._do(take_apart(inputs, targets), None)
         return self._as_returned(results)
@@ -212,9 +227,11 @@ class FastStep:
             )
         size = self.steps_per_call
         num_whole = len(indices) - len(indices) % size if size > 1 else 0
-        results = (
-            [self._do(data, rows) for rows in indices[:num_whole].split(size)] if num_whole else []
-        )
+        if num_whole == size:
+            parts = [indices[:size] if len(indices) > size else indices]
+        else:
+            parts = indices[:num_whole].split(size) if num_whole else []
+        results = [self._do_several(data, rows) for rows in parts]
         for row in indices[num_whole:]:
             chosen = replace(data, tensors=tuple(tensor[row] for tensor in data.tensors))
             results.append(tuple(one[None] for one in self._do(chosen, None)))
@@ -281,6 +298,15 @@ class FastStep:
                     callback(sum(map(len, losses)), losses[-1])
         return torch.cat(losses)
 
+    def _do_several(self, data: Batch, indices: Tensor) -> tuple[Tensor, ...]:
+        """Do the steps of one call."""
+        quick = self._quick_several.call
+        if quick is not None and data.layout is None:
+            losses = quick.function(*data.tensors, indices)
+            if losses is not None:
+                return (losses,)
+        return self._do(data, indices)
+
     def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do a step, or the steps of one call; return the loss or losses, and what is beside."""
         self._refresh_bindings()
@@ -296,34 +322,39 @@ class FastStep:
             return self.compile(key, batch, indices)
         results = step(self._bound, batch, indices)
         call_step_hooks(self._optimizer, num_steps_of(indices))
-        if indices is None and isinstance(step, GeneratedStep) and batch.layout is None:
-            self._usual = step, PairFacts(*batch.tensors)
-            self._prepare_quick_call(step, batch)
+        if isinstance(step, GeneratedStep) and batch.layout is None:
+            if indices is None:
+                self._usual = step, PairFacts(*batch.tensors)
+            self._prepare_quick_call(step, batch, indices)
         return results
 
-    def _prepare_quick_call(self, step: GeneratedStep, batch: Batch) -> None:
+    def _prepare_quick_call(
+        self, step: GeneratedStep, batch: Batch, indices: Tensor | None
+    ) -> None:
         """Let the next call be a quick one, after one that was not.
 
         It has run out of tensors for losses; or it was for another batch or other options: then a
         new one is made, but not at every call.
         """
-        made = self._made_quick
-        if made is not None and made.is_empty:
-            step.refill(made)
-        elif self._until_quick > 0:
-            self._until_quick -= 1
-        elif self.cost is not None and self.cost.fast_step_ns < LONGEST_QUICK_NS:
+        slot = self._quick_one if indices is None else self._quick_several
+        if slot.call is not None and slot.call.is_empty and slot.step is step:
+            slot.call.refill(step.make_losses(slot.num_steps))
+        elif slot.calls_until_next > 0:
+            slot.calls_until_next -= 1
+        elif self.cost is not None:
+            num_steps = num_steps_of(indices)
+            if num_steps * self.cost.fast_step_ns >= LONGEST_QUICK_NS:
+                return
             assert self._situation is not None
             assert self._bound is not None
-            made = step.quick_call(self._situation, self._bound, self._optimizer, batch)
-            self._made_quick, self._until_quick = made, QUICK_EVERY
-            self._quick = None if made is None else made.function
+            made = step.quick_call(self._situation, self._bound, self._optimizer, batch, indices)
+            slot.call, slot.step, slot.calls_until_next = made, step, QUICK_EVERY
+            slot.num_steps = None if indices is None else num_steps
             if made is not None:
-                step.refill(made)
+                made.refill(step.make_losses(slot.num_steps))
 
-    def _forget_quick_call(self) -> None:
-        self._quick = self._made_quick = None
-        self._until_quick = 0
+    def _forget_quick_calls(self) -> None:
+        self._quick_one, self._quick_several = _QuickSlot(), _QuickSlot()
 
     def _refresh_bindings(self) -> None:
         """Bind tensors and options anew where what a compiled step depends on has changed."""
@@ -353,7 +384,7 @@ class FastStep:
     def _bind(self) -> None:
         """Read the tensors of model and optimizer, where it is known which of them are trained."""
         self._bound = self._usual = None
-        self._forget_quick_call()
+        self._forget_quick_calls()
         if self._trained_names is None:
             return
         recipe = self._recipe
@@ -402,7 +433,7 @@ class FastStep:
         recipe = self._recipe
         before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer)
         self._usual = None
-        self._forget_quick_call()
+        self._forget_quick_calls()
         results: tuple[Tensor, ...] | None = None
         try:
             if self._engine == "generated":

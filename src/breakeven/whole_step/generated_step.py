@@ -106,32 +106,51 @@ class GeneratedStep:
                 self._in_use.value = 0
 
     def quick_call(
-        self, situation: Situation, bound: BoundTensors, optimizer: Optimizer, batch: Batch
+        self,
+        situation: Situation,
+        bound: BoundTensors,
+        optimizer: Optimizer,
+        batch: Batch,
+        indices: Tensor | None,
     ) -> QuickCall | None:
-        """Return the step as a quick call for the tensors last called with, if it can be one."""
+        """Return it as a quick call for the tensors last called with, if it can be one."""
         call = self._call
-        is_plain = not self._generated.draws and len(self._generated.results) == 1
-        if not (is_plain and call.counts and has_quick_calls()):
+        if not (self._is_plain(batch, indices) and call.counts and has_quick_calls()):
             return None
+        given = batch.tensors
+        if indices is not None:
+            if indices.dtype != torch.int64 or not indices.is_contiguous():
+                return None
+            given = (*given, indices)
         guards = [
             *step_hook_guards(optimizer),
             *situation.guards(call.option_places()),
             *bound.guards(),
         ]
-        inputs, targets = batch.tensors
+        at, places, kept = call.addresses(None if indices is None else len(indices))
         return QuickCall(
             guards,
-            (inputs, targets),
-            slots=call.slots,
-            at=call.at,
+            list(zip(given, places, strict=True)),
+            num_steps=num_steps_of(indices),
+            loss_slot=call.loss_slot,
+            at=at,
             run=self._generated.address,
             marked=bound.owned,
             is_in_use=self._in_use,
+            kept=kept,
         )
 
-    def refill(self, quick: QuickCall) -> None:
-        """Give a quick call tensors for losses to come."""
-        quick.refill(self._call.make_losses())
+    def _is_plain(self, batch: Batch, indices: Tensor | None) -> bool:
+        """Return whether C alone can do it: it draws nothing, and moves on one result each step."""
+        return (
+            not self._generated.draws
+            and len(self._generated.results) == 1
+            and (indices is None or all(t.is_contiguous() for t in batch.tensors))
+        )
+
+    def make_losses(self, num_steps: int | None) -> list[tuple[Tensor, int]]:
+        """Return tensors for losses to come, of single steps or of several, with addresses."""
+        return self._call.make_losses(num_steps)
 
     def _mark(self, bound: BoundTensors, num_steps: int) -> None:
         bound.mark_written()
@@ -159,9 +178,7 @@ class GeneratedStep:
         if indices is None:
             return call.do_one(batch.tensors)
         indices = _as_rows(batch, indices)
-        # The C code moves on one result from step to step, and draws nothing.
-        is_plain = not self._generated.draws and len(self._generated.results) == 1
-        if is_plain and all(t.is_contiguous() for t in batch.tensors):
+        if self._is_plain(batch, indices):
             return (call.do_many(batch.tensors, indices),)
         results = [
             call.do_one(tuple(tensor[chosen].contiguous() for tensor in batch.tensors))
@@ -207,17 +224,17 @@ class _Call:
         self._update = numbers
         self._options = (ctypes.c_double * max(1, len(numbers.options)))()
         self._numbers = (ctypes.c_double * max(1, numbers.width))()  # as floats, half of it
-        self._loss_slot = generated.num_arguments + len(generated.draws)
+        self.loss_slot = generated.num_arguments + len(generated.draws)
         self._batch_slot = len(written) + 1
         addresses = [tensor.data_ptr() for tensor in written]
-        num_slots = self._loss_slot + len(generated.results)
+        num_slots = self.loss_slot + len(generated.results)
         self._addresses = (ctypes.c_void_p * num_slots)(*addresses, ctypes.addressof(self._numbers))
         self._loss_shape, self._loss_dtype = generated.results[0].shape, generated.results[0].dtype
         self._losses: list[tuple[Tensor, int]] = []
         self._beside = [(tuple(one.shape), one.dtype) for one in generated.results[1:]]
         # Where the batches of several steps are put together, and what else these need.
         self._batches = [torch.empty_like(tensor) for tensor in batch.tensors]
-        self._several: tuple[Plan, Any] | None = None
+        self._several: tuple[Plan, Any, Any] | None = None
         counters = bound.tensors.counters
         # The C code counts in float32, as optimizers do unless torch's default was changed.
         self.counts = counts and all(t.dtype == torch.float32 and t.is_cpu for t in counters)
@@ -246,16 +263,29 @@ class _Call:
             numbers=self._batch_slot - 1,
             options=ctypes.addressof(self._options),
             counts=ctypes.addressof(self._read_counts),
-            loss=self._loss_slot,
+            loss=self.loss_slot,
             num_counters=self._num_counters,
             counters=ctypes.addressof(self._counters),
             **self._generated.team,
         )
 
-    @property
-    def slots(self) -> tuple[int, int]:
-        """Return the numbers of the first argument of the batch, and of the loss."""
-        return self._batch_slot, self._loss_slot
+    def addresses(self, num_steps: int | None) -> tuple[tuple[int, int, int], list[int], Any]:
+        """Return the addresses of a call, where those of its data are read from, and what to keep.
+
+        Args:
+            num_steps: As many as ``do_many`` has done last; none for a single step.
+        """
+        if num_steps is None:
+            first = ctypes.addressof(self._addresses)
+            size = ctypes.sizeof(ctypes.c_void_p)
+            return self.at, [first + size * (self._batch_slot + i) for i in range(2)], self
+        assert self._several is not None
+        plan, gathered, addresses = self._several
+        assert plan.num_steps == num_steps
+        places = [ctypes.addressof(one) + Gathered.rows.offset for one in gathered]
+        at = ctypes.addressof(addresses), self._generated.workspace, ctypes.addressof(plan)
+        places.append(ctypes.addressof(plan) + Plan.indices.offset)
+        return at, places, (self, self._several)
 
     def option_places(self) -> dict[tuple[int, str], int]:
         """Return where numbers of the optimizer's groups are read from."""
@@ -293,36 +323,45 @@ class _Call:
             raise IndexError(_OUT_OF_RANGE)
         return (loss, *beside)
 
-    def make_losses(self) -> list[tuple[Tensor, int]]:
-        """Return tensors for losses to come, with their addresses: cheaper when made together."""
-        losses = self._empty_losses(_LOSSES_AT_ONCE)
-        first, size = losses.data_ptr(), losses.itemsize
+    def make_losses(self, num_steps: int | None = None) -> list[tuple[Tensor, int]]:
+        """Return tensors for losses to come, with their addresses: cheaper when made together.
+
+        Args:
+            num_steps: Of several steps each; none for a single one's.
+        """
+        if num_steps is None:
+            losses = self._empty_losses(_LOSSES_AT_ONCE)
+        else:
+            count = max(1, min(_LOSSES_AT_ONCE, _MOST_LOSSES // num_steps))
+            losses = self._empty_losses(count, num_steps)
+        first, size = losses.data_ptr(), losses.itemsize * math.prod(losses.shape[1:])
         return [(loss, first + i * size) for i, loss in enumerate(losses.unbind())]
 
-    def _empty_losses(self, count: int) -> Tensor:
-        return torch.empty((count, *self._loss_shape), dtype=self._loss_dtype, device="cpu")
+    def _empty_losses(self, *counts: int) -> Tensor:
+        return torch.empty((*counts, *self._loss_shape), dtype=self._loss_dtype, device="cpu")
 
     def do_many(self, data: Sequence[Tensor], indices: Tensor) -> Tensor:
         """Do a step for each row of indices; return the losses."""
         count = len(indices)
         if self._several is None or self._several[0].num_steps != count:
             self._several = self._prepare_several(count, indices.shape[1])
-        plan, gathered = self._several
+        plan, gathered, addresses = self._several
         losses = self._empty_losses(count)
-        addresses = self._addresses
-        addresses[self._loss_slot] = losses.data_ptr()
-        for number, (tensor, batch) in enumerate(zip(data, self._batches, strict=True)):
-            addresses[self._batch_slot + number] = batch.data_ptr()
+        addresses[self.loss_slot] = losses.data_ptr()
+        for number, tensor in enumerate(data):
             gathered[number].rows = tensor.data_ptr()
         plan.indices = indices.data_ptr()
-        done = self._generated.run(self.at[0], self.at[1], ctypes.addressof(plan))
+        at = ctypes.addressof(addresses), self._generated.workspace, ctypes.addressof(plan)
+        done = self._generated.run(*at)
         if done != count:
             raise IndexError(f"{_OUT_OF_RANGE} (step {done} of {count})")
         return losses
 
-    def _prepare_several(self, count: int, batch_size: int) -> tuple[Plan, Any]:
+    def _prepare_several(self, count: int, batch_size: int) -> tuple[Plan, Any, Any]:
         gathered = (Gathered * len(self._batches))()
+        addresses = type(self._addresses)(*self._addresses)
         for number, batch in enumerate(self._batches):
+            addresses[self._batch_slot + number] = batch.data_ptr()
             gathered[number].row_bytes = batch.numel() * batch.itemsize // max(1, len(batch))
             gathered[number].batch = batch.data_ptr()
         plan = self._make_plan()
@@ -330,8 +369,9 @@ class _Call:
         plan.loss_bytes = self._loss_dtype.itemsize * math.prod(self._loss_shape)
         plan.num_gathered, plan.batch_size = len(self._batches), batch_size
         plan.gathered = ctypes.addressof(gathered)
-        return plan, gathered
+        return plan, gathered, addresses
 
 
 _LOSSES_AT_ONCE = 256
+_MOST_LOSSES = 8192  # whoever keeps one of them keeps all
 _OUT_OF_RANGE = "a class or another index in the batch is out of range"

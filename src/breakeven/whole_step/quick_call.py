@@ -1,4 +1,4 @@
-"""A generated step called from Python in C alone, with all that is asked before it.
+"""Generated steps called from Python in C alone, with all that is asked before them.
 
 Asking whether anything has changed, in Python, takes longer than a small step itself. So the
 questions are written down once, as ``Guard``s, and asked by the C code of ``quick_call.h``.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -51,14 +51,19 @@ class _Guard(ctypes.Structure):
 
 
 class _Input(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("type", "shape", "strides", "dtype"))
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("type", "shape", "strides", "dtype", "place")
+    )
 
 
 class _Call(ctypes.Structure):
     _fields_ = (
         ("num_guards", ctypes.c_int64),
         ("guards", ctypes.c_void_p),
-        ("inputs", _Input * 2),
+        ("num_inputs", ctypes.c_int64),
+        ("inputs", _Input * 3),
+        ("num_indices", ctypes.c_int64),
+        ("num_samples", ctypes.c_int64),
         *(
             (name, ctypes.c_void_p)
             for name in (
@@ -69,8 +74,8 @@ class _Call(ctypes.Structure):
         ("num_losses", ctypes.c_int64),
         ("is_in_use", ctypes.c_void_p),
         ("addresses", ctypes.c_void_p),
-        ("batch_slot", ctypes.c_int64),
         ("loss_slot", ctypes.c_int64),
+        ("num_steps", ctypes.c_int64),
         ("run", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p),
         ("plan", ctypes.c_void_p),
@@ -90,35 +95,39 @@ _METH_FASTCALL = 0x80
 
 
 class QuickCall:
-    """A step called for tensors like two that it was called with.
+    """One or several steps called for tensors like those that they were called with.
 
-    ``function(inputs, targets)`` returns the loss; None where the step is not for them or something
-    has changed: nothing was done then.
+    ``function(inputs, targets)`` returns the loss, ``function(inputs, targets, indices)`` those of
+    several steps; None where it is not for them or something has changed: nothing was done then.
 
     Args:
         guards: What must hold.
-        inputs: Tensors like those that it is for.
-        slots: Numbers of the arguments that are the batch, and the loss.
-        at: Addresses of the arguments, the workspace and the plan of a single step.
+        inputs: Tensors like those that it is for, and where the addresses of such are written to.
+        num_steps: How many it does.
+        loss_slot: Number of the argument that is the loss.
+        at: Addresses of the arguments, the workspace and the plan.
         run: Address of ``run`` of ``driver.h``.
         marked: Tensors that the step writes to.
         is_in_use: Whether another call does a step of it.
+        kept: What these addresses are in.
     """
 
     def __init__(
         self,
         guards: Iterable[Guard],
-        inputs: tuple[Tensor, Tensor],
+        inputs: Sequence[tuple[Tensor, int]],
         *,
-        slots: tuple[int, int],
+        num_steps: int,
+        loss_slot: int,
         at: tuple[int, int, int],
         run: int,
         marked: list[Tensor],
         is_in_use: ctypes.c_int64,
+        kept: Any,
     ) -> None:
         method = _method()
         assert method is not None
-        self._kept: list[Any] = [method, is_in_use]
+        self._kept: list[Any] = [method, is_in_use, kept]
         self._call = call = _Call()
         rows = list(guards)
         array = (_Guard * len(rows))()
@@ -128,9 +137,15 @@ class QuickCall:
             one.wanted = wanted if is_number else self._keep(wanted)
         call.num_guards, call.guards = len(rows), ctypes.addressof(array)
         self._kept.append(array)
-        for place, tensor in zip(call.inputs, inputs, strict=True):
-            place.type, place.dtype = self._keep(Tensor), self._keep(tensor.dtype)
-            place.shape, place.strides = self._keep(tensor.shape), self._keep(tensor.stride())
+        call.num_inputs = len(inputs)
+        for number, (tensor, place) in enumerate(inputs):
+            one = call.inputs[number]
+            one.type, one.dtype = self._keep(Tensor), self._keep(tensor.dtype)
+            one.shape, one.strides = self._keep(tensor.shape), self._keep(tensor.stride())
+            one.place = place
+        if len(inputs) == 3:  # indices: checked in each call
+            call.num_indices = inputs[2][0].numel()
+            call.num_samples = min(len(tensor) for tensor, _ in inputs[:2])
         call.data_ptr, call.stride = self._keep(Tensor.data_ptr), self._keep(Tensor.stride)
         call.shape_name, call.dtype_name = self._keep("shape"), self._keep("dtype")
         call.is_cpu_name, call.is_true = self._keep("is_cpu"), self._keep(True)
@@ -138,7 +153,7 @@ class QuickCall:
         call.mark = self._keep(torch.autograd.graph.increment_version)
         call.marked = self._keep(marked)
         call.is_in_use = ctypes.addressof(is_in_use)
-        call.batch_slot, call.loss_slot = slots
+        call.num_steps, call.loss_slot = num_steps, loss_slot
         call.addresses, call.workspace, call.plan = at
         call.run = run
         new = ctypes.pythonapi.PyCFunction_NewEx
@@ -146,7 +161,7 @@ class QuickCall:
             ctypes.py_object,
             [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p],
         )
-        self.function: Callable[[Any, Any], Tensor | None] = new(
+        self.function: Callable[..., Tensor | None] = new(
             ctypes.addressof(method), ctypes.addressof(call), None
         )
 

@@ -220,3 +220,81 @@ def test_no_reference_is_kept_or_lost() -> None:
     del pair, watched
     gc.collect()
     assert [one() for one in gone] == [None, None]
+
+
+class Several:
+    """A classifier that is trained by several steps a call, and its twin by stock steps."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.twin = copy.deepcopy(self.model)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.other = torch.optim.Adam(self.twin.parameters(), lr=1e-2)
+        self.step = fast_step(
+            self.model, nn.CrossEntropyLoss(), self.optimizer, engine="generated", steps_per_call=5
+        )
+        self.x, self.y = torch.randn(40, 4), torch.randint(0, 3, (40,))
+
+    def train(self, indices: Tensor | None = None) -> None:
+        indices = torch.randint(0, 40, (5, 6)) if indices is None else indices
+        losses = self.step.run(self.x, self.y, indices)
+        wanted: list[Tensor] = []
+        for row in indices:
+            self.other.zero_grad()
+            loss = nn.functional.cross_entropy(self.twin(self.x[row]), self.y[row])
+            loss.backward()
+            self.other.step()
+            wanted.append(loss.detach())
+        torch.testing.assert_close(losses, torch.stack(wanted), rtol=1e-4, atol=1e-6)
+
+    def assert_same(self) -> None:
+        found, wanted = self.model.state_dict(), self.twin.state_dict()
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_several_steps_are_one_quick_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Several()
+    for _ in range(3):
+        pair.train()
+    with monkeypatch.context() as patch:
+        patch.setattr(GeneratedStep, "__call__", None)
+        for _ in range(20):
+            pair.train()
+        # Twice as many: two calls, of which the second takes the rows behind the first.
+        pair.train(torch.randint(0, 40, (10, 6)))
+    pair.assert_same()
+    for _ in range(300):  # more than there were tensors for
+        pair.step.run(pair.x, pair.y, torch.randint(0, 40, (5, 6)))
+    assert {int(one["step"]) for one in pair.optimizer.state.values()} == {15 + 110 + 1500}
+
+
+def test_what_changes_between_calls_of_several_steps_is_noticed() -> None:
+    pair = Several()
+    for _ in range(3):
+        pair.train()
+    pair.train(torch.randint(-40, 40, (5, 6)))  # from the end
+    pair.train(torch.randint(0, 40, (5, 6), dtype=torch.int32))
+    pair.train(torch.randint(0, 40, (6, 5)).t())
+    for model, optimizer in ((pair.model, pair.optimizer), (pair.twin, pair.other)):
+        optimizer.param_groups[0]["lr"] = 0.05
+        model[2].bias.data = torch.full((3,), 0.5)
+    for _ in range(3):
+        pair.train()
+    with pytest.raises(IndexError, match="outside of 40 samples"):
+        pair.step.run(pair.x, pair.y, torch.full((5, 6), 40))
+    pair.x, pair.y = pair.x[:30], pair.y[:30]
+    pair.train(torch.randint(0, 30, (5, 6)))
+    pair.assert_same()
+
+
+def test_a_class_out_of_range_among_several_steps_says_which() -> None:
+    pair = Several()
+    for _ in range(3):
+        pair.train()
+    pair.y[39] = 3
+    indices = torch.zeros(5, 6, dtype=torch.int64)
+    indices[3, 2] = 39  # after three steps
+    with pytest.raises(IndexError, match=r"out of range \(step 3 of 5\)"):
+        pair.step.run(pair.x, pair.y, indices)
+    # Three were done, once.
+    assert {int(one["step"]) for one in pair.optimizer.state.values()} == {18}
