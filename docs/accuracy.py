@@ -85,7 +85,7 @@ def small_steps_markdown() -> str:
 def main(argv: list[str]) -> int:
     """Validate by every protocol, and write the page."""
     parser = argparse.ArgumentParser(description="Write docs/accuracy.md and its plots.")
-    parser.add_argument("table", type=Path, help="table of measured steps")
+    parser.add_argument("tables", type=Path, nargs="+", help="tables of measured steps")
     parser.add_argument(
         "--only", metavar="KEY=VALUE", action="append", default=[], help="count only these rows"
     )
@@ -95,7 +95,7 @@ def main(argv: list[str]) -> int:
         only = RowFilter.parse(args.only)
         reports = [
             validate_table(
-                args.table,
+                *args.tables,
                 predictor=predictor_for(protocol, progress=SilentProgress()),
                 protocol=protocol,
                 era_of=era_of,
@@ -108,7 +108,9 @@ def main(argv: list[str]) -> int:
         return error.exit_code
     # The folder of the table is the author's own business.
     options = [option for condition in args.only for option in ("--only", condition)]
-    command = shlex.join(["python", "docs/accuracy.py", args.table.name, *options])
+    command = shlex.join(
+        ["python", "docs/accuracy.py", *(table.name for table in args.tables), *options]
+    )
     for name in write_page(reports, DOCS, command=command):
         sys.stderr.write(f"wrote docs/{name}\n")
     return 0

@@ -58,7 +58,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="steps",
         metavar="TABLE.csv",
         type=Path,
-        help="fit the effects of whole steps to TABLE.csv (takes minutes)",
+        nargs="+",
+        help="fit the effects of whole steps to the rows of TABLE.csv (takes minutes)",
     )
     parser.add_argument(
         "--from-shared-steps",
@@ -155,7 +156,7 @@ def _fit_steps(args: argparse.Namespace) -> int:
     from breakeven.validate import calibrate_on_steps, read_table
 
     ensure_writable(args.output, force=args.force)
-    rows = read_table(args.steps)
+    rows = read_table(*args.steps)
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         effects = calibrate_on_steps(
             rows, command="breakeven calibrate --from-steps", progress=progress

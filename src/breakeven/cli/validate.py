@@ -28,7 +28,7 @@ listed with the reason.
 
 Exit codes: 0 done, 1 done and a budget is exceeded, 2 wrong command line,
 3 no answer (a bad cell, a missing column, no row that can be predicted, ...)."""
-USAGE = "validate TABLE.csv [options]"
+USAGE = "validate TABLE.csv [TABLE.csv ...] [options]"
 EXAMPLES = """\
 examples:
   breakeven validate steps.csv
@@ -42,7 +42,13 @@ _PAGE_NAME = "accuracy.md"
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``validate``."""
-    parser.add_argument("table", metavar="TABLE.csv", type=Path, help="measured steps")
+    parser.add_argument(
+        "tables",
+        metavar="TABLE.csv",
+        type=Path,
+        nargs="+",
+        help="measured steps, in a file or more",
+    )
     parser.add_argument(
         "--leave-out",
         metavar="none|gpu|model",
@@ -92,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     budgets = () if args.budget is None else read_budgets(args.budget, protocol=protocol)
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = validate_table(
-            args.table,
+            *args.tables,
             predictor=predictor_for(protocol, progress=progress),
             protocol=protocol,
             era_of=era_of,

@@ -286,23 +286,33 @@ _COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and 
 )
 
 
-def read_table(path: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
-    """Return the rows of a table of measured steps.
+def read_table(*paths: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
+    """Return the rows of a table of measured steps, which may lie in several files.
 
-    The file is CSV in UTF-8 with a line of column names, compressed where its name ends in
+    Each file is CSV in UTF-8 with a line of column names, compressed where its name ends in
     ``.gz``. Further columns are ignored, as are lines without any character.
 
     Raises:
-        BreakevenError: The file cannot be read, is no such table, or has no rows; a column is
+        BreakevenError: A file cannot be read, is no such table, or has no rows; a column is
             missing; a cell does not hold what its column allows; two rows have the same
             ``case_id``. A device or workload that is not known is no error here.
     """
-    path = Path(path)
+    rows: list[MeasuredRow] = []
+    place_by_case_id: dict[str, str] = {}
+    for path in map(Path, paths):
+        own = _read_file(path, place_by_case_id)
+        if not own:
+            raise BreakevenError(f"{path} has column names but no rows")
+        rows += own
+    return tuple(rows)
+
+
+def _read_file(path: Path, place_by_case_id: dict[str, str]) -> list[MeasuredRow]:
+    """Return the rows of one file, and note where each ``case_id`` stands."""
     records = _records(path)
     header_line, header = next(records, (1, []))
     columns = _columns(path, header_line, header)
     rows: list[MeasuredRow] = []
-    line_by_case_id: dict[str, int] = {}
     for line, record in records:
         if not record:
             continue
@@ -311,19 +321,20 @@ def read_table(path: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
                 f"{path}:{line}: {len(record)} cells in a table of {len(columns)} columns",
                 hint='a cell that contains a comma is written in double quotes: "a, b"',
             )
+        place = f"{path}:{line}"
         row = MeasuredRow.from_cells(
-            Cells(place=f"{path}:{line}", by_column=dict(zip(columns, record, strict=True)))
+            Cells(place=place, by_column=dict(zip(columns, record, strict=True)))
         )
-        first_line = line_by_case_id.setdefault(row.case_id, line)
-        if first_line != line:
+        first = place_by_case_id.setdefault(row.case_id, place)
+        if first != place:
+            same_file = first.removeprefix(f"{path}:")
+            other = first if same_file == first else f"line {same_file}"
             raise BreakevenError(
-                f"{path}:{line}: case_id “{row.case_id}” is that of line {first_line} too",
+                f"{place}: case_id “{row.case_id}” is that of {other} too",
                 hint="give each row a case_id of its own",
             )
         rows.append(row)
-    if not rows:
-        raise BreakevenError(f"{path} has column names but no rows")
-    return tuple(rows)
+    return rows
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:

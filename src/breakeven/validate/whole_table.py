@@ -15,8 +15,7 @@ from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult
 
 
 def validate_table(
-    path: str | os.PathLike[str],
-    *,
+    *paths: str | os.PathLike[str],
     predictor: Predictor,
     protocol: LeaveOut,
     era_of: Callable[[str], str],
@@ -26,7 +25,7 @@ def validate_table(
     """Return the prediction of every row of a table beside what was measured.
 
     Args:
-        path: The table.
+        paths: The files of the table.
         predictor: What predicts, from a calibration that keeps to ``protocol``.
         protocol: What that calibration has not seen.
         era_of: Tells which years' software a framework is.
@@ -37,8 +36,9 @@ def validate_table(
         BreakevenError: The table cannot be read, or ``only`` leaves no row.
     """
     progress = SilentProgress() if progress is None else progress
-    progress.begin(f"reading {os.fspath(path)}")
-    rows = read_table(path)
+    table = ", ".join(str(os.fspath(path)) for path in paths)
+    progress.begin(f"reading {table}")
+    rows = read_table(*paths)
     selected = rows if only is None else only.select(rows)
     selected_ids = {row.case_id for row in selected}
     # A fold learns from the rows that are not selected too.
@@ -49,7 +49,7 @@ def validate_table(
     )
     progress.end()
     return AccuracyReport(
-        table=os.fspath(path),
+        table=table,
         protocol=protocol,
         rows=results,
         summary=summarize_groups(results),

@@ -56,6 +56,16 @@ def test_a_table_may_be_compressed(tmp_path: Path) -> None:
         read_table(path)
 
 
+def test_a_table_may_lie_in_several_files(tmp_path: Path) -> None:
+    first = write_table(tmp_path / "first.csv", {})
+    second = tmp_path / "second.csv"
+    second.write_text(first.read_text().replace("a,", "b,", 1), "utf-8")
+    assert [row.case_id for row in read_table(first, second)] == ["a", "b"]
+    second.write_text(first.read_text(), "utf-8")
+    with pytest.raises(BreakevenError, match=r"case_id “a” is that of .*first\.csv:2"):
+        read_table(first, second)
+
+
 def test_memory_format_and_compilation_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     columns = [*COLUMNS, "memory_format", "compile"]
