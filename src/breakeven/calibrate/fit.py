@@ -224,7 +224,8 @@ def fit_family(
     Args:
         key: The family.
         rows: Its measurements.
-        references: When given, their parameters are kept but for the leading one.
+        references: When given, their parameters are kept but for the leading one, and for the
+            latency of recurrent layers.
     """
     family, variant, arithmetic = key
     device = rows[0].device
@@ -240,7 +241,9 @@ def fit_family(
     if references is not None:
         transferred = transferred_efficiency(references, [device], *key).arrays
         start = np.log([float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS])
-        starts, free = (start,), (0,) if is_tiled else (3,)
+        # The steps of small recurrent layers show their latency rather than their rate.
+        tiled_free = (0, 2) if family is Family.RECURRENT else (0,)
+        starts, free = (start,), tiled_free if is_tiled else (3,)
         tile_sets = (TILE_SET_NAMES[transferred.tile_set[0, 0]],)
     elif is_tiled:
         starts, free = tuple(np.log(start) for start in _STARTS), (0, 1, 2, 3)

@@ -39,6 +39,11 @@ def linear_op(row: Row) -> Op:
     )
 
 
+def product_op(row: Row) -> Op:
+    """Return the operator of a row of a table that holds both kinds of products."""
+    return linear_op(row) if row["op"] == "linear" else bmm_op(row)
+
+
 def square_convolution_op(row: Row) -> Op:
     """Return the operator of a row of a convolution of square images."""
     images, c_in, c_out = int(row["B"]), int(row["Cin"]), int(row["Cout"])

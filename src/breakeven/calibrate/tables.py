@@ -22,6 +22,7 @@ from breakeven.calibrate.table_ops import (
     gemm_op,
     layer_op,
     linear_op,
+    product_op,
     recurrent_op,
     square_convolution_op,
     vector_op,
@@ -241,6 +242,7 @@ _IDLE_TABLES: tuple[tuple[str, Callable[[Row], Op]], ...] = (
     ("ops_neusight_elementwise.csv.gz", vector_op),
     ("ops_neusight_ln_softmax.csv", vector_op),
     ("ops_neusight_amd_vec.csv", vector_op),
+    ("ops_neusight_amd_mm.csv.gz", product_op),
 )
 _LOOPED_TABLES: tuple[tuple[str, Callable[[Row], Op]], ...] = (
     ("ops_deepbench_gemm.csv", gemm_op),

@@ -31,7 +31,8 @@ class FamilyEfficiency(msgspec.Struct, frozen=True, kw_only=True):
         compute_fraction: Share of the peak, before the losses below. The peak is the datasheet's
             times the share that the board's power allows (`sustained_fraction`).
         tile_loss: A tile of m × n results reaches 1 / (1 + tile_loss × (1/m + 1/n)) of it.
-        prologue_k: Steps of the contraction that filling the pipeline of a tile costs.
+        prologue_k: Steps of the contraction that filling the pipeline of a tile costs; of
+            recurrent layers the latency of a time step, in hundreds of cycles.
         tiles: Which tiles the library chooses from: those whose shorter side is at least a number,
             or a single one, rows along m × columns along n.
         memory_fraction: Share of the DRAM bandwidth.
@@ -150,11 +151,15 @@ def load_efficiencies() -> EfficiencyTable:
 
 
 # A reference device counts a third for each generation between, and less where its power keeps its
-# clock down; another vendor's counts as four generations away. Chosen by leaving each chip of the
-# op tables out in turn: the mean over families of the median |log(predicted / measured)| is 0.195
-# (of the 90th percentile 0.563); 0.193 to 0.207 (0.562 to 0.576) with a half to a thirtieth per
-# generation and powers of 0 to 4 of the sustained share, so that the choice matters little.
+# clock down. Chosen by leaving each chip of the op tables out in turn: the mean over families of
+# the median |log(predicted / measured)| is 0.195 (of the 90th percentile 0.563); 0.193 to 0.207
+# (0.562 to 0.576) with a half to a thirtieth per generation and powers of 0 to 4 of the sustained
+# share, so that the choice matters little.
 _WEIGHT_PER_GENERATION = 1 / 3
+# Of recurrent layers the library decides: cuDNN 7.6 takes half the latency of versions 5 and 6 for
+# a time step (V100 against M40, P100, GTX 1080 Ti), so that older tables say nearly nothing.
+_RECURRENT_WEIGHT_PER_GENERATION = 1 / 10
+# Another vendor's libraries count where the own vendor has no reference at all, from this far away.
 _OTHER_VENDOR_DISTANCE = 4
 # Boards with the same chip differ in clock, power and memory, which the datasheet tells: they
 # count as much nearer than others of their generation, and the reference's own error applies.
@@ -242,6 +247,10 @@ def transferred_efficiency(
             for entry in entries
         ]
     )
+    is_recurrent = entries[0].family is Family.RECURRENT
+    weight_per_generation = (
+        _RECURRENT_WEIGHT_PER_GENERATION if is_recurrent else _WEIGHT_PER_GENERATION
+    )
     weights = np.zeros((len(devices), len(references)))
     # One value for what the sizes of a kernel decide, one for what all kernels share.
     sigmas = np.zeros((2, len(devices)))
@@ -254,13 +263,20 @@ def transferred_efficiency(
             sigmas[:, row] = entries[own].log_sigma, _LIBRARY_SIGMA
             continue
         distances = [_distance(device, reference) for reference, _ in references]
-        weights[row] = trust * _WEIGHT_PER_GENERATION ** np.array(distances)
-        nearest = min(distances)
+        weights[row] = trust * weight_per_generation ** np.array(distances)
+        own_line = np.array([_is_own_line(device, reference) for reference, _ in references])
+        is_other_line = not own_line.any()
+        if not is_other_line:
+            weights[row] *= own_line
+        nearest = min(
+            distance
+            for distance, is_own in zip(distances, own_line, strict=True)
+            if is_own or is_other_line
+        )
         if nearest == _SAME_CHIP_DISTANCE:
             own_sigma = entries[distances.index(nearest)].log_sigma
             sigmas[:, row] = own_sigma, np.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
             continue
-        is_other_line = nearest == _OTHER_VENDOR_DISTANCE
         unseen_sigma = _held_out_sigma(table, entries[0], is_other_line=is_other_line)
         sigmas[0, row] = unseen_sigma * (1.0 - _SHARED_VARIANCE_FRACTION) ** 0.5
         sigmas[1, row] = np.linalg.norm(
@@ -361,6 +377,11 @@ def _distance(device: DeviceSpec, reference: DeviceEfficiency) -> int:
     return _OTHER_VENDOR_DISTANCE if distance is None else distance
 
 
+def _is_own_line(device: DeviceSpec, reference: DeviceEfficiency) -> bool:
+    """Return whether a reference is of the device's vendor: libraries differ between vendors."""
+    return generations_between(device.launch_generation, reference.launch_generation) is not None
+
+
 def is_from_other_vendors(
     table: EfficiencyTable,
     device: DeviceSpec,
@@ -370,7 +391,4 @@ def is_from_other_vendors(
 ) -> bool:
     """Return whether no reference device is of the vendor of ``device``."""
     references, _, _ = _find_references(table, family, variant, arithmetic)
-    return all(
-        generations_between(device.launch_generation, reference.launch_generation) is None
-        for reference, _ in references
-    )
+    return not any(_is_own_line(device, reference) for reference, _ in references)

@@ -40,6 +40,11 @@ CACHE_BYTES_PER_SM_CLOCK = 16.0
 # 64 channels, which leave much of an A100 idle. With 8 passes over the activations at 0.9 of the
 # bandwidth, and this limit for each channel, the mean error of the difference is 10 %.
 _BLOCK_BYTES_PER_S = 8e9
+# Unit in which the latency of a time step of a recurrent layer is fitted. A step of any small layer
+# takes some 20,000 to 50,000 cycles: cuDNN's product and its gates wait for the step before, for
+# memory and for each other, whatever the units could compute meanwhile. Source: DeepBench's layers
+# of 256 and 512 units, 25 to 60 µs a step on M40, GTX 1080 Ti, P100 and V100 alike.
+_LATENCY_CYCLES = 100.0
 # Share of the DRAM bandwidth that changing the memory format of a tensor reaches: the low end of
 # 0.71-0.86 seen for streams, as one side of a transposition is accessed in short runs.
 _CONVERSION_FRACTION = 0.7
@@ -96,6 +101,7 @@ class DeviceArrays(Columns):
     num_sms: Floats
     floor_ns: Floats
     pace: Floats
+    cycle_ns: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +149,15 @@ def cache_hit_fraction(num_bytes: Floats, device: DeviceArrays) -> Floats:
 def conversion_ns(work: WorkArrays, device: DeviceArrays) -> Floats:
     """Return the time of changing the memory format of tensors before and after a kernel."""
     return 1e9 * work.conversion_bytes / (device.bytes_per_s * _CONVERSION_FRACTION)
+
+
+def step_latency_ns(device: DeviceArrays, efficiency: EfficiencyArrays) -> Floats:
+    """Return what a time step of a recurrent layer waits, beside its arithmetic and its traffic.
+
+    ``prologue_k`` of such a family counts cycles, not steps of a contraction: latencies follow the
+    clock, not the number of units.
+    """
+    return efficiency.prologue_k * _LATENCY_CYCLES * device.cycle_ns
 
 
 def flat_compute_ns(work: WorkArrays, device: DeviceArrays, efficiency: EfficiencyArrays) -> Floats:
@@ -212,7 +227,8 @@ def _fastest_s(
     for rows, columns in tiles:
         tiles_m, tiles_n = np.ceil(m / rows), np.ceil(n / columns)
         num_tiles = tiles_m * tiles_n * batch
-        beside = max(1, FULL_TILE // (rows * columns))
+        # Units that are few are busy with few tiles already.
+        beside = np.maximum(1.0, np.ceil(FULL_TILE // (rows * columns) * device.pace))
         loss = 1.0 + device.pace * efficiency.tile_loss * (1.0 / rows + 1.0 / columns)
         step_s = 2.0 * rows * columns * loss / sm_flop_per_s
         in_wave = device.num_sms * beside
@@ -251,6 +267,11 @@ _MATRIX_FAMILIES = frozenset(
     {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
 )
 
+# Datasheets of A100 and later give the fp64 rate of tensor cores, which the products of cuBLAS use;
+# convolutions run on plain units, at half the rate of fp32 at the most. An A100 reaches 3.9 to 6.3
+# TFLOP/s in the inference of ResNets and VGGs in fp64 (pytorch-gpu-benchmark).
+_FP64_MATRIX_FAMILIES = frozenset({Family.GEMM, Family.BATCHED_GEMM, Family.LINALG})
+
 # Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
 _SOFTWARE_FP64_FRACTION = 1 / 32
 
@@ -280,6 +301,8 @@ def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic
     fp32 = peak[Precision.FP32]
     if precision is Precision.FP64:
         fp64 = peak.get(Precision.FP64, fp32 * _SOFTWARE_FP64_FRACTION)
+        if kernel.family not in _FP64_MATRIX_FAMILIES and device.vendor == "nvidia":
+            fp64 = min(fp64, fp32 / 2)
         return ResolvedArithmetic(arithmetic="vector", flop_per_s=fp64)
     vector = ResolvedArithmetic(arithmetic="vector", flop_per_s=fp32)
     if precision is Precision.FP32 or precision not in peak or not suits_matrix_units(kernel):
@@ -359,9 +382,10 @@ def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays
                 device.num_sms,
                 generation_of(device).floor_ns,
                 pace,
+                1e9 / device.clock_hz,
             )
         )
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T[:, np.newaxis, :]
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 8).T[:, np.newaxis, :]
     return DeviceArrays(
         flop_per_s=columns[0],
         bytes_per_s=columns[1],
@@ -370,4 +394,5 @@ def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays
         num_sms=columns[4],
         floor_ns=columns[5],
         pace=columns[6],
+        cycle_ns=columns[7],
     )

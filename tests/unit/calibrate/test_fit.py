@@ -10,6 +10,7 @@ import pytest
 
 from breakeven.calibrate import describe_efficiencies, efficiencies_document
 from breakeven.calibrate.fit import Quality, fit_table, held_out_errors
+from breakeven.calibrate.table_ops import product_op
 from breakeven.calibrate.tables import _IDLE_TABLES, TimedKernel, read_tables
 from breakeven.cli.dispatch import main
 from breakeven.cost import (
@@ -197,6 +198,14 @@ def test_rows_that_measure_something_else_are_left_out(tables: Path) -> None:
     # Left out: the idle calls, the product shorter than a launch, the Xeon Phi, the gradient of
     # an image, and the recurrent layer's weight gradient.
     assert len(rows) == 1 + 0 + 1 + 2 + 1 + 2
+
+
+def test_a_table_may_hold_both_kinds_of_products() -> None:
+    sizes = {"B": "8", "M": "64", "N": "32", "K": "16"}
+    batched = product_op({"op": "bmm", **sizes})
+    assert [spec.shape for spec in batched.inputs] == [(8, 64, 32), (8, 32, 16)]
+    linear = product_op({"op": "linear", **sizes})
+    assert linear.outputs[0].shape == (8 * 64, 16)
 
 
 def test_missing_table_is_an_error(tmp_path: Path) -> None:

@@ -397,3 +397,95 @@ def test_only_matrix_units_need_another_memory_format() -> None:
     assert extra_ns[0] == 0
     # 40 MB at 0.7 of 900 GB/s.
     assert extra_ns[1] == pytest.approx(63_500, rel=0.01)
+
+
+def make_recurrence(hidden: int, num_steps: int = 50) -> Kernel:
+    """Return the time steps of an LSTM with batches of 32."""
+    return Kernel(
+        family=Family.RECURRENT,
+        variant="lstm",
+        flop=2.0 * num_steps * 32 * 4 * hidden * hidden,
+        read_bytes=4.0 * 4 * hidden * (hidden + num_steps * 32),
+        write_bytes=4.0 * num_steps * 32 * 6 * hidden,
+        m=32,
+        n=4 * hidden,
+        k=hidden,
+        launches=num_steps,
+    )
+
+
+def test_steps_of_a_small_recurrent_layer_follow_the_clock() -> None:
+    devices = [find_device(name) for name in ("T4", "L4", "RTX 3090", "RTX 4090", "H100 SXM5")]
+    small, large = kernel_times([make_recurrence(64), make_recurrence(2048)], devices).time_ns
+    clocks = np.array([device.clock_hz for device in devices])
+    cycles = small * clocks
+    assert cycles.max() < 1.5 * cycles.min()
+    # What the units can compute decides once a step is large.
+    assert large[0] > 3 * large[4]
+
+
+def test_a_step_waits_for_the_one_before_it() -> None:
+    device = find_device("V100 SXM2 16GB")
+    once, twice = kernel_times([make_recurrence(64), make_recurrence(64, 100)], [device]).time_ns
+    assert twice[0] == pytest.approx(2 * once[0], rel=0.05)
+    # The layer's own arithmetic would take far less than a microsecond for each.
+    assert once[0] / 50 > 10_000
+
+
+def make_double(pixels: int, channels: int) -> Kernel:
+    """Return a convolution of 3 x 3 pixels in fp64, of 12 images."""
+    m, k = 12 * pixels**2, 9 * channels
+    return Kernel(
+        family=Family.CONVOLUTION,
+        variant="winograd",
+        flop=2.0 * m * channels * k,
+        read_bytes=8.0 * (m * channels + channels * k),
+        write_bytes=8.0 * m * channels,
+        precision=Precision.FP64,
+        m=m,
+        n=channels,
+        k=k,
+    )
+
+
+@pytest.mark.parametrize("name", ["RTX 2080 Ti", "TITAN RTX", "GTX 1080 Ti"])
+def test_few_units_for_fp64_are_as_busy_with_small_images_as_with_large_ones(name: str) -> None:
+    kernels = [make_double(112, 128), make_double(28, 256), make_double(7, 512)]
+    time_ns = kernel_times(kernels, [find_device(name)]).time_ns[:, 0]
+    rate = np.array([kernel.flop for kernel in kernels]) / time_ns
+    assert rate.max() < 1.3 * rate.min()
+
+
+def test_convolutions_in_fp64_have_no_tensor_cores() -> None:
+    device = find_device("A100 SXM4 40GB")
+    plain_flop_per_s = device.peak_flop_per_s[Precision.FP32] / 2
+    assert device.peak_flop_per_s[Precision.FP64] > plain_flop_per_s
+    kernel = make_double(112, 128)
+    assert kernel.flop / kernel_times([kernel], [device]).time_ns[0, 0] * 1e9 < plain_flop_per_s
+    product = msgspec.structs.replace(
+        kernel, family=Family.GEMM, variant="", m=8192, k=8192, n=8192
+    )
+    product = msgspec.structs.replace(product, flop=2.0 * 8192**3)
+    assert product.flop / kernel_times([product], [device]).time_ns[0, 0] * 1e9 > plain_flop_per_s
+
+
+def test_other_vendors_devices_say_nothing_where_the_own_vendor_has_one() -> None:
+    table = make_table()
+    (own,) = table.devices
+    other = msgspec.structs.replace(
+        own,
+        device="other",
+        launch_generation="cdna",
+        families=tuple(
+            msgspec.structs.replace(entry, compute_fraction=0.1) for entry in own.families
+        ),
+    )
+    both = msgspec.structs.replace(table, devices=(own, other))
+    # As far away in generations as the other vendor is taken to be.
+    device = make_device(id="late", launch_generation="blackwell")
+    for entry in (both, table):
+        found = transferred_efficiency(entry, [device], Family.GEMM, "", "vector")
+        assert found.arrays.compute_fraction[0, 0] == pytest.approx(1.0)
+    alone = msgspec.structs.replace(table, devices=(other,))
+    found = transferred_efficiency(alone, [device], Family.GEMM, "", "vector")
+    assert found.arrays.compute_fraction[0, 0] == pytest.approx(0.1)

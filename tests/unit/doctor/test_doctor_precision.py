@@ -141,7 +141,7 @@ def test_launches_that_pace_half_of_the_step_do_not_hide_that_tensor_cores_idle(
     found = only(rule_of("PREC002"), case)
 
     assert 0.3 < case.prediction.device_busy_ns / case.prediction.estimate.value_ns < 0.7
-    assert 0.01 <= gain(case, found) < 0.05
+    assert 0.01 <= gain(case, found) < 0.08
 
 
 @pytest.mark.parametrize(
