@@ -36,7 +36,8 @@ _FASTER = 1.005
 _FEWEST_PAIRS = 2
 # More pairs narrow the interval slowly, and each costs two runs.
 _MOST_PAIRS = 6
-# But for what is so many times as fast, by its interval: runs that take turns show it in one pair.
+# But for a compiled step that is so many times as fast, by its interval, where runs take turns: no
+# load of the machine looks like it, as it does where one thread is compared with several.
 _OBVIOUS = 2.0
 # Two that differ by no more than this factor are as fast; where a tie is to be won, after so many
 # pairs.
@@ -291,7 +292,8 @@ def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
     speedup = searched_speedup(rival)
     least = _FASTER
     if rival.num_pairs < _FEWEST_PAIRS:
-        least = inf if rival.own_runs[-1].turns is TurnKind.NONE else _OBVIOUS
+        in_turns = rival.own_runs[-1].turns is not TurnKind.NONE
+        least = _OBVIOUS if in_turns and rival.configuration.fast_step else inf
     if speedup.low > least:
         return Decision.FASTER
     if wins_ties and rival.num_pairs >= _PAIRS_OF_TIE and speedup.value * _TIE > 1.0:

@@ -222,6 +222,15 @@ def test_a_step_as_one_call_does_without_what_changes_the_loop() -> None:
         assert "one compiled call" in str(named(name).why_not(mlp(), applied))
 
 
+def test_what_one_call_saves_is_told_from_the_shortest_step_that_was_seen() -> None:
+    step = named("fast-step")
+    slow = mlp(step_ns=10e6)
+    gain = step.expected_gain(slow)
+    assert 0.0 < gain < 0.1
+    assert step.expected_gain(mlp(step_ns=10e6, steps_ns={1: 2e6})) == pytest.approx(5 * gain)
+    assert step.expected_gain(mlp(step_ns=10e6, steps_ns={1: 1e3})) == pytest.approx(0.9)
+
+
 def test_generated_code_compiles_sooner_than_inductor() -> None:
     step = named("fast-step")
     generated_s = step.expected_cost_s(mlp(generates_steps=True))

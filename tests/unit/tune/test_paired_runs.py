@@ -100,14 +100,19 @@ def test_a_base_that_fails_once_is_run_again() -> None:
         PairedRuns(_Turns(failing=(0, 2)), Configuration()).round([rival])
 
 
-def _rival(factor: float, kind: TurnKind, num_pairs: int = 1) -> Rival:
+_FAST = Configuration(fast_step=True)
+
+
+def _rival(
+    factor: float, kind: TurnKind, num_pairs: int = 1, configuration: Configuration = _FAST
+) -> Rival:
     """Return a rival that is so many times as fast, by turns that differ by a few per cent."""
 
     def result(step_ns: float) -> RunResult:
         turns = {n: step_ns * (1 + 0.02 * (n % 3)) for n in range(16)}
         return RunResult(step_ns=step_ns, startup_ns=0, wall_s=1, turns=kind, turns_ns=turns)
 
-    rival = Rival(configuration=_FUSED)
+    rival = Rival(configuration=configuration)
     for _ in range(num_pairs):
         rival.note(result(100.0 * factor), result(100.0))
     return rival
@@ -117,5 +122,8 @@ def test_one_pair_shows_what_is_obvious_and_nothing_less() -> None:
     assert decide(_rival(20.0, TurnKind.LONG)) is Decision.FASTER
     assert decide(_rival(1.5, TurnKind.LONG)) is Decision.UNDECIDED
     assert decide(_rival(1.5, TurnKind.LONG, num_pairs=2)) is Decision.FASTER
+    # Under load, several threads may look so against one.
+    one_thread = _rival(20.0, TurnKind.LONG, configuration=_ONE_THREAD)
+    assert decide(one_thread) is Decision.UNDECIDED
     # Without turns, one hiccup of the machine would look the same.
     assert decide(_rival(20.0, TurnKind.NONE)) is Decision.UNDECIDED
