@@ -10,10 +10,14 @@ import torch
 
 from breakeven.codegen.conv_ops import batch_innermost, float_prefix
 from breakeven.codegen.operators import Op, lowers
-from breakeven.codegen.program import UnsupportedError, View
+from breakeven.codegen.program import UnsupportedError, View, count
 
 if TYPE_CHECKING:
     from breakeven.codegen.lowering import Lowering
+
+
+# Of each place, as of numbers multiplied and added.
+_PER_PLACE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +163,15 @@ def _pool(
     if is_gradient:
         numbers.append(str(int(any(dim.overlaps() for dim in dims))))
     pointers = [f"p{number}" for number in range(len(inputs) + len(outputs))]
-    call = f"{kernel}({', '.join([*codes, *numbers, *pointers])});"
-    lowering.call("".join(tables) + call, inputs, outputs)
+    call = f"{kernel}({', '.join([*codes, *numbers, *pointers, 'part', 'parts'])});"
+    places = max(count(one.shape) for one in (*inputs, *outputs))
+    lowering.call(
+        "".join(tables) + call,
+        inputs,
+        outputs,
+        operations=_PER_PLACE * places,
+        most_parts=sizes[0],
+    )
 
 
 @lowers("max_pool2d_with_indices")

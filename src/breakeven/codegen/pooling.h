@@ -1,5 +1,5 @@
 /* Pooling of generated steps, for one element type REAL; included after kernels.h. Tensors lie with
-   the batch innermost, as in convolution.h. */
+   the batch innermost, as in convolution.h. Each is one of `parts` parts of the planes. */
 
 #ifndef POOLING_COMMON
 #define POOLING_COMMON
@@ -18,7 +18,7 @@ typedef struct {
 #endif
 #define LANES ((long)(VECTOR_BYTES / sizeof(REAL)))
 #define FOR_PLACES                                                                                \
-  for (long p = 0; p < planes; p++)                                                               \
+  for (long p = part * planes / parts; p < (part + 1) * planes / parts; p++)                      \
     for (long y = 0; y < v.results; y++)                                                          \
       for (long x = 0; x < h.results; x++)
 #define PLACE                                                                                     \
@@ -29,6 +29,9 @@ typedef struct {
 #define FOR_TAPS                                                                                  \
   for (long ky = 0; ky < down.taps; ky++)                                                         \
     for (long kx = 0; kx < across.taps; kx++)
+#define ZEROS                                                                                     \
+  for (long p = part * planes / parts; p < (part + 1) * planes / parts; p++)                      \
+    memset(to + p * v.size * h.size * n, 0, v.size * h.size * n * sizeof(REAL));
 #define SIMD _Pragma("omp simd")
 
 /* An integer as wide as REAL, so that both fill a vector. */
@@ -45,7 +48,8 @@ INLINE long NAME(tap_at)(const pooled v, const pooled h, const long k) {
 #define DEFINE_MAX_POOL(suffix, TAP)                                                              \
   typedef TAP NAME(suffix) __attribute__((vector_size(LANES * sizeof(TAP)), aligned(sizeof(TAP)), may_alias));\
   INLINE void NAME(max_pool_##suffix)(const pooled v, const pooled h, const long planes,          \
-                                      const long n, const REAL *from, REAL *to, TAP *best) {      \
+                                      const long n, const REAL *from, REAL *to, TAP *best,        \
+                                      const long part, const long parts) {                        \
     FOR_PLACES {                                                                                  \
       PLACE                                                                                       \
       const REAL *source = from + inner;                                                          \
@@ -95,8 +99,8 @@ INLINE long NAME(tap_at)(const pooled v, const pooled h, const long k) {
   /* Its gradient; `adds` where windows overlap or leave places out: the result is zeros first. */\
   INLINE void NAME(max_pool_gradient_##suffix)(                                                   \
       const pooled v, const pooled h, const long planes, const long n, const int adds,            \
-      const REAL *from, const TAP *best, REAL *to) {                                              \
-    if (adds) memset(to, 0, planes * v.size * h.size * n * sizeof(REAL));                         \
+      const REAL *from, const TAP *best, REAL *to, const long part, const long parts) {           \
+    if (adds) ZEROS                                                                               \
     FOR_PLACES {                                                                                  \
       PLACE                                                                                       \
       FOR_TAPS {                                                                                  \
@@ -115,7 +119,7 @@ DEFINE_MAX_POOL(large, int32_t)
 
 /* The average of each window. */
 INLINE void NAME(average_pool)(const pooled v, const pooled h, const long planes, const long n,
-                               const REAL *from, REAL *to) {
+                               const REAL *from, REAL *to, const long part, const long parts) {
   FOR_PLACES {
     PLACE
     const REAL by = (REAL)1 / (REAL)((long)down.count * across.count);
@@ -139,8 +143,9 @@ INLINE void NAME(average_pool)(const pooled v, const pooled h, const long planes
 }
 /* Its gradient. */
 INLINE void NAME(average_pool_gradient)(const pooled v, const pooled h, const long planes,
-                                        const long n, const int adds, const REAL *from, REAL *to) {
-  if (adds) memset(to, 0, planes * v.size * h.size * n * sizeof(REAL));
+                                        const long n, const int adds, const REAL *from, REAL *to,
+                                        const long part, const long parts) {
+  if (adds) ZEROS
   FOR_PLACES {
     PLACE
     const REAL by = (REAL)1 / (REAL)((long)down.count * across.count);
@@ -156,5 +161,6 @@ INLINE void NAME(average_pool_gradient)(const pooled v, const pooled h, const lo
 #undef FOR_PLACES
 #undef PLACE
 #undef FOR_TAPS
+#undef ZEROS
 #undef SIMD
 #undef LANES

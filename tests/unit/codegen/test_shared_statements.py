@@ -50,11 +50,20 @@ def convolutions_of_lines(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return result.detach(), *torch.autograd.grad((result * result).sum(), [x, w])
 
 
+def pooling(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x = x.detach().requires_grad_()
+    largest = nn.functional.max_pool2d(x, 3, 2, padding=1)
+    average = nn.functional.avg_pool2d(x, 2)
+    (gradient,) = torch.autograd.grad((largest * y).sum() + (average * average).sum(), [x])
+    return largest.detach(), average.detach(), gradient
+
+
 # Sizes that leave tiles and vectors over; each is large enough to be shared.
 STEPS: dict[str, tuple[Callable[..., tuple[Tensor, ...]], tuple[int, ...], tuple[int, ...]]] = {
     "products": (products, (133, 259), (259, 101)),
     "products-of-batches": (products_of_batches, (5, 131, 130), (5, 130, 141)),
     "loops": (loops, (777, 1003), (777, 1003)),
+    "pooling": (pooling, (65, 7, 56, 58), (65, 7, 28, 29)),
     "convolutions": (convolutions, (33, 5, 19, 17), (7, 5, 5, 5)),
     "convolutions-of-lines": (convolutions_of_lines, (36, 14, 131), (18, 7, 5)),
 }
