@@ -11,9 +11,9 @@ from breakeven.timing import Estimate, Source
 
 # What a call of `fast_step` takes beside the generated code, and how far that varies: checks,
 # addresses, numbers of the update.
-# Source: a call less its code, docs/fast-step.md and benchmarks/fast_step.py; 8 us on that machine,
-# whose Python is a fast one.
-CALL_NS = (4_000.0, 8_000.0, 12_000.0)
+# Source: a call less its code, docs/fast-step.md and benchmarks/fast_step.py; 3.5 us on that
+# machine for a network of five layers, more for deeper ones and slower Pythons.
+CALL_NS = (2_500.0, 4_000.0, 8_000.0)
 
 _Nanoseconds = Annotated[float, Meta(ge=0.0)]
 

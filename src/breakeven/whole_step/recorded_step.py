@@ -68,7 +68,7 @@ def time_generated(
     (like,) = generated.results
     loss = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
     addresses = (ctypes.c_void_p * (len(copies) + 1))(*(t.data_ptr() for t in (*copies, loss)))
-    plan = Plan(num_steps=1, loss=len(copies))
+    plan = Plan(num_steps=1, loss=len(copies), **generated.team)
     at = ctypes.addressof(addresses), generated.workspace, ctypes.addressof(plan)
     if generated.run(*at) != 1:
         raise UnsupportedError("a class or another index in the batch is out of range")

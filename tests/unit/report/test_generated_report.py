@@ -36,18 +36,18 @@ CROSSOVER = Crossover(
 
 
 def report(speedup: float = 12.0, **changes: object) -> CheckReport:
-    step = generated_step(RUN, speedup * 48 * US)
+    step = generated_step(RUN, speedup * 44 * US)
     return replace(made_up.cpu_wins(), generated=step, **changes)
 
 
 def test_the_parts_of_a_step_add_up() -> None:
-    step = generated_step(RUN, 480 * US)
+    step = generated_step(RUN, 440 * US)
     assert step == GeneratedStep(
-        step_ns=48 * US,  # with the 8 µs of a call
-        low_ns=(27 + 9 + 4) * US,
-        high_ns=(36 + 12 + 12) * US,
+        step_ns=44 * US,  # with the 4 µs of a call
+        low_ns=(27 + 9 + 2.5) * US,
+        high_ns=(36 + 12 + 8) * US,
         code_ns=30 * US,
-        call_ns=8 * US,
+        call_ns=4 * US,
         kept_ns=10 * US,
         compile_ns=10**9,
         speedup=10.0,
@@ -62,12 +62,12 @@ def test_the_row_stands_among_the_devices_by_its_time() -> None:
     lines = shown(report()).splitlines()
     rows = [line for line in lines if line.startswith(("●", "○"))]
     assert rows[0].startswith("● this CPU, generated step")
-    assert "48 µs (40–60)" in rows[0]
+    assert "44 µs (38–56)" in rows[0]
 
 
 def test_sentences_say_what_is_gained_and_from_where_on_a_gpu_wins() -> None:
     text = flat(shown(report(generated_crossover=CROSSOVER)))
-    assert "a step takes this CPU 48 µs, 10 µs of them for the rest of the loop" in text
+    assert "a step takes this CPU 44 µs, 10 µs of them for the rest of the loop" in text
     assert "12× as fast as now" in text
     assert (
         "Crossover: from batch size 4,096 (2,000–9,000) on, RTX 4090 is faster than generated code "
