@@ -341,7 +341,7 @@ class FastStep:
             slot.call.refill(step.make_losses(slot.num_steps))
         elif slot.calls_until_next > 0:
             slot.calls_until_next -= 1
-        elif self.cost is not None:
+        elif self.cost is not None and self._recipe.aux is None:
             num_steps = num_steps_of(indices)
             if num_steps * self.cost.fast_step_ns >= LONGEST_QUICK_NS:
                 return

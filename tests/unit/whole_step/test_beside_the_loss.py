@@ -178,3 +178,16 @@ def test_distributions_that_check_their_arguments_are_compiled(engine: str) -> N
     assert step.num_compiled == 1
     with pytest.raises(ValueError, match="logits"):
         torch.distributions.Categorical(logits=torch.full((2,), torch.nan))
+
+
+def test_nothing_beside_the_loss_is_returned_as_nothing_at_every_call() -> None:
+    model = nn.Linear(3, 2)
+    step = fast_step(
+        model,
+        lambda output, targets: (nn.functional.mse_loss(output, targets), {}),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        has_aux=True,
+        engine="generated",
+    )
+    x, y = torch.randn(8, 3), torch.randn(8, 2)
+    assert [step(x, y)[1] for _ in range(6)] == [{}] * 6
