@@ -181,7 +181,7 @@ def test_what_a_script_sets_by_itself_is_left_to_it() -> None:
         "compile": "calls torch.compile itself",
         "fused-optimizer": "chooses the implementation itself",
         "foreach-optimizer": "chooses the implementation itself",
-        "fast-step": "calls torch.compile itself",
+        "fast-step": "compiles by itself",
     }
     for name, reason in own.items():
         if name in trials:  # threads: those that the machine has
