@@ -28,7 +28,6 @@ from breakeven.capture.process.launcher import become_script as become_script
 from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
 from breakeven.capture.process.launcher import run_script as run_script
 from breakeven.capture.process.launcher import settings_text as settings_text
-from breakeven.capture.protect.scratch import generated_steps as generated_steps
 from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
 from breakeven.capture.requests import EndRequest as EndRequest
 from breakeven.capture.requests import Keep as Keep

@@ -55,7 +55,7 @@ def load(source: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     Raises:
         CompilerError: There is no compiler, or it fails or takes too long; or this is Windows.
     """
-    compiler = _compiler()
+    compiler = find_compiler()
     text = "".join(path.read_text("utf-8") for path in sorted(_HEADERS.glob("*.h"))) + source
     digest = hashlib.sha256("\0".join([text, *_identity(compiler)]).encode()).hexdigest()
     folder = _cache_folder()
@@ -73,11 +73,16 @@ def load_once(source: str) -> ctypes.CDLL:
     """
     with tempfile.TemporaryDirectory(prefix="breakeven-generated-") as name:
         binary = Path(name) / "step.so"
-        _compile(_compiler(), source, binary)
+        _compile(find_compiler(), source, binary)
         return ctypes.CDLL(str(binary))
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
+    """Return the C compiler.
+
+    Raises:
+        CompilerError: There is none; or this is Windows.
+    """
     if not hasattr(os, "getuid"):
         raise CompilerError("generated steps are for Linux and macOS")
     named = os.environ.get("CC")
@@ -110,9 +115,14 @@ def _output(command: list[str]) -> str:
     return done.stdout
 
 
+def kept_steps() -> Path:
+    """Return the folder in which binaries are kept for later runs, whether it is there or not."""
+    return Path(platformdirs.user_cache_dir("breakeven")) / "generated"
+
+
 def _cache_folder() -> Path:
     """Return the folder of kept binaries; a new one of this process where theirs is not private."""
-    folder = Path(platformdirs.user_cache_dir("breakeven")) / "generated"
+    folder = kept_steps()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = folder.stat()

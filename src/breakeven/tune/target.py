@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,8 +23,8 @@ from breakeven.capture import (
     TargetKind,
     TracedRun,
     find_target,
-    generated_steps,
 )
+from breakeven.codegen import CompilerError, find_compiler, kept_steps
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.processor import has_bf16_hardware
@@ -109,7 +108,7 @@ def tune_target(
         if facts.generates_steps and not facts.no_fast_step:
             # In a folder that is there, what the first run compiles is kept for all others.
             with suppress(OSError):
-                generated_steps().mkdir(parents=True, exist_ok=True, mode=0o700)
+                kept_steps().mkdir(parents=True, exist_ok=True, mode=0o700)
         budget = TimeBudget(budget_s or default_budget_s(run_s))
         with Gate(launcher, request, has_time=budget.fits) as gate:
             trials = ScriptRuns(
@@ -222,10 +221,12 @@ def _has_compiler() -> bool:
 
 
 def _has_c_compiler() -> bool:
-    """Return whether C can be generated for a step: not on Windows, as codegen/toolchain.py."""
-    named = os.environ.get("CC")
-    names = [named.split()[0]] if named else ["gcc", "clang", "cc"]
-    return sys.platform != "win32" and any(map(shutil.which, names))
+    """Return whether C can be generated for a step."""
+    try:
+        find_compiler()
+    except CompilerError:
+        return False
+    return True
 
 
 def _proposed(target: Target) -> SourcePatch | NoPatch:

@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
 from breakeven.capture.requests import HostRequest, Keep, Request, Target
+from breakeven.codegen import kept_steps
 from breakeven.trace import FileWrites, WriteProtection
 
 # Of the files that a run writes, so many are listed by name.
@@ -155,12 +154,7 @@ class Layer:
 
 def _caches() -> list[Path]:
     named = (os.environ.get(name) or usual for name, usual in _CACHES.items())
-    return [generated_steps(), *(Path(path).expanduser() for path in named if path)]
-
-
-def generated_steps() -> Path:
-    """Return where compiled steps are kept, as ``codegen/toolchain.py`` has it, for all runs."""
-    return Path(platformdirs.user_cache_dir("breakeven")) / "generated"
+    return [kept_steps(), *(Path(path).expanduser() for path in named if path)]
 
 
 def remove_tree(folder: Path) -> None:
