@@ -128,19 +128,21 @@ static int are_within(const int64_t *indices, int64_t count, int64_t num_samples
 
 /* Does the steps; returns how many were done, 0 where it is not for them. */
 static int64_t do_steps(struct quick_call *call, object *const *given) {
-  if (*call->is_in_use || !call->num_losses) return 0;
+  uint64_t found[3];
   for (int i = 0; i < call->num_inputs; i++)
     if (!is_like(call, given[i], &call->inputs[i])) return 0;
   for (int64_t i = 0; i < call->num_guards; i++)
     if (!holds(call, &call->guards[i])) return 0;
   for (int i = 0; i < call->num_inputs; i++) {
-    uint64_t address = address_of(call, given[i]);
+    found[i] = address_of(call, given[i]);
     if (PyErr_Occurred()) return 0;
-    *call->inputs[i].place = (void *)address;
   }
+  /* From here on nothing of Python's is called, which might let another thread in. */
+  if (*call->is_in_use || !call->num_losses) return 0;
   if (call->num_indices &&
-      !are_within(*call->inputs[2].place, call->num_indices, call->num_samples))
+      !are_within((const int64_t *)found[2], call->num_indices, call->num_samples))
     return 0;
+  for (int i = 0; i < call->num_inputs; i++) *call->inputs[i].place = (void *)found[i];
   call->addresses[call->loss_slot] = (void *)call->loss_addresses[call->num_losses - 1];
   return call->run(call->addresses, call->workspace, call->plan);
 }

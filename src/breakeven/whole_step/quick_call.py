@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -128,6 +129,7 @@ class QuickCall:
         method = _method()
         assert method is not None
         self._kept: list[Any] = [method, is_in_use, kept]
+        self._refilling = threading.Lock()
         self._call = call = _Call()
         rows = list(guards)
         array = (_Guard * len(rows))()
@@ -178,11 +180,14 @@ class QuickCall:
     def refill(self, losses: list[tuple[Tensor, int]]) -> None:
         """Give it tensors for losses to come, with the addresses of their data."""
         tensors, addresses = zip(*losses, strict=True)
-        self._losses = list(tensors)
-        self._addresses = (ctypes.c_uint64 * len(losses))(*addresses)
-        self._call.losses = id(self._losses)
-        self._call.loss_addresses = ctypes.addressof(self._addresses)
-        self._call.num_losses = len(losses)
+        with self._refilling:
+            # Another thread may call between two of these lines: it finds none until the last.
+            self._call.num_losses = 0
+            self._losses = list(tensors)
+            self._addresses = (ctypes.c_uint64 * len(losses))(*addresses)
+            self._call.losses = id(self._losses)
+            self._call.loss_addresses = ctypes.addressof(self._addresses)
+            self._call.num_losses = len(losses)
 
 
 def has_quick_calls() -> bool:

@@ -195,14 +195,20 @@ def test_threads_do_one_step_after_the_other() -> None:
     pair = Pair()
     pair.train(3)
     threads = [
-        threading.Thread(target=lambda: [pair.step(pair.x, pair.y) for _ in range(300)])
+        threading.Thread(target=lambda: [pair.step(pair.x, pair.y) for _ in range(3000)])
         for _ in range(4)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {int(one["step"]) for one in pair.optimizer.state.values()} == {1203}
+    # Let them in between any two lines, where one of them gets tensors for losses, for example.
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert {int(one["step"]) for one in pair.optimizer.state.values()} == {12_003}
 
 
 def test_no_reference_is_kept_or_lost() -> None:
