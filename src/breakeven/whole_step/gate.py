@@ -230,12 +230,13 @@ def find_difference(
     noise = rtol * steepest
     rounding: set[str] = set()
     for change, (moved, missed) in zip(changes, effects, strict=True):
-        if _is_all_rounding(change, noise):
-            rounding.add(change.name)
-            missed = 0.0
-        allowed = tolerance.tensor * scale_of(moved, total)
+        is_rounding = _is_all_rounding(change, noise)
+        allowed = math.inf if is_rounding else tolerance.tensor * scale_of(moved, total)
         if not torch.equal(change.stock.isfinite(), change.compiled.isfinite()) or missed > allowed:
             return f"the parameter {change.name} ({_worst(change.stock, change.compiled)})"
+        if is_rounding:
+            rounding.add(change.name)
+            continue
         still = change.grad == 0
         is_still = _is_close(change.stock[still], change.compiled[still], rtol)
         if not is_still and not _is_rounding(change, still, noise):
@@ -270,7 +271,7 @@ def _is_all_rounding(change: Change, largest_noise: float) -> bool:
     """
     apart = _largest(change.stock.double() - change.compiled.double())
     moved = _largest(change.stock.double() - change.before.double())
-    return _largest(change.grad) <= largest_noise and apart <= 2 * moved
+    return 0 < _largest(change.grad) <= largest_noise and apart <= 2 * moved
 
 
 def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
@@ -285,10 +286,7 @@ def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
     """
     noise = (change.grad != 0) & (change.grad.abs() <= largest_noise)
     differ = still & (change.stock != change.compiled)
-    if _largest(change.grad) <= largest_noise:  # of a bias before a normalisation, all of it
-        are_few = bool(noise.any())
-    else:
-        are_few = 2 * still.sum() < still.numel() and differ.sum() <= noise.sum()
+    are_few = 2 * still.sum() < still.numel() and differ.sum() <= noise.sum()
     apart = _largest(change.stock[still].double() - change.compiled[still].double())
     moved = _largest(change.stock.double() - change.before.double())
     return bool(are_few) and apart <= 2 * moved
