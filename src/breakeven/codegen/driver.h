@@ -6,7 +6,6 @@
 
 /* Samples of a data set that each step takes as its batch. */
 struct gathered {
-  int64_t argument;  /* number of the argument that is the batch */
   const char *rows;  /* the data set, samples along the first dimension, dense */
   int64_t row_bytes; /* of one sample */
   char *batch;       /* where the batch is put together */

@@ -19,7 +19,6 @@ class Gathered(ctypes.Structure):
     """Samples of a data set that each step takes as its batch; as ``driver.h`` has it."""
 
     _fields_ = (
-        ("argument", ctypes.c_int64),
         ("rows", ctypes.c_void_p),
         ("row_bytes", ctypes.c_int64),
         ("batch", ctypes.c_void_p),
