@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from breakeven.whole_step import Engine, FastStep, fast_step
+from breakeven.whole_step import Engine, FastStep, as_output, fast_step
 
 
 class AgentLoss(nn.Module):
@@ -56,11 +56,6 @@ def unpack_replay(data: Any) -> tuple[Any, ...]:
     return *given, data.dones, data.rewards, data.discounts
 
 
-def as_returned(output: Any, _: Any) -> Any:
-    """Return what an agent's loss has computed: it is the model and its loss in one."""
-    return output
-
-
 class AgentStep:
     """A whole step of an agent, made anew where what it was made for is another.
 
@@ -101,7 +96,7 @@ class AgentStep:
             self.loss = make_loss()
             self.step = fast_step(
                 self.loss,
-                as_returned,
+                as_output,
                 optimizer,
                 max_grad_norm=max_grad_norm,
                 engine=self._engine,

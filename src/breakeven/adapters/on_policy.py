@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from breakeven.adapters.agent_steps import AgentLoss, AgentStep, as_it_was
-from breakeven.whole_step import Engine
+from breakeven.whole_step import Engine, FastStep
 
 
 class _OnPolicyLoss(AgentLoss):
@@ -71,25 +71,37 @@ class _PpoLoss(_OnPolicyLoss):
         return loss, torch.stack(logged)
 
 
-class PpoTraining:
-    """``train`` of PPO."""
+class _OnPolicyTraining:
+    """What ``train`` of PPO and of A2C have in common."""
 
     def __init__(self, agent: Any, engine: Engine) -> None:
         self._step = AgentStep(engine)
 
-    def train(self, agent: Any) -> None:
-        """Do what ``PPO.train`` does."""
+    def _prepare(self, agent: Any, loss: type[_PpoLoss | _A2cLoss], *options: Any) -> FastStep:
+        """Return the step of an agent that begins to train; options are what its loss reads."""
         policy, optimizer = agent.policy, agent.policy.optimizer
         policy.set_training_mode(True)
         agent._update_learning_rate(optimizer)
+        return self._step.prepare(
+            lambda: loss(agent), policy, optimizer, agent.max_grad_norm, *options
+        )
+
+
+def _record_spread(agent: Any) -> None:
+    if hasattr(agent.policy, "log_std"):
+        agent.logger.record("train/std", agent.policy.log_std.detach().exp().mean().item())
+
+
+class PpoTraining(_OnPolicyTraining):
+    """``train`` of PPO."""
+
+    def train(self, agent: Any) -> None:
+        """Do what ``PPO.train`` does."""
+        clips_values = agent.clip_range_vf is not None
+        step = self._prepare(agent, _PpoLoss, agent.normalize_advantage, clips_values)
         progress = agent._current_progress_remaining
         clip_range = agent.clip_range(progress)
-        clips_values = agent.clip_range_vf is not None
         clip_range_vf = agent.clip_range_vf(progress) if clips_values else 0.0
-        options = (agent.normalize_advantage, clips_values)
-        step = self._step.prepare(
-            lambda: _PpoLoss(agent), policy, optimizer, agent.max_grad_norm, *options
-        )
         self._step.loss.set_numbers(
             agent.ent_coef, agent.vf_coef, clip_range, 1 - clip_range, 1 + clip_range, clip_range_vf
         )
@@ -101,7 +113,7 @@ class PpoTraining:
             # One batch of all samples in the epoch's order: the batches are parts of it.
             data = next(agent.rollout_buffer.get(None))
             for batch in _parts(data, agent.batch_size):
-                before = _Values(optimizer) if most < math.inf else None
+                before = _Values(agent.policy.optimizer) if most < math.inf else None
                 loss, numbers = step(batch, ())
                 logged.append(numbers)
                 if before is not None and numbers[-1].item() > most:
@@ -127,8 +139,7 @@ class PpoTraining:
         record("train/clip_fraction", clip_fraction)
         record("train/loss", loss.item())
         record("train/explained_variance", _explained_variance(agent.rollout_buffer))
-        if hasattr(policy, "log_std"):
-            record("train/std", policy.log_std.detach().exp().mean().item())
+        _record_spread(agent)
         record("train/n_updates", agent._n_updates, exclude="tensorboard")
         record("train/clip_range", clip_range)
         if clips_values:
@@ -188,21 +199,12 @@ class _A2cLoss(_OnPolicyLoss):
         return loss, torch.stack((entropy_loss, policy_loss, value_loss))
 
 
-class A2cTraining:
+class A2cTraining(_OnPolicyTraining):
     """``train`` of A2C."""
-
-    def __init__(self, agent: Any, engine: Engine) -> None:
-        self._step = AgentStep(engine)
 
     def train(self, agent: Any) -> None:
         """Do what ``A2C.train`` does."""
-        policy, optimizer = agent.policy, agent.policy.optimizer
-        policy.set_training_mode(True)
-        agent._update_learning_rate(optimizer)
-        options = (agent.normalize_advantage,)
-        step = self._step.prepare(
-            lambda: _A2cLoss(agent), policy, optimizer, agent.max_grad_norm, *options
-        )
+        step = self._prepare(agent, _A2cLoss, agent.normalize_advantage)
         self._step.loss.set_numbers(agent.ent_coef, agent.vf_coef)
         data = next(agent.rollout_buffer.get(None))
         batch = (data.observations, data.actions, data.advantages, data.returns)
@@ -215,5 +217,4 @@ class A2cTraining:
         record("train/entropy_loss", entropy_loss)
         record("train/policy_loss", policy_loss)
         record("train/value_loss", value_loss)
-        if hasattr(policy, "log_std"):
-            record("train/std", policy.log_std.detach().exp().mean().item())
+        _record_spread(agent)

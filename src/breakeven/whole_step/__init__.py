@@ -9,3 +9,4 @@ from breakeven.whole_step.recorded_step import GeneratedTime as GeneratedTime
 from breakeven.whole_step.recorded_step import time_generated as time_generated
 from breakeven.whole_step.step_recorder import StepRecorder as StepRecorder
 from breakeven.whole_step.update_rules import find_rule as find_rule
+from breakeven.whole_step.whole_loss import as_output as as_output

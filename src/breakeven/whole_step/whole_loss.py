@@ -27,5 +27,5 @@ class WholeLoss(nn.Module):
 
 
 def as_output(output: Any, _: Any) -> Any:
-    """Return the output: the loss of a `WholeLoss`."""
+    """Return the output: the loss, of a model that computes it."""
     return output
