@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from breakeven.errors import BreakevenError
+from breakeven.whole_step.compiling import explained
 from breakeven.whole_step.fast import FastStep, fast_step
 from breakeven.whole_step.step_function import call_model
 
@@ -64,7 +65,7 @@ class FallbackStep:
             on_given_up(error.message)
         else:
             # What fails in it is no error of the script.
-            self._fast.compile = _explained(self._fast.compile)
+            self._fast.compile = explained()(self._fast.compile)
 
     @property
     def is_fast(self) -> bool:
@@ -93,19 +94,3 @@ class FallbackStep:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
         self._optimizer.step()
         return pytree.tree_map_only(Tensor, Tensor.detach, returned)
-
-
-def _explained(
-    compile_step: Callable[..., tuple[Tensor, ...]],
-) -> Callable[..., tuple[Tensor, ...]]:
-    def run(*args: Any) -> tuple[Tensor, ...]:
-        try:
-            return compile_step(*args)
-        except BreakevenError:
-            raise
-        except Exception as error:
-            lines = str(error).splitlines()
-            what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-            raise BreakevenError(f"the whole step cannot be compiled: {what}") from error
-
-    return run

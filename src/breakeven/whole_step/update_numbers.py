@@ -70,9 +70,10 @@ class _FormulasOf(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         value = self._group[name]
-        is_tuple = isinstance(value, tuple | list)
-        found = tuple(self._add(name, i) for i in range(len(value))) if is_tuple else None
-        self[name] = self._add(name, None) if found is None else found
+        if isinstance(value, tuple | list):
+            self[name] = tuple(self._add(name, index) for index in range(len(value)))
+        else:
+            self[name] = self._add(name, None)
         return self[name]
 
     def _add(self, name: str, index: int | None) -> _Formula:
