@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,9 +62,7 @@ def prepare_torchvision(
             f"{spec.text!r} cannot be built: {error}",
             hint="options are image=SIZE and arguments of torchvision's function of that name",
         ) from error
-    model = _laid_out(model, channels_last)
     weight = _AUXILIARY_WEIGHTS.get(spec.name, 0.0)
-    shape = (3, size, size)
 
     def loss(output: Any, labels: torch.Tensor) -> torch.Tensor:
         if isinstance(output, torch.Tensor):
@@ -73,17 +73,7 @@ def prepare_torchvision(
             total = total + weight * F.cross_entropy(other, labels)
         return total
 
-    def make_step(batch_size: int) -> BuiltStep:
-        images, labels = _batch(batch_size, shape, dtype, channels_last)
-        return BuiltStep(
-            model=model,
-            inputs=(images,),
-            targets=(labels,),
-            forward=lambda: model(images),
-            loss=lambda output: loss(output, labels),
-        )
-
-    return make_step
+    return _steps(model, loss, (3, size, size), dtype, channels_last=channels_last)
 
 
 def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool) -> StepFactory:
@@ -119,22 +109,10 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
             f"{spec.text!r} cannot be built: {error}",
             hint="options are img=SIZE and arguments of timm's function of that name",
         ) from error
-    model = _laid_out(model, channels_last)
-    shape = (default[0], size, size)
-
-    def make_step(batch_size: int) -> BuiltStep:
-        images, labels = _batch(batch_size, shape, dtype, channels_last)
-        return BuiltStep(
-            model=model,
-            inputs=(images,),
-            targets=(labels,),
-            forward=lambda: model(images),
-            loss=lambda output: F.cross_entropy(output, labels),
-            scales_loss=False,
-            waits_for_step=True,
-        )
-
-    return make_step
+    make_step = _steps(
+        model, F.cross_entropy, (default[0], size, size), dtype, channels_last=channels_last
+    )
+    return lambda batch_size: replace(make_step(batch_size), scales_loss=False, waits_for_step=True)
 
 
 def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
@@ -156,20 +134,30 @@ def _image_size(
     return size
 
 
-def _laid_out(model: nn.Module, channels_last: bool) -> nn.Module:
-    if not channels_last:
-        return model
-    # `to` takes the format beside nothing else, which its stubs do not know.
-    to: Any = model.to
-    return to(memory_format=torch.channels_last)
+def _steps(
+    model: nn.Module,
+    loss: Callable[[Any, torch.Tensor], torch.Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    channels_last: bool,
+) -> StepFactory:
+    """Return what makes steps of a classifier, for images of a shape."""
+    format_ = torch.channels_last if channels_last else torch.contiguous_format
+    if channels_last:
+        # `to` takes the format beside nothing else, which its stubs do not know.
+        to: Any = model.to
+        model = to(memory_format=format_)
 
+    def make_step(batch_size: int) -> BuiltStep:
+        images = torch.empty((batch_size, *shape), dtype=dtype, memory_format=format_)
+        labels = torch.zeros(batch_size, dtype=torch.int64)
+        return BuiltStep(
+            model=model,
+            inputs=(images,),
+            targets=(labels,),
+            forward=lambda: model(images),
+            loss=lambda output: loss(output, labels),
+        )
 
-def _batch(
-    batch_size: int, shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.empty(
-        (batch_size, *shape),
-        dtype=dtype,
-        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
-    )
-    return images, torch.zeros(batch_size, dtype=torch.int64)
+    return make_step
