@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 import textwrap
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.whole_step import FastStep, fast_step
+from factories.patched_scripts import output_of, proposed
 
 HEAD = """\
 import random
@@ -165,13 +164,6 @@ STYLES = {
 }
 
 
-def output_of(source: str) -> str:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(source, "train.py", "exec"), {"__name__": "__main__"})
-    return said.getvalue()
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_the_changed_script_computes_the_same(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[FastStep] = []
@@ -191,8 +183,7 @@ def test_the_changed_script_computes_the_same(style: str, monkeypatch: pytest.Mo
     source = HEAD + textwrap.dedent(STYLES[style]) + TAIL
     expected = output_of(source)
     assert not steps
-    patch = propose_fast_step(source, file="train.py")
-    assert isinstance(patch, SourcePatch), patch
+    patch = proposed(source)
     assert output_of(patch.text) == expected
     assert len(steps) == 1
     assert len(num_compiled) >= 3

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import io
 import shutil
 import subprocess
 import textwrap
@@ -17,6 +15,7 @@ from torch import nn
 
 import breakeven
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
+from factories.patched_scripts import output_of, proposed
 
 HEAD = """\
 # A script as people write it.
@@ -414,19 +413,6 @@ class StockStep:
 
 def script(style: str) -> str:
     return HEAD + textwrap.dedent(STYLES[style]) + TAIL.replace("MODEL", "model")
-
-
-def proposed(source: str, file: str = "train.py") -> SourcePatch:
-    patch = propose_fast_step(source, file=file)
-    assert isinstance(patch, SourcePatch), patch
-    return patch
-
-
-def output_of(source: str) -> str:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(source, "train.py", "exec"), {"__name__": "__main__"})
-    return said.getvalue()
 
 
 @pytest.mark.parametrize("style", STYLES)

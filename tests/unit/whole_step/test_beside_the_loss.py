@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.whole_step import compiled_step, fast_step
-from breakeven.whole_step.compiling import trace_tensors
+from breakeven.whole_step import fast_step
+from factories.traced_steps import run_as_traced
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +25,7 @@ def seeded() -> Iterator[None]:
 @pytest.fixture(params=["generated", "inductor"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name an engine; what Inductor would get is run as traced, since compiling takes seconds."""
-
-    def trace(function: Any, examples: Any, mode: str) -> Callable[..., Any]:
-        graph = trace_tensors(function, examples)
-
-        def call(*args: Tensor) -> Any:
-            with torch.no_grad():
-                return graph(*args)
-
-        return call
-
-    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
+    run_as_traced(monkeypatch)
     return request.param
 
 

@@ -18,6 +18,7 @@ from breakeven.errors import BreakevenError, UsageError
 from breakeven.whole_step import compiled_step, fast_step
 from breakeven.whole_step.compiling import compile_tensors, trace_tensors
 from breakeven.whole_step.fast import NUM_RARE, Engine, FastStep
+from factories.traced_steps import run_as_traced
 
 
 @pytest.fixture(params=["generated", "inductor"])
@@ -28,17 +29,7 @@ def engine(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run what Inductor would get as it is traced: compiling takes seconds."""
-
-    def trace(function: Any, examples: Any, mode: str) -> Callable[..., Any]:
-        graph = trace_tensors(function, examples)
-
-        def call(*args: Tensor) -> Any:
-            with torch.no_grad():
-                return graph(*args)
-
-        return call
-
-    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
+    run_as_traced(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

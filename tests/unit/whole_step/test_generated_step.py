@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from breakeven.codegen import CompilerError, UnsupportedError, toolchain
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.whole_step import compiled_step, fast_step
-from breakeven.whole_step.compiling import trace_tensors
+from breakeven.whole_step import fast_step
+from factories.traced_steps import run_as_traced
 
 
 @pytest.fixture(autouse=True)
@@ -27,17 +27,7 @@ def seeded() -> Iterator[None]:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run what Inductor would get as it is traced: compiling takes seconds."""
-
-    def trace(function: Any, examples: Any, mode: str) -> Callable[..., Any]:
-        graph = trace_tensors(function, examples)
-
-        def call(*args: Tensor) -> Any:
-            with torch.no_grad():
-                return graph(*args)
-
-        return call
-
-    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
+    run_as_traced(monkeypatch)
 
 
 def make_mlp() -> nn.Module:

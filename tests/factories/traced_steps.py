@@ -1,0 +1,28 @@
+"""Steps of Inductor that are run as they are traced: compiling takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from breakeven.whole_step import compiled_step
+from breakeven.whole_step.compiling import trace_tensors
+
+
+def run_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the steps of a test that Inductor would compile be the graphs that it would get."""
+
+    def trace(function: Any, examples: Any, mode: str) -> Callable[..., Any]:
+        graph = trace_tensors(function, examples)
+
+        def call(*args: Tensor) -> Any:
+            with torch.no_grad():
+                return graph(*args)
+
+        return call
+
+    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
