@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +17,7 @@ from breakeven.whole_step.compiling import Mode
 from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.generated_step import GeneratedStep, one_batch
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
-from breakeven.whole_step.quick_call import QuickCall
+from breakeven.whole_step.quick_slot import QuickSlot
 from breakeven.whole_step.situation import Situation
 from breakeven.whole_step.step_function import (
     AuxLayout,
@@ -40,10 +40,6 @@ _ENGINES = get_args(Engine)
 NUM_RARE = 3
 # A loop in which every batch has another shape would compile for ever.
 MOST_COMPILED = 16
-# A quick call holds Python's lock: no longer than Python itself lets other threads wait for it.
-LONGEST_QUICK_NS = 5_000_000
-# Calls from one making of a quick call to the next, which takes as long as some twenty of them.
-QUICK_EVERY = 256
 
 
 def fast_step(
@@ -115,23 +111,6 @@ def fast_step(
     )
 
 
-@dataclass(slots=True)
-class _QuickSlot:
-    """The quick call of single steps, or of several: for what was called with last.
-
-    Args:
-        call: It; none where there is none, or none yet.
-        step: What it is a call of.
-        num_steps: How many steps it does, where it is one of several.
-        calls_until_next: Calls by another way before another one is made.
-    """
-
-    call: QuickCall | None = None
-    step: GeneratedStep | None = None
-    num_steps: int | None = None
-    calls_until_next: int = 0
-
-
 class FastStep:
     """Training steps as compiled calls; made by ``fast_step``.
 
@@ -170,7 +149,7 @@ class FastStep:
         # like it goes straight there.
         self._usual: tuple[GeneratedStep, PairFacts] | None = None
         # The same in C alone, with what asks whether anything has changed.
-        self._quick_one, self._quick_several = _QuickSlot(), _QuickSlot()
+        self._quick_one, self._quick_several = QuickSlot(), QuickSlot()
         self._num_seen: dict[Any, int] = {}
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
@@ -331,30 +310,22 @@ class FastStep:
     def _prepare_quick_call(
         self, step: GeneratedStep, batch: Batch, indices: Tensor | None
     ) -> None:
-        """Let the next call be a quick one, after one that was not.
-
-        It has run out of tensors for losses; or it was for another batch or other options: then a
-        new one is made, but not at every call.
-        """
+        """Let the next call be a quick one, after one that was not."""
+        situation, bound, cost = self._situation, self._bound, self.cost
+        if cost is None or self._recipe.aux is not None:
+            return
+        assert situation is not None
+        assert bound is not None
         slot = self._quick_one if indices is None else self._quick_several
-        if slot.call is not None and slot.call.is_empty and slot.step is step:
-            slot.call.refill(step.make_losses(slot.num_steps))
-        elif slot.calls_until_next > 0:
-            slot.calls_until_next -= 1
-        elif self.cost is not None and self._recipe.aux is None:
-            num_steps = num_steps_of(indices)
-            if num_steps * self.cost.fast_step_ns >= LONGEST_QUICK_NS:
-                return
-            assert self._situation is not None
-            assert self._bound is not None
-            made = step.quick_call(self._situation, self._bound, self._optimizer, batch, indices)
-            slot.call, slot.step, slot.calls_until_next = made, step, QUICK_EVERY
-            slot.num_steps = None if indices is None else num_steps
-            if made is not None:
-                made.refill(step.make_losses(slot.num_steps))
+        slot.prepare(
+            step,
+            lambda: step.quick_call(situation, bound, self._optimizer, batch, indices),
+            num_steps=None if indices is None else len(indices),
+            step_ns=cost.fast_step_ns,
+        )
 
     def _forget_quick_calls(self) -> None:
-        self._quick_one, self._quick_several = _QuickSlot(), _QuickSlot()
+        self._quick_one, self._quick_several = QuickSlot(), QuickSlot()
 
     def _refresh_bindings(self) -> None:
         """Bind tensors and options anew where what a compiled step depends on has changed."""
