@@ -48,7 +48,7 @@ class GeneratedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """This CPU's step with forward, backward and update as generated code on one core.
+    """This CPU's step with forward, backward and update as generated code.
 
     The code is made from a recording of the unchanged loop, and was held against its numbers.
     `breakeven.fast_step` does a step so.

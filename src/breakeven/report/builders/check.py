@@ -136,6 +136,8 @@ def _result_table(report: CheckReport) -> Table:
     results = sort_results((*report.results, *([] if generated is None else [generated])))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None
+    # Generated code is this CPU too, and not what the verdict is about.
+    marks = ["chosen" if r.device == chosen and r is not generated else "" for r in results]
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
     return Table(
         tuple(_columns(report, results, cpu)),
@@ -143,17 +145,10 @@ def _result_table(report: CheckReport) -> Table:
         note="A measured time is one of this machine, a predicted one is of a device that was "
         "not there.",
         legend=f"{sample_legend(samples)}   (low–high) 90 % interval",
-        marks=tuple(
-            "chosen" if result.device == chosen and result is not generated else ""
-            for result in results
-        ),
+        marks=tuple(marks),
         row_styles=tuple(
-            "dim"
-            if result.fits is False
-            else "bold"
-            if result.device == chosen and result is not generated
-            else ""
-            for result in results
+            "dim" if result.fits is False else "bold" if mark else ""
+            for result, mark in zip(results, marks, strict=True)
         ),
         indent=0,
     )
