@@ -24,11 +24,7 @@ def code_of_fast_step(source: bytes, file: str) -> CodeType | NoPatch:
         source: What is in the file.
         file: Its name, for tracebacks.
     """
-    try:
-        text = source.decode()
-    except UnicodeDecodeError as error:
-        return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
-    patch = propose_fast_step(text, file=file)
+    patch = propose_fast_step(source, file=file)
     if isinstance(patch, NoPatch):
         return patch
     tree = ast.parse(patch.text)

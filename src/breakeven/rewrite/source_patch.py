@@ -73,7 +73,7 @@ class NoPatch:
 
 
 def propose_fast_step(
-    source: str, *, file: str, backward_line: int | None = None
+    source: str | bytes, *, file: str, backward_line: int | None = None
 ) -> SourcePatch | NoPatch:
     """Return the change that makes a training loop call ``breakeven.fast_step``.
 
@@ -81,18 +81,20 @@ def propose_fast_step(
     to propose nothing.
 
     Args:
-        source: Text of the script, with its own ends of lines.
+        source: Text of the script, with its own ends of lines; or what is in its file.
         file: Its name in the diff, as seen from where the diff is applied.
         backward_line: Line of the call of ``backward()`` in the measured step, where known.
     """
     try:
-        tree = ast.parse(source)
-        script = SyntaxTree(tree)
+        source = source.decode() if isinstance(source, bytes) else source
+        script = SyntaxTree(ast.parse(source))
         lines = _lines(source, script, backward_line)
         text = "".join(line for line, _, _ in lines)
         compile(text, file, "exec", dont_inherit=True)
     except NoEditError as no_match:
         return NoPatch(reason=no_match.reason)
+    except UnicodeDecodeError as error:
+        return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
     except (SyntaxError, ValueError, RecursionError) as error:
         return NoPatch(reason=f"the script cannot be parsed: {error}")
     origins = tuple((number, is_same) for _, number, is_same in lines)

@@ -234,8 +234,8 @@ def _proposed(target: Target) -> SourcePatch | NoPatch:
     if target.kind is not TargetKind.SCRIPT:
         return NoPatch(reason=NO_SCRIPT)
     try:
-        source = Path(target.path).read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
+        source = Path(target.path).read_bytes()
+    except OSError as error:
         return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
     # `patch` refuses absolute names.
     return propose_fast_step(source, file=os.path.relpath(target.path))
