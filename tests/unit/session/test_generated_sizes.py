@@ -15,6 +15,7 @@ from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import predict_steps
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import Crossover, DeviceKind, GeneratedRun, NoCrossover
+from breakeven.verdict.generated_step import CALL_NS
 from factories.runs import device_op, loader_use, plain_run, traced_run
 
 BEST = find_device("rtx-4090")
@@ -27,8 +28,8 @@ def measured(ns: float) -> Estimate:
 
 
 def generated(ns: float) -> GeneratedRun:
-    """Return code of which a whole step takes so long, its call of 8 µs included."""
-    return GeneratedRun(code=measured(ns - 8_000 - 1), kept=measured(1), compile_ns=10**9)
+    """Return code of which a whole step takes so long, its call included."""
+    return GeneratedRun(code=measured(ns - CALL_NS[1] - 1), kept=measured(1), compile_ns=10**9)
 
 
 # They take the GPU as long at every size, and long enough to be beaten by a call.
