@@ -41,6 +41,7 @@ def op(
     python_ns: float = 0,
     name: str = "aten.mul.Tensor",
     is_memory_bound: bool = False,
+    is_latency_bound: bool = False,
     launches: int = 1,
     sigma: float = 0.0,
     phase: Phase = Phase.FORWARD,
@@ -61,7 +62,7 @@ def op(
             "host_ns": host_ns,
             "python_ns": python_ns,
             "kernel_ns": list(kernel_ns),
-            "is_memory_bound": is_memory_bound,
+            "limit": "memory" if is_memory_bound else "latency" if is_latency_bound else "",
             "launches": launches,
             "sigma": sigma,
         },
@@ -104,7 +105,7 @@ class MadeUpCosts:
                     read_bytes=costs["sigma"],
                     write_bytes=0,
                     launches=costs["launches"],
-                    variant="memory" if costs["is_memory_bound"] else "",
+                    variant=costs["limit"],
                 )
                 for time_ns in costs["kernel_ns"]
             ),
@@ -122,6 +123,7 @@ class MadeUpCosts:
                 [self.shared_sigma_fraction * kernel.read_bytes for kernel in kernels]
             ),
             is_memory_bound=per_device([k.variant == "memory" for k in kernels]).astype(bool),
+            is_latency_bound=per_device([k.variant == "latency" for k in kernels]).astype(bool),
         )
 
     def launch_costs(self, device: DeviceSpec) -> LaunchCosts:

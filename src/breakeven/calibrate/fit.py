@@ -324,7 +324,7 @@ def _predictor(rows: Sequence[TimedKernel]) -> Callable[[Floats, TileSet], Float
         )
         predicted = np.empty(len(rows))
         for indices, group in groups:
-            time_ns, _ = group.times(arrays, warm_fraction=TABLE_WARM_FRACTION)
+            time_ns, _, _ = group.times(arrays, warm_fraction=TABLE_WARM_FRACTION)
             predicted[indices] = time_ns[:, 0]
         return predicted
 

@@ -56,12 +56,15 @@ class KernelTimes(Columns):
         shared_log_sigma: The part of it that all kernels on the device share; the rest belongs to
             the sizes of the kernel and averages out over different ones.
         is_memory_bound: Whether moving the bytes takes longer than the arithmetic.
+        is_latency_bound: Whether waiting takes longer than both: for the start of the kernel, and
+            in recurrent layers for the time step before.
     """
 
     time_ns: NDArray[np.float64]
     log_sigma: NDArray[np.float64]
     shared_log_sigma: NDArray[np.float64]
     is_memory_bound: NDArray[np.bool_]
+    is_latency_bound: NDArray[np.bool_]
 
 
 def kernel_times(
@@ -87,7 +90,7 @@ def kernel_times(
     shape = (len(distinct), len(devices))
     time_ns = np.zeros(shape)
     log_sigma, shared_log_sigma = np.zeros(shape), np.zeros(shape)
-    is_memory_bound = np.zeros(shape, dtype=np.bool_)
+    is_memory_bound, is_latency_bound = np.zeros((2, *shape), dtype=np.bool_)
     for rows in _groups(distinct).values():
         members = [distinct[row] for row in rows]
         first = members[0]
@@ -102,7 +105,7 @@ def kernel_times(
             )
             group = KernelGroup(members, chosen)
             cells = np.ix_(rows, columns)
-            time_ns[cells], is_memory_bound[cells] = group.times(
+            time_ns[cells], is_memory_bound[cells], is_latency_bound[cells] = group.times(
                 efficiency.arrays, warm_fraction=warm_fraction
             )
             log_sigma[cells] = efficiency.log_sigma
@@ -114,6 +117,7 @@ def kernel_times(
         log_sigma=log_sigma,
         shared_log_sigma=shared_log_sigma,
         is_memory_bound=is_memory_bound,
+        is_latency_bound=is_latency_bound,
     ).take(order)
 
 
@@ -172,8 +176,11 @@ class KernelGroup:
 
     def times(
         self, efficiency: EfficiencyArrays, *, warm_fraction: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return time in nanoseconds and whether memory bounds it, (num_kernels, num_devices)."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return time in nanoseconds, and whether memory or latency bounds it.
+
+        Each (num_kernels, num_devices), as in `KernelTimes`.
+        """
         if self._has_fine_tiles:
             efficiency = replace(
                 efficiency, tile_set=np.full_like(efficiency.tile_set, _FINE_TILES)
@@ -196,12 +203,12 @@ class KernelGroup:
             is_faster = other_ns < time_ns
             is_memory_bound = np.where(is_faster, is_other_memory_bound, is_memory_bound)
             time_ns = np.where(is_faster, other_ns, time_ns)
-        time_ns += self._work.launches * fixed_ns
         if self._converts:
             converting_ns = conversion_ns(self._work, self._limits)
             is_memory_bound = traffic_ns + converting_ns >= compute_ns
             time_ns += converting_ns
-        return time_ns, is_memory_bound
+        waiting_ns = self._work.launches * fixed_ns
+        return time_ns + waiting_ns, is_memory_bound, waiting_ns > time_ns
 
 
 class _Alternative:

@@ -88,6 +88,7 @@ class StepCosts:
             log_sigma=times.log_sigma * scale,
             shared_log_sigma=times.shared_log_sigma * scale,
             is_memory_bound=times.is_memory_bound,
+            is_latency_bound=times.is_latency_bound,
         )
 
     def launch_costs(self, device: DeviceSpec) -> LaunchCosts:

@@ -293,9 +293,10 @@ class _Rates:
         """Return the times of kernels whose logarithms spread by ``log_sigma``: (kernels, D, K)."""
         deviation, inverse = np.unique(self.kernel_deviation, return_inverse=True)
         factor = np.exp(log_sigma[..., None] * deviation)[..., inverse]
-        scale = np.where(
+        working = np.where(
             times.is_memory_bound[..., None], self.scale[Bound.MEMORY], self.scale[Bound.COMPUTE]
         )
+        scale = np.where(times.is_latency_bound[..., None], self.scale[Bound.LATENCY], working)
         return times.time_ns[..., None] * factor * scale
 
 

@@ -203,16 +203,18 @@ Z_90 = 1.6449
 class Bound(StrEnum):
     """What a step's time goes down with: the resource whose removal shortens it the most.
 
-    ``launch`` is the host's issuing of device operators, ``compute`` and ``memory`` are kernels by
-    what limits them, ``transfer`` the copies between host and device, ``sync`` the host's waiting
-    for values and explicit syncs. ``host-optimizer`` is what the CPU computes in the optimizer
-    phase, ``host-data`` all else that the CPU does for the step: loading, the script's own Python
-    and operators that stay on the host.
+    ``launch`` is the host's issuing of device operators. ``compute``, ``memory`` and ``latency``
+    are kernels by what limits them: arithmetic, bytes, or the wait for the kernel or the time step
+    before, where neither fills the device. ``transfer`` are the copies between host and device,
+    ``sync`` the host's waiting for values and explicit syncs. ``host-optimizer`` is what the CPU
+    computes in the optimizer phase, ``host-data`` all else that the CPU does for the step: loading,
+    the script's own Python and operators that stay on the host.
     """
 
     LAUNCH = "launch"
     COMPUTE = "compute"
     MEMORY = "memory"
+    LATENCY = "latency"
     TRANSFER = "transfer"
     SYNC = "sync"
     HOST_DATA = "host-data"

@@ -222,6 +222,11 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
                 f"The host spends {_about(detail.host_ns)} per step, most of it on "
                 f"{where}, which no GPU takes off it; {done}."
             )
+        case Bound.LATENCY:
+            return (
+                f"The kernels of a step wait for each other and are too small to fill "
+                f"{gpu.device}: they take {busy}; {done}."
+            )
         case Bound.COMPUTE | Bound.MEMORY:
             return f"The work of a step keeps {gpu.device} busy for {busy}; {done}."
         case _ as unreachable:

@@ -112,11 +112,15 @@ def test_traffic_over_bandwidth_plus_floor() -> None:
     # 1 GB at 1 TB/s is 1 ms; the floor of an Ampere kernel is 0.9 µs.
     assert times.time_ns[0, 0] == pytest.approx(1e6 + 900)
     assert times.is_memory_bound[0, 0]
+    assert not times.is_latency_bound[0, 0]
 
 
 def test_every_launch_pays_the_floor() -> None:
-    many = time_ns(elementwise(12.0, launches=7), make_device(), make_table())
-    assert many == pytest.approx(7 * 900, rel=1e-3)
+    times = kernel_times(
+        [elementwise(12.0, launches=7)], [make_device()], efficiencies=make_table()
+    )
+    assert times.time_ns[0, 0] == pytest.approx(7 * 900, rel=1e-3)
+    assert times.is_latency_bound[0, 0]
 
 
 def test_full_waves_of_full_tiles_reach_the_peak() -> None:

@@ -31,6 +31,7 @@ def predict(*events: Event, costs: MadeUpCosts | None = None) -> StepPrediction:
         (Bound.LAUNCH, (op(10, host_ns=100),)),
         (Bound.COMPUTE, (op(100, host_ns=10),)),
         (Bound.MEMORY, (op(100, host_ns=10, is_memory_bound=True), op(50))),
+        (Bound.LATENCY, (op(100, host_ns=10, is_latency_bound=True), op(50))),
         (
             Bound.TRANSFER,
             (Copy(source="cpu", destination="cuda:0", num_bytes=500), op(100, host_ns=100)),

@@ -18,6 +18,7 @@ def spread_of(
         log_sigma=log_sigma[:, None],
         shared_log_sigma=shared[:, None],
         is_memory_bound=np.zeros((len(time_ns), 1), dtype=np.bool_),
+        is_latency_bound=np.zeros((len(time_ns), 1), dtype=np.bool_),
     )
     return spread_in_step(times, counts)[:, 0]
 

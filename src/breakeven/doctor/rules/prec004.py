@@ -129,7 +129,8 @@ def _known_gain(case: Case, time_ns: float) -> KnownGain:
     """Return what aligned products save of the step, by the public reports above."""
     fraction = time_ns / case.step_ns if case.step_ns > 0 else 0.0
     # Next to nothing is saved where loading or the script outlast the device.
-    is_paced_by_device = case.prediction.bound in (Bound.COMPUTE, Bound.MEMORY, Bound.SYNC)
+    paced_by_device = (Bound.COMPUTE, Bound.MEMORY, Bound.LATENCY, Bound.SYNC)
+    is_paced_by_device = case.prediction.bound in paced_by_device
     return KnownGain(
         fraction=fraction * _TYPICAL_LOSS if is_paced_by_device else 0.0,
         low_fraction=0.0,

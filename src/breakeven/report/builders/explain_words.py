@@ -92,6 +92,7 @@ _BOUND_WORDS = {
     Bound.LAUNCH: "kernel launches",
     Bound.COMPUTE: "arithmetic",
     Bound.MEMORY: "memory bandwidth",
+    Bound.LATENCY: "kernels that wait for each other",
     Bound.TRANSFER: "copies",
     Bound.SYNC: "waits for the GPU",
     Bound.HOST_DATA: "data and other work of the host",

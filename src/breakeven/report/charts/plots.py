@@ -292,6 +292,7 @@ _BOUND_COLOURS: Mapping[Bound | None, str] = {
     Bound.COMPUTE: "#0072B2",
     Bound.LAUNCH: "#D55E00",
     Bound.MEMORY: "#009E73",
+    Bound.LATENCY: "#999999",
     Bound.TRANSFER: "#CC79A7",
     Bound.SYNC: "#E69F00",
     Bound.HOST_DATA: "#56B4E9",
