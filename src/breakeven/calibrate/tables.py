@@ -97,7 +97,7 @@ def read_tables(directory: Path) -> tuple[TimedKernel, ...]:
     for name, build in _LOOPED_TABLES:
         timed += _looped_kernels(_read(directory / name), build, source=f"deepbench {name}")
     timed += _layer_kernels(_read(directory / "ops_neusight_transformer_trace.csv"))
-    timed += _recurrent_kernels(_read(directory / "ops_deepbench_rnn.csv"))
+    timed += read_recurrent(directory / "ops_deepbench_rnn.csv")
     timed += _peak_kernels(_read(directory / "achieved_peaks.csv"))
     return tuple(timed)
 
@@ -218,9 +218,9 @@ def _single_kernel(op: Op, settings: Settings) -> Kernel:
 _RECURRENT_PHASES = {"fw": None, "bw": None, "bw_input": 2}
 
 
-def _recurrent_kernels(rows: Iterable[Row]) -> Iterator[TimedKernel]:
+def read_recurrent(path: Path) -> Iterator[TimedKernel]:
     """Yield the time steps of recurrent layers, with the GEMMs that were timed with them."""
-    for row in rows:
+    for row in _read(path):
         if row["phase"] not in _RECURRENT_PHASES or row["device"].startswith("CPU"):
             continue
         lowered = lower(recurrent_op(row), Settings(allow_tf32_convolution=False))
