@@ -1,25 +1,25 @@
 /* Generated steps called from Python, with all that is asked before them.
 
-   What it needs of Python is declared here: functions of the stable ABI, so that no header of Python's
-   has to be installed. It is for builds with a global interpreter lock, which is held throughout. */
+   What it needs of Python and of DLPack is declared here: functions of the stable ABI, so that no header
+   of theirs has to be installed. It is for builds with a global interpreter lock, which is held
+   throughout. */
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct python_object object;
 typedef intptr_t python_size;
 
 extern object *PyObject_Type(object *);
 extern object *PyObject_GetAttr(object *, object *);
-extern object *PyObject_CallFunctionObjArgs(object *, ...);
 extern double PyFloat_AsDouble(object *);
-extern python_size PyObject_Size(object *);
-extern int PyObject_RichCompareBool(object *, object *, int);
 extern object *PyDict_GetItemWithError(object *, object *);
+extern python_size PyDict_Size(object *);
 extern object *PyDict_Values(object *);
 extern object *PyList_GetItem(object *, python_size);
+extern python_size PyList_Size(object *);
 extern int PyList_SetSlice(object *, python_size, python_size, object *);
-extern unsigned long long PyLong_AsUnsignedLongLong(object *);
 extern void *PyLong_AsVoidPtr(object *);
 extern object *PyExc_IndexError;
 extern object *PyErr_Format(object *, const char *, ...);
@@ -28,8 +28,7 @@ extern void PyErr_Clear(void);
 extern void Py_IncRef(object *);
 extern void Py_DecRef(object *);
 
-enum { SIZE, ITEM, ATTRIBUTE, EQUAL, ADDRESS, NUMBER, VALUES };
-enum { EQ = 2 };
+enum { SIZE, ITEM, ATTRIBUTE, ELEMENTS, ADDRESS, NUMBER, VALUES };
 
 /* References are not counted: Python keeps the objects as long as the call. */
 struct guard {
@@ -37,13 +36,28 @@ struct guard {
   object *holder, *key;
   union {
     object *object;
-    uint64_t number;
+    python_size size;
+    char *address;
     double *place; /* where a number is written to, which may be another at each call */
   } wanted;
 };
 
+/* DLPack's DLTensor, and torch's function that fills one in without taking hold of the tensor. */
+struct tensor {
+  char *data;
+  struct {
+    int32_t type, id;
+  } device;
+  int32_t num_dims;
+  uint32_t dtype;
+  const int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+typedef int describe_function(object *, struct tensor *);
+
 struct input {
-  object *type, *shape, *strides, *dtype;
+  object *type;
+  struct tensor like;
   void **place; /* where its address is written to */
 };
 
@@ -53,9 +67,11 @@ struct quick_call {
   int64_t num_inputs;
   struct input inputs[3]; /* inputs, targets, and for several steps the indices of their samples */
   int64_t num_indices, num_samples;
-  object *data_ptr, *stride;              /* methods of Tensor */
-  object *shape_name, *dtype_name, *is_cpu_name, *is_true, *none;
-  object *mark, *marked;                  /* called with what the step writes to */
+  describe_function *describe;
+  void (*mark)(void *const *); /* torch's, which tells autograd that a tensor was written to */
+  int64_t num_marked;
+  void *const *marked;                    /* tensors of C++ that the step writes to */
+  object *none;
   object *losses;                         /* list of tensors for results to come */
   const uint64_t *loss_addresses;
   int64_t num_losses;
@@ -68,13 +84,9 @@ struct quick_call {
   const void *plan;
 };
 
-/* Returns the address of a tensor's data; 0 with an error set, or of an empty one. */
-static uint64_t address_of(const struct quick_call *call, object *tensor) {
-  object *number = PyObject_CallFunctionObjArgs(call->data_ptr, tensor, NULL);
-  if (!number) return 0;
-  uint64_t address = PyLong_AsUnsignedLongLong(number);
-  Py_DecRef(number);
-  return address;
+static int is_at(const struct quick_call *call, object *tensor, const char *address) {
+  struct tensor found;
+  return !call->describe(tensor, &found) && found.data + found.byte_offset == address;
 }
 
 static int is_attribute(object *holder, object *name, object *wanted) {
@@ -91,33 +103,49 @@ static int read_number(const struct guard *guard) {
   return *guard->wanted.place != -1.0 || !PyErr_Occurred();
 }
 
-static int equals(object *found, object *wanted) {
+/* Whether two lists hold the same objects. */
+static int are_same(object *list, object *wanted) {
+  const python_size size = PyList_Size(wanted);
+  if (PyList_Size(list) != size) return 0;
+  for (python_size i = 0; i < size; i++)
+    if (PyList_GetItem(list, i) != PyList_GetItem(wanted, i)) return 0;
+  return 1;
+}
+
+static int has_values(object *dict, object *wanted) {
+  object *found = PyDict_Values(dict);
   if (!found) return 0;
-  int is_equal = PyObject_RichCompareBool(found, wanted, EQ) == 1;
+  const int has = are_same(found, wanted);
   Py_DecRef(found);
-  return is_equal;
+  return has;
 }
 
 static int holds(const struct quick_call *call, const struct guard *guard) {
   switch (guard->check) {
-  case SIZE: return PyObject_Size(guard->holder) == (python_size)guard->wanted.number;
+  case SIZE: return PyDict_Size(guard->holder) == guard->wanted.size;
   case ITEM: return PyDict_GetItemWithError(guard->holder, guard->key) == guard->wanted.object;
   case ATTRIBUTE: return is_attribute(guard->holder, guard->key, guard->wanted.object);
-  case EQUAL: return PyObject_RichCompareBool(guard->holder, guard->wanted.object, EQ) == 1;
+  case ELEMENTS: return are_same(guard->holder, guard->wanted.object);
   case NUMBER: return read_number(guard);
-  case VALUES: return equals(PyDict_Values(guard->holder), guard->wanted.object);
-  case ADDRESS: return address_of(call, guard->holder) == guard->wanted.number;
+  case VALUES: return has_values(guard->holder, guard->wanted.object);
+  case ADDRESS: return is_at(call, guard->holder, guard->wanted.address);
   }
   return 0;
 }
 
-static int is_like(const struct quick_call *call, object *given, const struct input *input) {
+/* Returns the address of a tensor's data, where it is like the one that the call is for; else NULL. */
+static char *address_if_like(const struct quick_call *call, object *given,
+                             const struct input *input) {
   object *type = PyObject_Type(given);
   Py_DecRef(type);
-  return type == input->type && is_attribute(given, call->dtype_name, input->dtype) &&
-         is_attribute(given, call->is_cpu_name, call->is_true) &&
-         equals(PyObject_GetAttr(given, call->shape_name), input->shape) &&
-         equals(PyObject_CallFunctionObjArgs(call->stride, given, NULL), input->strides);
+  struct tensor found;
+  if (type != input->type || call->describe(given, &found)) return NULL;
+  const struct tensor *like = &input->like;
+  const size_t size = like->num_dims * sizeof(int64_t);
+  const int is_like = found.dtype == like->dtype && found.device.type == like->device.type &&
+                      found.num_dims == like->num_dims && !memcmp(found.shape, like->shape, size) &&
+                      !memcmp(found.strides, like->strides, size);
+  return is_like ? found.data + found.byte_offset : NULL;
 }
 
 static int are_within(const int64_t *indices, int64_t count, int64_t num_samples) {
@@ -128,21 +156,17 @@ static int are_within(const int64_t *indices, int64_t count, int64_t num_samples
 
 /* Does the steps; returns how many were done, 0 where it is not for them. */
 static int64_t do_steps(struct quick_call *call, object *const *given) {
-  uint64_t found[3];
-  for (int i = 0; i < call->num_inputs; i++)
-    if (!is_like(call, given[i], &call->inputs[i])) return 0;
+  char *found[3];
   for (int64_t i = 0; i < call->num_guards; i++)
     if (!holds(call, &call->guards[i])) return 0;
-  for (int i = 0; i < call->num_inputs; i++) {
-    found[i] = address_of(call, given[i]);
-    if (PyErr_Occurred()) return 0;
-  }
+  for (int i = 0; i < call->num_inputs; i++)
+    if (!(found[i] = address_if_like(call, given[i], &call->inputs[i]))) return 0;
   /* From here on nothing of Python's is called, which might let another thread in. */
   if (*call->is_in_use || !call->num_losses) return 0;
   if (call->num_indices &&
       !are_within((const int64_t *)found[2], call->num_indices, call->num_samples))
     return 0;
-  for (int i = 0; i < call->num_inputs; i++) *call->inputs[i].place = (void *)found[i];
+  for (int i = 0; i < call->num_inputs; i++) *call->inputs[i].place = found[i];
   call->addresses[call->loss_slot] = (void *)call->loss_addresses[call->num_losses - 1];
   return call->run(call->addresses, call->workspace, call->plan);
 }
@@ -160,12 +184,7 @@ object *quick_call(object *self, object *const *given, python_size count) {
   object *loss = PyList_GetItem(call->losses, --call->num_losses);
   Py_IncRef(loss);
   PyList_SetSlice(call->losses, call->num_losses, call->num_losses + 1, NULL);
-  object *marked = PyObject_CallFunctionObjArgs(call->mark, call->marked, NULL);
-  if (!marked) {
-    Py_DecRef(loss);
-    return NULL;
-  }
-  Py_DecRef(marked);
+  for (int64_t i = 0; i < call->num_marked; i++) call->mark(call->marked + i);
   if (done == call->num_steps) return loss;
   Py_DecRef(loss);
   return PyErr_Format(PyExc_IndexError,

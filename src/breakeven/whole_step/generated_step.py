@@ -117,6 +117,8 @@ class GeneratedStep:
         call = self._call
         if not (self._is_plain(batch, indices) and call.counts and has_quick_calls()):
             return None
+        if any(tensor.is_inference() for tensor in bound.owned):  # which has no count of writes
+            return None
         given = batch.tensors
         if indices is not None:
             if indices.dtype != torch.int64 or not indices.is_contiguous():

@@ -23,16 +23,16 @@ from breakeven.codegen import CompilerError, load
 class Check(IntEnum):
     """What a guard asks; as ``quick_call.h`` has it.
 
-    ``SIZE``: is this the holder's length? ``ITEM``: is this in the dict under the key?
-    ``ATTRIBUTE``: is this the holder's attribute? ``EQUAL``: are the two equal? ``ADDRESS``: is
-    this the address of the tensor's data? ``NUMBER``: what the dict has is written there.
-    ``VALUES``: are these the dict's values?
+    ``SIZE``: is this the dict's length? ``ITEM``: is this in the dict under the key?
+    ``ATTRIBUTE``: is this the holder's attribute? ``ELEMENTS``: are these the list's elements?
+    ``ADDRESS``: is this the address of the tensor's data? ``NUMBER``: what the dict has is written
+    there. ``VALUES``: are these the dict's values?
     """
 
     SIZE = 0
     ITEM = 1
     ATTRIBUTE = 2
-    EQUAL = 3
+    ELEMENTS = 3
     ADDRESS = 4
     NUMBER = 5
     VALUES = 6
@@ -51,10 +51,23 @@ class _Guard(ctypes.Structure):
     )
 
 
-class _Input(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_void_p) for name in ("type", "shape", "strides", "dtype", "place")
+class _Tensor(ctypes.Structure):
+    """DLPack's ``DLTensor``."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("num_dims", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
     )
+
+
+class _Input(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_void_p), ("like", _Tensor), ("place", ctypes.c_void_p))
 
 
 class _Call(ctypes.Structure):
@@ -65,13 +78,10 @@ class _Call(ctypes.Structure):
         ("inputs", _Input * 3),
         ("num_indices", ctypes.c_int64),
         ("num_samples", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                *("data_ptr", "stride", "shape_name", "dtype_name", "is_cpu_name", "is_true"),
-                *("none", "mark", "marked", "losses", "loss_addresses"),
-            )
-        ),
+        ("describe", ctypes.c_void_p),
+        ("mark", ctypes.c_void_p),
+        ("num_marked", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("marked", "none", "losses", "loss_addresses")),
         ("num_losses", ctypes.c_int64),
         ("is_in_use", ctypes.c_void_p),
         ("addresses", ctypes.c_void_p),
@@ -126,8 +136,10 @@ class QuickCall:
         is_in_use: ctypes.c_int64,
         kept: Any,
     ) -> None:
-        method = _method()
+        method, functions = _method(), _torch_functions()
         assert method is not None
+        assert functions is not None
+        describe, mark = functions
         self._kept: list[Any] = [method, is_in_use, kept]
         self._refilling = threading.Lock()
         self._call = call = _Call()
@@ -142,18 +154,25 @@ class QuickCall:
         call.num_inputs = len(inputs)
         for number, (tensor, place) in enumerate(inputs):
             one = call.inputs[number]
-            one.type, one.dtype = self._keep(Tensor), self._keep(tensor.dtype)
-            one.shape, one.strides = self._keep(tensor.shape), self._keep(tensor.stride())
-            one.place = place
+            one.type, one.place = self._keep(Tensor), place
+            describe(tensor, ctypes.byref(one.like))
+            # The tensor may be given another shape later: these stay as they are.
+            for field, values in (("shape", tensor.shape), ("strides", tensor.stride())):
+                sizes = (ctypes.c_int64 * len(values))(*values)
+                setattr(one.like, field, ctypes.addressof(sizes))
+                self._kept.append(sizes)
         if len(inputs) == 3:  # indices: checked in each call
             call.num_indices = inputs[2][0].numel()
             call.num_samples = min(len(tensor) for tensor, _ in inputs[:2])
-        call.data_ptr, call.stride = self._keep(Tensor.data_ptr), self._keep(Tensor.stride)
-        call.shape_name, call.dtype_name = self._keep("shape"), self._keep("dtype")
-        call.is_cpu_name, call.is_true = self._keep("is_cpu"), self._keep(True)
+        call.describe, call.mark = (
+            ctypes.cast(one, ctypes.c_void_p).value for one in (describe, mark)
+        )
+        # Of its own, which nobody moves: with the same count of writes as the model's.
+        owned = [tensor.detach() for tensor in marked]
+        array = (ctypes.c_void_p * len(owned))(*(tensor._cdata for tensor in owned))
+        self._kept += [owned, array]
+        call.num_marked, call.marked = len(owned), ctypes.addressof(array)
         call.none = self._keep(None)
-        call.mark = self._keep(torch.autograd.graph.increment_version)
-        call.marked = self._keep(marked)
         call.is_in_use = ctypes.addressof(is_in_use)
         call.num_steps, call.loss_slot = num_steps, loss_slot
         call.addresses, call.workspace, call.plan = at
@@ -191,8 +210,36 @@ class QuickCall:
 
 
 def has_quick_calls() -> bool:
-    """Return whether this Python can have them, and a C compiler has made their code."""
-    return _method() is not None
+    """Return whether there can be any: this Python and torch allow them, and they compile."""
+    return _torch_functions() is not None and _method() is not None
+
+
+# torch::autograd::impl::bump_version(at::Tensor const&): a tensor is a pointer to what it is.
+_MARK = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
+# Bytes from the begin of DLPack's table of functions to dltensor_from_py_object_no_sync.
+_DESCRIBE_OFFSET = 40
+
+
+@functools.cache
+def _torch_functions() -> tuple[Any, Any] | None:
+    """Return torch's functions that describe a tensor and mark one as written, if it has both."""
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    mark = getattr(ctypes.CDLL(torch._C.__file__), _MARK, None)
+    if capsule is None or mark is None:
+        return None
+    open_capsule = ctypes.pythonapi.PyCapsule_GetPointer
+    open_capsule.restype, open_capsule.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.py_object, ctypes.c_char_p],
+    )
+    table = open_capsule(capsule, b"dlpack_exchange_api")
+    if ctypes.c_uint32.from_address(table).value != 1:  # the major version
+        return None
+    describe = ctypes.c_void_p.from_address(table + _DESCRIBE_OFFSET).value
+    if not describe:
+        return None
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+    return kind(describe), mark
 
 
 @functools.cache

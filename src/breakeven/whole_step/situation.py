@@ -101,7 +101,7 @@ class Situation:
                 yield Check.ATTRIBUTE, param, name, fact
         groups = self._optimizer.param_groups
         yield Check.ITEM, self._optimizer.__dict__, "param_groups", groups
-        yield Check.SIZE, groups, None, len(groups)
+        yield Check.ELEMENTS, groups, None, list(groups)
         for number, group in enumerate(groups):
             yield Check.SIZE, group, None, len(group)
             for name, value in group.items():
@@ -110,8 +110,7 @@ class Situation:
                     yield Check.ITEM, group, name, value
                 else:
                     yield Check.NUMBER, group, name, place
-            # Elements are compared as they are before they are compared by what they hold.
-            yield Check.EQUAL, group["params"], None, list(group["params"])
+            yield Check.ELEMENTS, group["params"], None, list(group["params"])
 
 
 def _are_same(found: list[Any], known: list[Any]) -> bool:

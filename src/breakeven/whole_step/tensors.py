@@ -267,7 +267,6 @@ class BoundTensors:
             yield Check.ADDRESS, tensor, None, place
         owner = self.tensors.owner
         yield Check.ITEM, self._optimizer.__dict__, "state", owner
-        # Elements are compared as they are before they are compared by what they hold.
         yield Check.VALUES, owner, None, list(owner.values())
         for place, name, tensor in self.tensors.entries:
             yield Check.ITEM, place, name, tensor

@@ -91,6 +91,11 @@ def _new_param(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
     params[next(i for i, one in enumerate(params) if one is old)] = model[3].bias
 
 
+def _copy_group(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0] = dict(optimizer.param_groups[0])
+    optimizer.param_groups[0]["lr"] = 0.05
+
+
 def _add_group(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
     last = optimizer.param_groups[0]["params"].pop()
     optimizer.add_param_group({"params": [last], "lr": 0.05})
@@ -103,6 +108,7 @@ CHANGES: dict[str, Change] = {
     "weight decay": lambda model, optimizer: optimizer.param_groups[0].update(weight_decay=0.1),
     "maximize": lambda model, optimizer: optimizer.param_groups[0].update(maximize=True),
     "groups": _add_group,
+    "another group": _copy_group,
     "mode": lambda model, optimizer: model[1].eval(),
     "frozen": lambda model, optimizer: model[0].requires_grad_(False),
     "layer": lambda model, optimizer: model.__setitem__(2, nn.ReLU()),
@@ -152,12 +158,25 @@ def test_other_tensors_go_the_long_way() -> None:
     pair.train(3, strided)
     pair.train(3)
     pair.train(3, torch.randn(16, 4).requires_grad_())
+    first, pair.x = pair.x, torch.randn(16, 4)
+    first.resize_(2, 3, 4)  # in place, after calls with it
+    pair.train(3)
     with pytest.raises((RuntimeError, TypeError)):
         pair.step(pair.x[:, :3], pair.y)
     with pytest.raises((RuntimeError, TypeError, AttributeError)):
         pair.step("x", pair.y)
     pair.train(3)
     pair.assert_same()
+
+
+def test_autograd_sees_what_a_step_writes() -> None:
+    pair = Pair()
+    pair.train(20)
+    first = pair.model[0](pair.x)
+    wide = pair.model[3](torch.tanh(first)).sum()
+    pair.step(pair.x, pair.y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        wide.backward()
 
 
 def test_a_schedule_stays_quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +234,6 @@ def test_no_reference_is_kept_or_lost() -> None:
     pair = Pair()
     pair.train(5)
     watched = [pair.x, pair.y, pair.model[0].weight, pair.optimizer.param_groups[0]]
-    watched += [torch.float32, Tensor.data_ptr, Tensor.stride]
     before = [sys.getrefcount(one) for one in watched]
     for _ in range(1000):
         loss = pair.step(pair.x, pair.y)
