@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from breakeven.cost.attention import rate_of
 from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, TileSet
 from breakeven.cost.roofline import EfficiencyArrays, Floats
 from breakeven.device import DeviceSpec, generations_between
@@ -205,6 +206,8 @@ _RELATIVES = {
     Family.GATHER: _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
     Family.SORT: _Relative(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
 }
+# Share of the bandwidth that streams of attention's operands reach, as of others.
+_ATTENTION_MEMORY_FRACTION = 0.8
 # cuDNN computes each channel by itself, without a matrix product: traffic decides.
 _DEPTHWISE = _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
 
@@ -235,6 +238,9 @@ def transferred_efficiency(
         ValueError: No device of the table has the family or a relative of it.
     """
     references, factor, extra_sigma = _find_references(table, family, variant, arithmetic)
+    is_stated = family is Family.ATTENTION and arithmetic == "tensor"
+    if is_stated and references[0][1].family is not family:
+        return _stated_attention(devices, variant)
     entries = [entry for _, entry in references]
     logs = np.log(
         [
@@ -302,6 +308,30 @@ def transferred_efficiency(
         ),
         log_sigma=np.hypot(sigmas[0], shared_log_sigma)[np.newaxis, :],
         shared_log_sigma=shared_log_sigma[np.newaxis, :],
+    )
+
+
+def _stated_attention(devices: Sequence[DeviceSpec], variant: str) -> TransferredEfficiency:
+    """Return the efficiency of fused attention where no table times it."""
+    rates = [rate_of(device, variant) for device in devices]
+
+    def row(values: Sequence[float]) -> Floats:
+        return np.array(values, dtype=np.float64)[np.newaxis, :]
+
+    own_sigma = row([rate.log_sigma for rate in rates])
+    shape = own_sigma.shape
+    return TransferredEfficiency(
+        arrays=EfficiencyArrays(
+            compute_fraction=row([rate.compute_fraction for rate in rates]),
+            tile_loss=np.zeros(shape),
+            prologue_k=row([rate.prologue_keys for rate in rates]),
+            # Its blocks are its own.
+            tile_set=np.zeros(shape, dtype=np.intp),
+            memory_fraction=np.full(shape, _ATTENTION_MEMORY_FRACTION),
+        ),
+        log_sigma=np.hypot(own_sigma, _LIBRARY_SIGMA),
+        # What is not known of an implementation, all its kernels share.
+        shared_log_sigma=np.hypot(own_sigma, _LIBRARY_SIGMA),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from breakeven.cost.attention import BACKWARD, BLOCK, implementation_on, rate_of
 from breakeven.cost.efficiency import (
     Arithmetic,
     EfficiencyTable,
@@ -94,15 +95,13 @@ def kernel_times(
     for rows in _groups(distinct).values():
         members = [distinct[row] for row in rows]
         first = members[0]
-        by_arithmetic: dict[Arithmetic, list[int]] = {}
+        alike: dict[tuple[Arithmetic, str], list[int]] = {}
         for column, device in enumerate(devices):
-            arithmetic = arithmetic_of(first, device)
-            by_arithmetic.setdefault(arithmetic, []).append(column)
-        for arithmetic, columns in by_arithmetic.items():
+            key = arithmetic_of(first, device), variant_on(first, device)
+            alike.setdefault(key, []).append(column)
+        for (arithmetic, variant), columns in alike.items():
             chosen = [devices[column] for column in columns]
-            efficiency = transferred_efficiency(
-                table, chosen, first.family, first.variant, arithmetic
-            )
+            efficiency = transferred_efficiency(table, chosen, first.family, variant, arithmetic)
             group = KernelGroup(members, chosen)
             cells = np.ix_(rows, columns)
             time_ns[cells], is_memory_bound[cells], is_latency_bound[cells] = group.times(
@@ -150,6 +149,13 @@ def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
     return resolve_arithmetic(kernel, device).arithmetic
 
 
+def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
+    """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
+    if kernel.family is not Family.ATTENTION:
+        return kernel.variant
+    return implementation_on(device, kernel.variant)
+
+
 class KernelGroup:
     """Kernels that share a cost model, on devices that compute them with the same kind of units.
 
@@ -167,6 +173,9 @@ class KernelGroup:
         self._is_tiled = _is_tiled(first)
         self._has_time_steps = first.family is Family.RECURRENT
         self._has_fine_tiles = first.precision is Precision.FP64
+        is_attention = first.family is Family.ATTENTION and arithmetic == "tensor"
+        is_fused = is_attention and self._is_tiled
+        self._attention = _FusedAttention(first, devices) if is_fused else None
         # cuDNN splits the long contraction of a weight's gradient, hardly any other.
         self._may_split = (
             first.family is not Family.CONVOLUTION or "backward_weight" in first.variant
@@ -190,7 +199,9 @@ class KernelGroup:
             fixed_ns = fixed_ns + step_latency_ns(self._limits, efficiency)
             efficiency = replace(efficiency, prologue_k=np.zeros_like(efficiency.prologue_k))
         traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
-        if self._is_tiled:
+        if self._attention is not None:
+            compute_ns = self._attention.compute_ns(self._work, self._limits, efficiency)
+        elif self._is_tiled:
             compute_ns = tiled_compute_ns(
                 self._work, self._limits, efficiency, may_split=self._may_split
             )
@@ -233,6 +244,44 @@ class _Alternative:
             np.maximum(traffic_ns, compute_ns) + workspace_ns,
             traffic_ns + workspace_ns >= compute_ns,
         )
+
+
+# Blocks of fused attention that an SM runs beside each other.
+_ATTENTION_BLOCKS = 2
+
+
+class _FusedAttention:
+    """The softmax and the products of fused attention on matrix units.
+
+    Args:
+        kernel: Any of the group.
+        devices: Where they run.
+    """
+
+    def __init__(self, kernel: Kernel, devices: Sequence[DeviceSpec]) -> None:
+        is_backward = kernel.variant.endswith(BACKWARD)
+        rates = [rate_of(device, variant_on(kernel, device)) for device in devices]
+        self._num_products = 5 if is_backward else 2
+        self._softmax_cycles = np.array(
+            [[rate.backward_cycles if is_backward else rate.forward_cycles for rate in rates]]
+        )
+
+    def compute_ns(
+        self, work: WorkArrays, limits: DeviceArrays, efficiency: EfficiencyArrays
+    ) -> NDArray[np.float64]:
+        """Return the time in waves of blocks over the SMs.
+
+        A block takes `BLOCK` rows past ``k`` others, fewer where the mask is causal, and
+        ``prologue_k`` more for its start and end. Each pair has its products on matrix units, and
+        its softmax beside them on plain ones.
+        """
+        pair_flop = 2.0 * self._num_products * work.n
+        num_others = work.flop / (pair_flop * work.m * work.batch) + efficiency.prologue_k
+        sm_flop_per_s = limits.flop_per_s * efficiency.compute_fraction / limits.num_sms
+        pair_ns = 1e9 * pair_flop / sm_flop_per_s + self._softmax_cycles * limits.cycle_ns
+        blocks_at_once = _ATTENTION_BLOCKS * limits.num_sms
+        waves = np.ceil(np.ceil(work.m / BLOCK) * work.batch / blocks_at_once)
+        return waves * _ATTENTION_BLOCKS * BLOCK * num_others * pair_ns
 
 
 def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:

@@ -1,8 +1,9 @@
 """Layers over sequences: scaled dot-product attention, and recurrent layers.
 
-Of attention: query (B, H, S_q, D), key (B, H_kv, S_k, D), value (B, H_kv, S_k, D_v). The kernel's
-m, n, k and batch are those of its first product: S_q, S_k, D and B × H. ``variant`` is the
-implementation, then ``backward``.
+Of attention: query (B, H, S_q, D), key (B, H_kv, S_k, D), value (B, H_kv, S_k, D_v). A block of the
+kernel takes some queries past all keys, so its m, n, k and batch are S_q, D_v, S_k and B × H, as of
+its second product; backward some keys past all queries, with S_k and S_q exchanged. ``variant``
+names what torch may run, see `breakeven.cost.attention`.
 
 Of recurrent layers: T time steps, B sequences, H hidden units, G gates (LSTM 4, GRU 3, plain 1),
 I inputs. The products with the input do not wait for the time step before, so they are one GEMM
@@ -17,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from breakeven.cost.attention import BACKWARD, BLOCK
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
@@ -47,17 +49,19 @@ _FUSED = (
 # Source: Dao, "FlashAttention-2", 2023, section 3.1.
 _BACKWARD_PRODUCTS = 2.5
 
-# Backward: the row sums of gradient times output, the main kernel, and the conversion of the
-# query's gradient from its fp32 accumulator.
-_BACKWARD_LAUNCHES = {"flash": 3, "efficient": 2, "cudnn": 3}
+# The gradient of the query is added up in fp32, by all blocks of keys.
+_ACCUMULATOR_BYTES = 4
 
 
 def _variant(op: Op) -> str:
-    """Return the implementation that a GPU runs.
+    """Return the implementations that a GPU may run, the preferred one first.
 
     The CPU's own flash attention stands for the GPU's, which takes 16-bit dtypes alone; others
     run the memory-efficient kernel.
     """
+    recorded = op.attributes.get("implementations")
+    if recorded:
+        return str(recorded)
     name = base_name(op.name)
     if "efficient" in name:
         return "efficient"
@@ -67,37 +71,55 @@ def _variant(op: Op) -> str:
 
 
 def _product_flop(op: Op, query: TensorSpec, key: TensorSpec, value: TensorSpec) -> float:
-    """Return the FLOP of the two products; half the scores of a causal one are never computed."""
+    """Return the FLOP of the two products.
+
+    Of a causal one, blocks above the diagonal are never computed, those on it wholly.
+    """
     *leading, num_queries, width = query.shape
     num_keys, value_width = key.shape[-2], value.shape[-1]
     num_scores = float(math.prod(leading) * num_queries * num_keys)
     if op.attributes.get("is_causal", False):
-        num_scores *= (num_keys + 1) / (2 * num_keys)
+        num_scores *= min(1.0, (num_keys + BLOCK) / (2 * num_keys))
     return 2.0 * num_scores * (width + value_width)
 
 
 @RULES.add((*_FUSED, *(f"{name}_backward" for name in _FUSED)))
-def _lower_attention(op: Op) -> Kernel:
-    """Lower fused attention, forward or backward; in both, one kernel streams keys past queries."""
+def _lower_attention(op: Op) -> tuple[Kernel, ...]:
+    """Lower fused attention: forward one kernel, backward also one before and one after it.
+
+    Before: the row sums of gradient times output, and zeros for the gradient of the query. After:
+    its conversion from fp32.
+    """
     is_backward = "backward" in op.name
     # The gradient of the output comes first in the arguments of the backward operator.
     query, key, value = op.inputs[1:4] if is_backward else op.inputs[:3]
-    variant = _variant(op)
     flop = _product_flop(op, query, key, value)
-    return Kernel(
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    variant = _variant(op)
+    main = Kernel(
         family=Family.ATTENTION,
         flop=flop * (_BACKWARD_PRODUCTS if is_backward else 1.0),
         read_bytes=total_bytes(op.inputs),
         write_bytes=total_bytes(op.outputs),
         # The fused kernels multiply fp32 in fp32 (or emulate it), whatever TF32 setting.
         precision=tensor_core_precision(query, allow_tf32=False),
-        m=query.shape[-2],
-        n=key.shape[-2],
-        k=query.shape[-1],
+        m=num_keys if is_backward else num_queries,
+        n=value.shape[-1],
+        k=num_queries if is_backward else num_keys,
         batch=math.prod(query.shape[:-2]),
-        launches=_BACKWARD_LAUNCHES[variant] if is_backward else 1,
-        variant=f"{variant}_backward" if is_backward else variant,
+        variant=variant + BACKWARD if is_backward else variant,
     )
+    if not is_backward:
+        return (main,)
+    result_bytes = float(query.numel * query.element_bytes)
+    sum_bytes = float(query.numel * _ACCUMULATOR_BYTES)
+    prepared = streaming_kernel(
+        op, flop=2 * query.numel, read_bytes=2 * result_bytes, write_bytes=sum_bytes
+    )
+    converted = streaming_kernel(
+        op, flop=query.numel, read_bytes=sum_bytes, write_bytes=result_bytes
+    )
+    return prepared, main, converted
 
 
 @RULES.add_with_settings("_scaled_dot_product_attention_math scaled_dot_product_attention")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from breakeven.capture.record.device_map import DEVICE, HOST
 from breakeven.trace import Phase
@@ -203,6 +204,44 @@ def test_attention_is_one_operator_each_way(dtype: torch.dtype, kernel: str) -> 
     name = f"_scaled_dot_product_{kernel}_attention"
     assert found == [name, f"{name}_backward"]
     assert not {"bmm", "_softmax", "matmul"} & set(names(recorder))
+
+
+def attention_of(
+    *, dtype: torch.dtype = torch.float16, width: int = 16, has_mask: bool = False
+) -> str:
+    """Return what attention was recorded as: its implementations, or ``math``."""
+    with pretending() as recorder:
+        q = torch.randn(2, 4, 8, width, device="cuda", dtype=dtype)
+        mask = torch.zeros(8, 8, device="cuda", dtype=dtype) if has_mask else None
+        recorder.start_step()
+        functional.scaled_dot_product_attention(q, q, q, mask)
+    recorded = [op for op in ops(recorder) if "attention" in op.name]
+    if not recorded:
+        assert "_softmax" in "".join(names(recorder))
+        return "math"
+    (op,) = recorded
+    return str(op.attributes["implementations"])
+
+
+def test_attention_names_the_kernels_that_take_its_operands() -> None:
+    assert attention_of() == "cudnn|flash|efficient"
+    assert attention_of(dtype=torch.float32) == "efficient"
+    assert attention_of(dtype=torch.float64) == "math"
+    assert attention_of(width=136) == "flash|efficient"
+    assert attention_of(width=320) == "efficient"
+    # Flash pads heads to a multiple of 8, the others do not.
+    assert attention_of(width=12) == "flash"
+    assert attention_of(width=6, dtype=torch.float32) == "math"
+    assert attention_of(has_mask=True) == "cudnn|efficient"
+
+
+def test_attention_follows_what_the_script_switches_on() -> None:
+    with sdpa_kernel(SDPBackend.MATH):
+        assert attention_of() == "math"
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        assert attention_of() == "efficient"
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available"):
+        attention_of(dtype=torch.float32)
 
 
 def test_results_are_those_of_the_cpu() -> None:

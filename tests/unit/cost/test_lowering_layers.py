@@ -217,20 +217,31 @@ def test_flash_attention_forward_and_backward():
     name = "aten._scaled_dot_product_flash_attention"
     (forward,) = kernels_of(f"{name}.default", [q, q, q], [q], is_causal=False)
     assert forward.flop == 8 * 4 * 128 * 128 * 64
-    assert (forward.m, forward.n, forward.k, forward.batch) == (128, 128, 64, 8)
+    assert (forward.m, forward.n, forward.k, forward.batch) == (128, 64, 128, 8)
     assert (forward.precision, forward.variant) == (Precision.FP16, "flash")
     assert forward.num_bytes == 4 * 2 * 8 * 128 * 64
-    (backward,) = kernels_of(f"{name}_backward.default", [q] * 5, [q, q, q], is_causal=False)
+    before, backward, after = kernels_of(
+        f"{name}_backward.default", [q] * 5, [q, q, q], is_causal=False
+    )
     assert backward.flop == 2.5 * forward.flop
     assert backward.variant == "flash_backward"
+    # The gradient of the query is summed up in fp32.
+    assert before.write_bytes == after.read_bytes == 4 * 8 * 128 * 64
 
 
-def test_causal_attention_computes_the_lower_half():
-    q = spec(1, 1, 4, 8, dtype="float16")
+def test_causal_attention_computes_the_blocks_up_to_the_diagonal():
+    q = spec(1, 1, 512, 8, dtype="float16")
     name = "aten._scaled_dot_product_flash_attention.default"
     (kernel,) = kernels_of(name, [q, q, q], [q], is_causal=True)
-    # 1 + 2 + 3 + 4 scores of 16.
-    assert kernel.flop == 4 * 8 * 10
+    # 1 + 2 + 3 + 4 of 16 blocks of 128 x 128.
+    assert kernel.flop == 4 * 8 * 10 * 128 * 128
+
+
+def test_a_recorded_call_names_what_torch_may_run():
+    q = spec(1, 2, 4, 8, dtype="float16")
+    name = "aten._scaled_dot_product_flash_attention.default"
+    (kernel,) = kernels_of(name, [q, q, q], [q], implementations="cudnn|flash|efficient")
+    assert kernel.variant == "cudnn|flash|efficient"
 
 
 def test_the_cpus_flash_attention_in_fp32_stands_for_the_efficient_kernel():

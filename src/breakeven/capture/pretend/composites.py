@@ -1,7 +1,7 @@
 """Operators that CUDA runs as one, and the CPU as many: recorded the way CUDA runs them.
 
 A recurrent layer is one cuDNN call on a GPU and a loop over time on the CPU; dropout is one fused
-kernel there and three here; attention has fused kernels that take masks and dropout there.
+kernel there and three here. Attention has a module of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
     _patch_dropout(patches, recorder)
     for name in _RNN_MODES:
         _patch_rnn(patches, recorder, name)
-    _patch_attention(patches, recorder)
     _patch_one_hot(patches, recorder)
     _patch_padding(patches, recorder)
     _patch_ctc_loss(patches, recorder)
@@ -143,43 +142,6 @@ def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
         )  # fmt: skip
 
     patches.replace(torch._VF, name, run)
-
-
-def _patch_attention(patches: Patches, recorder: StepRecorder) -> None:
-    original = F.scaled_dot_product_attention
-
-    def attend(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: float | None = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
-        if not _is_on_device(recorder, query):
-            return original(
-                query, key, value, attn_mask, dropout_p, is_causal,
-                scale=scale, enable_gqa=enable_gqa,
-            )  # fmt: skip
-
-        def compute(
-            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor
-        ) -> tuple[torch.Tensor, ...]:
-            found = original(
-                q, k, v, mask[0] if mask else None, dropout_p, is_causal,
-                scale=scale, enable_gqa=enable_gqa,
-            )  # fmt: skip
-            return (found,)
-
-        # Flash attention takes half precision and no mask; the memory-efficient kernel the rest.
-        # Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend.
-        is_flash = attn_mask is None and query.dtype in (torch.float16, torch.bfloat16)
-        name = f"aten._scaled_dot_product_{'flash' if is_flash else 'efficient'}_attention"
-        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        attributes = {"dropout_p": dropout_p, "is_causal": is_causal}
-        return record_as_one(
-            recorder, compute, tensors, f"{name}.default", f"{name}_backward.default", attributes
-        )[0]
-
-    patches.replace(F, "scaled_dot_product_attention", attend)
-    patches.replace(vars(torch._C)["_nn"], "scaled_dot_product_attention", attend)
 
 
 def record_as_one(

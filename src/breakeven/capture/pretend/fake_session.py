@@ -20,6 +20,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
+from breakeven.capture.pretend.attention import patch_attention
 from breakeven.capture.pretend.composites import patch_composites
 from breakeven.capture.pretend.stand_ins import patch_autocast_policy
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
@@ -64,6 +65,7 @@ class FakeSession(Patches):
         # Constants that C++ makes within a composite are real tensors.
         self.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         patch_composites(self, self._recorder)
+        patch_attention(self, self._recorder)
         patch_autocast_policy(self)
         patch_construction(self, self._recorder)
         self.enter_context(self._optimizers)

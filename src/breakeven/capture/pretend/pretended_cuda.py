@@ -25,6 +25,7 @@ import torch.utils._device
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from breakeven.capture.pretend.attention import patch_attention
 from breakeven.capture.pretend.composites import patch_composites
 from breakeven.capture.pretend.cuda_api import patch_cuda_api
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
@@ -77,6 +78,7 @@ def pretended_cuda(
         patch_autocast_policy(patches)
         patch_lazy_parameters(patches, recorder.devices)
         patch_composites(patches, recorder)
+        patch_attention(patches, recorder)
         patch_serialization(patches, recorder.devices, recorder.cuda)
         patch_legacy_types(patches)
         patch_data_parallel(patches)
