@@ -11,7 +11,14 @@ from breakeven.calibrate import named_host  # noqa: E402
 from breakeven.device import find_device  # noqa: E402
 from breakeven.errors import WorkloadError  # noqa: E402
 from breakeven.simulate import predict_steps  # noqa: E402
-from breakeven.trace import NumberFormat, Phase, ScaledTrace, StepCase, TimedPhase  # noqa: E402
+from breakeven.trace import (  # noqa: E402
+    Attention,
+    NumberFormat,
+    Phase,
+    ScaledTrace,
+    StepCase,
+    TimedPhase,
+)
 from breakeven.workloads import trace_case  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -214,6 +221,22 @@ def test_a_transformer_of_images_is_built_for_their_size(size):
     trace = traced(f"timm:vit_tiny_patch16_224?img={size}", TimedPhase.INFERENCE)
     shapes = {output.shape for op in trace.first.ops for output in op.outputs}
     assert (2, (size // 16) ** 2 + 1, 192) in shapes
+
+
+@needs_timm
+@pytest.mark.parametrize(("attention", "num_fused"), [(Attention.EAGER, 0), (Attention.SDPA, 12)])
+def test_attention_of_a_transformer_of_images_is_computed_as_asked(attention, num_fused):
+    trace = traced("timm:vit_tiny_patch16_224", TimedPhase.INFERENCE, attention=attention)
+    counts = Counter(op.name.split(".")[1] for op in trace.first.ops)
+    assert sum(n for name, n in counts.items() if "scaled_dot_product" in name) == num_fused
+    assert counts["_softmax"] == 12 - num_fused
+
+
+@needs_transformers
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_attention_of_a_model_of_transformers_is_computed_as_asked(attention):
+    of_row = traced(GPT2, attention=Attention(attention))
+    assert of_row.first.events == traced(f"{GPT2}&attn_implementation={attention}").first.events
 
 
 @needs_timm

@@ -39,6 +39,8 @@ _BRAND = re.compile(
 # part of the name ("GTX TITAN X" is another card than "TITAN X (Pascal)").
 _SERIES = re.compile(r"^(?:rtx|gtx|rx)(?=a?\d)")
 _FILLERS = (
+    # "A100 40GB SXM" is the "A100 SXM 40GB".
+    (re.compile(r"\b(\d+)[ -]?gi?b\b[ -]+(\S.*)$"), r"\2 \1gb"),
     (re.compile(r"\((?:r|tm)\)"), ""),
     (re.compile(r"[^a-z0-9]"), ""),
     (re.compile(r"withmaxqdesign"), "maxq"),

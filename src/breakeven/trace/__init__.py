@@ -2,7 +2,9 @@
 
 from breakeven.trace.batch_scaling import ScaledTrace as ScaledTrace
 from breakeven.trace.batch_scaling import ScalingError as ScalingError
+from breakeven.trace.configuration import Attention as Attention
 from breakeven.trace.configuration import Configuration as Configuration
+from breakeven.trace.configuration import MemoryFormat as MemoryFormat
 from breakeven.trace.configuration import NumberFormat as NumberFormat
 from breakeven.trace.configuration import StepCase as StepCase
 from breakeven.trace.configuration import TimedPhase as TimedPhase

@@ -103,12 +103,27 @@ class NumberFormat(StrEnum):
     AMP_BF16 = "amp-bf16"
 
 
+class MemoryFormat(StrEnum):
+    """How images, and the weights of their convolutions, lie in memory."""
+
+    CONTIGUOUS = "contiguous"
+    CHANNELS_LAST = "channels_last"
+
+
+class Attention(StrEnum):
+    """How a model computes attention: by one fused operator of torch, or operator by operator."""
+
+    UNSAID = ""
+    EAGER = "eager"
+    SDPA = "sdpa"
+
+
 class StepCase(msgspec.Struct, frozen=True, kw_only=True):
     """A step without its batch size, device and host: what decides its operators.
 
     Args:
         workload: Spec of the model: ``torchvision:resnet50``, ``transformers:CLASS?config``,
-            ``breakeven:NAME?args`` or ``path.py:function``.
+            ``llm:FAMILY?numbers``, ``breakeven:NAME?args`` or ``path.py:function``.
         phase: What is timed.
         number_format: Of parameters and arithmetic; TF32 is fp32 with a switch set.
         optimizer: ``none``, or its name in lower case: ``sgd``, ``adam``, ``adamw``, ...
@@ -117,6 +132,7 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True):
         zeroes_gradients: Whether gradients are set to zero in place at the start of the step, as
             torch did before 2.0, rather than released.
         channels_last: Whether a model of images and its batch lie in channels-last memory.
+        attention: How attention is computed; where that is not said, as the model has it.
     """
 
     workload: str
@@ -126,3 +142,4 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True):
     h2d: Literal["none", "pageable", "pinned"] = "none"
     zeroes_gradients: bool = False
     channels_last: bool = False
+    attention: Attention = Attention.UNSAID

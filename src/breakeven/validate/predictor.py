@@ -214,6 +214,9 @@ def model_family_of(workload: str) -> str:
     """
     kind, _, rest = workload.partition(":")
     name = rest.partition("?")[0]
+    if kind in ("llm", "mpt", "gpt2"):
+        # All are GPT-2 with other numbers, and so is a model of transformers.
+        return "transformers:GPT2"
     if kind == "transformers":
         # BertForQuestionAnswering, BertModel: up to the task.
         name = re.sub(r"(?:LMHead|For[A-Z]|Model|PreTrained).*", "", name)

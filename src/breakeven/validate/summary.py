@@ -255,6 +255,8 @@ def exceeded_budgets(report: AccuracyReport, budgets: Sequence[ErrorBudget]) -> 
     was not looked at is not fine.
     """
     breaches: list[str] = []
+    if budgets and report.unread:
+        breaches.append(f"{len(report.unread)} rows could not be read")
     for budget in budgets:
         by, _, group = budget.by.partition(":")
         summary = report.summary[by].get(group)

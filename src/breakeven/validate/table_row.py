@@ -1,106 +1,33 @@
-"""A table of measured steps: rows of a CSV file, checked cell by cell."""
+"""A measured step, as a row of a table tells it, and which rows of a table count."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import math
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from enum import StrEnum
-from pathlib import Path
-from typing import TypeVar
 
 from breakeven.cost import era_of
-from breakeven.errors import BreakevenError, UsageError
-from breakeven.trace import NumberFormat, StepCase, TimedPhase
+from breakeven.device import find_device
+from breakeven.errors import BreakevenError, Caveat, UnknownDeviceError, UsageError
+from breakeven.trace import Attention, MemoryFormat, NumberFormat, StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
-
-# float() and int() also take "nan", "1_000" and digits of other scripts, which are mistakes here.
-_WHOLE_NUMBER = re.compile(r"[0-9]{1,10}")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_LARGEST_COUNT = 1_000_000_000
-_SHOWN_CHARACTERS = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
-    """One record of a table.
-
-    Args:
-        place: File and line, for error messages.
-        by_column: Text of each cell, without spaces around it.
-    """
-
-    place: str
-    by_column: Mapping[str, str]
-
-    def text(self, column: str) -> str:
-        """Return a cell that may be empty, or the empty text where there is no such column."""
-        return self.by_column.get(column, "")
-
-    def name(self, column: str) -> str:
-        """Return a cell that must not be empty."""
-        text = self.text(column)
-        if not text:
-            raise self._refused(column, "a name")
-        return text
-
-    def word(self, column: str, *, default: str | None = None) -> str:
-        """Return a word in lower case; ``default`` where there is no such column."""
-        text = self._or_default(column, default)
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", text):
-            raise self._refused(column, "none, or a name in lower case such as sgd or adamw")
-        return text
-
-    def choice(
-        self, column: str, choices: type[_Choice], *, default: _Choice | None = None
-    ) -> _Choice:
-        """Return the member that a cell names; ``default`` where there is no such column."""
-        text = self._or_default(column, default)
-        if text not in [choice.value for choice in choices]:
-            raise self._refused(column, ", ".join(choice.value for choice in choices))
-        return choices(text)
-
-    def count(self, column: str, *, default: int | None = None) -> int:
-        """Return a whole number of at least 1; ``default`` where there is no such column."""
-        text = self._or_default(column, None if default is None else str(default))
-        if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
-            raise self._refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
-        return int(text)
-
-    def positive(self, column: str, *, most: float, unit: str) -> float:
-        """Return a number above 0 and up to ``most``."""
-        text = self.text(column)
-        value = float(text) if _DECIMAL.fullmatch(text) else math.nan
-        if not 0 < value <= most:
-            raise self._refused(column, f"a number of {unit} above 0 and up to {most:,.0f}")
-        return value
-
-    def _or_default(self, column: str, default: str | None) -> str:
-        if default is not None and column not in self.by_column:
-            return default
-        return self.text(column)
-
-    def _refused(self, column: str, allowed: str) -> BreakevenError:
-        text = self.text(column)
-        if len(text) > _SHOWN_CHARACTERS:
-            text = text[:_SHOWN_CHARACTERS] + "…"
-        shown = f"“{text}”" if text else "an empty cell"
-        return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
-
+from breakeven.validate.cells import Cells
 
 # A step that takes longer than a day is a mistake of units.
 _LONGEST_STEP_MS = 24 * 60 * 60 * 1000.0
 
 # Phases whose timed region holds the zeroing of gradients.
 _WITH_GRADIENTS = (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
+
+# "adamw (fused)": what tables write beside an optimizer is how it goes through its parameters.
+_OPTIMIZER = re.compile(r"([a-z][a-z0-9_-]*)(?: \((foreach|fused|loop)\))?")
+# Whatever fused kernel it was, torch's own is what a step is predicted with.
+_FUSED_ATTENTION = re.compile(r"(?:flash|sdpa|mem|efficient|xformers|cudnn)")
+# "A100 (form factor and memory not named)".
+_REMARK = re.compile(r"\s*\([^()]*\)$")
+_SHARDED = re.compile(r"fsdp|full_shard|shard_grad_op|zero-?[123]\b|tensor.parallel|pipeline", re.I)
 
 
 class HostToDevice(StrEnum):
@@ -109,13 +36,6 @@ class HostToDevice(StrEnum):
     NONE = "none"
     PAGEABLE = "pageable"
     PINNED = "pinned"
-
-
-class MemoryFormat(StrEnum):
-    """How images, and the weights of their convolutions, lie in memory."""
-
-    CONTIGUOUS = "contiguous"
-    CHANNELS_LAST = "channels_last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +61,10 @@ class MeasuredRow:
         note: Anything else.
         memory_format: Of images; ``contiguous`` without such a column.
         compile: Mode of ``torch.compile``; ``none`` without such a column.
+        attention: How attention was computed; unsaid without such a column.
+        not_modelled: What of the step no prediction knows, such as sharded parameters; empty for
+            nothing.
+        caveats: What was assumed to read the row.
     """
 
     case_id: str
@@ -161,6 +85,9 @@ class MeasuredRow:
     note: str
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
     compile: str = "none"
+    attention: Attention = Attention.UNSAID
+    not_modelled: str = ""
+    caveats: tuple[Caveat, ...] = ()
 
     @classmethod
     def from_cells(cls, cells: Cells) -> MeasuredRow:
@@ -169,16 +96,18 @@ class MeasuredRow:
         Raises:
             BreakevenError: A cell does not hold what its column allows.
         """
+        device, caveats = _device(cells.name("device"))
+        phase = cells.choice("phase", TimedPhase)
         return cls(
             case_id=cells.name("case_id"),
             source=cells.text("source"),
             workload=cells.name("workload"),
-            device=cells.name("device"),
+            device=device,
             num_devices=cells.count("num_devices"),
             precision=cells.choice("precision", NumberFormat),
             batch_size=cells.count("batch_size"),
-            phase=cells.choice("phase", TimedPhase),
-            optimizer=cells.word("optimizer"),
+            phase=phase,
+            optimizer=_optimizer(cells, phase),
             h2d=cells.choice("h2d", HostToDevice, default=HostToDevice.NONE),
             host=cells.text("host"),
             framework=cells.text("framework"),
@@ -187,10 +116,13 @@ class MeasuredRow:
             repeats=cells.count("repeats", default=1),
             split=cells.text("split"),
             note=cells.text("note"),
-            memory_format=cells.choice(
-                "memory_format", MemoryFormat, default=MemoryFormat.CONTIGUOUS
-            ),
+            memory_format=MemoryFormat.CONTIGUOUS
+            if not cells.text("memory_format")
+            else cells.choice("memory_format", MemoryFormat),
             compile=cells.text("compile") or "none",
+            attention=_attention(cells),
+            not_modelled=_not_modelled(cells),
+            caveats=caveats,
         )
 
     @property
@@ -205,13 +137,64 @@ class MeasuredRow:
             zeroes_gradients=self.phase in _WITH_GRADIENTS
             and era_of(self.framework).is_before_torch_2,
             channels_last=self.memory_format is MemoryFormat.CHANNELS_LAST,
+            attention=self.attention,
         )
 
 
+def _device(text: str) -> tuple[str, tuple[Caveat, ...]]:
+    """Return the name of a device without a remark in brackets, if it is one without."""
+    bare = _REMARK.sub("", text)
+    if not bare or bare == text or _is_known(text) or not _is_known(bare):
+        return text, ()
+    taken = find_device(bare).name
+    message = f"The table says “{text}”: taken as {taken}."
+    return bare, (Caveat(code="assumed-device", message=message),)
+
+
+def _is_known(device: str) -> bool:
+    try:
+        find_device(device)
+    except UnknownDeviceError:
+        return False
+    return True
+
+
+def _optimizer(cells: Cells, phase: TimedPhase) -> str:
+    """Return the optimizer in one word, ``adamw-fused``; of other phases none is timed."""
+    found = _OPTIMIZER.fullmatch(cells.text("optimizer"))
+    if found is None:
+        if phase is not TimedPhase.TRAIN:
+            return "none"
+        raise cells.refused(
+            "optimizer", "none, or a name in lower case such as sgd, adamw or adamw (fused)"
+        )
+    return "-".join(word for word in found.groups() if word)
+
+
+def _attention(cells: Cells) -> Attention:
+    text = cells.text("attention").casefold()
+    if _FUSED_ATTENTION.match(text):
+        return Attention.SDPA
+    if text not in ("", "eager"):
+        raise cells.refused("attention", "eager, sdpa, flash or empty")
+    return Attention(text)
+
+
+def _not_modelled(cells: Cells) -> str:
+    """Return what a step does that no prediction knows, as the table's columns tell it."""
+    found: list[str] = []
+    if _SHARDED.search(f"{cells.text('parallelism')} {cells.text('note')}"):
+        found.append("parameters shared out over devices")
+    if cells.text("grad_accum") not in ("", "1"):
+        found.append("gradients of several micro-batches")
+    if cells.text("act_ckpt").casefold() in ("true", "1", "yes"):
+        found.append("activations computed twice")
+    return ", ".join(found)
+
+
 # Numbers of a row that were measured are not what rows are chosen by.
-_KEYS = tuple(
-    field.name for field in fields_of(MeasuredRow) if field.name not in {"value_ns", "note"}
-)
+_NO_KEYS = frozenset({"value_ns", "note", "caveats"})
+_KEYS = tuple(field.name for field in fields_of(MeasuredRow) if field.name not in _NO_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,123 +245,3 @@ class RowFilter:
                     hint=f"values of {column} in these rows: {some}",
                 )
         return selected
-
-
-REQUIRED_COLUMNS = (
-    "case_id",
-    "source",
-    "workload",
-    "device",
-    "num_devices",
-    "precision",
-    "batch_size",
-    "phase",
-    "optimizer",
-    "host",
-    "framework",
-    "value_ms",
-    "split",
-    "note",
-)
-OPTIONAL_COLUMNS = ("h2d", "repeats", "memory_format", "compile")
-_COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and optionally " + (
-    ", ".join(OPTIONAL_COLUMNS)
-)
-
-
-def read_table(*paths: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
-    """Return the rows of a table of measured steps, which may lie in several files.
-
-    Each file is CSV in UTF-8 with a line of column names, compressed where its name ends in
-    ``.gz``. Further columns are ignored, as are lines without any character.
-
-    Raises:
-        BreakevenError: A file cannot be read, is no such table, or has no rows; a column is
-            missing; a cell does not hold what its column allows; two rows have the same
-            ``case_id``. A device or workload that is not known is no error here.
-    """
-    rows: list[MeasuredRow] = []
-    place_by_case_id: dict[str, str] = {}
-    for path in map(Path, paths):
-        own = _read_file(path, place_by_case_id)
-        if not own:
-            raise BreakevenError(f"{path} has column names but no rows")
-        rows += own
-    return tuple(rows)
-
-
-def _read_file(path: Path, place_by_case_id: dict[str, str]) -> list[MeasuredRow]:
-    """Return the rows of one file, and note where each ``case_id`` stands."""
-    records = _records(path)
-    header_line, header = next(records, (1, []))
-    columns = _columns(path, header_line, header)
-    rows: list[MeasuredRow] = []
-    for line, record in records:
-        if not record:
-            continue
-        if len(record) != len(columns):
-            raise BreakevenError(
-                f"{path}:{line}: {len(record)} cells in a table of {len(columns)} columns",
-                hint='a cell that contains a comma is written in double quotes: "a, b"',
-            )
-        place = f"{path}:{line}"
-        row = MeasuredRow.from_cells(
-            Cells(place=place, by_column=dict(zip(columns, record, strict=True)))
-        )
-        first = place_by_case_id.setdefault(row.case_id, place)
-        if first != place:
-            same_file = first.removeprefix(f"{path}:")
-            other = first if same_file == first else f"line {same_file}"
-            raise BreakevenError(
-                f"{place}: case_id “{row.case_id}” is that of {other} too",
-                hint="give each row a case_id of its own",
-            )
-        rows.append(row)
-    return rows
-
-
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each record, with the line that it begins on."""
-    try:
-        document = path.read_bytes()
-        if path.suffix == ".gz":
-            document = gzip.decompress(document)
-    except (OSError, EOFError) as error:
-        # What gzip refuses has no number of its own.
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BreakevenError(f"cannot read {path}: {reason}") from error
-    try:
-        # Spreadsheets put a byte order mark first.
-        text = document.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = document.count(b"\n", 0, error.start) + 1
-        raise BreakevenError(
-            f"{path}:{line}: byte {error.start} is not UTF-8", hint="save the table as CSV in UTF-8"
-        ) from error
-    if not text.strip():
-        raise BreakevenError(f"{path} is empty", hint=_COLUMNS_HINT)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 1
-    while True:
-        try:
-            record = next(reader, None)
-        except csv.Error as error:
-            raise BreakevenError(f"{path}:{line}: not CSV: {error}") from error
-        if record is None:
-            return
-        yield line, [cell.strip() for cell in record]
-        # A quoted cell may hold line breaks, so that a record ends on a later line.
-        line = reader.line_num + 1
-
-
-def _columns(path: Path, line: int, header: list[str]) -> list[str]:
-    missing = [column for column in REQUIRED_COLUMNS if column not in header]
-    if missing:
-        noun = "column" if len(missing) == 1 else "columns"
-        raise BreakevenError(
-            f"{path}:{line}: missing {noun} {', '.join(missing)}", hint=_COLUMNS_HINT
-        )
-    twice = {column for column in header if column and header.count(column) > 1}
-    if twice:
-        raise BreakevenError(f"{path}:{line}: column {', '.join(sorted(twice))} is there twice")
-    return header

@@ -77,11 +77,14 @@ class TracedRows:
         def report(num_known: int, num_wanted: int) -> None:
             progress.detail(f"traced {num_known} of {num_wanted} steps")
 
-        eager = [row.case for row in rows if row.compile == "none"]
+        eager = [row.case for row in rows if row.compile == "none" and not row.not_modelled]
         traces = trace_cases(eager, progress=report)
         at_size: dict[tuple[object, int], StepTrace | Unpredictable] = {}
         steps: list[StepTrace | Unpredictable] = []
         for row in rows:
+            if row.not_modelled:
+                steps.append(Unpredictable(code="not-modelled", reason=row.not_modelled))
+                continue
             if row.compile != "none":
                 steps.append(_compiled(row))
                 continue
@@ -196,7 +199,7 @@ class TracedRows:
                 RowPrediction(
                     estimate=prediction.estimate,
                     bound=prediction.bound,
-                    caveats=(*prediction.caveats, *caveats),
+                    caveats=(*prediction.caveats, *caveats, *row.caveats),
                 )
             )
         return tuple(outcomes)

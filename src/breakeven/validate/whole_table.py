@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
-from breakeven.validate.predictor import Predictor
+from breakeven.validate.predictor import Predictor, model_family_of
 from breakeven.validate.summary import split_of, summarize_groups
-from breakeven.validate.table_row import MeasuredRow, RowFilter, read_table
+from breakeven.validate.table_file import read_what_is_readable
+from breakeven.validate.table_row import MeasuredRow, RowFilter
 from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult, Unpredictable
 
 
@@ -38,7 +39,7 @@ def validate_table(
     progress = SilentProgress() if progress is None else progress
     table = ", ".join(str(os.fspath(path)) for path in paths)
     progress.begin(f"reading {table}")
-    rows = read_table(*paths)
+    rows, unread = read_what_is_readable(*paths)
     selected = rows if only is None else only.select(rows)
     selected_ids = {row.case_id for row in selected}
     # A fold learns from the rows that are not selected too.
@@ -53,6 +54,7 @@ def validate_table(
         protocol=protocol,
         rows=results,
         summary=summarize_groups(results),
+        unread=unread,
     )
 
 
@@ -141,4 +143,8 @@ def _result(
         split=split_of(row.split, protocol, is_calibrated_on=is_calibrated_on),
         value_ns=row.value_ns,
         outcome=outcome,
+        memory_format=row.memory_format,
+        compile=row.compile,
+        attention=row.attention,
+        family=model_family_of(row.workload),
     )

@@ -10,7 +10,7 @@ import msgspec
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound
 from breakeven.timing import Estimate
-from breakeven.trace import NumberFormat, TimedPhase
+from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
 
 
 class LeaveOut(StrEnum):
@@ -59,6 +59,22 @@ class Unpredictable(
     reason: str
 
 
+class UnreadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a table with a cell that is not understood, which counts nowhere.
+
+    Args:
+        case_id: Name of the row; empty where that is what it lacks.
+        place: File and line.
+        reason: Column and cell.
+        allowed: What the column may hold.
+    """
+
+    case_id: str
+    place: str
+    reason: str
+    allowed: str
+
+
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a table: what was measured, and what is predicted for it.
 
@@ -78,6 +94,10 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
         framework: Software, as the table calls it.
         era: Which years' software that is.
         split: The table's own word for it, or else what the protocol makes of the row.
+        memory_format: Of images: ``contiguous`` or ``channels_last``.
+        compile: Mode of ``torch.compile``, or ``none``.
+        attention: How attention was computed; empty where the table does not say.
+        family: Model family of the workload: the models that are left out together.
         value_ns: Measured time of one step.
         outcome: The prediction, or why there is none.
     """
@@ -99,6 +119,10 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     split: str
     value_ns: float
     outcome: RowPrediction | Unpredictable
+    memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
+    compile: str = "none"
+    attention: Attention = Attention.UNSAID
+    family: str = ""
 
     @property
     def prediction(self) -> RowPrediction | None:
@@ -166,12 +190,14 @@ class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
         protocol: What the calibration has not seen.
         rows: In the order of the table.
         summary: By grouping (``all``, ``split``, ``device``, ...), then by group.
+        unread: Rows that could not be read, in the order of the table.
     """
 
     table: str
     protocol: LeaveOut
     rows: tuple[RowResult, ...]
     summary: dict[str, dict[str, AccuracySummary]]
+    unread: tuple[UnreadRow, ...] = ()
 
     @property
     def overall(self) -> AccuracySummary:

@@ -12,8 +12,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.trace import Event, ScaledTrace, Settings, StepCase, StepTrace
+from breakeven.workloads.attention import attention_as
 from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.image_models import prepare_timm, prepare_torchvision
+from breakeven.workloads.language_models import prepare_language_model
 from breakeven.workloads.libraries import prepare_transformers
 from breakeven.workloads.own import prepare_own
 from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
@@ -56,7 +58,7 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
     """
     spec = parse_workload(case.workload)
     try:
-        with FakeSession() as session:
+        with FakeSession() as session, attention_as(case.attention):
             make_step = _prepare(spec, case)
             return _trace(case, spec, make_step, session)
     except BreakevenError:
@@ -82,7 +84,9 @@ def _prepare(spec: WorkloadSpec, case: StepCase) -> StepFactory:
                 hint="torchvision:NAME and timm:NAME are",
             )
         case WorkloadKind.TRANSFORMERS:
-            return prepare_transformers(spec, dtype, case.phase)
+            return prepare_transformers(spec, dtype, case)
+        case WorkloadKind.LLM:
+            return prepare_language_model(spec, dtype, case.phase)
         case WorkloadKind.BREAKEVEN:
             return prepare_own(spec, dtype)
         case WorkloadKind.FILE:

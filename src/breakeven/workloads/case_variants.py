@@ -35,6 +35,7 @@ def base_case(case: StepCase) -> StepCase:
         h2d="pageable",
         zeroes_gradients=case.zeroes_gradients and has_backward,
         channels_last=case.channels_last,
+        attention=case.attention,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from breakeven.errors import WorkloadError
-from breakeven.trace import TimedPhase
+from breakeven.trace import Attention, StepCase, TimedPhase
 from breakeven.workloads.spec import WorkloadSpec, suggest
 from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
@@ -23,8 +23,8 @@ _COMPILED_OPERATORS = (
     "roi_pool", "_roi_pool_backward", "ps_roi_pool", "_ps_roi_pool_backward", "deform_conv2d",
     "_deform_conv2d_backward",
 )  # fmt: skip
-# Attention as tables of timings have it, unless the spec says otherwise: one operator at a time.
-_ATTENTION = "eager"
+# Attention as tables of timings have it that do not say: one operator at a time.
+_ATTENTION = {Attention.EAGER: "eager", Attention.SDPA: "sdpa", Attention.UNSAID: "eager"}
 # What the loss of a class takes besides the inputs, by the end of the class's name: one number a
 # sample, or one a token.
 _PER_SAMPLE = {
@@ -59,7 +59,7 @@ def import_torchvision() -> ModuleType | None:
     return torchvision
 
 
-def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, phase: TimedPhase) -> StepFactory:
+def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase) -> StepFactory:
     """Build a model, and return what makes steps of it.
 
     A row of phase ``train`` is a training script: dropout is on, the model computes its own loss
@@ -71,7 +71,7 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, phase: TimedPha
         spec: Options are ``seq``, the number of tokens, ``attn_implementation``, and keys of the
             model's configuration.
         dtype: Of the parameters.
-        phase: What is timed.
+        case: What is timed; its attention is that of the model where the spec names none.
 
     Raises:
         WorkloadError: transformers is not installed, or has no such model or key.
@@ -92,7 +92,7 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, phase: TimedPha
             f"transformers has no model class {spec.name!r}", hint=suggest(spec.name, known)
         )
     options: dict[str, Any] = dict(spec.options)
-    attention = options.pop("attn_implementation", _ATTENTION)
+    attention = options.pop("attn_implementation", _ATTENTION[case.attention])
     num_tokens = options.pop("seq", None)
     _check_keys(spec, config_class, options)
     config = config_class(**options)
@@ -105,7 +105,7 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, phase: TimedPha
         model = model_class(config).to(dtype)
     except (TypeError, ValueError, ImportError) as error:
         raise WorkloadError(f"{spec.text!r} cannot be built: {error}") from error
-    return _step_factory(spec, model, num_tokens, dtype, is_training=phase is TimedPhase.TRAIN)
+    return _step_factory(spec, model, num_tokens, dtype, is_training=case.phase is TimedPhase.TRAIN)
 
 
 def _check_keys(spec: WorkloadSpec, config_class: Any, options: dict[str, Any]) -> None:

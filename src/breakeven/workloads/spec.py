@@ -15,7 +15,7 @@ OptionValue = bool | int | float | str
 
 _FORMS = (
     "write torchvision:NAME, timm:NAME, transformers:CLASS?KEY=VALUE&seq=N, "
-    "breakeven:NAME?KEY=VALUE, or path.py:function"
+    "llm:gpt2?d_model=N&..., breakeven:NAME?KEY=VALUE, or path.py:function"
 )
 _TRUTHS = {"true": True, "false": False}
 
@@ -26,11 +26,15 @@ class WorkloadKind(StrEnum):
     TORCHVISION = "torchvision"
     TIMM = "timm"
     TRANSFORMERS = "transformers"
+    LLM = "llm"
     BREAKEVEN = "breakeven"
     FILE = "file"
 
 
 _PREFIXES = frozenset(kind for kind in WorkloadKind if kind is not WorkloadKind.FILE)
+# Families of language models: ``mpt:125m?d_model=768`` is ``llm:mpt?d_model=768``. What stands
+# after the colon is what people call the size; the numbers decide.
+_LLM_FAMILIES = frozenset({"gpt2", "mpt"})
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,15 +59,18 @@ def parse_workload(spec: str) -> WorkloadSpec:
     """Return the parts of a spec; whether there is such a model is seen when it is built.
 
     Args:
-        spec: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CLASS``, ``breakeven:NAME``
-            or ``path.py:function``, each with options after it: ``?key=value&key=value``. Values
-            that look like one are read as integers, numbers, or ``true`` and ``false``.
+        spec: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CLASS``, ``llm:FAMILY``,
+            ``breakeven:NAME`` or ``path.py:function``, each with options after it:
+            ``?key=value&key=value``. Values that look like one are read as integers, numbers, or
+            ``true`` and ``false``. ``FAMILY:SIZE`` is ``llm:FAMILY``, whatever the size is called.
 
     Raises:
         WorkloadError: The spec has another form, an option without a value, or one twice.
     """
     source, _, query = spec.strip().partition("?")
     place, _, name = source.rpartition(":")
+    if name and place in _LLM_FAMILIES:
+        place, name = WorkloadKind.LLM, place
     is_file = place.endswith(".py") and name.isidentifier()
     if not name or not (is_file or place in _PREFIXES):
         raise WorkloadError(f"{spec!r} names no workload", hint=_FORMS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ AUTOCAST_DTYPES = {
 _Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 # All take the path of CUDA, which updates lists of tensors at once. SGD as it trains image
 # classifiers, with momentum and weight decay; plain SGD has a name of its own.
-_FACTORIES: dict[str, _Factory] = {
+_FACTORIES: dict[str, partial[torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=True),
     "sgd-plain": partial(torch.optim.SGD, lr=0.1, foreach=True),
     # As timm trained before torch 2, which was the first to update lists of tensors by default.
@@ -43,6 +44,14 @@ _FACTORIES: dict[str, _Factory] = {
     "nadam": partial(torch.optim.NAdam, foreach=True),
     "radam": partial(torch.optim.RAdam, foreach=True),
 }
+
+_VARIANTS: dict[str, dict[str, bool | None]] = {
+    "foreach": {"foreach": True},
+    "fused": {"fused": True, "foreach": None},
+    "loop": {"foreach": False},
+}
+# AdamW of llm-foundry's trainer, which goes through its parameters one by one.
+_OTHER_NAMES = {"decoupled_adamw": "adamw-loop"}
 
 
 class TimedStep:
@@ -134,17 +143,36 @@ class TimedStep:
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
     """Return the optimizer that a table calls ``name``; None for ``none``.
 
+    Args:
+        name: Of the optimizer, alone or with ``-foreach``, ``-fused`` or ``-loop`` after it: how
+            it goes through its parameters, which is ``foreach`` by default.
+        parameters: What it updates.
+
     Raises:
         WorkloadError: There is none of that name.
     """
     if name == "none":
         return None
-    factory = _FACTORIES.get(name.lower())
+    asked = name
+    name, variant = _OTHER_NAMES.get(name.lower(), name.lower()), ""
+    if name not in _FACTORIES:
+        name, _, variant = name.rpartition("-")
+    factory = _FACTORIES.get(name)
+    if factory is not None and variant:
+        factory = _variant(factory, variant)
     if factory is None:
         raise WorkloadError(
-            f"there is no optimizer {name!r}", hint=suggest(name, ("none", *_FACTORIES))
+            f"there is no optimizer {asked!r}", hint=suggest(asked, ("none", *_FACTORIES))
         )
     return factory(parameters)
+
+
+def _variant(factory: partial[torch.optim.Optimizer], variant: str) -> _Factory | None:
+    """Return an optimizer that updates as a word says; None where it cannot."""
+    if variant not in _VARIANTS:
+        return None
+    takes_fused = "fused" in inspect.signature(factory.func).parameters
+    return partial(factory, **_VARIANTS[variant]) if variant != "fused" or takes_fused else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from breakeven.report.builders.validate_words import (
     signed_percent,
     summary_cells,
     unpredicted_reasons,
-    warning,
+    unread_reasons,
+    warnings,
     worst_rows,
 )
 from breakeven.report.document import (
@@ -75,13 +76,12 @@ def plot_name(protocol: LeaveOut) -> str:
 
 def validation_document(report: AccuracyReport) -> Document:
     """Return the document of a validation."""
-    seen = warning(report)
     sentence = PROTOCOL_SENTENCES[report.protocol]
     protocol = sentence[0].lower() + sentence[1:]
     return Document(
         title=f"How far off are predictions of {printable(report.table, 120)}?",
         answers=(Line(headline(report), "bold"),),
-        warnings=() if seen is None else (f"Careful: {seen}",),
+        warnings=tuple(f"Careful: {warning}" for warning in warnings(report)),
         facts=(Fact("table", f"{printable(report.table, 200)} · {protocol}", is_bare=True),),
         blocks=tuple(_sections(report)),
     )
@@ -104,10 +104,9 @@ def validation_page(
         raise ValueError(f"one report per protocol is needed, not {protocols}")
     sections: list[Section] = []
     for report in reports:
-        seen = warning(report)
         blocks: list[Block] = [
             Lines((Line(f"{PROTOCOL_SENTENCES[report.protocol]} {headline(report)}"),)),
-            *([Lines((Line(f"**{seen}**"),))] if seen is not None else []),
+            *(Lines((Line(f"**{warning}**"),)) for warning in warnings(report)),
         ]
         if report.protocol in plots:
             blocks.append(Image(plots[report.protocol], _PLOT))
@@ -120,6 +119,7 @@ def _sections(report: AccuracyReport) -> Iterator[Section]:
     yield Section("", tuple(_summary_tables(report)))
     yield from _worst_section(report)
     yield from _reason_section(report)
+    yield from _unread_section(report)
     if report.overall.num_unpredicted < report.overall.num_rows:
         own = tuple(beside_published(report))
         lines = [line for one in own for line in _own_lines(one)]
@@ -275,3 +275,21 @@ def _reason_section(report: AccuracyReport) -> Iterator[Section]:
     )
     rows = plural(report.overall.num_unpredicted, "row")
     yield Section(f"{rows} not predicted", level=3, blocks=(notes,))
+
+
+def _unread_section(report: AccuracyReport) -> Iterator[Section]:
+    reasons = unread_reasons(report)
+    if not reasons:
+        return
+    rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
+    notes = Notes(
+        notes=[
+            Note(printable(rows, 120), printable(reason, 300), count=f"{count:,}")
+            for rows, reason, count in reasons
+        ],
+        caption="Why rows are not read",
+        headings=("rows", "case", "cell"),
+        most=_MAX_REASONS,
+        rest=f"and {plural(rest, 'row')} with other cells, listed by --json",
+    )
+    yield Section(f"{plural(len(report.unread), 'row')} not read", level=3, blocks=(notes,))

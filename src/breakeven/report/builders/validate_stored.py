@@ -9,7 +9,7 @@ import msgspec
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound
 from breakeven.timing import Estimate, Source
-from breakeven.trace import NumberFormat, TimedPhase
+from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
 from breakeven.units import NS_PER_MS
 from breakeven.verdict import (
     AccuracyReport,
@@ -18,6 +18,7 @@ from breakeven.verdict import (
     RowPrediction,
     RowResult,
     Unpredictable,
+    UnreadRow,
 )
 
 VALIDATION_SCHEMA_VERSION = 1
@@ -25,6 +26,7 @@ VALIDATION_SCHEMA_VERSION = 1
 _AS_THEY_ARE = (
     *("case_id", "source", "workload", "device", "architecture", "num_devices", "precision"),
     *("batch_size", "phase", "optimizer", "h2d", "host", "framework", "era", "split"),
+    *("memory_format", "compile", "attention", "family"),
 )
 
 
@@ -58,6 +60,10 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
         framework: Software, as the table calls it.
         era: Which years' software that is.
         split: The table's own word for it, or else what the protocol makes of the row.
+        memory_format: Of images: ``contiguous`` or ``channels_last``.
+        compile: Mode of ``torch.compile``, or ``none``.
+        attention: How attention was computed; empty where the table does not say.
+        family: Model family of the workload: the models that are left out together.
     """
 
     case_id: str
@@ -86,6 +92,10 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
     framework: str
     era: str
     split: str
+    memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
+    compile: str = "none"
+    attention: Attention = Attention.UNSAID
+    family: str = ""
 
 
 class ValidationSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +118,7 @@ class ValidationDocument(msgspec.Struct, frozen=True, kw_only=True):
         protocol: What the calibration has not seen of a row that it predicts.
         rows: In the order of the table, those without a prediction included.
         summary: Errors by group.
+        unread: Rows with a cell that is not understood, which count nowhere.
     """
 
     schema_version: int
@@ -115,6 +126,7 @@ class ValidationDocument(msgspec.Struct, frozen=True, kw_only=True):
     protocol: LeaveOut
     rows: tuple[ValidationRow, ...]
     summary: ValidationSummary
+    unread: tuple[UnreadRow, ...] = ()
 
 
 def stored_validation(report: AccuracyReport) -> ValidationDocument:
@@ -125,6 +137,7 @@ def stored_validation(report: AccuracyReport) -> ValidationDocument:
         protocol=report.protocol,
         rows=tuple(_row(row) for row in report.rows),
         summary=ValidationSummary(by=report.summary),
+        unread=report.unread,
     )
 
 
@@ -135,6 +148,7 @@ def accuracy_report(document: ValidationDocument) -> AccuracyReport:
         protocol=document.protocol,
         rows=tuple(_row_result(row) for row in document.rows),
         summary=document.summary.by,
+        unread=document.unread,
     )
 
 

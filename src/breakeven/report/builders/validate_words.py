@@ -45,6 +45,8 @@ HEADERS = ("rows", "median", "mean", "P90", "bias", "in 90 %", "right GPU")
 _LEAST_ROWS_FOR_P90 = 10
 # As many as a person reads one by one.
 _NUM_WORST = 10
+# Of rows that fail alike, as many are named.
+_NUM_NAMED = 3
 
 
 def headline(report: AccuracyReport) -> str:
@@ -63,15 +65,21 @@ def headline(report: AccuracyReport) -> str:
     )
 
 
-def warning(report: AccuracyReport) -> str | None:
-    """Return what a reader must know first: rows that the calibration has seen."""
+def warnings(report: AccuracyReport) -> tuple[str, ...]:
+    """Return what a reader must know first: rows that count nowhere, or that were learned from."""
+    found: list[str] = []
+    if report.unread:
+        found.append(
+            f"{plural(len(report.unread), 'row')} of this table could not be read, and "
+            f"{'is' if len(report.unread) == 1 else 'are'} in none of the figures."
+        )
     num_seen = report.overall.num_calibrated_on
-    if num_seen == 0:
-        return None
-    return (
-        f"The calibration has seen {plural(num_seen, 'row')} of this table: their errors say "
-        "how well it fits, not how well it predicts."
-    )
+    if num_seen:
+        found.append(
+            f"The calibration has seen {plural(num_seen, 'row')} of this table: their errors say "
+            "how well it fits, not how well it predicts."
+        )
+    return tuple(found)
 
 
 def summary_cells(summary: AccuracySummary) -> tuple[str, ...]:
@@ -110,6 +118,19 @@ def unpredicted_reasons(rows: Sequence[RowResult]) -> tuple[tuple[str, str, int]
         if isinstance(row.outcome, Unpredictable)
     )
     return tuple((code, reason, count) for (code, reason), count in counts.most_common())
+
+
+def unread_reasons(report: AccuracyReport) -> tuple[tuple[str, str, int], ...]:
+    """Return some rows, the cell and the number of rows that could not be read for it."""
+    names: dict[str, list[str]] = {}
+    for row in report.unread:
+        reason = f"{row.reason}; allowed: {row.allowed}"
+        names.setdefault(reason, []).append(row.case_id or row.place)
+    found = [
+        (", ".join((*rows[:_NUM_NAMED], *["..."] * (len(rows) > _NUM_NAMED))), reason, len(rows))
+        for reason, rows in names.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each[2]))
 
 
 def percent(fraction: float | None) -> str:
