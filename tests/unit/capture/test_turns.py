@@ -65,10 +65,20 @@ def test_a_clock_stands_still_while_the_other_run_has_its_turn(
         assert turns.paused_ns == paused_ns * 1_000_000
         if is_pause:
             granting.join()
-    clock = ScriptedClock([1_200_000_000])
-    assert TurnClock(clock, turns).now_ns() == 200_000_000
     for fd in (turn_read, turn_write, answer_read, answer_write):
         os.close(fd)
+
+
+def test_what_a_clock_leaves_out_of_a_pause_is_left_out_once() -> None:
+    """A run that wakes up beside other work waits for its processor: not its own clock's time."""
+    turn_read, turn_write = os.pipe()
+    turns = Turns(turn_read, lambda _: os.write(turn_write, b"."), TurnKind.LONG)
+    # It stood still for all of the pause but 3 ns, however long that was.
+    clock = TurnClock(ScriptedClock([1_000, 1_003, 1_010, 1_025]), turns)
+    turns.wait()
+    assert (clock.now_ns(), clock.now_ns()) == (1_007, 1_022)
+    os.close(turn_read)
+    os.close(turn_write)
 
 
 def test_the_time_of_a_turn_that_is_waited_for_counts_as_paused() -> None:

@@ -89,8 +89,11 @@ class Turns:
         self._begun_ns = 0
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
+        self._clock: Clock | None = None
         # Of the turn that goes on; 0 before the first one.
         self.number = 0
+        # How long it was the other run's turn, by the clock of this one.
+        self.stopped_ns = 0
 
     @property
     def paused_ns(self) -> int:
@@ -99,6 +102,10 @@ class Turns:
         now_ns = perf_counter_ns()
         return self._past_pauses_ns + (now_ns - begun_ns if begun_ns is not None else 0)
 
+    def stop_in_pauses(self, clock: Clock) -> None:
+        """Time pauses by a clock as well: of waking up, it may leave out a part by itself."""
+        self._clock = clock
+
     def wait(self, load: OtherLoad | None = None) -> None:
         """Wait for the next turn.
 
@@ -106,6 +113,7 @@ class Turns:
             load: Does not count the others' turns.
         """
         begun_ns = self._pause_begun_ns = perf_counter_ns()
+        stopped_ns = self._clock.now_ns() if self._clock else 0
         if self._kind is TurnKind.SHORT and self.number == _FREE_TURNS:
             stay_on_one_processor()
         if load is not None:
@@ -116,6 +124,8 @@ class Turns:
         if load is not None:
             load.resume()
         self.number += 1
+        if self._clock is not None:
+            self.stopped_ns += self._clock.now_ns() - stopped_ns
         self._begun_ns = perf_counter_ns()
         # In this order: whoever asks meanwhile is told too much rather than too little.
         self._past_pauses_ns += self._begun_ns - begun_ns
@@ -142,10 +152,11 @@ class TurnClock:
     def __init__(self, clock: Clock, turns: Turns) -> None:
         self._clock = clock
         self._turns = turns
+        turns.stop_in_pauses(clock)
 
     def now_ns(self) -> int:
         """Return the time of this run's own turns, in nanoseconds since an arbitrary moment."""
-        return self._clock.now_ns() - self._turns.paused_ns
+        return self._clock.now_ns() - self._turns.stopped_ns
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was issued."""
