@@ -23,6 +23,7 @@ from breakeven.session import (
     no_loader,
     quieter,
 )
+from breakeven.simulate import CompileMode
 from breakeven.trace import ScaledTrace
 from breakeven.verdict import (
     SCHEMA_VERSION,
@@ -53,6 +54,7 @@ def check_target(
     length: TrainingLength = UNKNOWN_LENGTH,
     keep: Keep = KEEP_NOTHING,
     tries_generated: bool = True,
+    compile_mode: CompileMode | None = None,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
@@ -71,6 +73,8 @@ def check_target(
         keep: What of the target's side effects is to be real; by default nothing.
         tries_generated: Also time a short step with forward, backward and update as generated code,
             as `breakeven.fast_step` does it.
+        compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. That
+            of a script which compiles its model is predicted in any case.
         progress: Progress callback.
 
     Raises:
@@ -98,6 +102,7 @@ def check_target(
         caveats=(*session.ready.caveats, *(sizes.caveats if sizes else ()), *_not_generated(run)),
         generated=run,
         generated_crossover=generated_crossover,
+        compile_mode=compile_mode,
         scaled=sizes and sizes.scaled,
         length=length,
     )
@@ -173,6 +178,7 @@ def _report(
     caveats: Sequence[Caveat] = (),
     generated: GeneratedRun | None = None,
     generated_crossover: Crossover | NoCrossover | None = None,
+    compile_mode: CompileMode | None = None,
     scaled: ScaledTrace | None = None,
     length: TrainingLength = UNKNOWN_LENGTH,
 ) -> CheckReport:
@@ -186,6 +192,7 @@ def _report(
         caveats: Of the machine, and of the search for the crossover.
         generated: What was measured of generated code for the step.
         generated_crossover: From which batch size on a GPU wins against that.
+        compile_mode: Mode of ``torch.compile`` to predict the step in, where that is asked for.
         scaled: The step at other batch sizes, where it was recorded at two.
         length: Of the training.
     """
@@ -205,6 +212,7 @@ def _report(
         curves=curves,
         generated=generated and generated_step(generated, compared.results[0].step_ns),
         generated_crossover=generated_crossover,
+        compiled=compared.compiled(compile_mode),
         recording=step.recorded(scaled=scaled),
         program=step.program(length),
     )

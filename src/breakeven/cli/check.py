@@ -42,6 +42,7 @@ examples:
   breakeven check train.py
   breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
   breakeven check train.py --steps 100000
+  breakeven check train.py --compile reduce-overhead
   breakeven check train.py:train_step --json -o report.json
   breakeven check -m mypackage.train"""
 
@@ -71,6 +72,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="tries_generated",
         help="do not time a short step as generated code too, which takes some seconds",
     )
+    parser.add_argument(
+        "--compile",
+        metavar="MODE",
+        nargs="?",
+        const="default",
+        choices=("default", "reduce-overhead", "max-autotune"),
+        dest="compile_mode",
+        help="also predict the step as torch.compile would make it on each GPU: default (the "
+        "default), reduce-overhead or max-autotune",
+    )
     add_json(parser)
     add_stored_run(parser, document="report")
     add_force(parser, "-o replace FILE")
@@ -87,12 +98,14 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.check import check_target
     from breakeven.cli.progress import show_progress
     from breakeven.session import TrainingLength
+    from breakeven.simulate import CompileMode
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = check_target(
             args.target,
             length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
             tries_generated=args.tries_generated,
+            compile_mode=args.compile_mode and CompileMode(args.compile_mode),
             progress=progress,
             **session_options(args),
         )

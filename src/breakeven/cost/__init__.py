@@ -21,6 +21,9 @@ from breakeven.cost.family_times import KernelTimes as KernelTimes
 from breakeven.cost.family_times import arithmetic_of as arithmetic_of
 from breakeven.cost.family_times import group_key as group_key
 from breakeven.cost.family_times import kernel_times as kernel_times
+from breakeven.cost.fusion import FusedKernel as FusedKernel
+from breakeven.cost.fusion import FusedStep as FusedStep
+from breakeven.cost.fusion import fuse as fuse
 from breakeven.cost.host_cost import HostPart as HostPart
 from breakeven.cost.host_cost import host_op_parts as host_op_parts
 from breakeven.cost.host_cost import starts_backward as starts_backward
@@ -30,6 +33,8 @@ from breakeven.cost.kernel import Family as Family
 from breakeven.cost.kernel import Kernel as Kernel
 from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
+from breakeven.cost.lower_compiled import CALL as CALL
+from breakeven.cost.lower_compiled import FUSED as FUSED
 from breakeven.cost.lower_optimizer import num_list_tensors as num_list_tensors
 from breakeven.cost.lowering import lower as lower
 from breakeven.cost.named_hosts import DEVICE_OPS as DEVICE_OPS

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 from breakeven.cost.kernel import Family, Lowering
+from breakeven.cost.lower_compiled import CALL, FUSED, called_name, is_compiled
 from breakeven.cost.rules import base_name, is_in_place
 from breakeven.device import HostSpec
 from breakeven.trace import Op, Phase
@@ -32,6 +35,18 @@ _BATCH_NORM_FACTOR = 4.0
 # The backward pass runs without Python: nothing parses arguments there, which is half of a small
 # operator (pytorch issue 41383). Its measured cost per operator contains that already.
 _VIEW_IN_BACKWARD_FRACTION = 0.5
+
+# What it takes to enter a compiled graph, in operators of a device: guards and the wrapper; with a
+# backward pass also autograd's function around forward and backward. Compiled chains of linear and
+# ReLU on tensors of a few elements, 1 to 64 layers, extrapolated to none: 22 µs, and 110 µs for
+# forward and backward beyond `sum` and `backward()`, where an operator of a device is taken to cost
+# 2.0 µs (AMD EPYC, 2026-11-25, torch 2.13, Python 3.11, inductor for the CPU).
+_COMPILED_CALL_OPS = 11.0
+_COMPILED_TRAINING_CALL_OPS = 28.0
+# A generated kernel's launcher, beyond the driver's launch: 3.8 to 6.1 µs (GB200, 2026-04;
+# meta-pytorch/tritonbench PR 1017, which finds 37 µs for entering a graph), where an operator takes
+# about 4. No table here holds a compiled step that waits for it.
+_COMPILED_KERNEL_OPS = 1.25
 
 _GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})
 
@@ -66,6 +81,8 @@ class HostPart(StrEnum):
     BACKWARD_VIEW = "backward_view"
     FOREACH = "foreach"
     FOREACH_TENSORS = "foreach_tensors"
+    COMPILED_CALL = "compiled_call"
+    COMPILED_KERNEL = "compiled_kernel"
 
 
 _POINTWISE = (HostPart.DISPATCH_POINTWISE, HostPart.BACKWARD_POINTWISE)
@@ -108,6 +125,8 @@ def _factor(phase: Phase, host: HostSpec) -> float:
 
 
 def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
+    if is_compiled(op.name):
+        return _compiled_parts(op, lowering, host)
     if not lowering.kernels:
         return _view_parts(op, host)
     if op.name.startswith(("aten._foreach_", "aten._fused_", "aten._amp_foreach_")):
@@ -128,6 +147,21 @@ def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, 
     if any(tensor.dtype in _GRAD_DTYPES for tensor in op.outputs):
         return (python, own, (HostPart.AUTOGRAD, host.autograd_ns))
     return (python, own)
+
+
+def _compiled_parts(
+    op: Op, lowering: Lowering, host: HostSpec
+) -> tuple[tuple[HostPart, float], ...]:
+    """Return what compiled code costs: no modules, no autograd for each operator."""
+    if op.name == CALL:
+        is_training = bool(op.attributes.get("is_training", False))
+        num_ops = _COMPILED_TRAINING_CALL_OPS if is_training else _COMPILED_CALL_OPS
+        return ((HostPart.COMPILED_CALL, num_ops * host.op_ns),)
+    if op.name == FUSED:
+        return ((HostPart.COMPILED_KERNEL, _COMPILED_KERNEL_OPS * host.op_ns),)
+    plain = msgspec.structs.replace(op, name=called_name(op.name))
+    part, _, extra = _call(plain, lowering)
+    return ((part, host.op_ns * (1.0 + extra)),)
 
 
 def starts_backward(op: Op) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from breakeven.cost import (
+    lower_compiled,
     lower_convolution,
     lower_gather,
     lower_matmul,
@@ -18,6 +19,7 @@ from breakeven.cost import (
     lower_sort,
 )
 from breakeven.cost.kernel import Kernel, Lowering
+from breakeven.cost.lower_compiled import called_name, is_library_call
 from breakeven.cost.rules import (
     Kernels,
     RuleTable,
@@ -73,8 +75,8 @@ _NO_KERNEL_NAMESPACES = ("profiler.", "prim.")
 
 _RULES = RuleTable()
 for _module in (
-    lower_convolution, lower_gather, lower_matmul, lower_normalization, lower_optimizer,
-    lower_pointwise, lower_reduction, lower_sequence, lower_sort,
+    lower_compiled, lower_convolution, lower_gather, lower_matmul, lower_normalization,
+    lower_optimizer, lower_pointwise, lower_reduction, lower_sequence, lower_sort,
 ):  # fmt: skip
     _RULES.join(_module.RULES)
 
@@ -126,6 +128,8 @@ def lower(op: Op, settings: Settings) -> Lowering:
         No kernels for a view, an allocation or a read of metadata. An operator without a rule is
         costed by the bytes of its tensors and carries the caveat ``uncosted-op``.
     """
+    if is_library_call(op.name):
+        op = msgspec.structs.replace(op, name=called_name(op.name))
     if has_out_argument(op.name) and op.outputs and len(op.inputs) > len(op.outputs):
         # ``mm.out(a, b, out=c)``: the last arguments are written, not read.
         op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])

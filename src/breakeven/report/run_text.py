@@ -275,7 +275,7 @@ def device_label(result: DeviceResult) -> str:
     """Return a device's name; the CPU that the step was measured on is ``this CPU``."""
     if result.kind is DeviceKind.CPU and result.source is Source.MEASURED:
         return f"this CPU, {result.setting}" if result.setting else "this CPU"
-    return printable(result.device)
+    return printable(f"{result.device}, {result.setting}" if result.setting else result.device)
 
 
 def named_label(results: Sequence[DeviceResult], device: str) -> str:

@@ -15,12 +15,21 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor import Case, Diagnosed, Examined, diagnose, examine
 from breakeven.errors import Caveat
 from breakeven.session.measured_step import DevicePath
-from breakeven.simulate import Program, StepPrediction, build_program, predict_steps
+from breakeven.simulate import (
+    CompileMode,
+    Program,
+    StepPrediction,
+    build_program,
+    compile_mode_of,
+    compiled_step,
+    predict_steps,
+)
 from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts
 from breakeven.trace import ScaledTrace, SourceText, StepTrace
 from breakeven.units import format_percent
 from breakeven.verdict import (
+    CompiledSteps,
     DeviceResult,
     HostSummary,
     ProgramFacts,
@@ -29,6 +38,7 @@ from breakeven.verdict import (
     RecordedStep,
     StepSummary,
     Verdict,
+    compiled_steps,
     decide,
     device_result,
     host_summary,
@@ -84,6 +94,22 @@ class ComparedStep:
         return next(
             (found for found in self.predictions if found.device.name in named),
             min(self.predictions, key=lambda found: found.estimate.value_ns),
+        )
+
+    def compiled(self, mode: CompileMode | None) -> CompiledSteps | None:
+        """Return the step as ``torch.compile`` would make it.
+
+        Args:
+            mode: Its mode; None for the script's own, where it compiles its model.
+        """
+        own = compile_mode_of(self.trace)
+        mode = mode or own
+        if mode is None:
+            return None
+        step = compiled_step(self.program, mode)
+        predictions = predict_steps(self.program.edited(step.edit), self.devices, self.host)
+        return compiled_steps(
+            step, self.predictions, predictions, is_asked_for_by_script=own is not None
         )
 
     def prediction_on(self, device: DeviceSpec) -> StepPrediction:

@@ -3,6 +3,11 @@
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
+from breakeven.simulate.compiled_step import CompiledStep as CompiledStep
+from breakeven.simulate.compiled_step import CompileMode as CompileMode
+from breakeven.simulate.compiled_step import GraphBreak as GraphBreak
+from breakeven.simulate.compiled_step import compile_mode_of as compile_mode_of
+from breakeven.simulate.compiled_step import compiled_step as compiled_step
 from breakeven.simulate.cost_table import CostTable as CostTable
 from breakeven.simulate.cost_table import KernelTable as KernelTable
 from breakeven.simulate.cost_table import cost_table as cost_table

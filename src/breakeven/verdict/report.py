@@ -17,6 +17,7 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
+from breakeven.verdict.compiled_steps import CompiledSteps
 from breakeven.verdict.generated_step import GeneratedStep
 from breakeven.verdict.recording import RecordedStep
 
@@ -372,6 +373,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             reports. The verdict does not count it: the script is judged as it is.
         generated_crossover: From which batch size on a GPU wins against that; null where it gains
             nothing, and where no DataLoader sets the size.
+        compiled: The step as ``torch.compile`` would make it; null where nobody asked for that, and
+            in older reports. The verdict does not count it.
     """
 
     schema_version: int
@@ -390,3 +393,4 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     quiet_trackers: tuple[str, ...] = ()
     generated: GeneratedStep | None = None
     generated_crossover: Crossover | NoCrossover | None = None
+    compiled: CompiledSteps | None = None

@@ -23,6 +23,7 @@ from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError, UsageError
 from breakeven.report import read_report, to_json
 from breakeven.session import TrainingLength
+from breakeven.simulate import CompileMode
 from breakeven.trace import SourceText, StepTrace
 from breakeven.verdict import record
 from factories import reports as made_up
@@ -99,6 +100,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
         "tries_generated": True,
+        "compile_mode": None,
         "length": TrainingLength(),
     }
 
@@ -106,7 +108,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
 def test_options_of_check(check: FakeCheck) -> None:
     command = (
         "check -m pkg.train --device t4 --device h100 --host xeon --time-limit 2.5 --keep-writes "
-        "--keep-trackers --no-fast-step"
+        "--keep-trackers --no-fast-step --compile reduce-overhead"
     )
     assert main([*command.split(), "--", "--epochs", "3", "--", "--json"]) == 0
     (call,) = check.calls
@@ -120,6 +122,7 @@ def test_options_of_check(check: FakeCheck) -> None:
         "time_limit_s": 2.5,
         "keep": Keep(writes=True, trackers=True),
         "tries_generated": False,
+        "compile_mode": CompileMode.REDUCE_OVERHEAD,
         "length": TrainingLength(),
     }
 

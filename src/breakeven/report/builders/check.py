@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from breakeven.report.charts.build import axis_word, report_charts
+from breakeven.report.compiled_text import compiled_results, compiled_sentences
 from breakeven.report.document import (
     Cell,
     Column,
@@ -106,6 +107,8 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
     generated = generated_sentence(report) if isinstance(report, CheckReport) else None
     if generated is not None:
         yield Line(generated)
+    if isinstance(report, CheckReport):
+        yield from map(Line, compiled_sentences(report))
 
 
 def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
@@ -133,11 +136,13 @@ def _needed(result: DeviceResult) -> str:
 
 def _result_table(report: CheckReport) -> Table:
     generated = generated_result(report)
-    results = sort_results((*report.results, *([] if generated is None else [generated])))
+    compiled = compiled_results(report)
+    others = (*compiled, *([] if generated is None else [generated]))
+    results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None
-    # Generated code is this CPU too, and not what the verdict is about.
-    marks = ["chosen" if r.device == chosen and r is not generated else "" for r in results]
+    # Generated and compiled steps are of the same devices, and not what the verdict is about.
+    marks = ["chosen" if r.device == chosen and r not in others else "" for r in results]
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
     return Table(
         tuple(_columns(report, results, cpu)),

@@ -1,0 +1,246 @@
+"""What an operator is to Inductor's scheduler: loops that may share a kernel, or a library's call.
+
+Most operators are one loop. A batch norm is two, since its statistics must be known before any of
+them is applied; a convolution's bias is a loop after the library's call. Inputs that are only asked
+for their shape are not read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from breakeven.cost.kernel import Family, Kernel, Lowering
+from breakeven.cost.rules import base_name
+from breakeven.trace import Op, TensorSpec
+
+# Calls of libraries, or algorithms that are no loop over points.
+_LIBRARY = frozenset(
+    {
+        Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT,
+        Family.SORT, Family.LINALG,
+    }
+)  # fmt: skip
+_LIBRARY_VARIANTS = frozenset({"scan", "ctc"})
+# A row up to this many elements stays in registers, or at worst in the next cache, between its
+# reduction and what is done with it. Source: torch/_inductor/runtime/triton_heuristics.py, which
+# makes reductions of up to 1,024 elements persistent and loops over others in blocks of 2,048.
+_LONGEST_KEPT_ROW = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A loop of an operator, or its call of a library.
+
+    Args:
+        reads: Tensors read.
+        writes: Tensors written.
+        numel: Points of the loop; 0 of a library's call.
+        rows: Results of a reduction; 0 of a pointwise loop.
+        keeps_row: What the reduction has read is at hand for what follows from its results.
+        reads_memory: What it reads must be in memory: it is read at other places, or several times.
+        most_read_bytes: No tensor is read beyond this: of a table some rows are gathered.
+        flop: Arithmetic.
+    """
+
+    reads: tuple[TensorSpec, ...]
+    writes: tuple[TensorSpec, ...]
+    numel: int = 0
+    rows: int = 0
+    keeps_row: bool = False
+    reads_memory: bool = False
+    most_read_bytes: float = math.inf
+    flop: float = 0.0
+
+    @property
+    def is_library(self) -> bool:
+        """Return whether nothing shares a kernel with it."""
+        return not self.numel
+
+
+def parts_of(op: Op, lowering: Lowering) -> tuple[Part, ...]:
+    """Return the parts of an operator that runs kernels.
+
+    Args:
+        op: The operator.
+        lowering: Its kernels in eager mode.
+    """
+    kernels = lowering.kernels
+    families = {kernel.family for kernel in kernels}
+    name = base_name(op.name)
+    library = Part(reads=op.inputs, writes=op.outputs)
+    if name in ("convolution", "_convolution") and len(op.inputs) > 2 and len(kernels) > 1:
+        # The bias is added by whatever follows.
+        call = Part(reads=op.inputs[:2], writes=op.outputs)
+        return call, _loop(kernels[1:], (op.outputs[0], op.inputs[2]), op.outputs)
+    if (
+        lowering.caveat is not None
+        or not op.outputs
+        or families & _LIBRARY
+        or any(kernel.variant in _LIBRARY_VARIANTS for kernel in kernels)
+        or op.name.startswith(("aten._foreach", "aten._fused_adam", "aten._fused_sgd"))
+    ):
+        return (library,)
+    if name.startswith("nll_loss") and name.endswith("backward"):
+        return (_loop(kernels, op.inputs[2:3], op.outputs[:1]),)
+    if any(kernel.variant == "scatter" for kernel in kernels):
+        return (library,)
+    if Family.NORMALIZATION in families:
+        return _normalization(op, kernels)
+    if Family.SOFTMAX in families:
+        return _softmax(op, kernels)
+    if Family.POOLING in families:
+        return (_pooling(op, kernels),)
+    if Family.REDUCTION in families:
+        return (_reduction(op, kernels),)
+    is_gather = Family.GATHER in families
+    read_bytes = max(kernel.read_bytes for kernel in kernels)
+    # A copy in place, a fill and random numbers read nothing of what they overwrite.
+    reads = () if read_bytes == 0 else op.inputs[1:] if name == "copy" else op.inputs
+    result_bytes = max(spec.num_bytes for spec in op.outputs)
+    return (
+        _loop(
+            kernels,
+            reads,
+            op.outputs,
+            reads_memory=is_gather or name.startswith("upsample"),
+            most_read_bytes=float(result_bytes) if is_gather else math.inf,
+        ),
+    )
+
+
+def _loop(
+    kernels: Sequence[Kernel],
+    reads: tuple[TensorSpec, ...],
+    writes: tuple[TensorSpec, ...],
+    *,
+    reads_memory: bool = False,
+    most_read_bytes: float = math.inf,
+) -> Part:
+    return Part(
+        reads=reads,
+        writes=writes,
+        numel=max((spec.numel for spec in writes), default=0),
+        reads_memory=reads_memory,
+        most_read_bytes=most_read_bytes,
+        flop=_flop(kernels),
+    )
+
+
+def _flop(kernels: Sequence[Kernel]) -> float:
+    return sum(kernel.flop for kernel in kernels)
+
+
+def _statistics(source: TensorSpec, num_rows: int) -> TensorSpec:
+    """Return the results of a reduction that the next part of its operator reads."""
+    return TensorSpec(shape=(num_rows,), dtype="float32", device=source.device)
+
+
+def _reduction(op: Op, kernels: Sequence[Kernel]) -> Part:
+    source = max(op.inputs, key=lambda spec: spec.numel)
+    rows = max(1, op.outputs[0].numel)
+    is_outer = any(kernel.variant == "outer" for kernel in kernels)
+    return Part(
+        reads=op.inputs,
+        writes=op.outputs,
+        numel=source.numel,
+        rows=rows,
+        keeps_row=not is_outer and source.numel <= rows * _LONGEST_KEPT_ROW,
+        flop=_flop(kernels),
+    )
+
+
+def _pooling(op: Op, kernels: Sequence[Kernel]) -> Part:
+    """Return a pooling; over whole images it is a mean, as Inductor decomposes it."""
+    is_backward, reads = "backward" in op.name, op.inputs
+    if "adaptive" in op.name and not is_backward and math.prod(op.outputs[0].shape[-2:]) == 1:
+        return _reduction(op, kernels)
+    if is_backward:
+        # Of the input, the second argument, the gradient takes only the shape.
+        reads = (*reads[:1], *reads[2:])
+    return _loop(kernels, reads, op.outputs, reads_memory=True)
+
+
+def _softmax(op: Op, kernels: Sequence[Kernel]) -> tuple[Part, ...]:
+    source = op.inputs[0]
+    dim = int(op.attributes.get("dim", -1)) % max(1, len(source.shape)) if source.shape else 0
+    length = source.shape[dim] if source.shape else 1
+    return _rowwise(op, kernels, op.inputs[:2], op.outputs[:1], max(1, source.numel // length))
+
+
+def _rowwise(
+    op: Op,
+    kernels: Sequence[Kernel],
+    reads: tuple[TensorSpec, ...],
+    writes: tuple[TensorSpec, ...],
+    rows: int,
+) -> tuple[Part, ...]:
+    """Return what reduces each row and writes all of it: in one loop where the row is kept."""
+    source = op.inputs[0]
+    if source.numel <= rows * _LONGEST_KEPT_ROW:
+        return (
+            Part(
+                reads=reads,
+                writes=writes,
+                numel=source.numel,
+                rows=rows,
+                keeps_row=True,
+                flop=_flop(kernels),
+            ),
+        )
+    statistics = _statistics(source, rows)
+    return (
+        Part(reads=reads, writes=(statistics,), numel=source.numel, rows=rows, flop=_flop(kernels)),
+        Part(reads=(*reads, statistics), writes=writes, numel=source.numel),
+    )
+
+
+def _normalization(op: Op, kernels: Sequence[Kernel]) -> tuple[Part, ...]:
+    source, variant = op.inputs[0], kernels[0].variant
+    if variant.startswith("weight") or len(source.shape) < 2:
+        return (Part(reads=op.inputs, writes=op.outputs),)
+    is_backward = variant.endswith("backward")
+    if variant.startswith(("layer", "rms")) and not is_backward:
+        rows = max(
+            1, op.outputs[1].numel if len(op.outputs) > 1 else source.numel // source.shape[-1]
+        )
+        return _rowwise(op, kernels, op.inputs, op.outputs, rows)
+    if variant.startswith(("layer", "rms")):
+        rows = max(1, source.numel // source.shape[-1])
+        large = [spec for spec in op.outputs if spec.shape == source.shape]
+        small = tuple(spec for spec in op.outputs if spec.shape != source.shape)
+        parts: tuple[Part, ...] = ()
+        if large:
+            parts = _rowwise(op, kernels[:1], op.inputs, tuple(large), rows)
+        if small:
+            # Sums over all rows, for which gradient and input are read once more.
+            parts = (
+                *parts,
+                Part(
+                    reads=op.inputs[:4],
+                    writes=small,
+                    numel=source.numel,
+                    rows=source.shape[-1],
+                    flop=_flop(kernels[1:]),
+                ),
+            )
+        return parts
+    if variant.startswith("group"):
+        rows = max(1, op.outputs[-1].numel if not is_backward else source.shape[0])
+    else:
+        rows = source.shape[1]
+    statistics = _statistics(source, 2 * rows)
+    small = tuple(spec for spec in op.outputs if spec.shape != source.shape)
+    large = tuple(spec for spec in op.outputs if spec.shape == source.shape)
+    sources = op.inputs[: 2 if is_backward else 1]
+    return (
+        Part(
+            reads=op.inputs,
+            writes=(*small, statistics),
+            numel=source.numel,
+            rows=rows,
+            flop=_flop(kernels),
+        ),
+        Part(reads=(*sources, statistics), writes=large, numel=source.numel if large else 0),
+    )

@@ -1,0 +1,55 @@
+"""What compiled code runs: generated kernels, and calls of libraries without what is around them.
+
+``compiled.fused`` is one generated kernel over flat tensors; ``compiled.call`` enters a compiled
+graph; ``compiled.aten.mm.default`` is an operator that compiled code calls.
+"""
+
+from __future__ import annotations
+
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.rules import RuleTable, streaming_kernel
+from breakeven.trace import Op
+
+RULES = RuleTable()
+
+FUSED = "compiled.fused.default"
+CALL = "compiled.call.default"
+_PREFIX = "compiled."
+# A reduction to fewer rows than this is split, and its parts are reduced by a second kernel.
+# Source: torch/_inductor/ir.py, Reduction.num_splits.
+_FEWEST_ROWS = 512
+_LONGEST_WHOLE_ROW = 8_192
+
+
+def is_compiled(op_name: str) -> bool:
+    """Return whether compiled code runs it."""
+    return op_name.startswith(_PREFIX)
+
+
+def is_library_call(op_name: str) -> bool:
+    """Return whether it is an operator of torch that compiled code calls."""
+    return is_compiled(op_name) and op_name not in (FUSED, CALL)
+
+
+def called_name(op_name: str) -> str:
+    """Return the operator that a library call of compiled code is."""
+    return op_name.removeprefix(_PREFIX)
+
+
+@RULES.add("compiled.fused")
+def _lower_fused(op: Op) -> Kernel:
+    """Lower a generated kernel; its attributes are those of a `FusedKernel`."""
+    numel, rows = int(op.attributes["numel"]), int(op.attributes["rows"])
+    is_split = 0 < rows < _FEWEST_ROWS and numel > rows * _LONGEST_WHOLE_ROW
+    return streaming_kernel(
+        op,
+        family=Family.REDUCTION if rows else Family.ELEMENTWISE,
+        flop=float(op.attributes["flop"]),
+        launches=2 if is_split else 1,
+        variant="fused",
+    )
+
+
+@RULES.add("compiled.call")
+def _lower_call(op: Op) -> tuple[Kernel, ...]:
+    return ()

@@ -1,0 +1,263 @@
+"""The step that ``torch.compile`` would make of one that was recorded as it is written.
+
+Not Inductor itself: its scheduler needs Triton and the properties of a device that is here. The
+recorded operators are those that its decompositions begin from, and the storages that they read and
+write tell who needs what, so that the kernels which it would generate can be found without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from breakeven.cost import CALL, FUSED, FusedKernel, fuse
+from breakeven.simulate.program import Edit, Program
+from breakeven.trace import (
+    Copy,
+    Event,
+    GraphLaunch,
+    Location,
+    Op,
+    Phase,
+    StepTrace,
+    Sync,
+    TensorSpec,
+)
+
+
+class CompileMode(StrEnum):
+    """Modes of ``torch.compile``."""
+
+    DEFAULT = "default"
+    REDUCE_OVERHEAD = "reduce-overhead"
+    MAX_AUTOTUNE = "max-autotune"
+
+
+def compile_mode_of(trace: StepTrace) -> CompileMode | None:
+    """Return the mode in which a script compiles its model; None where it does not."""
+    for call in trace.facts.calls:
+        if call.name in ("torch.compile", "Module.compile"):
+            # Those without CUDA graphs are told by what they are based on.
+            asked = next((mode for mode in CompileMode if f"mode={mode}" in call.argument), None)
+            is_graphless = "no-cudagraphs" in call.argument
+            return CompileMode.DEFAULT if asked is None or is_graphless else asked
+    return CompileMode.DEFAULT if trace.settings.is_compiled else None
+
+
+class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
+    """Where Dynamo ends a graph, since the host needs a value there.
+
+    Args:
+        kind: What waits, as of a `Sync`, or ``copy``.
+        location: The user's line, where it is known.
+    """
+
+    kind: str
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledStep:
+    """What ``torch.compile`` makes of a step.
+
+    Args:
+        edit: The change of the recorded step.
+        mode: Of ``torch.compile``.
+        num_graphs: Graphs that are compiled: forward and backward count apart.
+        num_ops: Operators in them.
+        num_kernels: Kernels that are generated.
+        breaks: Where graphs end within the forward pass.
+        compile_ns: What the compilation takes, with nothing cached.
+    """
+
+    edit: Edit
+    mode: CompileMode
+    num_graphs: int
+    num_ops: int
+    num_kernels: int
+    breaks: tuple[GraphBreak, ...]
+    compile_ns: float
+
+
+def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
+    """Return what ``torch.compile`` makes of a step.
+
+    Args:
+        program: The step as it was recorded.
+        mode: Of ``torch.compile``.
+    """
+    trace = program.trace
+    regions, breaks = _graphs_of(trace)
+    step = fuse(trace.events, program.lowerings, regions)
+    is_channels_last = _takes_channels_last(trace, regions)
+    replaced: dict[int, tuple[Event, ...]] = {
+        position: () for position, region in enumerate(regions) if region >= 0
+    }
+    for position in step.library_calls:
+        op = trace.events[position]
+        assert isinstance(op, Op)
+        replaced[position] = (_called(op, is_channels_last=is_channels_last),)
+    for kernel in step.kernels:
+        replaced[kernel.positions[-1]] += (_generated(kernel, trace),)
+    is_replayed = mode is not CompileMode.DEFAULT
+    if is_replayed:
+        for position, events in replaced.items():
+            replaced[position] = tuple(msgspec.structs.replace(e, is_replayed=True) for e in events)
+    is_training = any(region % 2 for region in regions if region >= 0)
+    firsts: dict[int, int] = {}
+    for position, region in enumerate(regions):
+        if region >= 0:
+            firsts.setdefault(region, position)
+    for position in firsts.values():
+        entered = _entered(trace.events[position], is_training=is_training, is_replayed=is_replayed)
+        replaced[position] = (*entered, *replaced[position])
+    return CompiledStep(
+        edit=Edit(replaced=replaced),
+        mode=mode,
+        num_graphs=len(firsts),
+        num_ops=sum(region >= 0 for region in regions),
+        num_kernels=len(step.kernels),
+        breaks=breaks,
+        compile_ns=_COMPILE_NS_PER_OP * sum(region >= 0 for region in regions),
+    )
+
+
+# Tracing, Inductor and Triton, for each operator of forward and backward, with nothing cached.
+# With an A100 of 2023 (torch 2.1 nightly, autocast; pytorch issue 96191, turn 2) HRNet-W18 took
+# 245 s for the 5,170 that are recorded here; ResNet-50 28 s (pytorch/benchmark PR 1547) to twice
+# that for 731.
+_COMPILE_NS_PER_OP = 50e6
+
+
+def _entered(first: Event, *, is_training: bool, is_replayed: bool) -> tuple[Event, ...]:
+    """Return what enters a graph: its guards and its wrapper, and the launch of a CUDA graph."""
+    assert isinstance(first, Op)
+    called = Op(
+        name=CALL,
+        inputs=(),
+        outputs=(),
+        attributes={"is_training": is_training},
+        phase=first.phase,
+        device=first.device,
+        location=first.location,
+        stack=first.stack,
+    )
+    if not is_replayed:
+        return (called,)
+    return called, GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
+
+
+def _graphs_of(trace: StepTrace) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:
+    """Return by event which graph it is in, -1 for none, and where graphs end early.
+
+    What a model's call does is compiled, and what the backward pass does for its modules. Where
+    the calls of models are not known, all of both passes is.
+    """
+    calls = trace.facts.model_calls
+    inside = [not calls] * len(trace.events)
+    starts: set[int] = set()
+    for call in calls:
+        starts.add(call.first_event)
+        for position in range(call.first_event, call.first_event + call.num_events):
+            inside[position] = True
+    models = {call.model for call in calls}
+    regions: list[int] = []
+    breaks: dict[tuple[str, Location | None], GraphBreak] = {}
+    current = 0
+    for position, event in enumerate(trace.events):
+        current += position in starts
+        if isinstance(event, Op) and not event.is_on_host and not event.is_replayed:
+            is_models = not calls or event.module.partition(".")[0] in models
+            if event.phase is Phase.FORWARD and inside[position]:
+                regions.append(2 * current)
+                continue
+            if event.phase is Phase.BACKWARD and is_models:
+                # One graph of each call: which operator belongs to which is not recorded.
+                regions.append(2 * current + 1)
+                continue
+        elif isinstance(event, Sync | Copy) and event.phase is Phase.FORWARD and inside[position]:
+            is_batch = isinstance(event, Copy) and not calls
+            if not is_batch:
+                current += 1
+                kind = event.kind if isinstance(event, Sync) else "copy"
+                found = GraphBreak(kind=kind, location=event.location)
+                breaks.setdefault((kind, event.location), found)
+        regions.append(-1)
+    return tuple(regions), tuple(breaks.values())
+
+
+def _generated(kernel: FusedKernel, trace: StepTrace) -> Op:
+    last = trace.events[kernel.positions[-1]]
+    assert isinstance(last, Op)
+    return Op(
+        name=FUSED,
+        inputs=kernel.reads,
+        outputs=kernel.writes,
+        attributes={"numel": kernel.numel, "rows": kernel.rows, "flop": kernel.flop},
+        phase=last.phase,
+        device=last.device,
+        location=last.location,
+        module=last.module,
+        stack=last.stack,
+    )
+
+
+def _called(op: Op, *, is_channels_last: bool) -> Op:
+    inputs, outputs = op.inputs, op.outputs
+    if op.name.startswith("aten.convolution"):
+        if "backward" not in op.name:
+            inputs = inputs[:2]
+        if is_channels_last:
+            inputs, outputs = _in_channels_last(inputs), _in_channels_last(outputs)
+    return msgspec.structs.replace(op, name=f"compiled.{op.name}", inputs=inputs, outputs=outputs)
+
+
+def _in_channels_last(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        msgspec.structs.replace(spec, layout="channels_last") if len(spec.shape) == 4 else spec
+        for spec in specs
+    )
+
+
+# What a convolution in channels-last order takes over one in the other, by kind.
+# Source of this and of the rules below: torch/_inductor/graph.py, decide_layout_opt.
+_GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
+_MOST_NODES_PER_CONVOLUTION = 300
+_SMALL_CHANNELS = 64
+
+
+def _takes_channels_last(trace: StepTrace, regions: Sequence[int]) -> bool:
+    """Return whether Inductor brings the convolutions' tensors into channels-last order."""
+    compiled = [
+        event
+        for event, region in zip(trace.events, regions, strict=True)
+        if region >= 0 and isinstance(event, Op)
+    ]
+    forward = [op for op in compiled if op.phase is Phase.FORWARD]
+    convolutions = [op for op in forward if op.name.startswith("aten.convolution.")]
+    is_inference = len(forward) == len(compiled)
+    if not convolutions or len(forward) >= _MOST_NODES_PER_CONVOLUTION * len(convolutions):
+        return False
+    if any(len(op.inputs[1].shape) != 4 for op in convolutions):
+        return False
+    kinds = [_kind(op) for op in convolutions]
+    if is_inference:
+        flop = [
+            op.outputs[0].numel * op.inputs[1].numel / op.inputs[1].shape[0] for op in convolutions
+        ]
+        return sum(f * k for f, k in zip(flop, kinds, strict=True)) <= sum(flop)
+    return not (_GROUPED in kinds or _NARROWING in kinds or all(k == _SMALL for k in kinds))
+
+
+def _kind(op: Op) -> float:
+    num_out, num_in, *window = op.inputs[1].shape
+    if int(op.attributes.get("groups", 1) or 1) > 1 and num_in > 1:
+        return _GROUPED
+    if 2 * num_out <= num_in and window[0] > 1:
+        return _NARROWING
+    if num_out <= _SMALL_CHANNELS and num_in <= _SMALL_CHANNELS:
+        return _SMALL
+    return _DEFAULT

@@ -1,0 +1,99 @@
+"""The step as ``torch.compile`` would make it, on each GPU: predicted, beside the step as it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from breakeven.simulate import Bound, CompiledStep, GraphBreak, StepPrediction
+
+_Nanoseconds = Annotated[float, Meta(ge=0.0)]
+
+
+class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU's compiled step.
+
+    Args:
+        device: Name of the GPU, as among the results.
+        step_ns: Time of one step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+        bound: What limits it.
+        speedup: Time of the step as it is written on this GPU, divided by this one.
+        pays_after_steps: Steps after which the compilation is paid for; null where it never is.
+    """
+
+    device: str
+    step_ns: _Nanoseconds
+    low_ns: _Nanoseconds
+    high_ns: _Nanoseconds
+    bound: Bound
+    speedup: float
+    pays_after_steps: int | None
+
+
+class CompiledSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The step compiled by ``torch.compile``.
+
+    Args:
+        mode: ``default``, ``reduce-overhead`` or ``max-autotune``.
+        is_asked_for_by_script: Whether the script compiles its model itself.
+        num_graphs: Graphs that are compiled: forward and backward count apart.
+        num_kernels: Kernels that are generated for them.
+        breaks: Lines that end a graph within the model, since the host needs a value there.
+        compile_ns: What the first steps take longer, with nothing cached.
+        results: The compiled step on each GPU.
+    """
+
+    mode: str
+    is_asked_for_by_script: bool
+    num_graphs: int
+    num_kernels: int
+    breaks: tuple[GraphBreak, ...]
+    compile_ns: _Nanoseconds
+    results: tuple[CompiledResult, ...]
+
+
+def compiled_steps(
+    step: CompiledStep,
+    eager: tuple[StepPrediction, ...],
+    compiled: tuple[StepPrediction, ...],
+    *,
+    is_asked_for_by_script: bool,
+) -> CompiledSteps:
+    """Return what a report says of the compiled step.
+
+    Args:
+        step: The compiled step.
+        eager: The step as it is written, on each GPU.
+        compiled: The compiled one, on the same.
+        is_asked_for_by_script: Whether the script compiles its model itself.
+    """
+    return CompiledSteps(
+        mode=step.mode.value,
+        is_asked_for_by_script=is_asked_for_by_script,
+        num_graphs=step.num_graphs,
+        num_kernels=step.num_kernels,
+        breaks=step.breaks,
+        compile_ns=step.compile_ns,
+        results=tuple(
+            _result(one, other, step.compile_ns) for one, other in zip(eager, compiled, strict=True)
+        ),
+    )
+
+
+def _result(eager: StepPrediction, compiled: StepPrediction, compile_ns: float) -> CompiledResult:
+    before, after = eager.estimate, compiled.estimate
+    saved_ns = before.value_ns - after.value_ns
+    return CompiledResult(
+        device=compiled.device.name,
+        step_ns=after.value_ns,
+        low_ns=after.low_ns,
+        high_ns=after.high_ns,
+        bound=compiled.bound,
+        speedup=before.value_ns / after.value_ns,
+        pays_after_steps=math.ceil(compile_ns / saved_ns) if saved_ns > 0 else None,
+    )

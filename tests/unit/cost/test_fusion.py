@@ -1,0 +1,155 @@
+"""Kernels of compiled graphs: what is fused, and what crosses the borders, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakeven.cost import FusedStep, fuse, lower
+from breakeven.trace import Event, Op, Phase, Settings, Sync, TensorSpec
+
+N = 1024
+FULL, ROWS = (64, N), (64, 1)
+
+
+def spec(storage: int, *shape: int, dtype: str = "float32") -> TensorSpec:
+    return TensorSpec(shape=shape or FULL, dtype=dtype, device="cuda:0", storage=storage)
+
+
+def run(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], **attributes: object) -> Op:
+    return Op(
+        name=f"aten.{name}", inputs=tuple(inputs), outputs=tuple(outputs), attributes=attributes
+    )
+
+
+def fused(*events: Event, regions: list[int] | None = None) -> FusedStep:
+    lowerings = [lower(e, Settings()) if isinstance(e, Op) else None for e in events]
+    return fuse(events, lowerings, regions or [0] * len(events))
+
+
+def storages(specs: tuple[TensorSpec, ...]) -> list[int]:
+    return sorted(spec.storage for spec in specs)
+
+
+def test_a_chain_of_pointwise_operators_is_one_kernel_that_moves_its_ends_alone() -> None:
+    step = fused(
+        run("mul.Tensor", [spec(0), spec(1)], [spec(2)]),
+        run("add.Tensor", [spec(2), spec(1)], [spec(3)]),
+        run("relu_.default", [spec(3)], [spec(3)]),
+    )
+
+    (kernel,) = step.kernels
+    assert kernel.positions == (0, 1, 2)
+    assert storages(kernel.reads) == [0, 1]
+    assert [(s.storage, s.num_bytes) for s in kernel.writes] == [(3, 64 * N * 4)]
+
+
+def test_what_a_library_call_needs_is_written_for_it() -> None:
+    product = run("mm.default", [spec(1), spec(5, N, N)], [spec(2)])
+    step = fused(
+        run("relu.default", [spec(0)], [spec(1)]),
+        product,
+        run("add.Tensor", [spec(1), spec(2)], [spec(3)]),
+    )
+
+    assert step.library_calls == {1}
+    # The addition cannot join: it waits for the product, which waits for what it would join.
+    assert [kernel.positions for kernel in step.kernels] == [(0,), (2,)]
+    assert storages(step.kernels[0].writes) == [1]
+
+
+def test_rows_are_reduced_and_written_in_one_kernel() -> None:
+    """A residual, its layer norm and a cast, as in every transformer."""
+    norm = run(
+        "native_layer_norm.default",
+        [spec(2), spec(3, N), spec(4, N)],
+        [spec(5), spec(6, *ROWS), spec(7, *ROWS)],
+    )
+    step = fused(
+        run("add.Tensor", [spec(0), spec(1)], [spec(2)]),
+        norm,
+        run("_to_copy.default", [spec(5)], [spec(8, *FULL, dtype="float16")]),
+    )
+
+    (kernel,) = step.kernels
+    assert (kernel.numel, kernel.rows) == (64 * N, 64)
+    assert storages(kernel.reads) == [0, 1, 3, 4]
+    assert storages(kernel.writes) == [8]
+
+
+def test_statistics_of_a_batch_are_a_kernel_of_their_own() -> None:
+    images = (8, 16, 32, 32)
+    norm = run(
+        "native_batch_norm.default",
+        [spec(0, *images), spec(1, 16), spec(2, 16), spec(3, 16), spec(4, 16)],
+        [spec(5, *images), spec(6, 16), spec(7, 16)],
+        training=True,
+    )
+    step = fused(norm, run("relu.default", [spec(5, *images)], [spec(8, *images)]))
+
+    assert [kernel.positions for kernel in step.kernels] == [(0,), (0, 1)]
+    statistics, applied = step.kernels
+    assert (statistics.rows, applied.rows) == (16, 0)
+    # The input is read twice: the statistics must be known before any of them is applied.
+    assert 0 in storages(statistics.reads)
+    assert 0 in storages(applied.reads)
+    assert storages(applied.writes) == [8]
+
+
+def test_in_evaluation_a_batch_norm_is_pointwise() -> None:
+    images = (8, 16, 32, 32)
+    norm = run(
+        "native_batch_norm.default",
+        [spec(0, *images), spec(1, 16), spec(2, 16), spec(3, 16), spec(4, 16)],
+        [spec(5, *images), spec(6, 0), spec(7, 0)],
+        training=False,
+    )
+    (kernel,) = fused(norm, run("relu.default", [spec(5, *images)], [spec(8, *images)])).kernels
+
+    assert kernel.positions == (0, 1)
+
+
+def test_a_small_pointwise_result_is_computed_where_it_is_read() -> None:
+    scaled = run("mul.Tensor", [spec(0, N), spec(1, N)], [spec(2, N)])
+    (kernel,) = fused(scaled, run("add.Tensor", [spec(3), spec(2, N)], [spec(4)])).kernels
+
+    assert storages(kernel.reads) == [0, 1, 3]
+    assert storages(kernel.writes) == [4]
+
+
+def test_graphs_share_no_kernel_and_hand_on_through_memory() -> None:
+    backward = Op(
+        name="aten.mul.Tensor", inputs=(spec(1),), outputs=(spec(2),), phase=Phase.BACKWARD
+    )
+    step = fused(run("relu.default", [spec(0)], [spec(1)]), backward, regions=[0, 1])
+
+    assert [storages(kernel.writes) for kernel in step.kernels] == [[1], [2]]
+
+
+def test_what_the_host_reads_is_written() -> None:
+    events = (
+        run("mul.Tensor", [spec(0)], [spec(1)]),
+        run("neg.default", [spec(1)], [spec(2)]),
+        Sync(kind="item", storage=1),
+    )
+    (kernel,) = fused(*events, regions=[0, 0, -1]).kernels
+
+    assert storages(kernel.writes) == [1, 2]
+
+
+def test_two_parts_of_a_storage_are_read_as_often_as_it_is_large() -> None:
+    """The halves of a gated layer: each is read once, and no more than all of it."""
+    halves = [spec(0, 32, N), spec(0, 32, N)]
+    whole = run("relu.default", [spec(9)], [spec(0)])
+    gate = run("gelu.default", halves[:1], [spec(1, 32, N)])
+    step = fused(whole, gate, run("mul.Tensor", [halves[1], spec(1, 32, N)], [spec(2, 32, N)]))
+
+    last = step.kernels[-1]
+    assert sum(s.num_bytes for s in last.reads if s.storage == 0) == pytest.approx(64 * N * 4)
+
+
+def test_an_operator_without_a_cost_of_its_own_is_left_alone() -> None:
+    unknown = Op(name="mine.special.default", inputs=(spec(0),), outputs=(spec(1),))
+    step = fused(unknown, run("relu.default", [spec(1)], [spec(2)]))
+
+    assert step.library_calls == {0}
+    assert [kernel.positions for kernel in step.kernels] == [(1,)]

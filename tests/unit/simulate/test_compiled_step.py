@@ -1,0 +1,167 @@
+"""A recorded step as ``torch.compile`` would make it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from breakeven.cost import reference_host
+from breakeven.device import find_device
+from breakeven.simulate import (
+    CompiledStep,
+    CompileMode,
+    build_program,
+    compile_mode_of,
+    compiled_step,
+    predict_steps,
+)
+from breakeven.trace import (
+    Call,
+    GraphLaunch,
+    Location,
+    ModelCall,
+    Op,
+    Phase,
+    RunFacts,
+    StepTrace,
+    Sync,
+    TensorSpec,
+)
+
+HOST = reference_host()
+GPU = find_device("A100 SXM4 40GB")
+
+
+def spec(storage: int, *shape: int) -> TensorSpec:
+    return TensorSpec(shape=shape, dtype="float32", device="cuda:0", storage=storage)
+
+
+def chain(length: int, *shape: int, first: int = 0, **fields: object) -> list[Op]:
+    plain = [
+        Op(
+            name="aten.mul.Tensor",
+            inputs=(spec(number, *shape),),
+            outputs=(spec(number + 1, *shape),),
+        )
+        for number in range(first, first + length)
+    ]
+    return [msgspec.structs.replace(op, **fields) for op in plain]
+
+
+def step(*events: object, **fields: object) -> StepTrace:
+    return StepTrace(events=events, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def compiled(trace: StepTrace, mode: CompileMode = CompileMode.DEFAULT) -> CompiledStep:
+    return compiled_step(build_program(trace), mode)
+
+
+def time_ns(trace: StepTrace, mode: CompileMode | None) -> float:
+    program = build_program(trace)
+    if mode is not None:
+        program = program.edited(compiled_step(program, mode).edit)
+    (found,) = predict_steps(program, [GPU], HOST)
+    return found.estimate.value_ns
+
+
+def test_a_memory_bound_chain_is_as_much_faster_as_it_moves_less() -> None:
+    trace = step(*chain(10, 1 << 26))
+
+    assert time_ns(trace, None) / time_ns(trace, CompileMode.DEFAULT) == pytest.approx(10, rel=0.1)
+
+
+def test_a_launch_bound_step_gains_most_from_a_graph() -> None:
+    events = [
+        op
+        for number in range(40)
+        for op in (
+            Op(
+                name="aten.mm.default",
+                inputs=(spec(2 * number, 32, 32), spec(900, 32, 32)),
+                outputs=(spec(2 * number + 1, 32, 32),),
+            ),
+            *chain(1, 32, 32, first=2 * number + 1),
+        )
+    ]
+    trace = step(*events)
+    eager, default, graph = (time_ns(trace, m) for m in (None, *list(CompileMode)[:2]))
+
+    assert graph < 0.7 * default < 0.9 * eager
+
+
+def test_a_wait_within_the_model_breaks_the_graph() -> None:
+    wait = Sync(kind="item", location=Location(file="train.py", line=7))
+    trace = step(*chain(2, 64), wait, *chain(2, 64, first=2))
+    found = compiled(trace)
+
+    assert found.num_graphs == 2
+    assert [(at.kind, at.location and at.location.line) for at in found.breaks] == [("item", 7)]
+    assert found.edit.apply(trace).syncs == (wait,)
+
+
+def test_the_loss_and_the_update_stay_as_they_are() -> None:
+    call = ModelCall(
+        model="Net", location=None, stack=-1, is_training=True, has_grad=True,
+        is_used_in_backward=True, first_event=0, num_events=2,
+    )  # fmt: skip
+    events = (
+        *chain(2, 64, module="Net.act"),
+        *chain(2, 64, first=2, module="MSELoss"),
+        *chain(2, 64, first=4, module="MSELoss", phase=Phase.BACKWARD),
+        *chain(2, 64, first=6, module="Net.act", phase=Phase.BACKWARD),
+        *chain(2, 64, first=8, phase=Phase.OPTIMIZER),
+    )
+    trace = step(*events, facts=RunFacts(model_calls=(call,)))
+    found = compiled(trace)
+    kept = [op.name for op in found.edit.apply(trace).ops]
+
+    assert (found.num_graphs, found.num_kernels, found.num_ops) == (2, 2, 4)
+    assert kept.count("aten.mul.Tensor") == 6
+    assert kept.count("compiled.fused.default") == 2
+
+
+def test_a_cuda_graph_is_launched_for_each_compiled_graph() -> None:
+    trace = step(*chain(3, 64), *chain(3, 64, first=3, phase=Phase.BACKWARD))
+    changed = compiled(trace, CompileMode.REDUCE_OVERHEAD).edit.apply(trace)
+
+    assert sum(isinstance(event, GraphLaunch) for event in changed.events) == 2
+    assert all(op.is_replayed for op in changed.ops if op.name == "compiled.fused.default")
+
+
+@pytest.mark.parametrize(
+    ("argument", "mode"),
+    [
+        ("Net", CompileMode.DEFAULT),
+        ("Net, mode=reduce-overhead", CompileMode.REDUCE_OVERHEAD),
+        ("Net, mode=max-autotune", CompileMode.MAX_AUTOTUNE),
+        ("Net, mode=max-autotune-no-cudagraphs", CompileMode.DEFAULT),
+    ],
+)
+def test_the_mode_is_that_which_the_script_asks_for(argument: str, mode: CompileMode) -> None:
+    call = Call(name="torch.compile", location=None, count=1, argument=argument)
+
+    assert compile_mode_of(step(facts=RunFacts(calls=(call,)))) is mode
+    assert compile_mode_of(step()) is None
+
+
+def test_plain_convolutions_are_brought_into_channels_last_order() -> None:
+    convolution = Op(
+        name="aten.convolution.default",
+        inputs=(spec(0, 8, 128, 28, 28), spec(1, 128, 128, 3, 3)),
+        outputs=(spec(2, 8, 128, 28, 28),),
+        attributes={"groups": 1, "stride": [1, 1]},
+    )
+    grouped = msgspec.structs.replace(
+        convolution,
+        inputs=(spec(0, 8, 128, 28, 28), spec(1, 128, 4, 3, 3)),
+        attributes={"groups": 32, "stride": [1, 1]},
+    )
+
+    assert _layouts(convolution) == {"channels_last"}
+    assert _layouts(grouped) == {"contiguous"}
+
+
+def _layouts(op: Op) -> set[str]:
+    trace = step(op)
+    (call,) = (o for o in compiled(trace).edit.apply(trace).ops if "convolution" in o.name)
+    return {tensor.layout for tensor in (*call.inputs, *call.outputs)}
