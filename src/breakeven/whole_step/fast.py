@@ -197,7 +197,7 @@ class FastStep:
         Raises:
             BreakevenError: As for a single step.
         """
-        data = take_apart(inputs, targets)
+        data = _take_data(inputs, targets)
         is_number = indices.dtype in (torch.int32, torch.int64)
         if indices.ndim != 2 or not len(indices) or not is_number:
             raise UsageError(
@@ -257,7 +257,7 @@ class FastStep:
                 "train returns losses alone, and has_aux=True asks for more",
                 hint="Call the step for each batch, or run() for the batches of an epoch.",
             )
-        data = take_apart(inputs, targets)
+        data = _take_data(inputs, targets)
         count = min((len(tensor) for tensor in data.tensors), default=0)
         for name, value in (("batch_size", batch_size), ("epochs", epochs), ("every", every)):
             if value < 1:
@@ -462,8 +462,6 @@ class FastStep:
         found = self._steps.get((single.key, None))
         if isinstance(found, GeneratedStep):
             return found
-        if any(tensor.layout is not torch.strided for tensor in single.tensors):
-            raise BreakevenError("a tensor of the batch is sparse")
         return GeneratedStep(self._recipe, bound, single)
 
     def _use(
@@ -494,3 +492,13 @@ class FastStep:
     def engine(self) -> str | None:
         """Return what the last compiled step was made by; None before there is one."""
         return next((step.engine for step in reversed(self._steps.values())), None)
+
+
+def _take_data(inputs: Any, targets: Any) -> Batch:
+    data = take_apart(inputs, targets)
+    if data.is_sparse:
+        raise UsageError(
+            "samples cannot be taken from a sparse tensor",
+            hint="Call the step itself for each batch.",
+        )
+    return data

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.sparse_operand import SparseFacts, taken_apart
 from breakeven.whole_step.tensors import Pack, StepTensors
 from breakeven.whole_step.update_rules import Group, UpdateRule
 
@@ -141,7 +142,7 @@ def make_step(
             chosen = given if indices is None else tuple(t[indices[number]] for t in given)
             leaves = [p.detach().requires_grad_() for p in storage.params()]
             named = dict(zip(names, leaves, strict=True)) | of_model
-            inputs, targets = batch.rebuild(chosen)
+            inputs, targets = batch.rebuild(chosen, is_traced=True)
             with _without_validation():
                 found = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
             grads = torch.autograd.grad(found[0], leaves)
@@ -287,6 +288,7 @@ class PairFacts:
             and type(targets) is Tensor
             and inputs.shape == self._shape
             and targets.shape == self._other_shape
+            and inputs.layout is targets.layout is torch.strided
             and inputs.dtype is self._dtype
             and targets.dtype is self._other_dtype
             and inputs.stride() == self._stride
@@ -301,7 +303,7 @@ class Batch:
     """Inputs and targets of a step, or of a whole data set, taken apart.
 
     Args:
-        tensors: The tensors in them.
+        tensors: The tensors in them; of a sparse matrix, its indices and its values.
         others: Everything else in them, such as flags; part of what a compiled step is made for.
         layout: How the two go together again.
     """
@@ -316,13 +318,29 @@ class Batch:
         shapes = tuple((t.shape, t.stride(), t.dtype, t.device) for t in self.tensors)
         return shapes, self.others, self.layout
 
-    def rebuild(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
-        """Return inputs and targets with other tensors in the place of these."""
+    @property
+    def is_sparse(self) -> bool:
+        """Return whether there is a sparse matrix in it."""
+        return self.layout is not None and any(type(one) is SparseFacts for one in self.layout[0])
+
+    def rebuild(self, tensors: Sequence[Tensor], *, is_traced: bool = False) -> tuple[Any, Any]:
+        """Return inputs and targets with other tensors in the place of these.
+
+        Args:
+            tensors: As many as its own.
+            is_traced: They are those of a traced step, which has no sparse tensors.
+        """
         if self.layout is None:
             return tensors[0], tensors[1]
         rest, others = iter(tensors), iter(self.others)
-        is_tensor, spec = self.layout
-        leaves = [next(rest) if given else next(others) for given in is_tensor]
+        leaves: list[Any] = []
+        kinds, spec = self.layout
+        for kind in kinds:
+            if isinstance(kind, SparseFacts):
+                make = kind.operand if is_traced else kind.joined
+                leaves.append(make(next(rest), next(rest)))
+            else:
+                leaves.append(next(rest) if kind else next(others))
         return pytree.tree_unflatten(leaves, spec)
 
 
@@ -332,14 +350,30 @@ def num_steps_of(indices: Tensor | None) -> int:
 
 
 def take_apart(inputs: Any, targets: Any) -> Batch:
-    """Return a batch; the usual one, of two tensors, without a look into containers."""
-    if isinstance(inputs, Tensor) and isinstance(targets, Tensor):
+    """Return a batch; the usual one, of two tensors, without a look into containers.
+
+    Raises:
+        UsageError: A tensor in it is sparse in a way that no step is made for.
+    """
+    if (
+        isinstance(inputs, Tensor)
+        and isinstance(targets, Tensor)
+        and inputs.layout is targets.layout is torch.strided
+    ):
         return Batch((inputs, targets), (), None)
     leaves, spec = pytree.tree_flatten((inputs, targets))
-    is_tensor = tuple(isinstance(leaf, Tensor) for leaf in leaves)
-    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+    kinds: list[bool | SparseFacts] = []
+    tensors: list[Tensor] = []
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
+            facts, indices, values = taken_apart(leaf)
+            kinds.append(facts)
+            tensors += (indices, values)
+        else:
+            kinds.append(isinstance(leaf, Tensor))
+            tensors += [leaf] if isinstance(leaf, Tensor) else []
     others = tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
-    return Batch(tensors, others, (is_tensor, spec))
+    return Batch(tuple(tensors), others, (tuple(kinds), spec))
 
 
 def call_model(model: torch.nn.Module, inputs: Any, tensors: dict[str, Tensor]) -> Any:
