@@ -11,7 +11,7 @@ import csv
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, quantiles
 
@@ -28,6 +28,8 @@ from breakeven.report import (
 from breakeven.validate import RowFilter, predictor_for, validate_table
 from breakeven.verdict import AccuracyReport, LeaveOut
 
+# Fewer have no 90th percentile worth the name, as in the tables of GPUs.
+LEAST_ROWS_FOR_P90 = 10
 DOCS = Path(__file__).resolve().parent
 # Written by `benchmarks/small_steps.py --csv`.
 SMALL_STEPS = DOCS.parent / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
@@ -38,6 +40,8 @@ PHASES = {
     "optimizer": "update",
     "step": "whole step",
 }
+# Upper ends of the groups of whole steps, in microseconds.
+STEP_TIMES_US = {"under 200 µs": 200.0, "200 to 500 µs": 500.0, "500 µs and over": math.inf}
 # What was never seen first: it is what a user with another GPU or model may expect.
 PROTOCOLS = (LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
 
@@ -73,13 +77,24 @@ def small_steps_markdown() -> str:
         "| part | median | P90 | bias |",
         "| --- | ---: | ---: | ---: |",
     ]
-    for phase, title in PHASES.items():
-        ratios = [float(row[f"{phase}_predicted_us"]) / float(row[f"{phase}_us"]) for row in rows]
-        errors = [abs(ratio - 1) for ratio in ratios]
-        bias = math.exp(mean(map(math.log, ratios))) - 1
-        p90 = quantiles(errors, n=10)[-1]
-        lines.append(f"| {title} | {median(errors):.0%} | {p90:.0%} | {bias:+.0%} |")
+    lines += [f"| {title} | {_figures(rows, phase)} |" for phase, title in PHASES.items()]
+    lines += ["", "| whole steps of | rows | median | P90 | bias |", "| --- " + "| ---: " * 4 + "|"]
+    least = 0.0
+    for title, most in STEP_TIMES_US.items():
+        group = [row for row in rows if least <= float(row["step_us"]) < most]
+        least = most
+        if group:
+            lines.append(f"| {title} | {len(group)} | {_figures(group, 'step')} |")
     return "\n".join([*lines, ""])
+
+
+def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
+    """Return median and P90 of the error of a phase, and its bias, as cells."""
+    ratios = [float(row[f"{phase}_predicted_us"]) / float(row[f"{phase}_us"]) for row in rows]
+    errors = [abs(ratio - 1) for ratio in ratios]
+    bias = math.exp(mean(map(math.log, ratios))) - 1
+    p90 = f"{quantiles(errors, n=10)[-1]:.0%}" if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
+    return f"{median(errors):.0%} | {p90} | {bias:+.0%}"
 
 
 def main(argv: list[str]) -> int:

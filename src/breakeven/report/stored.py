@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.errors import StoredDataError
-from breakeven.report.builders.validate_words import GROUPING_TITLES, NEAREST_GROUPINGS
+from breakeven.report.builders.validate_words import FIRST_GROUPINGS, NEAREST_GROUPINGS
 from breakeven.report.kinds import KINDS, Kind, kind_of
 from breakeven.timing import Estimate
 from breakeven.verdict import (
@@ -158,7 +158,7 @@ def _ensure_whole(report: Any) -> None:
             if any((one.group, one.device) not in times for one in report.devices):
                 raise msgspec.ValidationError("a device without a time")
         case AccuracyReport():
-            if not report.summary.keys() >= {*GROUPING_TITLES, *NEAREST_GROUPINGS}:
+            if not report.summary.keys() >= {*FIRST_GROUPINGS, *NEAREST_GROUPINGS}:
                 raise msgspec.ValidationError("a summary without all of its groupings")
             if "all" not in report.summary["all"]:
                 raise msgspec.ValidationError("a summary without that of all rows")

@@ -97,6 +97,9 @@ def _step(row: RowResult) -> tuple[object, ...]:
         row.optimizer,
         row.h2d,
         row.num_devices,
+        row.memory_format,
+        row.compile,
+        row.attention,
     )
 
 
@@ -139,7 +142,11 @@ _SINGLE: Mapping[str, Callable[[RowResult], str]] = {
     "device": lambda row: row.device,
     "architecture": lambda row: row.architecture or "(not in the catalogue)",
     "workload": lambda row: row.workload,
+    "family": lambda row: row.family or _NOT_GIVEN,
     "precision": lambda row: row.precision.value,
+    "compile": lambda row: row.compile,
+    "attention": lambda row: row.attention.value or _NOT_GIVEN,
+    "memory_format": lambda row: row.memory_format.value,
     "phase": lambda row: row.phase.value,
     "era": lambda row: row.era or _NOT_GIVEN,
     "regime": _regime,
@@ -150,6 +157,7 @@ _SINGLE: Mapping[str, Callable[[RowResult], str]] = {
 _CROSSED = (
     ("source", "phase"),
     ("regime", "bound"),
+    ("compile", "regime"),
     ("split", "era"),
     ("split", "regime"),
     ("split", "bound"),

@@ -18,6 +18,8 @@ from breakeven.verdict.comparison import DeviceChange as DeviceChange
 from breakeven.verdict.comparison import TimeChange as TimeChange
 from breakeven.verdict.comparison import compare_reports as compare_reports
 from breakeven.verdict.comparison_parts import PointName as PointName
+from breakeven.verdict.compiled_pairs import CompiledPairs as CompiledPairs
+from breakeven.verdict.compiled_pairs import compare_compiled as compare_compiled
 from breakeven.verdict.compiled_steps import CompiledResult as CompiledResult
 from breakeven.verdict.compiled_steps import CompiledSteps as CompiledSteps
 from breakeven.verdict.compiled_steps import compiled_steps as compiled_steps

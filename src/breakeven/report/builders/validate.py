@@ -42,10 +42,12 @@ from breakeven.report.document import (
 )
 from breakeven.report.text import plural, printable, shorten
 from breakeven.units import format_duration
-from breakeven.verdict import AccuracyReport, LeaveOut, RowResult
+from breakeven.verdict import AccuracyReport, LeaveOut, RowResult, compare_compiled
 
 _PLOT = "Predicted against measured time of each row, both axes logarithmic, with a band of ±20 %"
-_PAGE_GROUPINGS = (*SHOWN_GROUPINGS, "phase", "architecture", "device", "workload")
+_PAGE_GROUPINGS = (
+    *SHOWN_GROUPINGS, "memory_format", "phase", "architecture", "device", "family", "workload",
+)  # fmt: skip
 _MAX_REASONS = 12
 # What a narrow terminal can do without, the first of them longest.
 _JOINS = {"bias": 1, "mean": 2, "right GPU": 3}
@@ -117,6 +119,7 @@ def validation_page(
 
 def _sections(report: AccuracyReport) -> Iterator[Section]:
     yield Section("", tuple(_summary_tables(report)))
+    yield from _compiled_section(report)
     yield from _worst_section(report)
     yield from _reason_section(report)
     yield from _unread_section(report)
@@ -133,7 +136,8 @@ def _sections(report: AccuracyReport) -> Iterator[Section]:
 
 def _is_shown(report: AccuracyReport, by: str) -> bool:
     """Return whether a grouping says more than the line of all rows."""
-    return by == "split" or len(report.summary[by]) > 1
+    # A run that was stored earlier has fewer groupings.
+    return by == "split" or len(report.summary.get(by, ())) > 1
 
 
 def _summary_tables(report: AccuracyReport) -> Iterator[Table]:
@@ -173,6 +177,28 @@ def _summary_table(
         indent=0,
         only=medium,
     )
+
+
+def _compiled_section(report: AccuracyReport) -> Iterator[Section]:
+    found = compare_compiled(report.rows)
+    if not found:
+        return
+    headings = ("mode", "pairs", "within 15 %", "right side of 1", "median error")
+    rows = [
+        (
+            printable(each.mode),
+            f"{each.num_pairs:,}/{each.num_pairs + each.num_pairs_unpredicted:,}",
+            percent(each.close_fraction),
+            percent(each.right_side_fraction),
+            percent(each.median_error_fraction),
+        )
+        for each in found
+    ]
+    table = Table(
+        columns_of(headings, rows, numbers=" nnnn"),
+        "Time compiled over time eager, predicted against measured, pairs of the same step",
+    )
+    yield Section("Compiled beside eager", level=3, blocks=(table,))
 
 
 def _published_table(own: Sequence[OwnFigure]) -> Table:

@@ -24,11 +24,17 @@ PROTOCOL_TITLES: Mapping[LeaveOut, str] = {
 }
 
 # The groupings that a person reads; all of them are in the JSON document.
-SHOWN_GROUPINGS = ("split", "precision", "era", "regime", "bound", "source", "num_devices")
+SHOWN_GROUPINGS = (
+    "split", "precision", "era", "compile", "attention", "regime", "bound", "source", "num_devices",
+)  # fmt: skip
 GROUPING_TITLES: Mapping[str, str] = {
     "all": "all",
     "split": "split",
     "precision": "precision",
+    "compile": "mode of torch.compile",
+    "attention": "attention",
+    "memory_format": "memory format",
+    "family": "model family",
     "era": "era",
     "regime": "measured time",
     "bound": "bound",
@@ -39,6 +45,9 @@ GROUPING_TITLES: Mapping[str, str] = {
     "workload": "workload",
     "phase": "phase",
 }
+
+# Every stored run has these; others were added later.
+FIRST_GROUPINGS = frozenset(GROUPING_TITLES) - {"compile", "attention", "memory_format", "family"}
 
 HEADERS = ("rows", "median", "mean", "P90", "bias", "in 90 %", "right GPU")
 # Fewer rows than this have no 90th percentile worth the name.
