@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from breakeven.codegen.in_place import replace_writes
 from breakeven.codegen.operators import covered_operators
 from breakeven.codegen.program import UnsupportedError
 
@@ -31,7 +32,7 @@ def trace(
     table = decompositions()
     with without_onednn(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         graph = make_fx(function, decomposition_table=table, tracing_mode="fake")(*examples)
-    if _writes_before_its_end(graph):
+    if not replace_writes(graph.graph):
         pure = torch.func.functionalize(graph, remove="mutations")
         graph = make_fx(pure, tracing_mode="fake")(*examples)
     graph.graph.eliminate_dead_code()
@@ -67,39 +68,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return what writes an operator's result to its first operand."""
     return lambda first, *args, **kwargs: first.copy_(function(first, *args, **kwargs))
-
-
-def _writes_before_its_end(graph: fx.GraphModule) -> bool:
-    """Return whether something is written to that is read afterwards.
-
-    An update's copy to an argument, which nobody reads after it, can stay as it is.
-    """
-    places = {node: number for number, node in enumerate(graph.graph.nodes)}
-    for node, place in places.items():
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            continue
-        target = node.args[0]
-        if schema.name != "aten::copy_" or node.users or not isinstance(target, fx.Node):
-            return True
-        if target.op != "placeholder":
-            return True
-        same = [target]  # and what shares its memory
-        while same:
-            for user in same.pop().users:
-                if places[user] > place:
-                    return True
-                if _is_view(user):
-                    same.append(user)
-    return False
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Return whether a result shares the memory of what it is made from."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(
-        one.alias_info is not None and not one.alias_info.is_write for one in schema.arguments
-    )
 
 
 @contextlib.contextmanager
