@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What was measured of this machine's GPU must not decide what tests predict.
+os.environ["BREAKEVEN_CALIBRATIONS"] = ""
+
 # A shell starts what it runs in the background with Ctrl-C ignored, and nohup with SIGHUP, and so
 # would be started the programs of which tests ask what these do to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -126,6 +126,9 @@ class MadeUpCosts:
             is_latency_bound=per_device([k.variant == "latency" for k in kernels]).astype(bool),
         )
 
+    def calibration_date(self, device: DeviceSpec) -> str:
+        return ""
+
     def launch_costs(self, device: DeviceSpec) -> LaunchCosts:
         return LaunchCosts(
             launch_ns=self.launch_ns,

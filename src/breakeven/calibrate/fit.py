@@ -217,7 +217,11 @@ class Quality:
 
 
 def fit_family(
-    key: FamilyKey, rows: Sequence[TimedKernel], references: EfficiencyTable | None
+    key: FamilyKey,
+    rows: Sequence[TimedKernel],
+    references: EfficiencyTable | None,
+    *,
+    highest: tuple[float, float, float, float] = _HIGH,
 ) -> FamilyEfficiency:
     """Return the efficiency of one device in one family, fitted to its measurements.
 
@@ -226,13 +230,14 @@ def fit_family(
         rows: Its measurements.
         references: When given, their parameters are kept but for the leading one, and for the
             latency of recurrent layers.
+        highest: Bounds of the parameters, in their order.
     """
     family, variant, arithmetic = key
     device = rows[0].device
     predict = _predictor(rows)
     log_measured = np.log(measured_ns(rows))
     is_tiled = family in _TILED_FAMILIES
-    high = np.log(_HIGH)
+    high = np.log(highest)
 
     def loss(parameters: Floats, tiles: TileSet) -> float:
         return float(np.mean(np.abs(np.log(predict(np.exp(parameters), tiles)) - log_measured)))

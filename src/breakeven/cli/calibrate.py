@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from breakeven.cli.options import add_quiet
-from breakeven.errors import UsageError
+from breakeven.cli.output import write_stdout
+from breakeven.errors import BreakevenError, UsageError
 
-SUMMARY = "measure what an operator costs this host, or fit predictions to tables"
+if TYPE_CHECKING:
+    from breakeven.progress import Progress
+    from breakeven.report.document import Document
+
+SUMMARY = "measure this host and its GPU, or fit predictions to tables"
 DESCRIPTION = """\
 Measure what this machine spends to issue an operator, in some 5 s with the start of
 torch, and remember it for this machine, Python and torch: `breakeven check` predicts
-GPUs with these figures. Where a GPU is present its launches are measured too.
+GPUs with these figures.
+
+Where torch sees a GPU (CUDA, ROCm, MPS, XPU), it is measured too, in up to 6 minutes:
+launches, copies, kernels by family and precision, and whole steps. Predictions for it
+then rest on its own file, in the user's configuration folder. What was measured is
+kept when this is interrupted: the same command goes on.
 
 The other forms write the files that predictions rest on, one after the other.
 --from-tables fits how much of their datasheets GPUs reach to measurements of single
@@ -23,13 +35,16 @@ cost beyond those on one.
 
 Exit codes: 0 done, 2 wrong command line, 3 could not be done."""
 USAGE = (
-    "calibrate [--json] [--force] | --from-tables DIR -o FILE |\n"
+    "calibrate [--device NAME] [--quick] [--fp64] [--share] [--json] [--force] |\n"
+    "       --from-tables DIR -o FILE |\n"
     "       --from-steps TABLE.csv -o FILE | --from-shared-steps TABLE.csv -o FILE | --errors"
 )
 EXAMPLES = """\
 examples:
   breakeven calibrate
   breakeven calibrate --force --json
+  breakeven calibrate --device cuda:0 --quick
+  breakeven calibrate --share
   breakeven calibrate --from-tables tables/ -o efficiency.json
   breakeven calibrate --from-steps steps.csv -o step_effects.json
   breakeven calibrate --from-shared-steps steps.csv -o multi_gpu.json
@@ -40,6 +55,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``calibrate``."""
     parser.add_argument(
         "--json", action="store_true", help="print JSON, times in nanoseconds per call"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        default="auto",
+        help="GPU to measure, as torch calls it: cuda:0, mps, xpu; none for the host alone "
+        "(default: the first that torch sees)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the most telling kernels and steps alone, within 60 s"
+    )
+    parser.add_argument("--fp64", action="store_true", help="products and convolutions in fp64 too")
+    parser.add_argument(
+        "--share", action="store_true", help="say how to contribute the file of this GPU"
     )
     parser.add_argument(
         "--force",
@@ -96,6 +125,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{fits[0][0]} and -o go together")
     if args.output is not None and not fits:
         raise UsageError("-o goes with --from-tables, --from-steps or --from-shared-steps")
+    gpu_options = (
+        ("--device", args.device != "auto"),
+        ("--quick", args.quick),
+        ("--fp64", args.fp64),
+        ("--share", args.share),
+    )
+    for option, is_given in gpu_options:
+        if is_given and (fits or args.errors):
+            raise UsageError(f"{option} is about the GPU of this machine: leave it out")
+        if is_given and args.device == "none" and option != "--device":
+            raise UsageError(f"{option} is about a GPU, and --device none measures none")
     if args.json and (args.errors or fits):
         raise UsageError("--json is about this host; what is fitted is a JSON file itself")
     if args.errors and fits:
@@ -117,27 +157,79 @@ def _measure(args: argparse.Namespace) -> int:
     from breakeven.cost import measured_speed
     from breakeven.report import busy_note, calibration_document, stored_calibration
 
-    with show_progress(sys.stderr, is_quiet=args.quiet) as progress, Launcher() as launcher:
-        progress.begin("starting torch")
-        launcher.ready()
-        progress.begin("measuring what an operator costs this host")
-        here = calibrate_here(launcher, is_forced=args.force)
-        progress.end()
+    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+        with Launcher() as launcher:
+            progress.begin("starting torch")
+            has_gpu = bool(launcher.ready().gpu)
+            progress.begin("measuring what an operator costs this host")
+            here = calibrate_here(launcher, is_forced=args.force)
+            progress.end()
+        is_gpu_wanted = args.device != "none" and (has_gpu or args.device != "auto")
+        gpu = _measure_gpu(args, progress) if is_gpu_wanted else None
+    if args.share and gpu is None:
+        raise BreakevenError("there is no GPU here to share a calibration of")
     speed = measured_speed(here.calibration)
     stored = stored_calibration(
         here.calibration,
         single_thread_speed=speed,
         is_remembered=here.is_remembered,
         other_load_fraction=here.other_load_fraction,
+        gpu_calibration="" if gpu is None else str(gpu.path),
     )
     notes: list[str] = []
     if here.is_remembered:
         notes.append("Remembered; measure again with --force.")
     if here.is_busy:
         notes.append(busy_note(here.other_load_fraction))
-    shown = calibration_document(here.calibration, single_thread_speed=speed, notes=notes)
-    give_sheets(stored, shown, is_json=args.json)
+    shown = [calibration_document(here.calibration, single_thread_speed=speed, notes=notes)]
+    if gpu is not None:
+        shown.append(gpu.document)
+    give_sheets(stored, *shown, is_json=args.json)
+    if gpu is not None and args.share and not args.json:
+        write_stdout(f"\n{gpu.sharing}".encode())
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GpuSheet:
+    path: Path
+    document: Document
+    sharing: str
+
+
+def _measure_gpu(args: argparse.Namespace, progress: Progress) -> _GpuSheet | None:
+    """Measure the GPU, or what is left of it to measure, and write its file; None without one."""
+    from breakeven.calibrate.gpu import (
+        GpuRequest,
+        calibrate_gpu,
+        find_gpu,
+        save_calibration,
+        sharing_text,
+    )
+    from breakeven.report import gpu_calibration_document
+
+    device = find_gpu(args.device)
+    if device is None:
+        return None
+    request = GpuRequest(
+        device=device, is_quick=args.quick, has_fp64=args.fp64, is_forced=args.force
+    )
+    try:
+        result = calibrate_gpu(request, progress)
+    except KeyboardInterrupt:
+        sys.stderr.write("what was measured is kept: the same command goes on\n")
+        raise
+    path = save_calibration(result.calibration)
+    notes = [f"Predictions for this GPU use {path}"]
+    if not result.num_new:
+        notes.append("Remembered; measure again with --force.")
+    if result.num_left:
+        notes.append(f"No time for {result.num_left} measurements: the same command goes on.")
+    return _GpuSheet(
+        path=path,
+        document=gpu_calibration_document(result.calibration, notes=notes),
+        sharing=sharing_text(path, result.calibration),
+    )
 
 
 def _fit(args: argparse.Namespace) -> int:
@@ -181,7 +273,6 @@ def _fit_shared_steps(args: argparse.Namespace) -> int:
 
 def _write_fit(args: argparse.Namespace, document: bytes, description: str) -> int:
     """Write what was fitted to its file, and say on stdout what it is."""
-    from breakeven.cli.output import write_stdout
     from breakeven.store import write_document
 
     write_document(args.output, document, force=args.force)
@@ -191,7 +282,6 @@ def _write_fit(args: argparse.Namespace, document: bytes, description: str) -> i
 
 def _show_errors() -> int:
     from breakeven.calibrate import describe_efficiencies
-    from breakeven.cli.output import write_stdout
     from breakeven.cost import load_efficiencies
 
     write_stdout(describe_efficiencies(load_efficiencies()).encode())

@@ -24,6 +24,18 @@ from breakeven.cost.family_times import kernel_times as kernel_times
 from breakeven.cost.fusion import FusedKernel as FusedKernel
 from breakeven.cost.fusion import FusedStep as FusedStep
 from breakeven.cost.fusion import fuse as fuse
+from breakeven.cost.gpu_calibration import GPU_CALIBRATION_VERSION as GPU_CALIBRATION_VERSION
+from breakeven.cost.gpu_calibration import CalibratedMachine as CalibratedMachine
+from breakeven.cost.gpu_calibration import CalibrationStep as CalibrationStep
+from breakeven.cost.gpu_calibration import GpuCalibration as GpuCalibration
+from breakeven.cost.gpu_calibration import MeasuredCopy as MeasuredCopy
+from breakeven.cost.gpu_calibration import MeasuredLaunch as MeasuredLaunch
+from breakeven.cost.gpu_calibration import MeasuredSample as MeasuredSample
+from breakeven.cost.gpu_calibration import PrecisionEfficiency as PrecisionEfficiency
+from breakeven.cost.gpu_calibration import calibrated_table as calibrated_table
+from breakeven.cost.gpu_calibration import load_calibrations as load_calibrations
+from breakeven.cost.gpu_calibration import own_effect_keys as own_effect_keys
+from breakeven.cost.gpu_calibration import read_calibration as read_calibration
 from breakeven.cost.host_cost import HostPart as HostPart
 from breakeven.cost.host_cost import host_op_parts as host_op_parts
 from breakeven.cost.host_cost import starts_backward as starts_backward
@@ -54,6 +66,7 @@ from breakeven.cost.step_costs import LaunchCosts as LaunchCosts
 from breakeven.cost.step_costs import StepCosts as StepCosts
 from breakeven.cost.step_costs import copy_ns as copy_ns
 from breakeven.cost.step_costs import launch_costs as launch_costs
+from breakeven.cost.step_costs import read_calibrations_again as read_calibrations_again
 from breakeven.cost.step_costs import shipped_costs as shipped_costs
 from breakeven.cost.step_effects import STEP_EFFECTS_VERSION as STEP_EFFECTS_VERSION
 from breakeven.cost.step_effects import TYPICAL_OVERLAP_LOSS as TYPICAL_OVERLAP_LOSS

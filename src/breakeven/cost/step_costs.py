@@ -6,7 +6,7 @@ And what it costs to reach a device: launches, syncs and copies.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -14,11 +14,21 @@ import numpy as np
 
 from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
 from breakeven.cost.family_times import KernelTimes, datasheet_ns, group_key, kernel_times
+from breakeven.cost.gpu_calibration import (
+    GpuCalibration,
+    calibrated_effect_keys,
+    calibrated_table,
+    copy_of,
+    effect_table,
+    load_calibrations,
+    own_effect_keys,
+)
 from breakeven.cost.host_cost import HostPart, host_op_parts
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.lowering import lower
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
+    EffectKey,
     Era,
     StepEffects,
     floor_effect_keys,
@@ -27,7 +37,15 @@ from breakeven.cost.step_effects import (
     load_step_effects,
     overlap_effect_keys,
 )
-from breakeven.device import DeviceSpec, HostSpec, generation_of
+from breakeven.device import (
+    DeviceSpec,
+    HostSpec,
+    Precision,
+    calibration_files,
+    devices_by_key,
+    generation_of,
+    load_catalogue,
+)
 from breakeven.trace import Op, Settings
 
 
@@ -39,6 +57,7 @@ class StepCosts:
         effects: What whole steps showed.
         era: Software.
         machine: Name of the machine where its steps may have been seen, or empty.
+        calibrations: GPUs that were measured themselves, by id.
     """
 
     def __init__(
@@ -48,9 +67,16 @@ class StepCosts:
         effects: StepEffects,
         era: Era = Era.TORCH_2,
         machine: str = "",
+        calibrations: Mapping[str, GpuCalibration] | None = None,
     ) -> None:
         self._efficiencies = efficiencies
         self._effects = effects
+        self._calibrations = calibrations or {}
+        self._own_effects = {
+            device: effect_table(calibration.effects)
+            for device, calibration in self._calibrations.items()
+        }
+        self._own_tables: dict[tuple[str, Precision], EfficiencyTable] = {}
         self._era = era
         self._machine = machine
         self._host_factors: dict[tuple[HostPart, bool], float] = {}
@@ -62,6 +88,9 @@ class StepCosts:
     def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
         """Return the times of all kernels on all devices, as (kernel, device) arrays."""
         times = kernel_times(kernels, devices, efficiencies=self._efficiencies)
+        for column, device in enumerate(devices):
+            if device.id in self._calibrations:
+                self._set_calibrated(times, column, kernels, device)
         # The effects tell classes of kernels apart, not their sizes.
         classes: dict[Hashable, int] = {}
         rows = np.array(
@@ -91,12 +120,66 @@ class StepCosts:
             is_latency_bound=times.is_latency_bound,
         )
 
+    def _set_calibrated(
+        self, times: KernelTimes, column: int, kernels: Sequence[Kernel], device: DeviceSpec
+    ) -> None:
+        """Write the times of a calibrated GPU into its column."""
+        by_precision: dict[Precision, list[int]] = {}
+        for row, kernel in enumerate(kernels):
+            by_precision.setdefault(kernel.precision, []).append(row)
+        for precision, rows in by_precision.items():
+            key = (device.id, precision)
+            if key not in self._own_tables:
+                self._own_tables[key] = calibrated_table(
+                    self._efficiencies, self._calibrations[device.id], device, precision
+                )
+            own = kernel_times(
+                [kernels[row] for row in rows], [device], efficiencies=self._own_tables[key]
+            )
+            times.time_ns[rows, column] = own.time_ns[:, 0]
+            times.log_sigma[rows, column] = own.log_sigma[:, 0]
+            times.shared_log_sigma[rows, column] = own.shared_log_sigma[:, 0]
+            times.is_memory_bound[rows, column] = own.is_memory_bound[:, 0]
+
+    def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
+        """Return what was measured of this very GPU, if it was."""
+        return self._calibrations.get(device.id)
+
+    def calibration_date(self, device: DeviceSpec) -> str:
+        """Return when this very GPU was measured, ISO 8601; empty where it was not."""
+        own = self.calibration(device)
+        return own.machine.date if own else ""
+
     def launch_costs(self, device: DeviceSpec) -> LaunchCosts:
         """Return what launches and syncs cost."""
-        return launch_costs(device)
+        usual, own = launch_costs(device), self.calibration(device)
+        if own is None or own.launch is None:
+            return usual
+        launch, floor_ns = own.launch, self._floor_ns(device)
+        # A waited operator is one that is queued, starts, runs, and is waited for.
+        latency_ns = launch.waited_ns - launch.queued_ns - floor_ns - launch.sync_ns
+        return msgspec.structs.replace(
+            usual,
+            latency_ns=max(latency_ns, 0.0),
+            gap_ns=max(launch.period_ns - floor_ns, 0.0),
+            sync_ns=launch.sync_ns,
+        )
+
+    def _floor_ns(self, device: DeviceSpec) -> float:
+        """Return the shortest time that a kernel occupies the device."""
+        usual_ns, own = generation_of(device).floor_ns, self.calibration(device)
+        if own is None or own.launch is None:
+            return usual_ns
+        # Small kernels that follow each other tell the sum of floor and gap alone.
+        gap_ns = generation_of(device).gap_ns
+        return own.launch.period_ns * usual_ns / (usual_ns + gap_ns)
 
     def copy_ns(self, num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
         """Return the time of a copy between host and device."""
+        own = self.calibration(device)
+        measured = own and copy_of(own, is_pinned=is_pinned)
+        if measured is not None:
+            return measured.time_ns(num_bytes)
         return copy_ns(num_bytes, device=device, is_pinned=is_pinned)
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
@@ -145,11 +228,22 @@ class StepCosts:
         return spread.unknown_host_log_sigma
 
     def _kernel_factors(self, kernel: Kernel, device: DeviceSpec) -> tuple[float, float]:
+        if device.id in self._calibrations:
+            shared = calibrated_effect_keys(kernel, device, era=self._era)
+            log_factor = self._effects.log_factor(shared)
+            log_factor += self._own_log_factor(device, own_effect_keys(kernel, device))
+            floor_keys = [("floor+family", kernel.family.value)]
+            floor = self._floor_ns(device) / generation_of(device).floor_ns
+            return math.exp(log_factor), floor * math.exp(self._effects.log_factor(floor_keys))
         keys = kernel_effect_keys(kernel, device, era=self._era, machine=self._machine)
         return (
             math.exp(self._effects.log_factor(keys)),
             math.exp(self._effects.log_factor(floor_effect_keys(kernel, device))),
         )
+
+    def _own_log_factor(self, device: DeviceSpec, keys: Iterable[EffectKey]) -> float:
+        own = self._own_effects[device.id]
+        return math.fsum(own.get(key, 0.0) for key in keys)
 
     def _host_factor(self, part: HostPart, is_measured: bool) -> float:
         factor = self._host_factors.get((part, is_measured))
@@ -163,14 +257,25 @@ class StepCosts:
 
     def _sigma_scale(self, device: DeviceSpec) -> float:
         spread = self._effects.spread
-        is_calibrated = self._effects.has(("device", device.id))
+        is_calibrated = device.id in self._calibrations or self._effects.has(("device", device.id))
         return spread.calibrated_scale if is_calibrated else spread.unseen_scale
 
 
 @cache
 def shipped_costs() -> StepCosts:
-    """Return the cost model that ships, for the software of today."""
-    return StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
+    """Return the cost model that ships, for the software of today, with calibrated GPUs."""
+    return StepCosts(
+        efficiencies=load_efficiencies(),
+        effects=load_step_effects(),
+        calibrations=load_calibrations(),
+    )
+
+
+def read_calibrations_again() -> None:
+    """Let predictions of this process use the files of calibrated GPUs as they are now."""
+    known = (calibration_files, load_catalogue, devices_by_key, load_calibrations, shipped_costs)
+    for cached in known:
+        cached.cache_clear()
 
 
 class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):

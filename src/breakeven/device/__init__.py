@@ -1,7 +1,11 @@
 """Machines: datasheets of GPUs, and what a host spends to issue work."""
 
+from breakeven.device.calibration_files import FOLDER_VARIABLE as FOLDER_VARIABLE
+from breakeven.device.calibration_files import calibration_files as calibration_files
+from breakeven.device.calibration_files import user_calibrations as user_calibrations
 from breakeven.device.catalogue import HostCpu as HostCpu
 from breakeven.device.catalogue import default_devices as default_devices
+from breakeven.device.catalogue import devices_by_key as devices_by_key
 from breakeven.device.catalogue import find_device as find_device
 from breakeven.device.catalogue import find_host_cpu as find_host_cpu
 from breakeven.device.catalogue import generation_of as generation_of

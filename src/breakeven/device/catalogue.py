@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from breakeven.device.calibration_files import calibrated_specs
 from breakeven.device.spec import DeviceSpec, Generation
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.units import BYTES_PER_GIB
@@ -69,10 +70,19 @@ def read_catalogue() -> _Catalogue:
 
 @functools.cache
 def load_catalogue() -> tuple[DeviceSpec, ...]:
-    """Return every device of the catalogue, by vendor, then year of release, then file order."""
+    """Return every device of the catalogue, by vendor, then year of release, then file order.
+
+    GPUs without a datasheet are among them where they were measured.
+    """
+    known = {device.id for device in _datasheets()}
+    measured = (spec for spec in calibrated_specs() if spec.id not in known)
+    return _in_order((*_datasheets(), *measured))
+
+
+@functools.cache
+def _datasheets() -> tuple[DeviceSpec, ...]:
     # As what reports and stored runs hold, of which later versions may know more fields.
-    entries = (DeviceSpec(**msgspec.structs.asdict(entry)) for entry in read_catalogue().device)
-    return _in_order(entries)
+    return tuple(DeviceSpec(**msgspec.structs.asdict(entry)) for entry in read_catalogue().device)
 
 
 @functools.cache

@@ -11,6 +11,8 @@ from breakeven.measure.own_time import PoolWaits as PoolWaits
 from breakeven.measure.own_time import own_time_ns as own_time_ns
 
 if TYPE_CHECKING:
+    from breakeven.measure.device_timer import CallTime as CallTime
+    from breakeven.measure.device_timer import DeviceTimer as DeviceTimer
     from breakeven.measure.host import measure_host as measure_host
     from breakeven.measure.step_timer import LEAST_SAMPLES as LEAST_SAMPLES
     from breakeven.measure.step_timer import MOST_SAMPLES as MOST_SAMPLES
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
     from breakeven.measure.step_timer import measure_step as measure_step
 
 # Loaded on first use: a process that only asks others to measure needs no torch.
-_HOMES = {"measure_host": "host"} | dict.fromkeys(
+_HOMES = {
+    "CallTime": "device_timer",
+    "DeviceTimer": "device_timer",
+    "measure_host": "host",
+} | dict.fromkeys(
     ("GpuClock", "HostClock", "LEAST_SAMPLES", "MOST_SAMPLES", "PATIENCE", "StepTimer",
      "measure_step"),
     "step_timer",

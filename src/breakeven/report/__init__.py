@@ -10,6 +10,9 @@ from breakeven.report.builders.devices import hosts_document as hosts_document
 from breakeven.report.builders.devices import stored_calibration as stored_calibration
 from breakeven.report.builders.devices import stored_devices as stored_devices
 from breakeven.report.builders.devices import stored_hosts as stored_hosts
+from breakeven.report.builders.gpu_calibration import (
+    gpu_calibration_document as gpu_calibration_document,
+)
 from breakeven.report.builders.rules import RulePage as RulePage
 from breakeven.report.builders.rules import all_rule_pages as all_rule_pages
 from breakeven.report.builders.rules import find_rule_pages as find_rule_pages

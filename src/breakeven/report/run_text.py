@@ -176,6 +176,10 @@ def run_facts(report: CheckReport | ExplainReport, program: Iterable[Fact] = ())
     yield from program
     yield from side_effect_facts(report)
     yield from host_facts(report.host)
+    for result in report.results:
+        if result.calibrated_on:
+            told = f"calibrated on this GPU on {printable(result.calibrated_on, 20)}"
+            yield Fact("GPU", f"{printable(result.device, 80)}: {told}")
 
 
 def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:

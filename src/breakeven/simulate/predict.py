@@ -75,6 +75,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
         peak_memory_bytes: Largest memory in use, the CUDA context included.
         fits: Whether that fits the device.
         caveats: Reasons to trust the figures less.
+        calibrated_on: When this very GPU was measured, ISO 8601; empty where it was not.
     """
 
     device: DeviceSpec
@@ -90,6 +91,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int
     fits: bool
     caveats: tuple[Caveat, ...] = ()
+    calibrated_on: str = ""
 
 
 def predict_steps(
@@ -151,6 +153,7 @@ def predict_steps(
                     peak_memory_bytes=peak_memory_bytes,
                     fits=peak_memory_bytes <= device.memory_bytes,
                     caveats=(*caveats, *missing),
+                    calibrated_on=program.costs.calibration_date(device),
                 )
             )
     return tuple(predictions)

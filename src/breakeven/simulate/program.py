@@ -55,6 +55,10 @@ class CostModel(Protocol):
         """Return the host's time per dispatch, outside of operators."""
         ...
 
+    def calibration_date(self, device: DeviceSpec) -> str:
+        """Return when this very GPU was measured for its costs; empty where it was not."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:

@@ -2,9 +2,11 @@
 
 from breakeven.store.cache import RunKey as RunKey
 from breakeven.store.cache import forget_runs as forget_runs
+from breakeven.store.cache import read_calibrating as read_calibrating
 from breakeven.store.cache import read_host as read_host
 from breakeven.store.cache import read_run as read_run
 from breakeven.store.cache import read_traces as read_traces
+from breakeven.store.cache import write_calibrating as write_calibrating
 from breakeven.store.cache import write_host as write_host
 from breakeven.store.cache import write_run as write_run
 from breakeven.store.cache import write_traces as write_traces

@@ -100,6 +100,7 @@ class _Cache:
 _HOSTS = _Cache(5, "host-{}.json", num_digits=16)
 _RUNS = _Cache(1, "runs/{}.json")
 _TRACES = _Cache(1, "traces/{}.msgpack", format=msgspec.msgpack)
+_CALIBRATIONS = _Cache(1, "calibrating-{}.json", num_digits=16)
 
 
 def read_host(key: Mapping[str, str]) -> HostCalibration | None:
@@ -119,6 +120,21 @@ def _is_sound(calibration: HostCalibration) -> bool:
     times_ns = [value for name, value in of_host.items() if name.endswith("_ns")]
     times_ns += [figure.median_ns for figure in calibration.figures]
     return all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns)
+
+
+def read_calibrating(key: Mapping[str, str], kind: type[_Value]) -> _Value | None:
+    """Return what a calibration under ``key`` has measured so far, or None for nothing.
+
+    Args:
+        key: The machine.
+        kind: Type of the measurements.
+    """
+    return _CALIBRATIONS.read(key, kind)
+
+
+def write_calibrating(key: Mapping[str, str], measured: msgspec.Struct) -> None:
+    """Keep what a calibration has measured so far; where the folder cannot be written, do not."""
+    _CALIBRATIONS.write(key, measured)
 
 
 def read_traces(key: Mapping[str, str]) -> tuple[StepTrace, StepTrace] | None:

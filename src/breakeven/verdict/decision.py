@@ -44,6 +44,7 @@ def device_result(prediction: StepPrediction) -> DeviceResult:
         peak_memory_bytes=prediction.peak_memory_bytes,
         fits=prediction.fits,
         caveats=prediction.caveats,
+        calibrated_on=prediction.calibrated_on,
     )
 
 

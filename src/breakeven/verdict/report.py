@@ -87,6 +87,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
         setting: What sets it apart from other results of its device: ``1 thread``; empty where it
             is the only one.
         num_threads: torch's threads of a CPU's measured step; null elsewhere, and in older reports.
+        calibrated_on: Day on which `breakeven calibrate` measured the very GPU that is predicted;
+            empty where it did not.
     """
 
     device: str
@@ -104,6 +106,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     is_disturbed: bool = False
     setting: str = ""
     num_threads: int | None = None
+    calibrated_on: str = ""
 
 
 def threads_text(number: int) -> str:

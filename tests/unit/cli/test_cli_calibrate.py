@@ -28,7 +28,7 @@ class FakeLauncher:
         return
 
     def ready(self) -> SimpleNamespace:
-        return SimpleNamespace()
+        return SimpleNamespace(gpu="")
 
 
 @pytest.fixture

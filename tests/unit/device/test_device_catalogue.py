@@ -48,7 +48,8 @@ class TestContents:
     def test_comes_by_vendor_then_year_and_is_read_once(self) -> None:
         order = [(device.vendor, device.release_year) for device in CATALOGUE]
         assert order == sorted(order)
-        assert load_catalogue() is CATALOGUE
+        assert load_catalogue() is load_catalogue()
+        assert load_catalogue() == CATALOGUE
 
     def test_file_has_no_key_that_the_spec_would_ignore(self) -> None:
         path = resources.files("breakeven.device").joinpath("catalogue.toml")

@@ -50,7 +50,7 @@ sources = ["made up"]
 """
 
 
-CACHED = ("read_catalogue", "load_catalogue", "load_generations", "devices_by_key")
+CACHED = ("read_catalogue", "_datasheets", "load_catalogue", "load_generations", "devices_by_key")
 WriteCatalogue = Callable[[str], None]
 
 

@@ -165,6 +165,7 @@ class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
         device_name: The CUDA device on which launches were measured too; empty without one.
         is_remembered: Whether it was measured by an earlier command.
         other_load_fraction: Share of its processors that other processes used meanwhile.
+        gpu_calibration: File of what was measured of this machine's GPU; empty without one.
     """
 
     schema_version: int
@@ -175,6 +176,7 @@ class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str
     is_remembered: bool
     other_load_fraction: float
+    gpu_calibration: str = ""
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +227,7 @@ def stored_calibration(
     single_thread_speed: float,
     is_remembered: bool,
     other_load_fraction: float,
+    gpu_calibration: str = "",
 ) -> CalibrationDocument:
     """Return a measured host as a document; times are in nanoseconds per call."""
     return CalibrationDocument(
@@ -236,6 +239,7 @@ def stored_calibration(
         device_name=calibration.device_name,
         is_remembered=is_remembered,
         other_load_fraction=other_load_fraction,
+        gpu_calibration=gpu_calibration,
     )
 
 

@@ -1,0 +1,248 @@
+"""Calibrate a GPU that is here: measure, fit, and return what predictions use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import torch
+
+from breakeven.calibrate.gpu.fit_gpu import fit_depthwise, fit_families
+from breakeven.calibrate.gpu.machine import STAND_IN, describe_machine
+from breakeven.calibrate.gpu.measured import Kept, Measured, machine_key_of
+from breakeven.calibrate.gpu.own_spec import known_device, own_spec
+from breakeven.calibrate.gpu.plan import Item, Plan
+from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
+from breakeven.calibrate.gpu.samples import PRECISIONS, Sample, all_samples
+from breakeven.calibrate.gpu.timed_samples import SampleKernels, time_sample, timed_kernel
+from breakeven.cost import (
+    GPU_CALIBRATION_VERSION,
+    CalibratedMachine,
+    GpuCalibration,
+    Kernel,
+    MeasuredSample,
+)
+from breakeven.device import Precision
+from breakeven.errors import BreakevenError
+from breakeven.measure import DeviceTimer
+from breakeven.progress import Progress
+from breakeven.store import read_calibrating, write_calibrating
+
+FULL_S = 360.0
+QUICK_S = 60.0
+# Kept for the fit at the end.
+_FIT_S = {True: 15.0, False: 40.0}
+_SAMPLE_S = 0.5
+_REACH_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """What is asked for.
+
+    Args:
+        device: The GPU.
+        is_quick: The short list alone, in a minute.
+        has_fp64: Products and convolutions in fp64 too.
+        is_forced: Measure anew what is known.
+        is_tiny: Sizes that a CPU computes in no time, for tests.
+        budget_s: Seconds for all; by whether it is quick by default.
+    """
+
+    device: torch.device
+    is_quick: bool = False
+    has_fp64: bool = False
+    is_forced: bool = False
+    is_tiny: bool = False
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuResult:
+    """What came of it.
+
+    Args:
+        calibration: What predictions use.
+        num_new: Measurements taken by this very command.
+        num_left: Measurements for which there was no time.
+    """
+
+    calibration: GpuCalibration
+    num_new: int
+    num_left: int
+
+
+def calibrate_gpu(
+    request: GpuRequest, progress: Progress, *, now_s: Callable[[], float] = time.monotonic
+) -> GpuResult:
+    """Measure a GPU, or what is not measured of it yet.
+
+    What was measured is kept when this is interrupted.
+
+    Args:
+        request: Which GPU, and how thoroughly.
+        progress: Progress callback.
+        now_s: Clock, in seconds.
+
+    Raises:
+        BreakevenError: Too little could be measured.
+    """
+    begun_s = now_s()
+    machine = describe_machine(request.device)
+    key = {**machine_key_of(machine), "sizes": "tiny" if request.is_tiny else "usual"}
+    known = None if request.is_forced else read_calibrating(key, Measured)
+    kept = Kept(measured=known or Measured(), write=partial(write_calibrating, key), now_s=now_s)
+    measured = kept.measured
+    budget_s = request.budget_s or (QUICK_S if request.is_quick else FULL_S)
+    num_known = _num_measured(measured)
+    items = tuple(_items(request, measured))
+    plan = Plan(
+        items,
+        is_known=partial(_is_known, measured),
+        failed=partial(_note_failure, measured, request.device),
+        now_s=now_s,
+        until_s=begun_s + budget_s - _FIT_S[request.is_quick],
+    )
+    try:
+        num_left = plan.run(progress.begin, progress.detail, kept.save)
+    finally:
+        kept.save(is_due=True)
+    progress.begin("fitting what was measured")
+    calibration = fit_calibration(request, machine, measured, num_left)
+    progress.end()
+    return GpuResult(
+        calibration=calibration, num_new=_num_measured(measured) - num_known, num_left=num_left
+    )
+
+
+def _items(request: GpuRequest, measured: Measured) -> Iterator[Item]:
+    timer = DeviceTimer(request.device)
+
+    def reach() -> None:
+        measured.launch = measure_launch(timer)
+
+    def copies() -> None:
+        for sample in measure_copies(timer, is_tiny=request.is_tiny):
+            measured.copies[sample.name] = sample
+
+    stage = "measuring launches and copies"
+    yield Item(name="launch", stage=stage, measure=reach, about_s=_REACH_S)
+    yield Item(name="copies", stage=stage, measure=copies, about_s=_REACH_S)
+
+    def time_one(name: str, sample: Sample, precision: Precision) -> None:
+        measured.samples[name] = time_sample(sample, precision, timer)
+
+    for sample, precision in wanted_samples(request):
+        name = sample_name(sample, precision)
+        yield Item(
+            name=name,
+            stage=f"measuring kernels in {precision}",
+            measure=partial(time_one, name, sample, precision),
+            about_s=_SAMPLE_S,
+        )
+
+
+def wanted_samples(request: GpuRequest) -> list[tuple[Sample, Precision]]:
+    """Return the samples to take, the short list first, precision by precision."""
+    wanted: list[tuple[Sample, Precision]] = []
+    samples = all_samples(is_tiny=request.is_tiny)
+    for is_quick in (True,) if request.is_quick else (True, False):
+        some = [sample for sample in samples if sample.is_quick is is_quick]
+        for precision in (*PRECISIONS, Precision.FP64):
+            wanted += [
+                (sample, precision)
+                for sample in some
+                if precision in sample.precisions
+                or (precision is Precision.FP64 and request.has_fp64 and sample.has_fp64)
+            ]
+    return wanted
+
+
+def sample_name(sample: Sample, precision: Precision) -> str:
+    """Return the name of a sample at a precision."""
+    return f"{sample.name} {precision}"
+
+
+def _is_known(measured: Measured, name: str) -> bool:
+    if name == "launch":
+        return measured.launch is not None
+    if name == "copies":
+        return bool(measured.copies)
+    return name in measured.samples or name in measured.steps or name in measured.failed
+
+
+def _num_measured(measured: Measured) -> int:
+    return len(measured.samples) + len(measured.copies) + len(measured.steps)
+
+
+def _note_failure(measured: Measured, device: torch.device, name: str, error: Exception) -> None:
+    """Keep why something did not run; a device that answers no more ends the calibration.
+
+    Raises:
+        BreakevenError: It answers no more.
+    """
+    first_line = str(error).strip().partition("\n")[0]
+    measured.failed[name] = f"{type(error).__name__}: {first_line}"[:200]
+    try:
+        torch.zeros(1, device=device).item()
+    except RuntimeError as lost:
+        del measured.failed[name]
+        raise BreakevenError(
+            f"the GPU answers no more since {name}: {first_line}",
+            hint="run breakeven calibrate again: what was measured is kept",
+        ) from lost
+
+
+def fit_calibration(
+    request: GpuRequest, machine: CalibratedMachine, measured: Measured, num_left: int
+) -> GpuCalibration:
+    """Return what predictions use of what was measured.
+
+    Args:
+        request: Which samples may be among them.
+        machine: Where.
+        measured: What was measured.
+        num_left: Measurements for which there was no time.
+
+    Raises:
+        BreakevenError: It is too little.
+    """
+    rows: list[tuple[Sample, MeasuredSample, tuple[Kernel, ...]]] = []
+    with SampleKernels() as kernels:
+        for sample, precision in wanted_samples(request):
+            found = measured.samples.get(sample_name(sample, precision))
+            if found is not None:
+                rows.append((sample, found, kernels.of(sample, precision)))
+    copies = fit_copies(tuple(measured.copies.values()))
+    known = None if request.device.type == STAND_IN else known_device(machine.gpu)
+    spec = known or own_spec(
+        request.device,
+        machine,
+        [(some[0], found.time_ns) for _, found, some in rows if len(some) == 1],
+        copy_bytes_per_s=max((copy.bytes_per_s for copy in copies), default=None),
+    )
+    timed = [
+        kernel
+        for sample, found, some in rows
+        if (kernel := timed_kernel(sample, found, some, spec)) is not None
+    ]
+    left_out = tuple(f"{name}: {why}" for name, why in measured.failed.items())
+    if num_left:
+        left_out += (f"{num_left} measurements for which there was no time",)
+    calibration = GpuCalibration(
+        version=GPU_CALIBRATION_VERSION,
+        device=spec.id,
+        machine=machine,
+        is_quick=request.is_quick,
+        launch=measured.launch,
+        families=fit_families(timed),
+        copies=copies,
+        samples=(*measured.samples.values(), *measured.copies.values()),
+        steps=tuple(measured.steps.values()),
+        left_out=left_out,
+        spec=spec if known is None else None,
+    )
+    return msgspec.structs.replace(calibration, effects=fit_depthwise(timed, calibration))

@@ -1,0 +1,105 @@
+"""Efficiencies of one GPU, by family and precision, from its own samples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from breakeven.calibrate.fit import TABLE_WARM_FRACTION, FamilyKey, fit_family
+from breakeven.calibrate.tables import TimedKernel
+from breakeven.cost import (
+    EfficiencyTable,
+    Family,
+    GpuCalibration,
+    PrecisionEfficiency,
+    StepEffect,
+    arithmetic_of,
+    calibrated_table,
+    calibrated_variant,
+    kernel_times,
+    load_efficiencies,
+    own_effect_keys,
+)
+from breakeven.device import Precision
+
+# So many sizes tell what tiles lose apart from what the units reach; of fewer, the other GPUs'
+# losses stand.
+_ROWS_FOR_TILES = 12
+# What is left of a call when the other kernels in it are taken off must be most of it.
+_LEAST_SHARE = 0.5
+_LEAST_LOG_SIGMA = 0.05
+# One GPU may be faster than its datasheet: boards hold higher clocks than they promise.
+_HIGHEST = (3.0, 200.0, 1_000.0, 1.5)
+# A fit that is off by more says nothing: what is known of other GPUs is nearer.
+_MOST_ERROR = 0.5
+_TILED = frozenset({Family.GEMM, Family.BATCHED_GEMM})
+
+
+def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...]:
+    """Return the efficiencies of the device that all samples are of.
+
+    Args:
+        timed: Samples.
+    """
+    base = load_efficiencies()
+    groups: dict[tuple[FamilyKey, Precision], list[TimedKernel]] = defaultdict(list)
+    for row in timed:
+        alone = _without_others(row, base)
+        if alone is None or row.kernel.variant.startswith("depthwise"):
+            continue
+        kernel = row.kernel
+        variant = calibrated_variant(kernel.family, kernel.variant)
+        key = (kernel.family, variant, arithmetic_of(kernel, row.device))
+        groups[key, kernel.precision].append(alone)
+    fitted: list[PrecisionEfficiency] = []
+    for (key, precision), rows in groups.items():
+        has_tiles = key[0] in _TILED and len(rows) >= _ROWS_FOR_TILES
+        entry = fit_family(key, rows, None if has_tiles else base, highest=_HIGHEST)
+        if entry.median_error_fraction > _MOST_ERROR:
+            continue
+        fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+        fields["log_sigma"] = max(entry.log_sigma, _LEAST_LOG_SIGMA)
+        fitted.append(PrecisionEfficiency(**fields, precision=precision))
+    return tuple(sorted(fitted, key=lambda one: (one.family, one.variant, one.precision)))
+
+
+def fit_depthwise(
+    timed: Sequence[TimedKernel], calibration: GpuCalibration
+) -> tuple[StepEffect, ...]:
+    """Return factors of channel-wise convolutions, which have no efficiency of their own.
+
+    Args:
+        timed: Samples of one device.
+        calibration: Its efficiencies in other families.
+    """
+    ratios: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in timed:
+        if not row.kernel.variant.startswith("depthwise"):
+            continue
+        table = calibrated_table(load_efficiencies(), calibration, row.device, row.kernel.precision)
+        predicted = kernel_times(
+            [row.kernel], [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
+        )
+        key = own_effect_keys(row.kernel, row.device)[-1]
+        ratios[key].append(float(np.log(row.time_ns / predicted.time_ns[0, 0])))
+    return tuple(
+        StepEffect(kind=key[0], of=key[1:], log_factor=round(float(np.median(values)), 4))
+        for key, values in sorted(ratios.items())
+    )
+
+
+def _without_others(row: TimedKernel, base: EfficiencyTable) -> TimedKernel | None:
+    """Return a sample without the time of its other kernels; None where they are most of it."""
+    if not row.others:
+        return row
+    others = kernel_times(
+        row.others, [row.device], efficiencies=base, warm_fraction=TABLE_WARM_FRACTION
+    )
+    remaining_ns = row.time_ns - float(others.time_ns.sum())
+    if remaining_ns < _LEAST_SHARE * row.time_ns:
+        return None
+    return TimedKernel(
+        device=row.device, kernel=row.kernel, time_ns=remaining_ns, source=row.source
+    )

@@ -1,0 +1,279 @@
+"""A GPU is measured, fitted and kept: the whole path on the CPU, its parts on made-up figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from breakeven.calibrate.gpu import GpuRequest, calibrate_gpu, calibrating, find_gpu
+from breakeven.calibrate.gpu.files import calibration_bytes, sharing_text
+from breakeven.calibrate.gpu.fit_gpu import fit_families
+from breakeven.calibrate.gpu.plan import Item, Plan
+from breakeven.calibrate.gpu.reach import fit_copies
+from breakeven.calibrate.gpu.samples import all_samples
+from breakeven.calibrate.gpu.timed_samples import SampleKernels, timed_kernel
+from breakeven.calibrate.tables import TimedKernel
+from breakeven.cost import (
+    Family,
+    MeasuredSample,
+    calibrated_table,
+    kernel_times,
+    load_efficiencies,
+    read_calibration,
+)
+from breakeven.device import Precision, find_device
+from breakeven.errors import BreakevenError, UsageError
+from breakeven.progress import SilentProgress
+from factories.calibrations import calibrated
+
+CPU = torch.device("cpu")
+L4 = find_device("l4")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Measure a few samples alone; return the names of those that were timed."""
+    samples = [
+        sample
+        for sample in all_samples(is_tiny=True)
+        if sample.is_quick and sample.family in (Family.GEMM, Family.ELEMENTWISE)
+    ]
+    timed: list[str] = []
+    real = calibrating.time_sample
+
+    def time_sample(sample, precision, timer):
+        timed.append(f"{sample.name} {precision}")
+        return real(sample, precision, timer)
+
+    monkeypatch.setattr(calibrating, "all_samples", lambda *, is_tiny: tuple(samples))
+    monkeypatch.setattr(calibrating, "time_sample", time_sample)
+    return timed
+
+
+def request(**fields) -> GpuRequest:
+    return GpuRequest(device=CPU, **{"is_quick": True, "is_tiny": True} | fields)
+
+
+def test_a_device_is_measured_once_and_its_file_is_read_back(few: list[str]) -> None:
+    first = calibrate_gpu(request(), SilentProgress())
+    assert len(few) == len({*few}) == len(first.calibration.samples) - 3  # copies
+    assert first.num_left == 0
+    again = calibrate_gpu(request(), SilentProgress())
+    assert again.num_new == 0
+    assert len(few) == len({*few})
+    document = calibration_bytes(first.calibration)
+    assert read_calibration(document, "here") == first.calibration
+    # To be read by people: a line for each measurement.
+    lines = document.decode().splitlines()
+    assert sum('"time_ns"' in line for line in lines) == len(first.calibration.samples)
+    spec = first.calibration.spec
+    assert spec is not None
+    assert spec.id == first.calibration.device
+    forced = calibrate_gpu(request(is_forced=True), SilentProgress())
+    assert forced.num_new == first.num_new
+
+
+def test_an_interrupted_calibration_goes_on(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = calibrating.time_sample
+
+    def interrupted(sample, precision, timer):
+        if len(few) == 4:
+            raise KeyboardInterrupt
+        return real(sample, precision, timer)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(calibrating, "time_sample", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate_gpu(request(), SilentProgress())
+    assert len(few) == 4
+    result = calibrate_gpu(request(), SilentProgress())
+    assert len(few) == len({*few})
+    assert len(result.calibration.samples) == len(few) + 3
+
+
+def test_what_the_device_refuses_is_left_out_and_named(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = calibrating.time_sample
+
+    def refused(sample, precision, timer):
+        if precision is Precision.BF16 and sample.family is Family.GEMM:
+            raise RuntimeError("no such type\nhere")
+        return real(sample, precision, timer)
+
+    monkeypatch.setattr(calibrating, "time_sample", refused)
+    found = calibrate_gpu(request(), SilentProgress()).calibration
+    assert len(found.left_out) == 5
+    assert all(text.endswith("bf16: RuntimeError: no such type") for text in found.left_out)
+    assert not any(
+        one.precision is Precision.BF16 and one.family is Family.GEMM for one in found.families
+    )
+
+
+def test_a_gpu_that_answers_no_more_ends_it_and_keeps_the_rest(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = calibrating.time_sample
+    zeros = torch.zeros
+
+    def lost(*args, **kwargs):
+        raise RuntimeError("an illegal memory access")
+
+    def broken(sample, precision, timer):
+        if len(few) == 2:
+            monkeypatch.setattr(torch, "zeros", lost)
+            raise RuntimeError("an illegal memory access")
+        return real(sample, precision, timer)
+
+    monkeypatch.setattr(calibrating, "time_sample", broken)
+    with pytest.raises(BreakevenError, match="answers no more since"):
+        calibrate_gpu(request(), SilentProgress())
+    monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr(calibrating, "time_sample", real)
+    result = calibrate_gpu(request(), SilentProgress())
+    assert result.calibration.left_out == ()
+    assert len(few) == len({*few})
+
+
+def test_the_time_is_kept_and_what_is_left_is_counted() -> None:
+    now_s, done, failed = [0.0], [], []
+
+    def item(name: str, takes_s: float, about_s: float = 2.0) -> Item:
+        def measure() -> None:
+            now_s[0] += takes_s
+            if name == "refused":
+                raise RuntimeError("no")
+            done.append(name)
+
+        return Item(name=name, stage="all", measure=measure, about_s=about_s)
+
+    plan = Plan(
+        [
+            item("known", 9), item("one", 4), item("refused", 1), item("slow", 5, about_s=60),
+            item("two", 3), item("late", 1),
+        ],
+        is_known=lambda name: name == "known",
+        failed=lambda name, error: failed.append((name, str(error))),
+        now_s=lambda: now_s[0],
+        until_s=9.0,
+    )  # fmt: skip
+    told: list[str] = []
+    num_left = plan.run(told.append, told.append, lambda: None)
+    assert done == ["one", "two"]
+    assert failed == [("refused", "no")]
+    assert num_left == 2
+    assert told[0] == "all"
+    assert told.count("all") == 1
+    assert told[1].endswith("2 of 6 one")
+
+
+@pytest.fixture(scope="module")
+def l4_samples() -> Callable[[float], list[TimedKernel]]:
+    """Return a function that makes up the samples of an L4 that is so many times as slow."""
+    samples = [sample for sample in all_samples() if sample.family is not Family.RECURRENT]
+    rows = []
+    with SampleKernels() as kernels:
+        for sample in samples:
+            for precision in (Precision.FP32, Precision.FP16):
+                if precision in sample.precisions:
+                    rows.append((sample, precision, kernels.of(sample, precision)))
+
+    def make(slowness: float) -> list[TimedKernel]:
+        made: list[TimedKernel] = []
+        for sample, precision, some in rows:
+            time_ns = slowness * float(kernel_times(some, [L4], warm_fraction=1.0).time_ns.sum())
+            measured = MeasuredSample(
+                name=sample.name, precision=precision, time_ns=time_ns, spread=1.0, num_calls=9
+            )
+            row = timed_kernel(sample, measured, some, L4)
+            assert row is not None, sample.name
+            made.append(row)
+        return made
+
+    return make
+
+
+@pytest.mark.slow
+def test_the_fit_finds_what_a_gpu_reaches_again(
+    l4_samples: Callable[[float], list[TimedKernel]],
+) -> None:
+    for slowness in (1.0, 2.0):
+        timed = l4_samples(slowness)
+        families = fit_families(timed)
+        assert {one.family for one in families} >= {
+            Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION,
+            Family.ELEMENTWISE, Family.NORMALIZATION, Family.SOFTMAX,
+        }  # fmt: skip
+        errors = [one.median_error_fraction for one in families]
+        assert float(np.median(errors)) < 0.05
+        own = calibrated(*families, device=L4.id)
+        log_ratios = []
+        for row in timed:
+            if row.kernel.family not in (Family.GEMM, Family.ELEMENTWISE):
+                continue
+            table = calibrated_table(load_efficiencies(), own, L4, row.kernel.precision)
+            found = kernel_times([row.kernel], [L4], efficiencies=table, warm_fraction=1.0)
+            log_ratios.append(float(np.log(found.time_ns[0, 0] / row.time_ns)))
+        assert float(np.median(np.abs(log_ratios))) < 0.08
+
+
+def test_samples_have_names_of_their_own_and_kernels_of_their_family() -> None:
+    samples = all_samples(is_tiny=True)
+    assert len({sample.name for sample in samples}) == len(samples)
+    with SampleKernels() as kernels:
+        for sample in samples:
+            if sample.is_quick:
+                found = kernels.of(sample, sample.precisions[0])
+                assert sample.family in {kernel.family for kernel in found}, sample.name
+
+
+def test_copies_are_a_line_and_a_shortest_one() -> None:
+    samples = [
+        MeasuredSample(
+            name=f"copy pinned {size}",
+            precision=Precision.FP32,
+            time_ns=max(9_000.0, 5_000.0 + size / 10),
+            spread=1.0,
+            num_calls=10,
+        )
+        for size in (4_096, 1 << 20, 1 << 23, 1 << 26)
+    ]
+    (copy,) = fit_copies(samples)
+    assert copy.is_pinned
+    assert copy.least_ns == 9_000
+    assert copy.bytes_per_s == pytest.approx(10e9, rel=0.01)
+    assert copy.time_ns(1 << 25) == pytest.approx(5_000 + (1 << 25) / 10, rel=0.02)
+    assert copy.time_ns(0) == 0
+
+
+@pytest.mark.parametrize("name", ["tpu", "", "meta", "cuda:x"])
+def test_names_of_no_gpu_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is no GPU"):
+        find_gpu(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_here_is_said_to_be_absent() -> None:
+    with pytest.raises(BreakevenError, match="torch sees no cuda device here"):
+        find_gpu("cuda:0")
+
+
+def test_sharing_names_file_and_place() -> None:
+    text = sharing_text(Path("here/t4.json"), calibrated())
+    assert "here/t4.json" in text
+    assert "src/breakeven/device/calibrations/t4.json" in text
+    assert json.loads(msgspec.json.encode(calibrated()))["device"] == "t4"
