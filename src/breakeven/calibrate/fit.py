@@ -245,7 +245,8 @@ def fit_family(
     tile_sets: tuple[TileSet, ...]
     if references is not None:
         transferred = transferred_efficiency(references, [device], *key).arrays
-        start = np.log([float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS])
+        values = [float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS]
+        start = np.log(np.maximum(values, _LOW))  # attention loses nothing to its tiles
         # The steps of small recurrent layers show their latency rather than their rate.
         tiled_free = (0, 2) if family is Family.RECURRENT else (0,)
         starts, free = (start,), tiled_free if is_tiled else (3,)

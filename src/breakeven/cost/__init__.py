@@ -21,6 +21,7 @@ from breakeven.cost.family_times import KernelTimes as KernelTimes
 from breakeven.cost.family_times import arithmetic_of as arithmetic_of
 from breakeven.cost.family_times import group_key as group_key
 from breakeven.cost.family_times import kernel_times as kernel_times
+from breakeven.cost.family_times import variant_on as variant_on
 from breakeven.cost.fusion import FusedKernel as FusedKernel
 from breakeven.cost.fusion import FusedStep as FusedStep
 from breakeven.cost.fusion import fuse as fuse

@@ -140,6 +140,7 @@ class StepCosts:
             times.log_sigma[rows, column] = own.log_sigma[:, 0]
             times.shared_log_sigma[rows, column] = own.shared_log_sigma[:, 0]
             times.is_memory_bound[rows, column] = own.is_memory_bound[:, 0]
+            times.is_latency_bound[rows, column] = own.is_latency_bound[:, 0]
 
     def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
         """Return what was measured of this very GPU, if it was."""

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import torch
 
-from breakeven.calibrate.gpu.fit_gpu import fit_depthwise, fit_families
+from breakeven.calibrate.gpu.fit_gpu import fit_factors, fit_families
 from breakeven.calibrate.gpu.machine import STAND_IN, describe_machine
 from breakeven.calibrate.gpu.measured import Kept, Measured, machine_key_of
 from breakeven.calibrate.gpu.own_spec import known_device, own_spec
@@ -245,4 +245,4 @@ def fit_calibration(
         left_out=left_out,
         spec=spec if known is None else None,
     )
-    return msgspec.structs.replace(calibration, effects=fit_depthwise(timed, calibration))
+    return msgspec.structs.replace(calibration, effects=fit_factors(timed, calibration))

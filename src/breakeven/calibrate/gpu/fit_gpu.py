@@ -21,6 +21,7 @@ from breakeven.cost import (
     kernel_times,
     load_efficiencies,
     own_effect_keys,
+    variant_on,
 )
 from breakeven.device import Precision
 
@@ -50,7 +51,7 @@ def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...
         if alone is None or row.kernel.variant.startswith("depthwise"):
             continue
         kernel = row.kernel
-        variant = calibrated_variant(kernel.family, kernel.variant)
+        variant = calibrated_variant(kernel.family, variant_on(kernel, row.device))
         key = (kernel.family, variant, arithmetic_of(kernel, row.device))
         groups[key, kernel.precision].append(alone)
     fitted: list[PrecisionEfficiency] = []
@@ -65,10 +66,13 @@ def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...
     return tuple(sorted(fitted, key=lambda one: (one.family, one.variant, one.precision)))
 
 
-def fit_depthwise(
+def fit_factors(
     timed: Sequence[TimedKernel], calibration: GpuCalibration
 ) -> tuple[StepEffect, ...]:
-    """Return factors of channel-wise convolutions, which have no efficiency of their own.
+    """Return factors of kernels whose time no efficiency of their own says, or not all of it.
+
+    Channel-wise convolutions are computed as streams are, and fused attention has its softmax
+    beside what efficiencies scale.
 
     Args:
         timed: Samples of one device.
@@ -76,7 +80,8 @@ def fit_depthwise(
     """
     ratios: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in timed:
-        if not row.kernel.variant.startswith("depthwise"):
+        kernel = row.kernel
+        if kernel.family is not Family.ATTENTION and not kernel.variant.startswith("depthwise"):
             continue
         table = calibrated_table(load_efficiencies(), calibration, row.device, row.kernel.precision)
         predicted = kernel_times(
