@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from breakeven.calibrate.table_ops import (
@@ -144,10 +145,11 @@ def _looped_kernels(
         time_ns = float(row["latency_ms"]) * 1e6
         if row["device"].startswith("CPU") or time_ns < _MIN_LOOPED_NS or _is_first_layer(row):
             continue
-        op = build(row)
+        # The share of the format is one of what these rows give.
+        kernel = msgspec.structs.replace(_single_kernel(build(row), settings), matrix_share=1.0)
         yield TimedKernel(
             device=_device(row["device"]),
-            kernel=_single_kernel(op, settings),
+            kernel=kernel,
             time_ns=time_ns,
             source=f"{source}, {row['env']}",
         )

@@ -215,6 +215,7 @@ class KernelGroup:
             is_memory_bound = np.where(is_faster, is_other_memory_bound, is_memory_bound)
             time_ns = np.where(is_faster, other_ns, time_ns)
         if self._converts:
+            time_ns = time_ns * self._work.matrix_share
             converting_ns = conversion_ns(self._work, self._limits)
             is_memory_bound = traffic_ns + converting_ns >= compute_ns
             time_ns += converting_ns
@@ -295,6 +296,7 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
             kernel.batch,
             kernel.launches,
             kernel.conversion_bytes,
+            kernel.matrix_share,
             kernel.num_blocks,
         )
         for kernel in kernels

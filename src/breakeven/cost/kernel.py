@@ -95,6 +95,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
             reductions take more than one.
         conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
             units compute.
+        matrix_share: Part of the model's time that matrix units take, where the memory format suits
+            them better than that of the steps which the model is fitted to.
         num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
             one for each channel); 0 where there are enough for any device.
         algorithms: What the library may run instead on plain units; it takes the fastest.
@@ -113,6 +115,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     launches: int = 1
     conversion_bytes: float = 0.0
+    matrix_share: float = 1.0
     num_blocks: int = 0
     algorithms: tuple[Algorithm, ...] = ()
     variant: str = ""

@@ -83,6 +83,7 @@ class WorkArrays:
     batch: Floats
     launches: Floats
     conversion_bytes: Floats
+    matrix_share: Floats
     num_blocks: Floats
 
 

@@ -403,6 +403,18 @@ def test_only_matrix_units_need_another_memory_format() -> None:
     assert extra_ns[1] == pytest.approx(63_500, rel=0.01)
 
 
+def test_channels_last_memory_is_faster_on_matrix_units_alone() -> None:
+    kernel = Kernel(
+        family=Family.CONVOLUTION, flop=2e10, read_bytes=1e7, write_bytes=1e7, m=10_000, n=1_000,
+        k=1_000, precision=Precision.FP16, matrix_share=0.5,
+    )  # fmt: skip
+    devices = [find_device("gtx-1080-ti"), find_device("v100-sxm2-16gb")]
+    plain = msgspec.structs.replace(kernel, matrix_share=1.0)
+    faster, slower = kernel_times([kernel, plain], devices).time_ns
+    assert faster[0] == slower[0]
+    assert faster[1] == pytest.approx(0.5 * slower[1], rel=0.02)
+
+
 def make_recurrence(hidden: int, num_steps: int = 50) -> Kernel:
     """Return the time steps of an LSTM with batches of 32."""
     return Kernel(

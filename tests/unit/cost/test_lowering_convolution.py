@@ -181,3 +181,6 @@ def test_format_is_changed_before_and_after_a_convolution() -> None:
     assert _sized(3, "channels_last").conversion_bytes == 0
     # Windows of one pixel need no other order.
     assert _sized(1, "contiguous").conversion_bytes == 0
+    # What is moved for windows of one pixel in contiguous memory is within their efficiency.
+    contiguous, last = _sized(1, "contiguous"), _sized(1, "channels_last")
+    assert last.matrix_share < _sized(3, "channels_last").matrix_share < contiguous.matrix_share
