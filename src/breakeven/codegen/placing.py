@@ -28,6 +28,9 @@ from breakeven.codegen.program import (
     merge_dims,
 )
 
+# Rows and columns of a block that is transposed at once, in vectors.
+_LEAST_BLOCK = 8
+
 
 class Placing:
     """The statements so far, and what is put into them."""
@@ -139,14 +142,29 @@ class Placing:
         if given.dtype != place.dtype or given.dtype not in FLOATS or 0 in given.shape:
             return False
         nest = merge_dims(place.shape, place.order(), [given.strides, place.strides], set())
-        if len(nest) != 2:
+        if len(nest) < 2:
             return False
-        (rows, (*_, row)), (columns, (*_, column)) = nest
-        if place.strides[column] != 1 or given.strides[row] != 1 or given.strides[column] < 1:
+        *outer, (columns, (*_, column)) = nest
+        across = [one for one in outer if given.strides[one[1][-1]] == 1]
+        if place.strides[column] != 1 or given.strides[column] < 1 or len(across) != 1:
             return False
+        ((rows, (*_, row)),) = across
+        outer.remove(across[0])
+        if outer and min(rows, columns) < _LEAST_BLOCK:
+            return False
+        loops = "".join(
+            f"for (long i{number} = 0; i{number} < {size}; i{number}++) "
+            for number, (size, _) in enumerate(outer)
+        )
+        begins = [
+            "".join(
+                f" + i{number} * {view.strides[dim]}" for number, (_, (*_, dim)) in enumerate(outer)
+            )
+            for view in (given, place)
+        ]
         body = (
-            f"{prefix_of(given.dtype)}_transpose({columns}, {rows}, p0, {given.strides[column]}, "
-            f"p1, {place.strides[row]});"
+            f"{loops}{prefix_of(given.dtype)}_transpose({columns}, {rows}, p0{begins[0]}, "
+            f"{given.strides[column]}, p1{begins[1]}, {place.strides[row]});"
         )
         self.call(body, [given], [place])
         return True

@@ -63,8 +63,11 @@ def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> An
         return _at(lowering, joined, args[2] % joined.shape[joined.dim])
     if name == "unbind" and (args[1] if len(args) > 1 else 0) % rank == joined.dim:
         return [_at(lowering, joined, index) for index in range(joined.shape[joined.dim])]
-    if name == "permute":
-        dims = [dim % rank for dim in args[1]]
+    # All of them at once is the usual way to read these: each for itself where some are not read.
+    if name == "permute" or (
+        name in ("transpose", "t") and any(isinstance(one, Const) for one in joined.parts)
+    ):
+        dims = _dims_of(name, rank, args[1:])
         parts = [
             replace(part, shape=tuple(part.shape[dim] for dim in dims))
             if isinstance(part, Const)
@@ -87,25 +90,21 @@ def _at(lowering: Lowering, joined: Joined, index: int) -> Value:
     return lowering.view(part).selected(joined.dim, 0)
 
 
-@lowers("permute")
+def _dims_of(name: str, rank: int, args: list[Any]) -> list[int]:
+    """Return where each dimension of a permuted tensor was before."""
+    if name == "permute":
+        return [dim % rank for dim in args[0]]
+    dims = list(range(rank))
+    one, other = (dim % rank for dim in args) if name == "transpose" else (0, rank - 1)
+    dims[one], dims[other] = dims[other], dims[one]
+    return dims
+
+
+@lowers("permute", "t", "transpose")
 @_on_view
 def _permute(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    return view.permuted([dim % len(view.shape) for dim in args[1]])
-
-
-@lowers("t")
-@_on_view
-def _t(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    return view.permuted(range(len(view.shape))[::-1])
-
-
-@lowers("transpose")
-@_on_view
-def _transpose(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    dims = list(range(len(view.shape)))
-    one, other = args[1] % len(dims), args[2] % len(dims)
-    dims[one], dims[other] = dims[other], dims[one]
-    return view.permuted(dims)
+    rank = len(view.shape)
+    return view.permuted(_dims_of(op.name, rank, args[1:]) if rank else [])
 
 
 @lowers("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "view_as")

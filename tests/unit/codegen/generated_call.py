@@ -43,6 +43,7 @@ class GeneratedCall:
         ]
         self._draws = hoist_draws(graph)
         self.source, size = emit(lower(graph, _lanes(), late))
+        self.num_workspace_bytes = size
         self.has_parts = "in_parts(" in self.source
         # What an earlier step has left in the workspace must not matter: here, it is NaN.
         self._memory = torch.full((size + 64,), 255, dtype=torch.uint8)
