@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from breakeven.cost import Family, HostPart, Kernel, KernelTimes, LaunchCosts, Lowering
+from breakeven.cost import CALL, FUSED, Family, HostPart, Kernel, KernelTimes, LaunchCosts, Lowering
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
 from breakeven.trace import Location, Op, Phase, Settings, TensorSpec
@@ -83,7 +83,10 @@ def tensor(*shape: int, storage: int = -1, device: str = "cpu", dtype: str = "fl
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUpCosts:
-    """A cost model that reads costs from the attributes of ``op``; a copied byte takes 1 ns."""
+    """A cost model that reads costs from the attributes of ``op``; a copied byte takes 1 ns.
+
+    A generated kernel takes as long as its parts, and to enter a compiled graph takes nothing.
+    """
 
     launch_ns: float = 0.0
     latency_ns: float = 0.0
@@ -97,6 +100,9 @@ class MadeUpCosts:
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         costs = op.attributes
+        if op.name in (FUSED, CALL):
+            limits = {"launches": 1, "limit": "", "sigma": 0.0}
+            costs = {"kernel_ns": [costs["flop"]] if op.name == FUSED else [], **limits}
         return Lowering(
             kernels=tuple(
                 Kernel(
@@ -143,7 +149,7 @@ class MadeUpCosts:
         return self.copy_fixed_ns + num_bytes
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
-        return op.attributes["host_ns"]
+        return 0.0 if op.name in (FUSED, CALL) else op.attributes["host_ns"]
 
     def host_op_parts(
         self, op: Op, lowering: Lowering, host: HostSpec

@@ -48,6 +48,7 @@ from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
 from breakeven.cost.lower_compiled import CALL as CALL
 from breakeven.cost.lower_compiled import FUSED as FUSED
+from breakeven.cost.lower_compiled import is_compiled as is_compiled
 from breakeven.cost.lower_optimizer import num_list_tensors as num_list_tensors
 from breakeven.cost.lowering import lower as lower
 from breakeven.cost.named_hosts import DEVICE_OPS as DEVICE_OPS

@@ -100,6 +100,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
         num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
             one for each channel); 0 where there are enough for any device.
         algorithms: What the library may run instead on plain units; it takes the fastest.
+        time_factor: What it takes over what the model says, where compiled steps showed that.
         variant: Finer key of the calibration within the family: ``depthwise``, ``transposed``,
             ``backward_weight``, ``flash``, ... Empty for the common case.
     """
@@ -118,6 +119,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     matrix_share: float = 1.0
     num_blocks: int = 0
     algorithms: tuple[Algorithm, ...] = ()
+    time_factor: float = 1.0
     variant: str = ""
 
     @property

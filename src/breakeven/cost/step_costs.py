@@ -106,7 +106,8 @@ class StepCosts:
         ).reshape(len(classes), len(devices), 2)[rows]
         launches = np.array([float(kernel.launches) for kernel in kernels]).reshape(-1, 1)
         floor_ns = launches * np.array([[generation_of(device).floor_ns for device in devices]])
-        busy_ns = times.time_ns - floor_ns
+        time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
+        busy_ns = (times.time_ns - floor_ns) * time_factor
         # What steps showed of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(
             busy_ns * factors[..., 0], np.minimum(busy_ns, datasheet_ns(kernels, devices))

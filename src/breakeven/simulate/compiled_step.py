@@ -111,8 +111,14 @@ def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
     for position, region in enumerate(regions):
         if region >= 0:
             firsts.setdefault(region, position)
-    for position in firsts.values():
-        entered = _entered(trace.events[position], is_training=is_training, is_replayed=is_replayed)
+    for number, position in enumerate(firsts.values()):
+        first = trace.events[position]
+        assert isinstance(first, Op)
+        entered: tuple[Event, ...] = (_call(first, is_training=is_training),)
+        if is_replayed:
+            copies = _input_copies(trace, first) if number == 0 else ()
+            launch = GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
+            entered = (*entered, *copies, launch)
         replaced[position] = (*entered, *replaced[position])
     return CompiledStep(
         edit=Edit(replaced=replaced),
@@ -132,22 +138,27 @@ def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
 _COMPILE_NS_PER_OP = 50e6
 
 
-def _entered(first: Event, *, is_training: bool, is_replayed: bool) -> tuple[Event, ...]:
-    """Return what enters a graph: its guards and its wrapper, and the launch of a CUDA graph."""
-    assert isinstance(first, Op)
-    called = Op(
-        name=CALL,
-        inputs=(),
-        outputs=(),
-        attributes={"is_training": is_training},
-        phase=first.phase,
-        device=first.device,
-        location=first.location,
-        stack=first.stack,
+def _call(first: Op, *, is_training: bool) -> Op:
+    """Return what enters a graph before its first operator: its guards and its wrapper."""
+    return msgspec.structs.replace(
+        first, name=CALL, inputs=(), outputs=(), attributes={"is_training": is_training}
     )
-    if not is_replayed:
-        return (called,)
-    return called, GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
+
+
+def _input_copies(trace: StepTrace, first: Op) -> tuple[Op, ...]:
+    """Return the copies of a batch to where a CUDA graph reads it: one of each that arrives."""
+    sizes = [copy.num_bytes for copy in trace.copies if copy.is_to_device and copy.num_bytes]
+    specs = [TensorSpec(shape=(size,), dtype="uint8", device=first.device) for size in sizes]
+    return tuple(
+        msgspec.structs.replace(
+            first,
+            name=FUSED,
+            inputs=(spec,),
+            outputs=(spec,),
+            attributes={"numel": spec.numel, "rows": 0, "flop": 0.0},
+        )
+        for spec in specs
+    )
 
 
 def _graphs_of(trace: StepTrace) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:

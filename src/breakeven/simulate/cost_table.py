@@ -15,7 +15,7 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from breakeven.cost import Columns, Kernel, KernelTimes, Lowering
+from breakeven.cost import Columns, Kernel, KernelTimes, Lowering, is_compiled
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate.program import CostModel, Program
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, Sync
@@ -30,7 +30,7 @@ _VALUE_BYTES = 8
 
 
 class RowKind(IntEnum):
-    """What a row is; the first four keep the host alone busy."""
+    """What a row is; the first four and the last keep the host alone busy."""
 
     ISSUE = 0
     HOST_DATA = 1
@@ -43,6 +43,7 @@ class RowKind(IntEnum):
     LOADER = 8
     REPLAYED_KERNEL = 9
     REPLAYED_COPY = 10
+    COMPILED_ISSUE = 11
 
 
 _COPIES = frozenset({RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY, RowKind.REPLAYED_COPY})
@@ -232,7 +233,8 @@ def _rows(
     # Programs at several batch sizes share most of their operators.
     issue_ns: dict[int, float] = {}
     for index, lowered in numbered:
-        kind = row_kind(lowered[0][0])
+        first = lowered[0][0]
+        kind = row_kind(first)
         if kind in _KERNELS:
             runs = [() if lowering is None else lowering.kernels for _, lowering in lowered]
             if kind is RowKind.KERNEL:
@@ -244,7 +246,8 @@ def _rows(
                         time_ns = issue_ns[id(event)] = costs.host_op_ns(event, lowering, host)
                     host_ns.append(time_ns)
                 positions.append(index)
-                kinds.append(RowKind.ISSUE)
+                is_issued_compiled = isinstance(first, Op) and is_compiled(first.name)
+                kinds.append(RowKind.COMPILED_ISSUE if is_issued_compiled else RowKind.ISSUE)
                 rows += absent
             # Programs may run different numbers of kernels.
             for own in zip_longest(*runs) if num_programs > 1 else zip(*runs, strict=True):

@@ -31,7 +31,8 @@ LAUNCHED = frozenset({KERNEL, LAUNCHES})
 RUN_IN_ORDER = frozenset({KERNEL, REPLAYED})
 ON_DEVICE = LAUNCHED | {COPY, REPLAYED}
 _POINT_KINDS = np.array(
-    [HOST, HOST, HOST, HOST, KERNEL, KERNEL, COPY, SYNC, LOADER, REPLAYED, REPLAYED], dtype=np.intp
+    [HOST, HOST, HOST, HOST, KERNEL, KERNEL, COPY, SYNC, LOADER, REPLAYED, REPLAYED, HOST],
+    dtype=np.intp,
 )
 """What a row does, by its kind, where nothing is free of charge."""
 
@@ -90,6 +91,7 @@ class PricedStep(Generic[Number]):
         sync_wait_ns: 0 where a sync waits for the device, minus infinity where it is free.
         copy_wait_ns: The same of copies.
         host_ns: The host's own time per step.
+        compiled_ns: The part of it in which compiled code issues kernels, which slows neither down.
         device_ns: Kernels and copies per step.
         num_launches: Entries in the launch queue, the most of any program.
         overlap_loss_fraction: As in the costs.
@@ -103,13 +105,14 @@ class PricedStep(Generic[Number]):
     sync_wait_ns: Number
     copy_wait_ns: Number
     host_ns: Number
+    compiled_ns: Number
     device_ns: Number
     num_launches: int
     overlap_loss_fraction: float
 
     def step_ns(self, period_ns: Number) -> Number:
         """Return the time of a step, given its period if nothing slowed the other down."""
-        both_ns = self.host_ns + self.device_ns - period_ns
+        both_ns = self.host_ns - self.compiled_ns + self.device_ns - period_ns
         return period_ns + self.overlap_loss_fraction * (both_ns * (both_ns > 0.0))
 
 
@@ -178,7 +181,9 @@ def _priced(
             for their, our in zip(theirs, (launch_ns, own_ns), strict=True)
         )
     launches = rows.launches[:, :, None, None]
-    before_ns = _merged(work_ns, points) + np.minimum(launches, 1) * launch_ns
+    first_launch_ns = np.minimum(launches, 1) * launch_ns
+    before_ns = _merged(work_ns, points) + first_launch_ns
+    is_compiled = _is_compiled(table.rows)
 
     (special,) = np.nonzero(kinds == LAUNCHES)
     special_kinds, counts = rows.kind[special], launches[special]
@@ -226,6 +231,9 @@ def _priced(
         sync_wait_ns=whole(np.where(rates.scale[Bound.SYNC] == 0, -np.inf, 0.0)),
         copy_wait_ns=whole(np.where(rates.scale[Bound.TRANSFER] == 0, -np.inf, 0.0)),
         host_ns=whole(lead_ns + before_ns.sum(axis=0) + more_ns.sum(axis=0) + own_sync_ns),
+        compiled_ns=whole(
+            work_ns[is_compiled].sum(axis=0) + first_launch_ns[is_compiled[points]].sum(axis=0)
+        ),
         device_ns=whole(own_ns[_IS_ON_DEVICE[kinds]].sum(axis=0)),
         num_launches=int((_IS_QUEUED[rows.kind] * rows.launches.max(axis=1, initial=0)).sum()),
         overlap_loss_fraction=table.kernels.costs.overlap_loss_fraction,
@@ -246,6 +254,11 @@ def _point_kinds(rows: Rows, rates: _Rates) -> Indices:
     is_single, is_present = (rows.launches == 1).all(axis=1), (rows.launches > 0).all(axis=1)
     is_special = (kinds == KERNEL) & ~is_single | (kinds == REPLAYED) & ~is_present
     return np.where(is_special, LAUNCHES, kinds)
+
+
+def _is_compiled(rows: Rows) -> Mask:
+    """Return which rows are of what compiled code issues: its own time, and its kernels."""
+    return np.isin(rows.event, rows.event[rows.kind == RowKind.COMPILED_ISSUE])
 
 
 def _kept(rows: Rows, kinds: Indices) -> Indices:
@@ -322,7 +335,7 @@ def _rates_of(table: CostTable, scenarios: Sequence[Scenario]) -> _Rates:
         )
     )
     host, own = np.zeros((2, len(RowKind), len(scenarios)))
-    host[RowKind.ISSUE] = host_factor * is_issued
+    host[[RowKind.ISSUE, RowKind.COMPILED_ISSUE]] = host_factor * is_issued
     host[RowKind.HOST_DATA] = own[RowKind.LOADER] = host_factor * scale[Bound.HOST_DATA]
     host[RowKind.HOST_OPTIMIZER] = host_factor * scale[Bound.HOST_OPTIMIZER]
     host[[RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY]] = host_factor * scale[Bound.TRANSFER]

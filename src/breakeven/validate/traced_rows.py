@@ -21,12 +21,14 @@ from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress
 from breakeven.simulate import (
+    CompileMode,
     ModelSize,
     MultiGpuTable,
     PhaseTimes,
     Program,
     StepPrediction,
     build_program,
+    compiled_step,
     model_size,
     phase_times,
     predict_multi_gpu,
@@ -77,20 +79,18 @@ class TracedRows:
         def report(num_known: int, num_wanted: int) -> None:
             progress.detail(f"traced {num_known} of {num_wanted} steps")
 
-        eager = [row.case for row in rows if row.compile == "none" and not row.not_modelled]
-        traces = trace_cases(eager, progress=report)
-        at_size: dict[tuple[object, int], StepTrace | Unpredictable] = {}
+        unpredictable = [_not_predicted(row) for row in rows]
+        cases = [row.case for row, reason in zip(rows, unpredictable, strict=True) if not reason]
+        traces = trace_cases(cases, progress=report)
+        at_size: dict[tuple[object, int, str], StepTrace | Unpredictable] = {}
         steps: list[StepTrace | Unpredictable] = []
-        for row in rows:
-            if row.not_modelled:
-                steps.append(Unpredictable(code="not-modelled", reason=row.not_modelled))
+        for row, reason in zip(rows, unpredictable, strict=True):
+            if reason is not None:
+                steps.append(reason)
                 continue
-            if row.compile != "none":
-                steps.append(_compiled(row))
-                continue
-            key = (row.case, row.batch_size)
+            key = (row.case, row.batch_size, row.compile)
             if key not in at_size:
-                at_size[key] = _at(traces[row.case], row)
+                at_size[key] = _as_compiled(_at(traces[row.case], row), row)
             steps.append(at_size[key])
         return cls(rows=tuple(rows), steps=tuple(steps))
 
@@ -276,11 +276,31 @@ def _measured(row: MeasuredRow) -> StepTiming:
     )
 
 
-def _compiled(row: MeasuredRow) -> Unpredictable:
+# What tables call the modes of torch.compile: Inductor with CUDA graphs is reduce-overhead.
+_COMPILE_MODES = {
+    **{mode.value: mode for mode in CompileMode},
+    "default+cudagraphs": CompileMode.REDUCE_OVERHEAD,
+}
+
+
+def _not_predicted(row: MeasuredRow) -> Unpredictable | None:
+    """Return why the row's step is not predicted, where that does not depend on its workload."""
+    if row.not_modelled:
+        return Unpredictable(code="not-modelled", reason=row.not_modelled)
+    if row.compile == "none" or row.compile in _COMPILE_MODES:
+        return None
     return Unpredictable(
         code="compiled",
-        reason=f"steps compiled by torch (“{row.compile}”) are not predicted, eager ones are",
+        reason=f"steps compiled as “{row.compile}” are not predicted; those of the modes "
+        f"{', '.join(_COMPILE_MODES)} are",
     )
+
+
+def _as_compiled(step: StepTrace | Unpredictable, row: MeasuredRow) -> StepTrace | Unpredictable:
+    """Return the step as ``torch.compile`` would make it, where the row's was compiled."""
+    if row.compile == "none" or isinstance(step, Unpredictable):
+        return step
+    return compiled_step(build_program(step), _COMPILE_MODES[row.compile]).edit.apply(step)
 
 
 def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Unpredictable:

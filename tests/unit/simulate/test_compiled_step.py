@@ -17,6 +17,7 @@ from breakeven.simulate import (
 )
 from breakeven.trace import (
     Call,
+    Copy,
     GraphLaunch,
     Location,
     ModelCall,
@@ -128,6 +129,20 @@ def test_a_cuda_graph_is_launched_for_each_compiled_graph() -> None:
     assert all(op.is_replayed for op in changed.ops if op.name == "compiled.fused.default")
 
 
+def test_a_batch_that_arrives_is_copied_to_where_the_graph_reads_it() -> None:
+    batch = Copy(source="cpu", destination="cuda:0", num_bytes=4096, phase=Phase.DATA)
+    trace = step(batch, *chain(3, 1024))
+    copies, *_ = (
+        op
+        for op in compiled(trace, CompileMode.REDUCE_OVERHEAD).edit.apply(trace).ops
+        if not op.is_replayed and op.outputs
+    )
+
+    assert [tensor.num_bytes for tensor in (*copies.inputs, *copies.outputs)] == [4096, 4096]
+    eager = compiled(trace).edit.apply(trace).ops
+    assert len([op for op in eager if op.outputs]) == 1
+
+
 @pytest.mark.parametrize(
     ("argument", "mode"),
     [
@@ -165,3 +180,22 @@ def _layouts(op: Op) -> set[str]:
     trace = step(op)
     (call,) = (o for o in compiled(trace).edit.apply(trace).ops if "convolution" in o.name)
     return {tensor.layout for tensor in (*call.inputs, *call.outputs)}
+
+
+def test_issuing_compiled_code_slows_no_kernel_down() -> None:
+    """Of an eager step, a share of what overlaps is lost; a compiled one is as long as its kernels.
+
+    A launch's latency and the gap before each kernel are all that comes on top.
+    """
+    product = Op(
+        name="aten.mm.default",
+        inputs=(spec(0, 8192, 8192), spec(1, 8192, 8192)),
+        outputs=(spec(2, 8192, 8192),),
+    )
+    trace = step(*[product] * 4)
+    program = build_program(trace)
+    (eager,) = predict_steps(program, [GPU], HOST)
+    (found,) = predict_steps(program.edited(compiled(trace).edit), [GPU], HOST)
+
+    assert eager.estimate.value_ns > eager.device_busy_ns + 10_000
+    assert found.estimate.value_ns < found.device_busy_ns + 10_000

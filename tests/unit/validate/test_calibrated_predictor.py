@@ -213,20 +213,24 @@ def test_what_cannot_be_learned_is_not_predicted(tmp_path: Path) -> None:
     assert unknown == Unpredictable(code="no-trace", reason="no such model")
 
 
-def test_a_compiled_step_is_not_predicted_as_an_eager_one(tmp_path: Path) -> None:
+def test_a_compiled_step_is_predicted_as_one(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     columns = [*COLUMNS, "compile"]
-    modes = ({"compile": "none"}, {"compile": "reduce-overhead"})
+    modes = [{"compile": mode} for mode in ("none", "default", "default+cudagraphs", "aot_eager")]
     path.write_text(
         table_text(*({"workload": WORKLOADS[0], **mode} for mode in modes), columns=columns)
     )
-    eager, compiled = predictor_for(LeaveOut.NONE, progress=SilentProgress()).predict(
-        read_table(path)
-    )
-    assert isinstance(eager, RowPrediction)
-    assert isinstance(compiled, Unpredictable)
-    assert compiled.code == "compiled"
-    assert "reduce-overhead" in compiled.reason
+    outcomes = predictor_for(LeaveOut.NONE, progress=SilentProgress()).predict(read_table(path))
+    *predicted, refused = outcomes
+    times = [row.estimate.value_ns for row in predicted if isinstance(row, RowPrediction)]
+    assert len(times) == 3
+    eager_ns, compiled_ns, graph_ns = times
+    # Four small kernels take less than to enter two compiled graphs.
+    assert eager_ns < compiled_ns
+    assert graph_ns < compiled_ns
+    assert isinstance(refused, Unpredictable)
+    assert refused.code == "compiled"
+    assert "aot_eager" in refused.reason
 
 
 def test_rows_that_what_ships_was_made_from_are_marked(

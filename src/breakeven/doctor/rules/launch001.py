@@ -16,8 +16,9 @@ Evidence:
 
 Fix:
     A larger batch costs nothing as long as launching bounds the step.
-    ``torch.compile(mode="reduce-overhead")`` or a CUDA graph replays all launches as one; the
-    gain shown is that of a graph. Or train on the CPU.
+    ``torch.compile(mode="reduce-overhead")`` fuses operators of the model and replays the rest as
+    CUDA graphs; the gain shown is that of the step which it would make, with the loss and the
+    update as they are. Or train on the CPU.
 
     ```python
     model = Net().to(device)
@@ -28,15 +29,24 @@ Fix:
     ```
 
 Known limits:
-    A graph needs fixed shapes and no sync within the step; other findings say where those are.
-    Waits stay in the simulated gain. Of a step that replays graphs already, what they replay
-    is not counted among what is launched, and the gain is that of one graph of all of it.
+    A graph needs fixed shapes and no sync within the model; other findings say where those are.
+    Waits stay in the simulated gain. Compiling takes time of its own: ``check --compile`` says
+    after how many steps it is paid for. Of a step that replays graphs already, what they replay
+    is not counted among what is launched, and the gain is that of one graph of all of it. Where
+    the script compiles its model in such a mode already, nothing is reported.
 """
 
 from __future__ import annotations
 
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.simulate import CAPTURED, Bound
+from breakeven.simulate import (
+    CAPTURED,
+    TYPICAL,
+    Bound,
+    CompileMode,
+    compile_mode_of,
+    compiled_step,
+)
 from breakeven.trace import GraphLaunch, Op
 from breakeven.units import format_duration, format_percent
 
@@ -54,6 +64,8 @@ def detect(case: Case) -> Found:
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
     if idle_fraction < _MIN_IDLE_FRACTION:
         return
+    if compile_mode_of(case.trace) in (CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE):
+        return
     has_graph = any(isinstance(event, GraphLaunch) for event in case.trace.events)
     what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
     yield Occurrence(
@@ -66,7 +78,8 @@ def detect(case: Case) -> Found:
         else 'a larger batch, or torch.compile(mode="reduce-overhead")',
         evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
         "step, and with launches free of charge it is shortest",
-        scenario=CAPTURED,
+        scenario=CAPTURED if has_graph else TYPICAL,
+        edit=None if has_graph else compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit,
         share_fraction=idle_fraction,
     )
 
