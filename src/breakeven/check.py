@@ -20,7 +20,6 @@ from breakeven.session import (
     TrainingLength,
     is_worth_repeating,
     measured_result,
-    no_loader,
     quieter,
 )
 from breakeven.simulate import CompileMode
@@ -86,9 +85,8 @@ def check_target(
     )  # fmt: skip
     with session:
         sizes = session.batch_sizes
-        crossover, curves = no_loader(), ()
-        if sizes is not None:
-            crossover, curves = sizes.search(session.step.compared)
+        searched = sizes or session.hand_fed_sizes()
+        crossover, curves = searched.search(session.step.compared)
         run = session.step.as_set.generated
         generated_crossover = None
         if sizes is not None and run is not None:
@@ -99,11 +97,11 @@ def check_target(
         target=session.target.label,
         crossover=crossover,
         curves=curves,
-        caveats=(*session.ready.caveats, *(sizes.caveats if sizes else ()), *_not_generated(run)),
+        caveats=(*session.ready.caveats, *searched.caveats, *_not_generated(run)),
         generated=run,
         generated_crossover=generated_crossover,
         compile_mode=compile_mode,
-        scaled=sizes and sizes.scaled,
+        scaled=searched.scaled,
         length=length,
     )
     return session.with_side_effects(report)

@@ -1,7 +1,6 @@
 """Join the edges to the core: one target, traced, measured, predicted and decided once."""
 
 from breakeven.session.batch_sizes import AXIS as AXIS
-from breakeven.session.batch_sizes import no_loader as no_loader
 from breakeven.session.blame import find_cause as find_cause
 from breakeven.session.compared_step import UNKNOWN_LENGTH as UNKNOWN_LENGTH
 from breakeven.session.compared_step import ComparedStep as ComparedStep

@@ -35,21 +35,11 @@ AXIS = "batch_size"
 # Few sizes, since each costs a run: times grow smoothly enough to be interpolated between them.
 _FACTOR = 4
 # Beyond it launches have long ceased to decide, whatever the network.
-_LARGEST = 65_536
+LARGEST = 65_536
 # A curve needs less certainty than the verdict, whose size is measured for longer.
 _BUDGET_S = 0.4
 
 Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]
-
-
-def no_loader() -> NoCrossover:
-    """Return why there is no crossover for a script without a DataLoader."""
-    return NoCrossover(
-        none_because="The script feeds its batches by hand, so their size cannot be set from "
-        "outside. If it has an option for it, check it at several sizes: "
-        "breakeven check TARGET -- --batch-size N",
-        axis=AXIS,
-    )
 
 
 class BatchSizes:
@@ -118,8 +108,8 @@ class BatchSizes:
         base, best, host = self._loader.batch_size, compared.best.device, compared.host
         times = {base: run.step}
 
-        sizes = [base * 2**power for power in range(_LARGEST.bit_length())]
-        sizes = [size for size in sizes if size <= _LARGEST] or [base]
+        sizes = [base * 2**power for power in range(LARGEST.bit_length())]
+        sizes = [size for size in sizes if size <= LARGEST] or [base]
         traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
         found = [predict_steps(trace, (best,), host)[0] for trace in traces]
         gpu = {
@@ -198,7 +188,7 @@ class BatchSizes:
         growth = size / nearest
         expected_ns = self._cpu[nearest].value_ns * growth
         expected_bytes = self._peak_bytes[nearest] * max(1.0, growth)
-        if not 1 <= size <= _LARGEST or size in self._cpu:
+        if not 1 <= size <= LARGEST or size in self._cpu:
             return False
         because = why_not_measured(expected_ns, expected_bytes)
         if because is not None:
@@ -257,7 +247,7 @@ class BatchSizes:
         """Return the measured sizes, the powers of two between them, and where measuring ended."""
         low, high = min(self._cpu), max(self._cpu)
         if self._skipped is not None and self._skipped.size > high:
-            high = min(high * BEYOND_MEASURED, _LARGEST)
+            high = min(high * BEYOND_MEASURED, LARGEST)
         elif self._skipped is not None and self._skipped.size < low:
             low = max(low // BEYOND_MEASURED, 1)
         return sorted({*self._cpu, low, high, *_powers_between(low, high)})

@@ -15,6 +15,7 @@ from breakeven.device import HERE, select_devices
 from breakeven.progress import Progress, SilentProgress
 from breakeven.session.batch_sizes import BatchSizes
 from breakeven.session.compared_step import LiveStep
+from breakeven.session.hand_fed import HandFedSizes
 from breakeven.session.measured_step import AtBest, measure_at_best, measured_result
 from breakeven.session.runs import Runs
 from breakeven.verdict import CheckReport, DeviceKind, DeviceResult, ExplainReport, SweepReport
@@ -123,6 +124,10 @@ class Session:
         step = self.step
         loader = step.traced.loader
         return loader and BatchSizes(self.runs, step.plain, step.path, loader)
+
+    def hand_fed_sizes(self) -> HandFedSizes:
+        """Return the step at other batch sizes of a script that feeds its batches by hand."""
+        return HandFedSizes(self.step.path.step, self.step.plain.measurement.estimate)
 
     def with_side_effects(self, report: _Report) -> _Report:
         """Return a report that says what the runs of the ended session wrote and kept quiet."""

@@ -1,5 +1,6 @@
 """A recorded training step, and what can be derived from it without running it again."""
 
+from breakeven.trace.batch_dimension import scaled_from_one as scaled_from_one
 from breakeven.trace.batch_scaling import ScaledTrace as ScaledTrace
 from breakeven.trace.batch_scaling import ScalingError as ScalingError
 from breakeven.trace.configuration import Attention as Attention

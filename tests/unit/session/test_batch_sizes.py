@@ -10,7 +10,7 @@ from breakeven.cost import reference_host
 from breakeven.device import DeviceSpec, find_device
 from breakeven.session import ComparedStep, measured_result
 from breakeven.session import runs as module
-from breakeven.session.batch_sizes import BatchSizes, no_loader
+from breakeven.session.batch_sizes import BatchSizes
 from breakeven.session.failures import script_error
 from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import predict_steps
@@ -251,9 +251,3 @@ def test_sizes_that_do_not_fit_the_gpu_are_not_predicted() -> None:
     _, (cpu, _) = sizes.search(compared(path, plain, small))
     assert [point.size for point in cpu.points] == [4, 8, 16, 32, 64]
     assert sizes.caveats == []
-
-
-def test_script_without_a_loader_is_told_to_use_its_option() -> None:
-    answer = no_loader()
-    assert answer.axis == "batch_size"
-    assert "-- --batch-size N" in answer.none_because

@@ -1,0 +1,100 @@
+"""The step at other batch sizes of a script that feeds its batches by hand: all of it predicted."""
+
+from __future__ import annotations
+
+from breakeven.errors import Caveat
+from breakeven.session.batch_sizes import AXIS, LARGEST, Answer
+from breakeven.session.compared_step import ComparedStep
+from breakeven.simulate import predict_steps
+from breakeven.timing import Estimate
+from breakeven.trace import ScaledTrace, ScalingError, StepTrace, scaled_from_one
+from breakeven.verdict import (
+    Curve,
+    DeviceKind,
+    NoCrossover,
+    SizeCurve,
+    curve_point,
+    find_crossover,
+)
+
+# Beyond this factor from the one size that was measured, a time says nothing any more.
+_FARTHEST = 64
+
+
+class HandFedSizes:
+    """The step at batch sizes that nobody can set from outside.
+
+    The recorded step is scaled along the dimension that is its batch; the time on this CPU goes on
+    from the one size that was measured.
+
+    Args:
+        step: As it was recorded, for GPUs.
+        cpu: Its time on this CPU.
+    """
+
+    def __init__(self, step: StepTrace, cpu: Estimate) -> None:
+        self._step = step
+        self._cpu = cpu
+        # What to know of the answer.
+        self.caveats: list[Caveat] = []
+        self.scaled: ScaledTrace | None = None
+
+    def search(self, compared: ComparedStep) -> Answer:
+        """Return from which batch size the best GPU is faster than this CPU, and all curves.
+
+        Args:
+            compared: The step as it is, on this CPU and on the GPUs whose curves are wanted.
+        """
+        devices, best, host = compared.devices, compared.best.device, compared.host
+        try:
+            self.scaled = scaled_from_one(self._step)
+        except ScalingError as error:
+            return _none(error.message), ()
+        base = self.scaled.first.batch_size
+        assert base is not None, "a step is scaled from its batch size"
+        sizes = _sizes(base)
+        predictions = iter(predict_steps([self.scaled.at(size) for size in sizes], devices, host))
+        by_size = {size: [next(predictions) for _ in devices] for size in sizes}
+        number = devices.index(best)
+        sizes = [s for s in sizes if s <= base or by_size[s][number].fits is not False]
+        times = SizeCurve({base: self._cpu})
+        cpu = Curve(
+            device=compared.results[0].device,
+            kind=DeviceKind.CPU,
+            axis=AXIS,
+            points=tuple(curve_point(size, times.at(size)) for size in sizes),
+        )
+        gpus = [
+            Curve(
+                device=device.name,
+                kind=DeviceKind.GPU,
+                axis=AXIS,
+                points=tuple(curve_point(size, by_size[size][row].estimate) for size in sizes),
+            )
+            for row, device in enumerate(devices)
+        ]
+        self.caveats.append(
+            Caveat(
+                code="batch-sizes-predicted",
+                message=f"the script feeds its batches by hand: only a batch of {base} was run. "
+                "This CPU's times at other sizes are predicted from it, and the step on GPUs is "
+                "scaled along the dimension that is its batch",
+            )
+        )
+        return find_crossover(cpu, gpus[number]), (cpu, *gpus)
+
+
+def _none(because: str) -> NoCrossover:
+    return NoCrossover(
+        none_because="The script feeds its batches by hand, so their size cannot be set from "
+        f"outside, and its recorded step cannot be scaled: {because}. If the script has an option "
+        "for the batch size, check it at several values of that.",
+        axis=AXIS,
+    )
+
+
+def _sizes(base: int) -> list[int]:
+    """Return the script's own size and the powers of two around it."""
+    low, high = max(base // _FARTHEST, 1), max(min(base * _FARTHEST, LARGEST), base)
+    return sorted({base, *(2**power for power in range(low.bit_length() - 1, high.bit_length())
+                           if low <= 2**power <= high)})  # fmt: skip

@@ -1,0 +1,79 @@
+"""The step at batch sizes that nobody can set, from the one that was run."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.cost import reference_host
+from breakeven.device import DeviceSpec, find_device
+from breakeven.session import ComparedStep, measured_result
+from breakeven.session.hand_fed import HandFedSizes
+from breakeven.simulate import build_program, predict_steps
+from breakeven.timing import Source
+from breakeven.trace import StepTrace, TensorSpec
+from breakeven.verdict import DeviceKind, NoCrossover
+from factories.runs import device_op, plain_run
+
+GPU = find_device("T4")
+
+
+def searched(batch_size: int | None, step_ns: float, gpu: DeviceSpec = GPU):
+    # The script finds its batch where it lies, and works on it.
+    op = device_op(batch_size or 1)
+    found = TensorSpec(shape=op.inputs[0].shape, dtype="float32", device="cuda:0", storage=1)
+    made = replace(found, storage=2)
+    trace = StepTrace(
+        events=(replace(op, inputs=(found,), outputs=(made,)),), batch_size=batch_size
+    )
+    plain = plain_run(round(step_ns))
+    compared = ComparedStep(
+        program=build_program(trace),
+        devices=(gpu,),
+        host=reference_host(),
+        measured=(measured_result(plain, DeviceKind.CPU),),
+    )
+    sizes = HandFedSizes(trace, plain.measurement.estimate)
+    return sizes, sizes.search(compared), trace
+
+
+def test_curves_go_around_the_one_size_that_was_run():
+    sizes, (_, (cpu, gpu)), trace = searched(48, 5e4)
+    around = [point.size for point in cpu.points]
+    assert around == sorted({48, *(2**power for power in range(12))})
+    assert [point.size for point in gpu.points] == around
+    sources = {point.size: point.source for point in cpu.points}
+    assert sources.pop(48) is Source.MEASURED
+    assert set(sources.values()) == {Source.PREDICTED}
+    # The curve of the GPU goes through the step as it was recorded.
+    (as_recorded,) = predict_steps(trace, (GPU,), reference_host())
+    own = next(point for point in gpu.points if point.size == 48)
+    assert own.step_ns == as_recorded.estimate.value_ns
+    (caveat,) = sizes.caveats
+    assert caveat.code == "batch-sizes-predicted"
+    assert "only a batch of 48 was run" in caveat.message
+
+
+def test_what_is_predicted_of_the_cpu_is_less_certain_the_farther_it_is():
+    _, (_, (cpu, _)), _ = searched(64, 5e4)
+    widths = {point.size: point.high_ns / point.low_ns for point in cpu.points}
+    assert widths[64] < widths[128] < widths[1024]
+    assert widths[64] < widths[32] < widths[4]
+
+
+def test_sizes_that_do_not_fit_the_gpu_are_left_out():
+    # A value of four bytes for each of 1,000 numbers, kept twice, for up to 64 samples.
+    small = replace(GPU, memory_bytes=1)
+    _, (_, (cpu, _)), _ = searched(64, 5e4, small)
+    assert [point.size for point in cpu.points][-1] >= 64
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_a_batch_that_cannot_be_told_gives_a_reason_and_no_option(batch_size: int | None):
+    sizes, (crossover, curves), _ = searched(batch_size, 5e4)
+    assert isinstance(crossover, NoCrossover)
+    assert crossover.axis == "batch_size"
+    assert crossover.none_because.startswith("The script feeds its batches by hand")
+    assert "cannot be scaled: " in crossover.none_because
+    assert "--batch-size N" not in crossover.none_because
+    assert (curves, sizes.caveats) == ((), [])
