@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 class _Convolution:
     """Sizes of a convolution over one or two dimensions, from the arguments of its operator.
 
+    A transposed convolution is the gradient of the input of a convolution, and its own gradients
+    are that convolution: the sizes here are those of the convolution that is not transposed.
+
     Args:
-        shape: Of the input.
+        shape: Of the operator's input.
         weight: Of the weight.
-        target: Of the result.
+        target: Of the operator's result.
         settings: Stride, padding, dilation, whether it is transposed, output padding, groups.
     """
 
@@ -33,13 +36,13 @@ class _Convolution:
         target: Sequence[int],
         settings: Sequence[Any],
     ) -> None:
-        stride, padding, dilation, is_transposed, _, self.groups = settings
-        if is_transposed:
-            raise UnsupportedError("transposed ones are not covered")
+        stride, padding, dilation, self.is_transposed, _, self.groups = settings
         if len(shape) not in (3, 4):
             raise UnsupportedError(f"{len(shape) - 2} dimensions are not covered")
         if 0 in (*shape, *weight, *target):
             raise UnsupportedError("it has no elements")
+        if self.is_transposed:
+            shape, target = target, shape
         self.batch = shape[0]
         self.rows, self.channels = weight[0] // self.groups, weight[1]
         # Source, target and weight sizes, stride, padding and dilation of each dimension.
@@ -108,24 +111,49 @@ def float_prefix(*dtypes: torch.dtype) -> str:
     return prefix_of(dtypes[0])
 
 
+def _correlate(
+    lowering: Lowering,
+    conv: _Convolution,
+    inputs: list[View],
+    total: View,
+    *,
+    is_gradient: bool,
+) -> View:
+    """Write a convolution, or the gradient of its input, of a batch, a weight and maybe a bias."""
+    w, bias = inputs[1], "p2" if len(inputs) == 3 else "0"
+    dims, rows, channels = conv.forward(), conv.rows, conv.channels
+    if is_gradient:
+        dims, rows, channels = conv.backward(), channels, rows
+    body = (
+        f"{prefix_of(total.dtype)}_correlate({dims}, {conv.groups}, {rows}, {channels}, "
+        f"{conv.batch}, {conv.weight(w, is_turned=is_gradient)}, p1, {bias}, p0, "
+        f"p{len(inputs)}, part, parts);"
+    )
+    lowering.call(
+        body,
+        inputs,
+        [total],
+        operations=conv.operations(),
+        most_parts=conv.places(0 if is_gradient else 1),
+    )
+    return total
+
+
+def _new_batch(lowering: Lowering, like: torch.Tensor) -> View:
+    return lowering.new_view(tuple(like.shape), like.dtype, (*range(1, like.dim()), 0))
+
+
 @lowers("convolution")
 def _convolution(lowering: Lowering, op: Op, args: list[Any]) -> View:
     result, batch, weight = op.result, op.given(0), op.given(1)
     conv = _Convolution(batch.shape, weight.shape, result.shape, args[3:9])
-    prefix = float_prefix(result.dtype, batch.dtype, weight.dtype)
-    x, w = batch_innermost(lowering, args[0]), lowering.view(args[1])
-    total = lowering.new_view(op.shape, result.dtype, (*range(1, result.dim()), 0))
-    inputs, bias = [x, w], "0"
+    float_prefix(result.dtype, batch.dtype, weight.dtype)
+    inputs = [batch_innermost(lowering, args[0]), lowering.view(args[1])]
+    total = _new_batch(lowering, result)
     if args[2] is not None:
         inputs.append(_dense(lowering, args[2]))
         float_prefix(result.dtype, inputs[2].dtype)
-        bias = "p2"
-    body = (
-        f"{prefix}_correlate({conv.forward()}, {conv.groups}, {conv.rows}, {conv.channels}, "
-        f"{conv.batch}, {conv.weight(w)}, p1, {bias}, p0, p{len(inputs)}, part, parts);"
-    )
-    lowering.call(body, inputs, [total], operations=conv.operations(), most_parts=conv.places(1))
-    return total
+    return _correlate(lowering, conv, inputs, total, is_gradient=conv.is_transposed)
 
 
 def _dense(lowering: Lowering, value: Any) -> View:
@@ -147,15 +175,13 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
     for_input, for_weight, for_bias = args[10]
     w = lowering.view(args[2])
     if for_input:
-        total = lowering.new_view(tuple(batch.shape), batch.dtype, (*range(1, batch.dim()), 0))
-        body = (
-            f"{prefix}_correlate({conv.backward()}, {conv.groups}, {conv.channels}, {conv.rows}, "
-            f"{conv.batch}, {conv.weight(w, is_turned=True)}, p1, 0, p0, p2, part, parts);"
+        results[0] = _correlate(
+            lowering,
+            conv,
+            [dy, w],
+            _new_batch(lowering, batch),
+            is_gradient=not conv.is_transposed,
         )
-        lowering.call(
-            body, [dy, w], [total], operations=conv.operations(), most_parts=conv.places(0)
-        )
-        results[0] = total
     if for_weight:
         x = batch_innermost(lowering, args[1])
         total = lowering.new_view(tuple(weight.shape), weight.dtype, w.order())
@@ -166,7 +192,11 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
             f"{conv.channels}, {conv.batch}, {conv.weight(total)}, p0, p1, p2, zeros, part, parts);"
         )
         lowering.call(
-            body, [dy, x], [total], operations=conv.operations(), most_parts=conv.num_tap_tiles()
+            body,
+            [x, dy] if conv.is_transposed else [dy, x],
+            [total],
+            operations=conv.operations(),
+            most_parts=conv.num_tap_tiles(),
         )
         results[1] = total
     if for_bias:

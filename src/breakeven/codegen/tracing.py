@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from breakeven.codegen.in_place import replace_writes
 from breakeven.codegen.operators import covered_operators
 from breakeven.codegen.program import UnsupportedError
+from breakeven.codegen.upsampling import upsampling_gradients
 
 
 def trace(
@@ -47,7 +48,8 @@ _WHOLE = {"lift_fresh", "diagonal_scatter", "polar", "complex"}
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return what operators are traced as that no code is generated for.
 
-    They are torch's own tables. Inductor's, which is made of them, takes a second to import.
+    They are torch's own tables, and upsampling's gradients. Inductor's, which is made of them,
+    takes a second to import.
     """
     from torch._decomp import decomposition_table
     from torch._decomp.decompositions_for_rng import extra_random_decomps
@@ -62,7 +64,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = _in_place(getattr(torch.ops.aten, name[:-1]))
         elif name not in kept:
             table[op] = function
-    return table
+    return table | upsampling_gradients()
 
 
 def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

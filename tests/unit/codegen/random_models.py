@@ -272,7 +272,7 @@ def make_case(seed: int) -> Case:
     if kind == "rows" and rng.random() < 0.12 and is_smooth:
         model = Penalized(model)
         x = model(inputs).detach()
-    loss_fn, targets = _loss(rng, x)
+    loss_fn, targets = loss_for(rng, x)
     # Torch's own 1/6 in these has the digits of float32.
     is_exact = not any(isinstance(m, nn.Hardsigmoid | nn.Hardswish) for m in model.modules())
     dtype = torch.float64 if rng.random() < 0.2 and is_exact else torch.float32
@@ -344,7 +344,7 @@ def _layer(rng: random.Random, x: Tensor) -> nn.Module:
     return rng.choice(makers)()
 
 
-def _loss(rng: random.Random, x: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+def loss_for(rng: random.Random, x: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
     """Return a loss for outputs like these, and targets."""
     count, classes = x.shape
     number = torch.randn_like(x)

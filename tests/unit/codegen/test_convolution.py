@@ -77,6 +77,22 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "1d-same": (lambda: nn.Conv1d(2, 3, 5, padding="same"), (8, 2, 11)),
     "1d-dilated-groups": (lambda: nn.Conv1d(4, 6, 3, 2, 2, 2, groups=2), (70, 4, 15)),
     "circular": (lambda: nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), (6, 2, 5, 4)),
+    "transposed": (lambda: nn.ConvTranspose2d(3, 5, 4, stride=2, padding=1), (16, 3, 4, 5)),
+    "transposed-groups": (
+        lambda: nn.ConvTranspose2d(4, 6, 3, stride=(1, 3), groups=2, output_padding=(0, 2)),
+        (9, 4, 3, 4),
+    ),
+    "transposed-dilated": (
+        lambda: nn.ConvTranspose2d(2, 3, 3, 2, 2, 1, dilation=2, bias=False),
+        (5, 2, 4, 3),
+    ),
+    "transposed-1d": (lambda: nn.ConvTranspose1d(3, 2, 5, stride=2, padding=2), (33, 3, 9)),
+    "there-and-back": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(4, 1, 4, 2, 1)
+        ),
+        (20, 1, 8, 8),
+    ),
     "one-after-another": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 2, stride=2)),
         (20, 2, 7, 7),
@@ -113,6 +129,21 @@ POOLINGS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "adaptive-1d": (lambda: nn.AdaptiveAvgPool1d(4), (7, 2, 10)),
 }
 
+UPSAMPLINGS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "nearest": (lambda: nn.Upsample(scale_factor=2), (16, 3, 4, 5)),
+    "nearest-1d": (lambda: nn.Upsample(scale_factor=3), (6, 2, 7)),
+    "nearest-by-size": (lambda: nn.Upsample((7, 11)), (5, 2, 3, 5)),
+    "nearest-by-factor": (lambda: nn.Upsample(scale_factor=1.7), (5, 2, 3, 5)),
+    "nearest-exact": (lambda: nn.Upsample((7, 10), mode="nearest-exact"), (5, 2, 3, 5)),
+    "smaller": (lambda: nn.Upsample((2, 3)), (4, 2, 5, 7)),
+    "linear": (lambda: nn.Upsample(scale_factor=2, mode="linear"), (8, 3, 5)),
+    "bilinear": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (8, 3, 4, 5)),
+    "bilinear-corners": (
+        lambda: nn.Upsample((7, 1), mode="bilinear", align_corners=True),
+        (3, 2, 4, 5),
+    ),
+}
+
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
@@ -142,10 +173,16 @@ def test_max_of_equal_numbers_and_of_nan_is_eagers() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", UPSAMPLINGS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
+def test_gradients_of_upsampling(name: str, dtype: torch.dtype) -> None:
+    make, shape = UPSAMPLINGS[name]
+    assert_gradients(make(), shape, dtype)
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "why"),
     [
-        (nn.ConvTranspose2d(2, 3, 3), (4, 2, 5, 5), "transposed"),
         (nn.Conv3d(2, 3, 3), (4, 2, 5, 5, 5), "3 dimensions"),
         (nn.Conv2d(2, 3, 3).to(torch.bfloat16), (4, 2, 5, 5), "bfloat16"),
     ],

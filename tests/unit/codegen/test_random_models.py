@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from generated_call import GeneratedCall
+from random_images import make_image_case
 from random_models import Case, gradients, make_case
 from torch import Tensor, nn
 
 from breakeven.codegen import UnsupportedError
 
 NUM_SEEDS, NUM_USUAL, NUM_TOGETHER = 300, 40, 20
+NUM_IMAGES = 10
 LEAST_COVERED = 0.9
 
 
@@ -66,9 +68,9 @@ def generate(case: Case) -> tuple[GeneratedCall, list[Tensor]]:
     return GeneratedCall(function, arguments), arguments
 
 
-def check(seed: int) -> str | None:
+def check(seed: int, make: Callable[[int], Case]) -> str | None:
     """Compare one model; return the operator that is not covered, if there is one."""
-    case = make_case(seed)
+    case = make(seed)
     refused = None
     try:
         generated, arguments = generate(case)
@@ -101,8 +103,8 @@ def check(seed: int) -> str | None:
     return None
 
 
-def check_all(seeds: range) -> None:
-    refused = {seed: reason for seed in seeds if (reason := check(seed)) is not None}
+def check_all(seeds: range, make: Callable[[int], Case] = make_case) -> None:
+    refused = {seed: reason for seed in seeds if (reason := check(seed, make)) is not None}
     share = 1 - len(refused) / len(seeds)
     print(f"{share:.1%} of {len(seeds)} models are covered; {refused}")
     assert share >= LEAST_COVERED, refused
@@ -110,6 +112,16 @@ def check_all(seeds: range) -> None:
 
 def test_random_models() -> None:
     check_all(range(NUM_USUAL))
+
+
+def test_random_networks_of_images() -> None:
+    check_all(range(NUM_IMAGES), make_image_case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(NUM_IMAGES, 6 * NUM_IMAGES, NUM_IMAGES))
+def test_more_random_networks_of_images(start: int) -> None:
+    check_all(range(start, start + NUM_IMAGES), make_image_case)
 
 
 @pytest.mark.slow
