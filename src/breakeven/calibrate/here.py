@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from dataclasses import dataclass, replace
@@ -9,9 +10,16 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from breakeven.capture import Launcher
-from breakeven.cost import host_spec, reference_host, shipped_costs
+from breakeven.cost import (
+    OWN_HOST,
+    host_spec,
+    load_calibrations,
+    reference_host,
+    shipped_costs,
+)
 from breakeven.device import HERE, HostCalibration, HostSpec, find_host_cpu
 from breakeven.errors import BreakevenError
+from breakeven.processor import num_cores
 from breakeven.store import read_host, write_host
 from breakeven.timing import BUSY_FRACTION
 
@@ -65,7 +73,26 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
         return named_host(name)
     here = _calibrate(launcher, _FEW_ROUNDS, is_forced=False)
     load_fraction = 0.0 if here.is_remembered else here.other_load_fraction
-    return msgspec.structs.replace(here.calibration.host, load_fraction=load_fraction)
+    host = _with_own_steps(here.calibration.host, launcher.ready().torch_version)
+    return msgspec.structs.replace(host, load_fraction=load_fraction)
+
+
+def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
+    """Return the host with what whole steps on its own GPU showed, where they were measured."""
+    for calibration in load_calibrations().values():
+        machine = calibration.machine
+        told = (machine.processor, machine.num_cores, machine.torch_version)
+        if told != (host.name, num_cores(), torch_version):
+            continue
+        shown = [one.log_factor for one in calibration.effects if one.kind == OWN_HOST]
+        factor = math.exp(math.fsum(shown))
+        return msgspec.structs.replace(
+            host,
+            forward_factor=host.forward_factor * factor,
+            backward_factor=host.backward_factor * factor,
+            optimizer_factor=host.optimizer_factor * factor,
+        )
+    return host
 
 
 def find_hosts(name: str, launcher: Launcher) -> tuple[HostSpec, HostSpec]:

@@ -56,6 +56,11 @@ PRIOR_SIGMA = {
     "host machine+phase": 0.3,
     "overlap": 0.5,
     "overlap machine": 1.2,
+    # Of one GPU whose kernels were measured, with its host: from steps of its own. Judgement.
+    "gpu": 0.2,
+    "gpu+units": 0.15,
+    "own host": 0.3,
+    "own overlap": 0.5,
 }
 # Repeats of one step differ by this much; residuals beyond the second figure are weighted down.
 _NOISE_SIGMA = 0.06

@@ -13,6 +13,7 @@ from breakeven.cli.output import write_stdout
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
+    from breakeven.device import HostSpec
     from breakeven.progress import Progress
     from breakeven.report.document import Document
 
@@ -165,7 +166,7 @@ def _measure(args: argparse.Namespace) -> int:
             here = calibrate_here(launcher, is_forced=args.force)
             progress.end()
         is_gpu_wanted = args.device != "none" and (has_gpu or args.device != "auto")
-        gpu = _measure_gpu(args, progress) if is_gpu_wanted else None
+        gpu = _measure_gpu(args, progress, here.calibration.host) if is_gpu_wanted else None
     if args.share and gpu is None:
         raise BreakevenError("there is no GPU here to share a calibration of")
     speed = measured_speed(here.calibration)
@@ -197,7 +198,7 @@ class _GpuSheet:
     sharing: str
 
 
-def _measure_gpu(args: argparse.Namespace, progress: Progress) -> _GpuSheet | None:
+def _measure_gpu(args: argparse.Namespace, progress: Progress, host: HostSpec) -> _GpuSheet | None:
     """Measure the GPU, or what is left of it to measure, and write its file; None without one."""
     from breakeven.calibrate.gpu import (
         GpuRequest,
@@ -215,7 +216,7 @@ def _measure_gpu(args: argparse.Namespace, progress: Progress) -> _GpuSheet | No
         device=device, is_quick=args.quick, has_fp64=args.fp64, is_forced=args.force
     )
     try:
-        result = calibrate_gpu(request, progress)
+        result = calibrate_gpu(request, progress, host=host)
     except KeyboardInterrupt:
         sys.stderr.write("what was measured is kept: the same command goes on\n")
         raise

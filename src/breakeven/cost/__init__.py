@@ -26,6 +26,7 @@ from breakeven.cost.fusion import FusedKernel as FusedKernel
 from breakeven.cost.fusion import FusedStep as FusedStep
 from breakeven.cost.fusion import fuse as fuse
 from breakeven.cost.gpu_calibration import GPU_CALIBRATION_VERSION as GPU_CALIBRATION_VERSION
+from breakeven.cost.gpu_calibration import OWN_HOST as OWN_HOST
 from breakeven.cost.gpu_calibration import CalibratedMachine as CalibratedMachine
 from breakeven.cost.gpu_calibration import CalibrationStep as CalibrationStep
 from breakeven.cost.gpu_calibration import GpuCalibration as GpuCalibration
@@ -84,3 +85,4 @@ from breakeven.cost.step_effects import kernel_effect_keys as kernel_effect_keys
 from breakeven.cost.step_effects import load_step_effects as load_step_effects
 from breakeven.cost.step_effects import no_step_effects as no_step_effects
 from breakeven.cost.step_effects import overlap_effect_keys as overlap_effect_keys
+from breakeven.cost.step_effects import without_overlap_loss as without_overlap_loss

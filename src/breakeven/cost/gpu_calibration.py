@@ -24,6 +24,8 @@ from breakeven.device import DeviceSpec, Precision, calibration_files
 from breakeven.errors import BreakevenError
 
 GPU_CALIBRATION_VERSION = 1
+# Kind of the effect on the time of the host that the GPU is in.
+OWN_HOST = "own host"
 
 
 class CalibratedMachine(msgspec.Struct, frozen=True, kw_only=True):

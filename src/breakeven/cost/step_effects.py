@@ -192,6 +192,15 @@ def no_step_effects() -> StepEffects:
     )
 
 
+def without_overlap_loss(effects: StepEffects) -> StepEffects:
+    """Return effects under which host and device do not slow each other down."""
+    rest = (effect for effect in effects.effects if not effect.kind.startswith("overlap"))
+    return msgspec.structs.replace(
+        effects,
+        effects=(*rest, StepEffect(kind="overlap", of=(), log_factor=_NO_OVERLAP_LOSS)),
+    )
+
+
 def family_group(kernel: Kernel) -> str:
     """Return which families a kernel shares its general effects with."""
     if kernel.family is Family.CONVOLUTION:

@@ -59,7 +59,7 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
     spec = parse_workload(case.workload)
     try:
         with FakeSession() as session, attention_as(case.attention):
-            make_step = _prepare(spec, case)
+            make_step = prepare_case(spec, case)
             return _trace(case, spec, make_step, session)
     except BreakevenError:
         raise
@@ -71,7 +71,12 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
         ) from error
 
 
-def _prepare(spec: WorkloadSpec, case: StepCase) -> StepFactory:
+def prepare_case(spec: WorkloadSpec, case: StepCase) -> StepFactory:
+    """Build the model of a case, and return what makes steps of it.
+
+    Raises:
+        WorkloadError: It cannot be built.
+    """
     dtype = PARAMETER_DTYPES.get(case.number_format, torch.float32)
     match spec.kind:
         case WorkloadKind.TORCHVISION:

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import nn
 
 from breakeven.errors import WorkloadError
+from breakeven.workloads.residual_network import STAGES, ResidualNetwork
 from breakeven.workloads.spec import WorkloadSpec, suggest
 from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
@@ -144,9 +145,19 @@ class _FrameCell(nn.Module):
         return self.to_output(combined), torch.tanh(self.to_hidden(combined))
 
 
+def _resnet(
+    dtype: torch.dtype, depth: int = 18, image: int = 224, classes: int = 1000
+) -> StepFactory:
+    """Classify square images by a residual network of 18, 34 or 50 layers."""
+    if depth not in STAGES:
+        raise WorkloadError(f"a residual network has no {depth} layers", hint="18, 34 or 50")
+    return _classifier(ResidualNetwork(depth, classes).to(dtype), (3, image, image), dtype)
+
+
 _NETWORKS: dict[str, Callable[..., StepFactory]] = {
     "disc-mlp": _disc_mlp,
     "lstm": _lstm,
     "mlp": _mlp,
+    "resnet": _resnet,
     "rnn-stream": _rnn_stream,
 }

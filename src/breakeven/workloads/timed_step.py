@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from breakeven.capture import FakeSession
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.workloads.spec import suggest
@@ -54,26 +53,47 @@ _VARIANTS: dict[str, dict[str, bool | None]] = {
 _OTHER_NAMES = {"decoupled_adamw": "adamw-loop"}
 
 
+class StepSession(Protocol):
+    """What a step asks of what is around it."""
+
+    def copy_to_device(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Copy a batch."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        ...
+
+
 class TimedStep:
     """One case at any batch size, called as a benchmark's loop calls it.
 
     Args:
         case: What is timed.
         model: The optimizer updates its parameters; it outlives changes of the batch size.
-        session: Records copies and waits.
+        session: Records copies and waits, or does them.
+        device_type: torch's type of the device that computes.
     """
 
-    def __init__(self, case: StepCase, model: nn.Module, session: FakeSession) -> None:
+    def __init__(
+        self,
+        case: StepCase,
+        model: nn.Module,
+        session: StepSession,
+        *,
+        device_type: str = "cpu",
+    ) -> None:
         self.model = model
         self._case = case
         self._session = session
+        self._device_type = device_type
         self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._optimizer = make_optimizer(
             case.optimizer if case.phase is TimedPhase.TRAIN else "none", self._parameters
         )
-        # Scales the loss as on CUDA; the scaler of the CPU is the same but for its name.
+        # On fake tensors of the CPU it scales the loss as on CUDA: it is the same but for its name.
         self._scaler = torch.amp.GradScaler(
-            "cpu",
+            device_type,
             enabled=self._optimizer is not None and case.number_format is NumberFormat.AMP_FP16,
         )
 
@@ -124,8 +144,10 @@ class TimedStep:
 
     def _autocast(self) -> AbstractContextManager[object]:
         dtype = AUTOCAST_DTYPES.get(self._case.number_format)
-        # A region for CUDA, which has the same effect on fake tensors of the CPU.
-        return torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+        # One of the CPU has the effect of one of CUDA on fake tensors.
+        return torch.autocast(
+            self._device_type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
+        )
 
     def _forget_gradients(self, built: BuiltStep) -> None:
         if built.keeps_gradients and not self._case.zeroes_gradients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,19 +18,28 @@ from breakeven.calibrate.gpu.fit_gpu import fit_families
 from breakeven.calibrate.gpu.plan import Item, Plan
 from breakeven.calibrate.gpu.reach import fit_copies
 from breakeven.calibrate.gpu.samples import all_samples
+from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
 from breakeven.calibrate.gpu.timed_samples import SampleKernels, timed_kernel
 from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
+    CalibrationStep,
     Family,
     MeasuredSample,
+    StepCosts,
     calibrated_table,
     kernel_times,
     load_efficiencies,
+    load_step_effects,
     read_calibration,
+    reference_host,
 )
 from breakeven.device import Precision, find_device
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.measure import DeviceTimer
 from breakeven.progress import SilentProgress
+from breakeven.simulate import predict_steps
+from breakeven.trace import NumberFormat
+from breakeven.workloads import trace_cases
 from factories.calibrations import calibrated
 
 CPU = torch.device("cpu")
@@ -59,6 +69,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(calibrating, "all_samples", lambda *, is_tiny: tuple(samples))
     monkeypatch.setattr(calibrating, "time_sample", time_sample)
+    monkeypatch.setattr(calibrating, "all_steps", lambda *, is_tiny: ())
     return timed
 
 
@@ -229,6 +240,73 @@ def test_the_fit_finds_what_a_gpu_reaches_again(
             found = kernel_times([row.kernel], [L4], efficiencies=table, warm_fraction=1.0)
             log_ratios.append(float(np.log(found.time_ns[0, 0] / row.time_ns)))
         assert float(np.median(np.abs(log_ratios))) < 0.08
+
+
+def measured_step(step: WantedStep, time_ns: float) -> CalibrationStep:
+    return CalibrationStep(
+        workload=step.workload,
+        batch_size=step.batch_size,
+        precision=step.precision.value,
+        optimizer=step.optimizer,
+        compile=step.compile,
+        time_ns=time_ns,
+        issue_ns=time_ns,
+        spread=1.0,
+        num_steps=10,
+    )
+
+
+@pytest.mark.slow
+def test_steps_of_its_own_tell_what_kernels_one_by_one_do_not() -> None:
+    own, host = calibrated(device=L4.id), reference_host()
+    # Bound by the device, and by the host.
+    wanted = [
+        WantedStep(
+            workload=f"breakeven:mlp?width={width}&depth=6",
+            batch_size=batch,
+            precision=NumberFormat.FP32,
+            optimizer="sgd",
+        )
+        for width, batch in ((2048, 4096), (4096, 4096), (32, 8), (64, 16))
+    ]
+    costs = StepCosts(
+        efficiencies=load_efficiencies(),
+        effects=load_step_effects(),
+        calibrations={L4.id: own},
+    )
+    traces = trace_cases([step.case for step in wanted])
+    times = []
+    for step in wanted:
+        trace = traces[step.case]
+        assert not isinstance(trace, BreakevenError)
+        (predicted,) = predict_steps(trace.at(step.batch_size), [L4], host, costs=costs)
+        times.append(predicted.estimate.value_ns)
+    slowed = [1.4, 1.4, 0.7, 0.7]
+    found = fit_steps(
+        [measured_step(step, t * by) for step, t, by in zip(wanted, times, slowed, strict=True)],
+        own, L4, host,
+    )  # fmt: skip
+    by_kind: dict[str, float] = {}
+    for effect in found:
+        by_kind[effect.kind] = by_kind.get(effect.kind, 0.0) + effect.log_factor
+    assert by_kind["gpu"] + by_kind["gpu+units"] > 0.2
+    assert by_kind["own host"] < -0.1
+    # Compiled steps are kept, and nothing is fitted to them.
+    compiled = replace(wanted[0], compile="default")
+    assert fit_steps([measured_step(compiled, 1e9)], own, L4, host) == ()
+
+
+def test_whole_steps_run_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = DeviceTimer(CPU)
+    found = time_step(all_steps(is_tiny=True)[0], timer)
+    assert found.time_ns > 0
+    assert found.num_steps >= 5
+    names = [step.name for step in all_steps()]
+    assert len(set(names)) == len(names)
+    eager = [step for step in all_steps() if step.compile == "none"]
+    assert len(eager) == 12
+    # None compiled before all that is eager is measured.
+    assert list(all_steps()[:12]) == eager
 
 
 def test_samples_have_names_of_their_own_and_kernels_of_their_family() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +17,7 @@ from breakeven.calibrate.gpu.own_spec import known_device, own_spec
 from breakeven.calibrate.gpu.plan import Item, Plan
 from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
 from breakeven.calibrate.gpu.samples import PRECISIONS, Sample, all_samples
+from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, fit_steps, time_step
 from breakeven.calibrate.gpu.timed_samples import SampleKernels, time_sample, timed_kernel
 from breakeven.cost import (
     GPU_CALIBRATION_VERSION,
@@ -24,8 +25,9 @@ from breakeven.cost import (
     GpuCalibration,
     Kernel,
     MeasuredSample,
+    StepEffect,
 )
-from breakeven.device import Precision
+from breakeven.device import HostSpec, Precision
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.progress import Progress
@@ -37,6 +39,8 @@ QUICK_S = 60.0
 _FIT_S = {True: 15.0, False: 40.0}
 _SAMPLE_S = 0.5
 _REACH_S = 4.0
+_STEP_S = 5.0
+_COMPILED_STEP_S = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,11 @@ class GpuResult:
 
 
 def calibrate_gpu(
-    request: GpuRequest, progress: Progress, *, now_s: Callable[[], float] = time.monotonic
+    request: GpuRequest,
+    progress: Progress,
+    *,
+    host: HostSpec | None = None,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> GpuResult:
     """Measure a GPU, or what is not measured of it yet.
 
@@ -85,6 +93,7 @@ def calibrate_gpu(
     Args:
         request: Which GPU, and how thoroughly.
         progress: Progress callback.
+        host: The machine, measured; without it steps are timed, and nothing is fitted to them.
         now_s: Clock, in seconds.
 
     Raises:
@@ -111,7 +120,7 @@ def calibrate_gpu(
     finally:
         kept.save(is_due=True)
     progress.begin("fitting what was measured")
-    calibration = fit_calibration(request, machine, measured, num_left)
+    calibration = fit_calibration(request, machine, measured, num_left, host)
     progress.end()
     return GpuResult(
         calibration=calibration, num_new=_num_measured(measured) - num_known, num_left=num_left
@@ -142,6 +151,20 @@ def _items(request: GpuRequest, measured: Measured) -> Iterator[Item]:
             stage=f"measuring kernels in {precision}",
             measure=partial(time_one, name, sample, precision),
             about_s=_SAMPLE_S,
+        )
+
+    def time_whole(step: WantedStep) -> None:
+        measured.steps[step.name] = time_step(step, timer)
+
+    for step in all_steps(is_tiny=request.is_tiny):
+        if request.is_quick and not step.is_quick:
+            continue
+        is_eager = step.compile == EAGER
+        yield Item(
+            name=step.name,
+            stage=f"measuring {'whole' if is_eager else 'compiled'} steps",
+            measure=partial(time_whole, step),
+            about_s=_STEP_S if is_eager else _COMPILED_STEP_S,
         )
 
 
@@ -197,7 +220,11 @@ def _note_failure(measured: Measured, device: torch.device, name: str, error: Ex
 
 
 def fit_calibration(
-    request: GpuRequest, machine: CalibratedMachine, measured: Measured, num_left: int
+    request: GpuRequest,
+    machine: CalibratedMachine,
+    measured: Measured,
+    num_left: int,
+    host: HostSpec | None,
 ) -> GpuCalibration:
     """Return what predictions use of what was measured.
 
@@ -206,6 +233,7 @@ def fit_calibration(
         machine: Where.
         measured: What was measured.
         num_left: Measurements for which there was no time.
+        host: The machine, measured, if it was.
 
     Raises:
         BreakevenError: It is too little.
@@ -245,4 +273,20 @@ def fit_calibration(
         left_out=left_out,
         spec=spec if known is None else None,
     )
-    return msgspec.structs.replace(calibration, effects=fit_factors(timed, calibration))
+    calibration = msgspec.structs.replace(calibration, effects=fit_factors(timed, calibration))
+    if host is None:
+        return calibration
+    shown = fit_steps(calibration.steps, calibration, spec, host)
+    return msgspec.structs.replace(calibration, effects=_together(calibration.effects, shown))
+
+
+def _together(*effects: Iterable[StepEffect]) -> tuple[StepEffect, ...]:
+    """Return effects with those of one key as one."""
+    sums: dict[tuple[str, ...], float] = {}
+    for effect in (one for some in effects for one in some):
+        key = (effect.kind, *effect.of)
+        sums[key] = sums.get(key, 0.0) + effect.log_factor
+    return tuple(
+        StepEffect(kind=key[0], of=key[1:], log_factor=round(value, 4))
+        for key, value in sorted(sums.items())
+    )

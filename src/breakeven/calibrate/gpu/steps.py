@@ -1,0 +1,216 @@
+"""Whole training steps: timed on a GPU, and what they show beyond its kernels one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from breakeven.calibrate.step_fit import fit_step_effects
+from breakeven.calibrate.step_sample import StepPart, StepSample, StepTiming
+from breakeven.cost import (
+    OWN_HOST,
+    CalibrationStep,
+    EffectKey,
+    Era,
+    GpuCalibration,
+    StepCosts,
+    StepEffect,
+    load_efficiencies,
+    load_step_effects,
+    own_effect_keys,
+    without_overlap_loss,
+)
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.errors import BreakevenError
+from breakeven.measure import DeviceTimer
+from breakeven.simulate import build_program, simulate
+from breakeven.trace import NumberFormat, StepCase, TimedPhase
+from breakeven.workloads import step_on_device, trace_cases
+
+EAGER = "none"
+# Of one step, warm-up apart.
+_BUDGET_S = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedStep:
+    """A step that is timed.
+
+    Args:
+        workload: Its spec.
+        batch_size: Samples per step.
+        precision: How numbers are stored and multiplied.
+        optimizer: Its name.
+        compile: Mode of ``torch.compile``, or ``none``.
+        is_quick: Whether the short list has it.
+    """
+
+    workload: str
+    batch_size: int
+    precision: NumberFormat
+    optimizer: str
+    compile: str = EAGER
+    is_quick: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what tells it from the others."""
+        mode = "" if self.compile == EAGER else f" compiled ({self.compile})"
+        return f"{self.workload} b{self.batch_size} {self.precision} {self.optimizer}{mode}"
+
+    @property
+    def case(self) -> StepCase:
+        """Return it without batch size and compile mode."""
+        return StepCase(
+            workload=self.workload,
+            phase=TimedPhase.TRAIN,
+            number_format=self.precision,
+            optimizer=self.optimizer,
+        )
+
+
+_GPT = "llm:gpt2?d_model=768&n_heads=12&n_layers=12&vocab=50257&seq=512&drop=0"
+_SMALL_GPT = "llm:gpt2?d_model=256&n_heads=4&n_layers=4&vocab=8192&seq=128&drop=0"
+_F = NumberFormat
+_EAGER: tuple[tuple[str, int, NumberFormat, str, bool], ...] = (
+    ("breakeven:mlp?width=128", 64, _F.FP32, "adam", True),
+    ("breakeven:resnet?depth=50", 32, _F.AMP_BF16, "sgd", True),
+    (_GPT, 4, _F.AMP_BF16, "adamw", True),
+    ("breakeven:lstm?hidden=64&seq=50&input=8", 32, _F.FP32, "adam", True),
+    ("breakeven:resnet?depth=18", 64, _F.TF32, "sgd", False),
+    (_GPT, 4, _F.TF32, "adamw", False),
+    ("breakeven:mlp?width=4096&depth=5", 4096, _F.AMP_FP16, "sgd", False),
+    (_SMALL_GPT, 8, _F.FP32, "adamw", False),
+    ("breakeven:resnet?depth=18", 8, _F.FP32, "sgd", False),
+    ("breakeven:mlp?width=1024", 1024, _F.FP32, "adam", False),
+    ("breakeven:lstm?hidden=512&layers=2&seq=100&input=64", 64, _F.AMP_FP16, "adam", False),
+    ("breakeven:resnet?depth=50", 64, _F.AMP_FP16, "sgd", False),
+)
+# Compiling takes longest, so that they come last: one of each kind first.
+_COMPILED = (0, 4, 7, 2, 1, 9)
+_TINY: tuple[tuple[str, int, NumberFormat, str, bool], ...] = (
+    ("breakeven:mlp?width=16&input=8", 4, _F.FP32, "adam", True),
+    ("breakeven:resnet?depth=18&image=32&classes=4", 2, _F.AMP_BF16, "sgd", True),
+)
+
+
+def all_steps(*, is_tiny: bool = False) -> tuple[WantedStep, ...]:
+    """Return every step, the most telling first, compiled ones last.
+
+    Args:
+        is_tiny: Such as a CPU computes in no time, for tests; none of them compiled.
+    """
+    eager = [
+        WantedStep(workload=w, batch_size=b, precision=p, optimizer=o, is_quick=is_quick)
+        for w, b, p, o, is_quick in (_TINY if is_tiny else _EAGER)
+    ]
+    if is_tiny:
+        return tuple(eager)
+    compiled = [
+        WantedStep(
+            workload=eager[i].workload,
+            batch_size=eager[i].batch_size,
+            precision=eager[i].precision,
+            optimizer=eager[i].optimizer,
+            compile="default",
+        )
+        for i in _COMPILED
+    ]
+    return (*eager, *compiled)
+
+
+def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
+    """Return how long a step takes.
+
+    Raises:
+        RuntimeError: The device has not got the memory, or the compiler fails.
+    """
+    call = step_on_device(step.case, step.batch_size, timer.device, compile_mode=step.compile)
+    found = timer.time_call(call, budget_s=_BUDGET_S, fills_queue=False)
+    del call
+    if timer.device.type != "cpu":
+        torch.get_device_module(timer.device).empty_cache()
+    if step.compile != EAGER:
+        torch.compiler.reset()
+    return CalibrationStep(
+        workload=step.workload,
+        batch_size=step.batch_size,
+        precision=step.precision.value,
+        optimizer=step.optimizer,
+        compile=step.compile,
+        time_ns=found.time_ns,
+        issue_ns=found.issue_ns,
+        spread=round(found.spread, 3),
+        num_steps=found.num_calls,
+    )
+
+
+def fit_steps(
+    measured: Iterable[CalibrationStep],
+    calibration: GpuCalibration,
+    device: DeviceSpec,
+    host: HostSpec,
+) -> tuple[StepEffect, ...]:
+    """Return what eager steps took beyond the kernels and the host that they are made of.
+
+    Args:
+        measured: Steps.
+        calibration: What is known of the GPU.
+        device: The GPU.
+        host: The machine that it is in, measured.
+    """
+    samples = list(_samples(list(measured), calibration, device, host))
+    if not samples:
+        return ()
+    effects = load_step_effects()
+    fitted = fit_step_effects(samples, provenance="measured here", spread=effects.spread)
+    return tuple(effect for effect in fitted.effects if effect.kind != "own overlap")
+
+
+def _samples(
+    measured: Sequence[CalibrationStep],
+    calibration: GpuCalibration,
+    device: DeviceSpec,
+    host: HostSpec,
+) -> Iterator[StepSample]:
+    costs = StepCosts(
+        efficiencies=load_efficiencies(),
+        effects=without_overlap_loss(load_step_effects()),
+        calibrations={device.id: calibration},
+    )
+    eager = [step for step in measured if step.compile == EAGER]
+    cases = {
+        index: WantedStep(
+            workload=step.workload,
+            batch_size=step.batch_size,
+            precision=NumberFormat(step.precision),
+            optimizer=step.optimizer,
+        ).case
+        for index, step in enumerate(eager)
+    }
+    traces = trace_cases(cases.values())
+    for index, case in cases.items():
+        trace, step = traces[case], eager[index]
+        if isinstance(trace, BreakevenError):
+            continue
+        program = build_program(trace.at(step.batch_size), costs=costs)
+        times = costs.kernel_times(program.kernels, [device]).time_ns[:, 0].tolist()
+        parts: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
+        for kernel, time_ns in zip(program.kernels, times, strict=True):
+            parts[own_effect_keys(kernel, device)] += time_ns
+        simulated = simulate([program], [device], host)
+        yield StepSample(
+            step=StepTiming(
+                device=device, host=host, era=Era.TORCH_2, machine="", measured_ns=step.time_ns
+            ),
+            simulated_ns=float(simulated.step_ns[0, 0, 0]),
+            waiting_ns=0.0,
+            device_parts=tuple(StepPart(time_ns=t, keys=keys) for keys, t in parts.items()),
+            host_parts=(
+                StepPart(time_ns=float(simulated.host_busy_ns[0, 0, 0]), keys=((OWN_HOST,),)),
+            ),
+            overlap_keys=(("own overlap",),),
+        )
