@@ -27,16 +27,29 @@ struct plan {
   int (*num_threads)(void);
 };
 
+/* Puts a batch together; with a constant size of a row, without calls. */
+static inline __attribute__((always_inline)) void gather(const struct gathered *from,
+                                                         const int64_t *indices, int64_t count,
+                                                         const int64_t size) {
+  for (int64_t i = 0; i < count; i++)
+    memcpy(from->batch + i * size, from->rows + indices[i] * size, size);
+}
+
 /* Does the steps of a plan; returns how many were done before an index was out of range. */
 int64_t run(void **arguments, char *workspace, const struct plan *plan) {
   const struct team team = {plan->share, plan->share ? plan->num_threads() : 1};
   for (int64_t number = 0; number < plan->num_steps; number++) {
     for (int64_t i = 0; i < plan->num_gathered; i++) {
       const struct gathered *from = plan->gathered + i;
-      for (int64_t j = 0; j < plan->batch_size; j++)
-        memcpy(from->batch + j * from->row_bytes,
-               from->rows + plan->indices[number * plan->batch_size + j] * from->row_bytes,
-               from->row_bytes);
+      const int64_t count = plan->batch_size, *indices = plan->indices + number * count;
+      switch (from->row_bytes) {
+      case 4: gather(from, indices, count, 4); break;
+      case 8: gather(from, indices, count, 8); break;
+      case 16: gather(from, indices, count, 16); break;
+      case 32: gather(from, indices, count, 32); break;
+      case 64: gather(from, indices, count, 64); break;
+      default: gather(from, indices, count, from->row_bytes);
+      }
     }
     if (plan->options) update_numbers(plan->options, plan->counts, arguments[plan->numbers]);
     if (step(arguments, workspace, &team)) return number;

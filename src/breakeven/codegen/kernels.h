@@ -124,10 +124,20 @@ INLINE void NAME(product_part)(const long m, const long n, const long depth, con
 }
 
 /* to[r] = the sum of from[r][...]: four rows at once, as one sum waits for itself. */
-INLINE REAL NAME(sum_of)(const NAME(widest) v) {
-  REAL total = 0;
-  for (int i = 0; i < LANES; i++) total += v[i];
-  return total;
+INLINE REAL NAME(sum_2)(const NAME(x2) v) { return v[0] + v[1]; }
+#define DEFINE_SUM(width, half)                                                                   \
+  INLINE REAL NAME(sum_##width)(const NAME(x##width) v) {                                         \
+    const NAME(x##half) *halves = (const NAME(x##half) *)&v;                                      \
+    return NAME(sum_##half)(halves[0] + halves[1]);                                               \
+  }
+DEFINE_SUM(4, 2)
+DEFINE_SUM(8, 4)
+DEFINE_SUM(16, 8)
+INLINE REAL NAME(sum_of)(const NAME(widest) *v) {
+  if (LANES == 16) return NAME(sum_16)(*(const NAME(x16) *)v);
+  if (LANES == 8) return NAME(sum_8)(*(const NAME(x8) *)v);
+  if (LANES == 4) return NAME(sum_4)(*(const NAME(x4) *)v);
+  return NAME(sum_2)(*(const NAME(x2) *)v);
 }
 INLINE void NAME(row_sums_of)(const int rows, const long columns, const REAL *from, const long fr,
                               REAL *to, const long tr) {
@@ -143,7 +153,10 @@ INLINE void NAME(row_sums_of)(const int rows, const long columns, const REAL *fr
       UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < 2; j++)
           sum[i][j] += *(const NAME(widest) *)(from + i * fr + c + j * LANES);
-    UNROLL for (int i = 0; i < rows; i++) total[i] += NAME(sum_of)(sum[i][0] + sum[i][1]);
+    UNROLL for (int i = 0; i < rows; i++) {
+      const NAME(widest) both = sum[i][0] + sum[i][1];
+      total[i] += NAME(sum_of)(&both);
+    }
   }
   for (long c = whole; c < columns; c++)
     UNROLL for (int i = 0; i < rows; i++) total[i] += from[i * fr + c];
@@ -185,5 +198,6 @@ INLINE void NAME(transpose)(const long rows, const long columns, const REAL *fro
     for (long r = c < c8 ? r8 : 0; r < rows; r++) to[c * tc + r] = from[r * fr + c];
 }
 #undef DEFINE_TILE
+#undef DEFINE_SUM
 #undef LANES
 #undef VECTOR

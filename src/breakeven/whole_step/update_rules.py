@@ -76,14 +76,14 @@ def _adam_state(group: Group) -> tuple[str, ...]:
 def _adam_scalars(group: Group, step: Any) -> tuple[Any, ...]:
     lr, (beta1, beta2) = group["lr"], group["betas"]
     step_size = lr / (1 - beta1**step)
-    root = (1 - beta2**step) ** 0.5
-    return step_size, root, 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"], lr
+    scale = (1 - beta2**step) ** -0.5
+    return step_size, scale, 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"], lr
 
 
 def _adam(
     param: Tensor, grad: Tensor, state: State, scalars: Scalars, group: Group
 ) -> tuple[Tensor, State]:
-    step_size, root, share1, beta2, share2, eps, weight_decay, lr = scalars
+    step_size, scale, share1, beta2, share2, eps, weight_decay, lr = scalars
     grad = -grad if group["maximize"] else grad
     if group["weight_decay"]:
         if group["decoupled_weight_decay"]:
@@ -98,7 +98,7 @@ def _adam(
     else:
         largest = square
         state = (mean, square)
-    return param - step_size * mean / (largest.sqrt() / root + eps), state
+    return param - step_size * mean / (largest.sqrt() * scale + eps), state
 
 
 def _rmsprop_state(group: Group) -> tuple[str, ...]:
