@@ -11,7 +11,7 @@ import msgspec
 
 from breakeven.calibrate.fit import fit_table
 from breakeven.calibrate.tables import read_tables
-from breakeven.cost import EfficiencyTable, StepEffect, StepEffects
+from breakeven.cost import EfficiencyTable, KernelSpread, StepEffect, StepEffects
 from breakeven.errors import BreakevenError
 from breakeven.simulate import MultiGpuTable
 from breakeven.units import format_percent
@@ -44,8 +44,12 @@ def describe_step_effects(effects: StepEffects) -> str:
     lines = [
         f"{len(effects.calibrated_on)} steps, {len(effects.effects)} effects",
         "spread of what was left out",
-        f"  kernels: {spread.calibrated_scale:.2f} times that of benchmarks on a GPU whose steps "
-        f"are known, {spread.unseen_scale:.2f} times on others",
+        "  kernels: so many times that of benchmarks, on a GPU whose steps are known and on others",
+        *(
+            f"    {name}: {getattr(spread.calibrated, name):.2f}, "
+            f"{getattr(spread.unseen, name):.2f}"
+            for name in KernelSpread.__struct_fields__
+        ),
         f"  hosts: sigma {spread.known_host_log_sigma:.2f} where its steps are known, "
         f"{spread.unknown_host_log_sigma:.2f} elsewhere",
         "largest effects, as factors on times",

@@ -75,6 +75,7 @@ from breakeven.cost.step_effects import STEP_EFFECTS_VERSION as STEP_EFFECTS_VER
 from breakeven.cost.step_effects import TYPICAL_OVERLAP_LOSS as TYPICAL_OVERLAP_LOSS
 from breakeven.cost.step_effects import EffectKey as EffectKey
 from breakeven.cost.step_effects import Era as Era
+from breakeven.cost.step_effects import KernelSpread as KernelSpread
 from breakeven.cost.step_effects import Spread as Spread
 from breakeven.cost.step_effects import StepEffect as StepEffect
 from breakeven.cost.step_effects import StepEffects as StepEffects

@@ -11,6 +11,7 @@ from functools import cache
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
 from breakeven.cost.family_times import KernelTimes, datasheet_ns, group_key, kernel_times
@@ -30,6 +31,7 @@ from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
     EffectKey,
     Era,
+    KernelSpread,
     StepEffects,
     floor_effect_keys,
     host_effect_keys,
@@ -47,6 +49,13 @@ from breakeven.device import (
     load_catalogue,
 )
 from breakeven.trace import Op, Settings
+
+# Where nothing is told of the software, its libraries may be those of any year. The same step on
+# the same GPU took 1.18 to 1.25 times as long under torch 1.7 as under 1.13 (see `efficiency`). A
+# host takes half the time for an operator under torch 2 (see `reference_host`) that it took before:
+# sigma is half of the logarithm of that ratio.
+_UNKNOWN_SOFTWARE_LOG_SIGMA = 0.2
+_UNKNOWN_SOFTWARE_HOST_LOG_SIGMA = 0.35
 
 
 class StepCosts:
@@ -112,11 +121,12 @@ class StepCosts:
         corrected_ns = np.maximum(
             busy_ns * factors[..., 0], np.minimum(busy_ns, datasheet_ns(kernels, devices))
         )
-        scale = np.array([[self._sigma_scale(device) for device in devices]])
+        scale = self._sigma_scales(kernels, devices, times.is_memory_bound)
+        library = _UNKNOWN_SOFTWARE_LOG_SIGMA if self._is_unknown_software() else 0.0
         return KernelTimes(
             time_ns=corrected_ns + floor_ns * factors[..., 1],
-            log_sigma=times.log_sigma * scale,
-            shared_log_sigma=times.shared_log_sigma * scale,
+            log_sigma=np.hypot(times.log_sigma * scale, library),
+            shared_log_sigma=np.hypot(times.shared_log_sigma * scale, library),
             is_memory_bound=times.is_memory_bound,
             is_latency_bound=times.is_latency_bound,
         )
@@ -227,6 +237,8 @@ class StepCosts:
         spread = self._effects.spread
         if self._machine and self._effects.has(("host machine", self._machine)):
             return spread.known_host_log_sigma
+        if self._is_unknown_software():
+            return math.hypot(spread.unknown_host_log_sigma, _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA)
         return spread.unknown_host_log_sigma
 
     def _kernel_factors(self, kernel: Kernel, device: DeviceSpec) -> tuple[float, float]:
@@ -257,10 +269,31 @@ class StepCosts:
             self._host_factors[part, is_measured] = factor
         return factor
 
-    def _sigma_scale(self, device: DeviceSpec) -> float:
+    def _is_unknown_software(self) -> bool:
+        """Return whether neither the software is told nor steps on the machine were seen."""
+        is_seen = self._machine and self._effects.has(("host machine", self._machine))
+        return self._era is Era.UNKNOWN and not is_seen
+
+    def _sigma_scales(
+        self,
+        kernels: Sequence[Kernel],
+        devices: Sequence[DeviceSpec],
+        is_memory_bound: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """Return the factors on the uncertainty of kernels on devices, as (kernel, device)."""
         spread = self._effects.spread
-        is_calibrated = device.id in self._calibrations or self._effects.has(("device", device.id))
-        return spread.calibrated_scale if is_calibrated else spread.unseen_scale
+        of_devices = [
+            spread.calibrated
+            if device.id in self._calibrations or self._effects.has(("device", device.id))
+            else spread.unseen
+            for device in devices
+        ]
+        compute, memory, fp64 = (
+            np.array([[getattr(scales, name) for scales in of_devices]])
+            for name in KernelSpread.__struct_fields__
+        )
+        is_fp64 = np.array([kernel.precision is Precision.FP64 for kernel in kernels])
+        return np.where(is_fp64.reshape(-1, 1), fp64, np.where(is_memory_bound, memory, compute))
 
 
 @cache

@@ -89,7 +89,7 @@ def _torch_era(version: tuple[int, int]) -> Era:
     return Era.TORCH_2
 
 
-STEP_EFFECTS_VERSION = 1
+STEP_EFFECTS_VERSION = 2
 
 # (kind, what it is of): ("chip", "GA100"), ("units+generation", "convolution", "tensor fp16", ...).
 EffectKey = tuple[str, ...]
@@ -122,19 +122,38 @@ class StepEffect(msgspec.Struct, frozen=True, kw_only=True):
     log_factor: float
 
 
+class KernelSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors on the uncertainty of kernels, by what makes them hard to predict.
+
+    Args:
+        compute: Those whose arithmetic takes longer than their traffic.
+        memory: The others.
+        fp64: Those in fp64, whatever limits them.
+    """
+
+    compute: float
+    memory: float
+    fp64: float
+
+    @classmethod
+    def uniform(cls, scale: float) -> KernelSpread:
+        """Return the same factor on all."""
+        return cls(compute=scale, memory=scale, fp64=scale)
+
+
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """How far steps lie from their predictions, from rows that were left out of the fit.
 
     Args:
-        calibrated_scale: Factor on the uncertainty of kernels on a GPU with whole steps.
-        unseen_scale: The same on any other GPU.
+        calibrated: Of kernels on a GPU with whole steps.
+        unseen: The same on any other GPU.
         known_host_log_sigma: Standard deviation of the logarithm of the host's time where the
             machine's own steps were seen.
         unknown_host_log_sigma: The same of any other machine that was not measured.
     """
 
-    calibrated_scale: float
-    unseen_scale: float
+    calibrated: KernelSpread
+    unseen: KernelSpread
     known_host_log_sigma: float
     unknown_host_log_sigma: float
 
@@ -183,8 +202,8 @@ def no_step_effects() -> StepEffects:
         version=STEP_EFFECTS_VERSION,
         provenance="none",
         spread=Spread(
-            calibrated_scale=1.0,
-            unseen_scale=1.0,
+            calibrated=KernelSpread.uniform(1.0),
+            unseen=KernelSpread.uniform(1.0),
             known_host_log_sigma=0.35,
             unknown_host_log_sigma=0.35,
         ),

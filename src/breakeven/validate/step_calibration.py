@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from breakeven.calibrate import fit_multi_gpu, fit_step_effects
-from breakeven.cost import Spread, StepEffects, load_efficiencies
+from breakeven.cost import KernelSpread, Spread, StepEffects, load_efficiencies
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress
 from breakeven.simulate import Bound, MultiGpuTable, Strategy
+from breakeven.trace import NumberFormat
 from breakeven.validate.predictor import (
     HeldOutPredictor,
     fingerprint,
@@ -25,9 +27,14 @@ from breakeven.verdict import LeaveOut, RowPrediction
 
 # Before any row was left out: kernels as uncertain as benchmarks say, hosts as by datasheets.
 _NEUTRAL = Spread(
-    calibrated_scale=1.0, unseen_scale=1.0, known_host_log_sigma=0.2, unknown_host_log_sigma=0.35
+    calibrated=KernelSpread.uniform(1.0),
+    unseen=KernelSpread.uniform(1.0),
+    known_host_log_sigma=0.2,
+    unknown_host_log_sigma=0.35,
 )
 _COVERAGE_PERCENTILE = 90.0
+_LEAST_ROWS = 40
+_HOST = "host"
 _HOST_BOUNDS = frozenset({Bound.LAUNCH, Bound.SYNC, Bound.HOST_OPTIMIZER})
 
 
@@ -37,8 +44,9 @@ def calibrate_on_steps(
     """Return effects fitted to all steps on single GPUs, and their spread.
 
     The spread makes the 90 % intervals hold 90 % of the rows that were left out: by model family
-    for a GPU and a machine whose steps are known, by GPU for others. Its four figures are all that
-    is taken from residuals; they move no prediction.
+    for a GPU and a machine whose steps are known, by GPU for others; each of its figures those of
+    the steps that it decides: bound by the host, in fp64, or bound by memory or arithmetic. They
+    are all that is taken from residuals; they move no prediction.
 
     Args:
         rows: Measured steps; those on unknown devices or several GPUs are left out.
@@ -51,15 +59,15 @@ def calibrate_on_steps(
     rows = [row for row in rows if row.num_devices == 1 and _is_known(row.device)]
     if not rows:
         raise BreakevenError("the table has no step on one GPU of the catalogue")
-    scales: dict[LeaveOut, tuple[float, float]] = {}
+    scales: dict[LeaveOut, tuple[KernelSpread, float]] = {}
     for protocol in (LeaveOut.MODEL, LeaveOut.GPU):
         progress.begin(f"leaving out each {protocol}")
         predictor = HeldOutPredictor(protocol, progress=progress, spread=_NEUTRAL)
         scales[protocol] = _needed_scales(rows, predictor.predict(rows))
         progress.end()
     spread = Spread(
-        calibrated_scale=round(scales[LeaveOut.MODEL][0], 3),
-        unseen_scale=round(scales[LeaveOut.GPU][0], 3),
+        calibrated=scales[LeaveOut.MODEL][0],
+        unseen=scales[LeaveOut.GPU][0],
         known_host_log_sigma=round(scales[LeaveOut.MODEL][1] * _NEUTRAL.known_host_log_sigma, 3),
         unknown_host_log_sigma=round(scales[LeaveOut.GPU][1] * _NEUTRAL.unknown_host_log_sigma, 3),
     )
@@ -112,21 +120,32 @@ def calibrate_on_shared_steps(
 
 def _needed_scales(
     rows: Sequence[MeasuredRow], outcomes: Sequence[RowOutcome]
-) -> tuple[float, float]:
+) -> tuple[KernelSpread, float]:
     """Return by how much the uncertainty of kernels, and that of hosts, must grow."""
+    needed: defaultdict[str, list[float]] = defaultdict(list)
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if isinstance(outcome, RowPrediction):
+            needed[_regime(row, outcome)].append(_half_widths(row.value_ns, outcome))
+    # Few rows have no tail: those of all kernels stand in for them.
+    of_kernels = [value for name, values in needed.items() if name != _HOST for value in values]
 
-    def scale(belongs: Callable[[RowPrediction], bool]) -> float:
-        needed = [
-            _half_widths(row.value_ns, outcome)
-            for row, outcome in zip(rows, outcomes, strict=True)
-            if isinstance(outcome, RowPrediction) and belongs(outcome)
-        ]
-        return float(np.percentile(needed, _COVERAGE_PERCENTILE)) if needed else 1.0
+    def scale(name: str) -> float:
+        values = needed[name]
+        if name != _HOST and len(values) < _LEAST_ROWS:
+            values = of_kernels
+        return round(float(np.percentile(values, _COVERAGE_PERCENTILE)), 3) if values else 1.0
 
-    return (
-        scale(lambda outcome: outcome.bound not in _HOST_BOUNDS),
-        scale(lambda outcome: outcome.bound in _HOST_BOUNDS),
-    )
+    names = KernelSpread.__struct_fields__
+    return KernelSpread(**{name: scale(name) for name in names}), scale(_HOST)
+
+
+def _regime(row: MeasuredRow, outcome: RowPrediction) -> str:
+    """Return what decides how far a step is off: the host, or a field of `KernelSpread`."""
+    if outcome.bound in _HOST_BOUNDS:
+        return _HOST
+    if row.precision == NumberFormat.FP64:
+        return "fp64"
+    return "memory" if outcome.bound is Bound.MEMORY else "compute"
 
 
 def _half_widths(value_ns: float, outcome: RowPrediction) -> float:

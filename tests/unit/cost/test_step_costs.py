@@ -12,6 +12,7 @@ from breakeven.cost import (
     Era,
     Family,
     Kernel,
+    KernelSpread,
     Spread,
     StepCosts,
     StepEffect,
@@ -22,14 +23,14 @@ from breakeven.cost import (
     no_step_effects,
     reference_host,
 )
-from breakeven.device import find_device, generation_of
+from breakeven.device import Precision, find_device, generation_of
 from breakeven.trace import Op, Phase, Settings
 from factories.steps import tensor
 
 T4, A100 = find_device("T4"), find_device("A100 SXM4 40GB")
 SPREAD = Spread(
-    calibrated_scale=0.5,
-    unseen_scale=2.0,
+    calibrated=KernelSpread(compute=0.5, memory=0.6, fp64=0.7),
+    unseen=KernelSpread(compute=2.0, memory=3.0, fp64=4.0),
     known_host_log_sigma=0.1,
     unknown_host_log_sigma=0.4,
 )
@@ -59,11 +60,15 @@ def effects(factors: dict[tuple[str, ...], float] | None = None) -> StepEffects:
     )
 
 
-def costs(factors: dict[tuple[str, ...], float] | None = None, machine: str = "") -> StepCosts:
+def costs(
+    factors: dict[tuple[str, ...], float] | None = None,
+    machine: str = "",
+    era: Era = Era.TORCH_1_LATE,
+) -> StepCosts:
     return StepCosts(
         efficiencies=load_efficiencies(),
         effects=effects(factors),
-        era=Era.TORCH_1_LATE,
+        era=era,
         machine=machine,
     )
 
@@ -103,11 +108,38 @@ def test_no_kernels_take_no_time() -> None:
     assert costs().kernel_times((), (T4, A100)).time_ns.shape == (0, 2)
 
 
-def test_uncertainty_depends_on_whether_steps_of_the_gpu_were_seen() -> None:
+def test_uncertainty_depends_on_what_limits_a_kernel_and_whether_its_gpu_was_seen() -> None:
     times = costs({("device", "t4"): 1.0}).kernel_times(KERNELS, (T4, A100))
     expected = bare()
-    np.testing.assert_allclose(times.log_sigma, expected.log_sigma * [0.5, 2.0])
-    np.testing.assert_allclose(times.shared_log_sigma, expected.shared_log_sigma * [0.5, 2.0])
+    assert expected.is_memory_bound[0].all()
+    assert not expected.is_memory_bound[1].any()
+    scales = np.where(expected.is_memory_bound, [[0.6, 3.0]], [[0.5, 2.0]])
+    np.testing.assert_allclose(times.log_sigma, expected.log_sigma * scales)
+    np.testing.assert_allclose(times.shared_log_sigma, expected.shared_log_sigma * scales)
+
+
+def test_kernels_in_fp64_have_an_uncertainty_of_their_own() -> None:
+    kernels = [
+        msgspec.structs.replace(kernel, precision=Precision.FP64) for kernel in (POINTWISE, PRODUCT)
+    ]
+    times = costs({("device", "t4"): 1.0}).kernel_times(kernels, (T4, A100))
+    expected = kernel_times(kernels, (T4, A100))
+    np.testing.assert_allclose(times.log_sigma, expected.log_sigma * [0.7, 4.0])
+
+
+def test_unknown_software_makes_all_less_sure_where_no_step_of_the_machine_was_seen() -> None:
+    factors = {("device", "t4"): 1.0, ("host machine", "lab"): 1.0}
+    told, untold, seen = (
+        costs(factors, era=era, machine=machine)
+        for era, machine in ((Era.TORCH_1, ""), (Era.UNKNOWN, ""), (Era.UNKNOWN, "lab"))
+    )
+    of_told, of_untold, of_seen = (
+        model.kernel_times(KERNELS, (T4,)).shared_log_sigma for model in (told, untold, seen)
+    )
+    assert (of_untold > of_told).all()
+    np.testing.assert_allclose(of_seen, of_told)
+    assert untold.host_log_sigma(HOST) > told.host_log_sigma(HOST) == 0.4
+    assert seen.host_log_sigma(HOST) == 0.1
 
 
 def test_a_datasheet_host_gets_all_its_effects() -> None:

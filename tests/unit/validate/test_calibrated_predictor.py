@@ -263,7 +263,7 @@ def test_a_table_calibrates_effects_with_their_spread_and_fingerprints(tmp_path:
     assert {effect.of for effect in effects.effects if effect.kind == "device"} == {
         (find_device(name).id,) for name in DEVICES
     }
-    assert effects.spread.calibrated_scale > 0
+    assert effects.spread.calibrated.compute > 0
     document = step_effects_document(effects)
     assert msgspec.json.decode(document, type=StepEffects) == effects
     lines = document.decode().splitlines()

@@ -66,9 +66,10 @@ but the device and more than 20 % apart, of which the faster device is predicted
 Fewer than ten rows have no P90.
 
 What these figures do not show: a GPU that is left out may have relatives with its chip that are
-not (an RTX 2080 Ti teaches a TITAN RTX); the four figures that scale the intervals, and the prior
-widths of the effects, were chosen on the very errors of leaving out GPUs and model families; and
-the prediction of a row knows its host, framework and kind of copy, as the table tells them."""
+not (an RTX 2080 Ti teaches a TITAN RTX); the eight figures that scale the intervals (kernels
+bound by arithmetic, by memory and in fp64, and hosts; each seen and unseen), and the prior widths
+of the effects, were chosen on the very errors of leaving out GPUs and model families; and the
+prediction of a row knows its host, framework and kind of copy, as the table tells them."""
 
 
 def plot_name(protocol: LeaveOut) -> str:
