@@ -40,15 +40,17 @@ typedef REAL NAME(x8) VECTOR(8);
 typedef REAL NAME(x16) VECTOR(16);
 typedef REAL NAME(widest) VECTOR(LANES);
 
-/* c[i][n] = sum over k of a[i][k] b[k][n], for `rows` i and `vectors` vectors of n. */
+/* c[i][n] = sum over k of a[i][k] b[k][n], for `rows` i and `vectors` vectors of n; where it `adds`, to
+   what is there. */
 #define DEFINE_TILE(width)                                                                        \
   INLINE void NAME(tile_##width)(const int rows, const int vectors, const long depth,             \
                                  const REAL *a, const long am, const long ak, const REAL *b,      \
-                                 const long bk, REAL *c, const long cm) {                         \
+                                 const long bk, REAL *c, const long cm, const int adds) {         \
     NAME(x##width) sum[TILE_ROWS][2];                                                             \
     UNROLL for (int i = 0; i < rows; i++)                                                         \
       UNROLL for (int j = 0; j < vectors; j++)                                                    \
-        sum[i][j] = (NAME(x##width)){0};                                                          \
+        sum[i][j] = adds ? *(const NAME(x##width) *)(c + i * cm + j * width)                      \
+                         : (NAME(x##width)){0};                                                   \
     for (long k = 0; k < depth; k++) {                                                            \
       NAME(x##width) right[2];                                                                    \
       UNROLL for (int j = 0; j < vectors; j++)                                                    \
@@ -64,13 +66,13 @@ typedef REAL NAME(widest) VECTOR(LANES);
   }                                                                                               \
   INLINE void NAME(rows_##width)(const long m, const int vectors, const long depth,               \
                                  const REAL *a, const long am, const long ak, const REAL *b,      \
-                                 const long bk, REAL *c, const long cm) {                         \
+                                 const long bk, REAL *c, const long cm, const int adds) {         \
     const long rows = tile_rows(m, TILE_ROWS);                                                    \
     for (long i = 0; i + rows <= m; i += rows)                                                    \
-      NAME(tile_##width)(rows, vectors, depth, a + i * am, am, ak, b, bk, c + i * cm, cm);        \
+      NAME(tile_##width)(rows, vectors, depth, a + i * am, am, ak, b, bk, c + i * cm, cm, adds);  \
     if (m % rows)                                                                                 \
       NAME(tile_##width)(m % rows, vectors, depth, a + m / rows * rows * am, am, ak, b, bk,       \
-                         c + m / rows * rows * cm, cm);                                           \
+                         c + m / rows * rows * cm, cm, adds);                                     \
   }
 DEFINE_TILE(1)
 DEFINE_TILE(2)
@@ -81,14 +83,14 @@ DEFINE_TILE(16)
 /* c[m][n] = sum over k of a[m][k] b[k][n]; n is contiguous in b and c, a is read by single elements. */
 INLINE void NAME(product)(const long m, const long n, const long depth, const REAL *a,
                           const long am, const long ak, const REAL *b, const long bk, REAL *c,
-                          const long cm) {
+                          const long cm, const int adds) {
   long j = 0;
 #define WIDE(width)                                                                               \
   for (; j + 2 * width <= n; j += 2 * width)                                                      \
-    NAME(rows_##width)(m, 2, depth, a, am, ak, b + j, bk, c + j, cm);
+    NAME(rows_##width)(m, 2, depth, a, am, ak, b + j, bk, c + j, cm, adds);
 #define NARROW(width)                                                                             \
   if (j + width <= n) {                                                                           \
-    NAME(rows_##width)(m, 1, depth, a, am, ak, b + j, bk, c + j, cm);                             \
+    NAME(rows_##width)(m, 1, depth, a, am, ak, b + j, bk, c + j, cm, adds);                       \
     j += width;                                                                                   \
   }
   if (LANES == 16) { WIDE(16) NARROW(16) NARROW(8) NARROW(4) }
@@ -102,11 +104,11 @@ INLINE void NAME(product)(const long m, const long n, const long depth, const RE
 }
 
 /* One of `parts` parts of a product, all with about as many of its tiles; the product where it is one. */
-INLINE void NAME(product_part)(const long m, const long n, const long depth, const REAL *a,
-                               const long am, const long ak, const REAL *b, const long bk, REAL *c,
-                               const long cm, const long part, const long parts) {
+INLINE void NAME(tiles)(const long m, const long n, const long depth, const REAL *a, const long am,
+                        const long ak, const REAL *b, const long bk, REAL *c, const long cm,
+                        const int adds, const long part, const long parts) {
   if (parts == 1) {
-    NAME(product)(m, n, depth, a, am, ak, b, bk, c, cm);
+    NAME(product)(m, n, depth, a, am, ak, b, bk, c, cm, adds);
     return;
   }
   const long rows = tile_rows(m, TILE_ROWS), columns = 2 * LANES;
@@ -114,13 +116,27 @@ INLINE void NAME(product_part)(const long m, const long n, const long depth, con
   for (long tile = part * tiles / parts; tile < (part + 1) * tiles / parts; tile++) {
     const long i = tile % down * rows, j = tile / down * columns;
 #define TILE(rows, columns)                                                                       \
-  NAME(product)(rows, columns, depth, a + i * am, am, ak, b + j, bk, c + i * cm + j, cm);
+  NAME(product)(rows, columns, depth, a + i * am, am, ak, b + j, bk, c + i * cm + j, cm, adds);
     if (i + rows <= m && j + columns <= n) TILE(rows, columns)
     else if (i + rows <= m) TILE(rows, n % columns)
     else if (j + columns <= n) TILE(m % rows, columns)
     else TILE(m % rows, n % columns)
 #undef TILE
   }
+}
+
+/* The same by blocks of the depth: rows of b that are long and many are read from memory once. */
+INLINE void NAME(product_part)(const long m, const long n, const long depth, const REAL *a,
+                               const long am, const long ak, const REAL *b, const long bk, REAL *c,
+                               const long cm, const long block, const long part,
+                               const long parts) {
+  if (block >= depth) {
+    NAME(tiles)(m, n, depth, a, am, ak, b, bk, c, cm, 0, part, parts);
+    return;
+  }
+  for (long k = 0; k < depth; k += block)
+    NAME(tiles)(m, n, depth - k < block ? depth - k : block, a + k * ak, am, ak, b + k * bk, bk, c,
+                cm, k > 0, part, parts);
 }
 
 /* to[r] = the sum of from[r][...]: four rows at once, as one sum waits for itself. */

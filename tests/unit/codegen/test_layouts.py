@@ -48,3 +48,23 @@ def test_steps_without_a_gradient_are_no_memory_of_zeros(index: int) -> None:
         assert torch.equal(found, expected)
     num_bytes = 5 * x.numel() * x.element_size()
     assert call.num_workspace_bytes < num_bytes
+
+
+def test_a_product_with_many_long_rows_is_done_by_blocks_of_them() -> None:
+    """The gradient of a wide layer's weights, of many samples: 12 MB of inputs, in rows of 4 kB."""
+    generator = torch.Generator().manual_seed(0)
+    changes, inputs = (torch.randn(2_900, size, generator=generator) for size in (9, 1_101))
+    call = GeneratedCall(lambda dy, x: [dy.t() @ x], [changes, inputs])
+    assert ", 64, part, parts)" in call.source
+    assert call.has_parts
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            found += call(changes, inputs)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)  # in parts or not
+    expected = changes.double().t() @ inputs.double()
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-4, atol=1e-3)
