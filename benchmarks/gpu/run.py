@@ -1,0 +1,376 @@
+"""Everything that is to be done where a GPU is at hand, in one command that goes on where it ended.
+
+    python benchmarks/gpu/run.py --out DIR
+
+Each call takes at most ``--seconds`` (450) and ends with what is left; call it until nothing is.
+README.md beside it says what each part does, what it needs, and which files it writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("calibrate", "steps", "examples", "systems", "doctor", "tune", "auto", "tests")
+_NEEDED = ("msgspec", "tomlkit", "platformdirs", "rich", "jinja2", "filelock", "numpy", "torch")
+# A command is not begun where less than this is left of the time.
+_LEAST_S = 25.0
+_CALIBRATE_S = {False: 360.0, True: 60.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command of breakeven, or of the tests, whose answer is kept.
+
+    Args:
+        part: One of `PARTS`.
+        name: Unique.
+        arguments: After ``python``.
+        is_calibrated: Whether predictions use what was measured of the GPU.
+        about_s: How long it may take.
+    """
+
+    part: str
+    name: str
+    arguments: tuple[str, ...]
+    is_calibrated: bool
+    about_s: float
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from the others."""
+        return f"{self.part} {self.name} {'after' if self.is_calibrated else 'before'}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what there is time for; return 0 when nothing is left, 1 when something is."""
+    args = _parse(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    _prepare_path(args)
+    run = Run(args)
+    if args.dry_run:
+        for text in run.pending():
+            print(text)
+        return 0
+    left = run.go()
+    run.write_summary(left)
+    print("nothing is left" if not left else f"{len(left)} left; the same command goes on")
+    return 1 if left else 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of at most 8 files")
+    parser.add_argument("--seconds", type=float, default=450.0, help="of this call (450)")
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--device", default="auto", help="as breakeven calibrate --device")
+    parser.add_argument("--quick", action="store_true", help="the short calibration")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels that the machine lacks")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be done")
+    parser.add_argument(
+        "--tiny", action="store_true", help="sizes for a CPU, to try the path: --device cpu"
+    )
+    return parser.parse_args(argv)
+
+
+def _prepare_path(args: argparse.Namespace) -> None:
+    """Let this process and its children import breakeven from the tree, and carried wheels.
+
+    Raises:
+        SystemExit: A package is missing.
+    """
+    paths = [str(ROOT / "src"), str(Path(__file__).parent)]
+    if args.wheels is not None:
+        site = args.wheels / "unpacked"
+        for wheel in sorted(args.wheels.glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+        paths.append(str(site))
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.exit(f"missing: {', '.join(missing)}; carry their wheels: --wheels DIR")
+
+
+class Run:
+    """The work of one call.
+
+    Args:
+        args: Of the command line.
+        now_s: Clock, in seconds.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        from breakeven.calibrate.gpu import find_gpu
+
+        self._args = args
+        self._now_s = now_s
+        self._until_s = now_s() + args.seconds
+        self._folder = args.out / "calibrations"
+        self._steps = args.out / "steps.csv"
+        self._reports = args.out / "reports.jsonl"
+        device = find_gpu(args.device)
+        if device is None:
+            sys.exit("torch sees no GPU here")
+        self._device = device
+
+    def pending(self) -> Iterator[str]:
+        """Yield what is left to do, in order."""
+        if "calibrate" in self._args.part and self._calibration() is None:
+            yield "calibrate"
+        if "steps" in self._args.part:
+            yield from (f"steps {step.name}" for step, _ in self._pending_steps())
+        yield from (command.key for command in self._pending_commands())
+
+    def go(self) -> list[str]:
+        """Do what there is time for; return what is left."""
+        if "calibrate" in self._args.part and self._calibration() is None:
+            self._calibrate()
+        if "steps" in self._args.part:
+            self._measure_steps()
+            self._predict_steps()
+        for command in list(self._pending_commands()):
+            if self._left_s() > max(_LEAST_S, command.about_s):
+                self._do(command)
+        return list(self.pending())
+
+    def _left_s(self) -> float:
+        return self._until_s - self._now_s()
+
+    def _calibration(self) -> Any:
+        from breakeven.cost import read_calibration
+
+        files = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
+        return read_calibration(files[0].read_bytes(), str(files[0])) if files else None
+
+    def _host(self, *, is_calibrated: bool) -> Any:
+        """Return this machine, measured, with what its GPU's steps showed or without."""
+        from breakeven.calibrate import find_host
+        from breakeven.capture import Launcher
+        from breakeven.cost import read_calibrations_again
+        from breakeven.device import FOLDER_VARIABLE, HERE
+
+        before = os.environ.get(FOLDER_VARIABLE)
+        os.environ[FOLDER_VARIABLE] = str(self._folder) if is_calibrated else ""
+        read_calibrations_again()
+        try:
+            with Launcher() as launcher:
+                return find_host(HERE, launcher)
+        finally:
+            os.environ.pop(FOLDER_VARIABLE)
+            if before is not None:
+                os.environ[FOLDER_VARIABLE] = before
+            read_calibrations_again()
+
+    def _calibrate(self) -> None:
+        from breakeven.calibrate.gpu import GpuRequest, calibrate_gpu, calibration_bytes
+
+        class Told:
+            def begin(self, stage: str, expected_s: float | None = None) -> None:
+                print(stage, flush=True)
+
+            def detail(self, text: str) -> None:
+                pass
+
+            def end(self) -> None:
+                pass
+
+        request = GpuRequest(
+            device=self._device,
+            is_quick=self._args.quick,
+            is_tiny=self._args.tiny,
+            budget_s=min(_CALIBRATE_S[self._args.quick], self._left_s()),
+        )
+        result = calibrate_gpu(request, Told(), host=self._host(is_calibrated=False))
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{result.calibration.device}.json"
+        path.write_bytes(calibration_bytes(result.calibration))
+
+    def _pending_steps(self) -> Iterator[tuple[Any, float]]:
+        from whole_steps import read_rows, step_of, wanted_steps
+
+        known = {step_of(row).name for row in read_rows(self._steps)}
+        for step, about_s in wanted_steps(is_tiny=self._args.tiny):
+            if step.name not in known:
+                yield step, about_s
+
+    def _measure_steps(self) -> None:
+        from whole_steps import measured_row, read_rows, write_rows
+
+        for step, about_s in list(self._pending_steps()):
+            if self._left_s() < about_s + _LEAST_S:
+                continue
+            rows: list[Any] = read_rows(self._steps)
+            row = measured_row(step, self._device, number=len(rows) + 1)
+            print(step.name, row.get("value_ms", row.get("note")), flush=True)
+            write_rows(self._steps, [*rows, row])
+
+    def _predict_steps(self) -> None:
+        """Set what is predicted beside every row, anew: it takes seconds."""
+        from whole_steps import Place, predicted, read_rows, step_of, write_rows
+
+        from breakeven.calibrate.gpu.own_spec import known_device
+
+        rows: list[dict[str, Any]] = [dict(row) for row in read_rows(self._steps)]
+        calibration = self._calibration()
+        if not rows or calibration is None:
+            return
+        device = calibration.spec or known_device(calibration.machine.gpu)
+        steps = [step_of(row) for row in rows]
+        for when, own in (("before", None), ("after", calibration)):
+            place = Place(
+                device=device, calibration=own, host=self._host(is_calibrated=own is not None)
+            )
+            for row, found in zip(rows, predicted(steps, place), strict=True):
+                if found is not None:
+                    row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = found
+        write_rows(self._steps, rows)
+
+    def _commands(self) -> Iterator[Command]:
+        calibration = self._calibration()
+        if calibration is None:
+            return
+        gpu = calibration.spec.name if calibration.spec else calibration.machine.gpu
+        breakeven = ("-m", "breakeven")
+        check = (*breakeven, "check", "--json", "-q", "--device", gpu)
+        # Before it was measured, nothing is known of a GPU that the catalogue lacks.
+        whens = (False, True) if calibration.spec is None else (True,)
+        if self._args.tiny:
+            arguments = (*check, "examples/disc_mlp.py")
+            yield from _commands("examples", "disc_mlp", arguments, whens, 30)
+            yield Command(
+                part="tests", name="gpu", is_calibrated=False, about_s=20,
+                arguments=("-m", "pytest", "-q", "-m", "gpu", "tests/e2e/test_gpu.py"),
+            )  # fmt: skip
+            return
+        for example in sorted((ROOT / "examples").glob("*.py")):
+            arguments = (*check, f"examples/{example.name}")
+            yield from _commands("examples", example.stem, arguments, whens, 60)
+        from breakeven.systems import main_systems
+
+        for entry in main_systems():
+            arguments = (*breakeven, "workloads", entry.name, "--json", "-q")
+            about_s = max(60, entry.about_s)
+            yield from _commands("systems", entry.name, arguments, (False, True), about_s)
+        script = "tests/e2e/scripts/fixes.py"
+        text = (ROOT / script).read_text("utf-8")
+        causes = [line[4:].partition("(")[0] for line in text.splitlines()
+                  if line.startswith("def ") and "():" in line]  # fmt: skip
+        for cause in causes:
+            for name, options in ((cause, ()), (f"{cause} mended", ("--fixed",))):
+                yield Command(
+                    part="doctor",
+                    name=name,
+                    arguments=(*check, script, "--", cause.upper(), *options),
+                    is_calibrated=True,
+                    about_s=40,
+                )
+        for example in ("mnist_mlp", "small_cnn", "tiny_transformer", "amp_unet"):
+            yield Command(
+                part="tune",
+                name=example,
+                arguments=(*breakeven, "tune", f"examples/{example}.py", "--json", "-q"),
+                is_calibrated=True,
+                about_s=150,
+            )
+        yield Command(
+            part="auto", name="regret", arguments=("benchmarks/auto_regret.py", "--json"),
+            is_calibrated=True, about_s=200,
+        )  # fmt: skip
+        yield Command(
+            part="tests", name="gpu", is_calibrated=False, about_s=120,
+            arguments=("-m", "pytest", "-q", "-m", "gpu", "--require-gpu", "tests"),
+        )  # fmt: skip
+
+    def _pending_commands(self) -> Iterator[Command]:
+        done = {answer["key"] for answer in self._answers()}
+        for command in self._commands():
+            if command.part in self._args.part and command.key not in done:
+                yield command
+
+    def _answers(self) -> list[dict[str, Any]]:
+        if not self._reports.exists():
+            return []
+        return [json.loads(line) for line in self._reports.read_text("utf-8").splitlines()]
+
+    def _do(self, command: Command) -> None:
+        """Run a command, and keep what it said; one that runs out of time says so."""
+        folder = str(self._folder) if command.is_calibrated else ""
+        environment = os.environ | {"BREAKEVEN_CALIBRATIONS": folder}
+        begun_s = self._now_s()
+        try:
+            ended = subprocess.run(
+                (sys.executable, *command.arguments),
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=self._left_s(),
+                check=False,
+            )
+            code, out, told = ended.returncode, ended.stdout, ended.stderr[-2000:]
+        except subprocess.TimeoutExpired as error:
+            if self._args.seconds - (self._now_s() - begun_s) > _LEAST_S:
+                return  # it began late: the next call has time for it
+            code, out, told = None, "", f"no end within {error.timeout:.0f} s"
+        answer = {
+            "key": command.key,
+            "part": command.part,
+            "name": command.name,
+            "is_calibrated": command.is_calibrated,
+            "exit_code": code,
+            "seconds": round(self._now_s() - begun_s, 1),
+            "told": told,
+            "answer": _parsed(out),
+        }
+        print(command.key, "exit code", code, flush=True)
+        with self._reports.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(answer) + "\n")
+
+    def write_summary(self, left: Sequence[str]) -> None:
+        """Write what was found for people: errors before and after, gains, failures."""
+        from summary import summary_text
+        from whole_steps import read_rows
+
+        text = summary_text(self._calibration(), read_rows(self._steps), self._answers(), left)
+        (self._args.out / "summary.md").write_text(text, "utf-8")
+
+
+def _commands(
+    part: str, name: str, arguments: tuple[str, ...], whens: Sequence[bool], about_s: float
+) -> Iterator[Command]:
+    """Yield a command without and with the calibration, as ``whens`` says."""
+    for is_calibrated in whens:
+        yield Command(
+            part=part,
+            name=name,
+            arguments=arguments,
+            is_calibrated=is_calibrated,
+            about_s=about_s,
+        )
+
+
+def _parsed(out: str) -> Any:
+    """Return a document as such, and anything else as its last lines."""
+    try:
+        return json.loads(out)
+    except ValueError:
+        return out[-4000:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

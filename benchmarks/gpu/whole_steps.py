@@ -1,0 +1,177 @@
+"""Twenty workloads on a GPU, eager and compiled, beside what is predicted for them.
+
+A row is predicted twice: as if the GPU had never been measured, and from its calibration. Steps
+that the calibration is fitted to are marked: they say how well it fits, not how well it predicts.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from breakeven.calibrate.gpu.machine import describe_machine
+from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, time_step
+from breakeven.cost import (
+    GpuCalibration,
+    StepCosts,
+    load_efficiencies,
+    load_step_effects,
+)
+from breakeven.device import DeviceSpec, HostSpec
+from breakeven.errors import BreakevenError
+from breakeven.measure import DeviceTimer
+from breakeven.simulate import CompileMode, build_program, compiled_step, predict_steps
+from breakeven.trace import NumberFormat
+from breakeven.units import NS_PER_MS
+from breakeven.workloads import trace_cases
+
+# The columns of tables for `breakeven validate`, then what is beside them.
+FIELDS = (
+    "case_id", "source", "workload", "device", "num_devices", "precision", "batch_size", "phase",
+    "optimizer", "h2d", "host", "framework", "value_ms", "repeats", "split", "note", "compile",
+    "host_issue_ms", "spread", "is_fitted", "before_ms", "before_low_ms", "before_high_ms",
+    "after_ms", "after_low_ms", "after_high_ms",
+)  # fmt: skip
+_F = NumberFormat
+_GPT = "llm:gpt2?d_model={}&n_heads={}&n_layers={}&vocab={}&seq={}&drop=0"
+_WORKLOADS: tuple[tuple[str, int, NumberFormat, str], ...] = (
+    ("breakeven:mlp?width=256&depth=4", 32, _F.FP32, "adam"),
+    ("breakeven:disc-mlp?depth=8", 100, _F.FP32, "sgd"),
+    ("breakeven:mlp?width=2048&depth=4", 512, _F.TF32, "adam"),
+    ("breakeven:mlp?width=8192&depth=3", 2048, _F.AMP_BF16, "sgd"),
+    ("breakeven:rnn-stream?hidden=256", 16, _F.FP32, "adam"),
+    ("breakeven:lstm?hidden=128&seq=100&input=16", 64, _F.FP32, "adam"),
+    ("breakeven:lstm?hidden=320&seq=200&input=40&layers=2", 32, _F.TF32, "adam"),
+    ("breakeven:lstm?hidden=1024&seq=50&input=128", 128, _F.AMP_FP16, "sgd"),
+    ("breakeven:resnet?depth=18&image=32", 128, _F.FP32, "sgd"),
+    ("breakeven:resnet?depth=18", 32, _F.AMP_BF16, "sgd"),
+    ("breakeven:resnet?depth=34", 32, _F.TF32, "sgd"),
+    ("breakeven:resnet?depth=50", 16, _F.FP32, "sgd"),
+    ("breakeven:resnet?depth=50", 16, _F.AMP_FP16, "sgd"),
+    ("breakeven:resnet?depth=50", 128, _F.AMP_BF16, "sgd"),
+    (_GPT.format(128, 4, 2, 512, 64), 16, _F.FP32, "adamw"),
+    (_GPT.format(384, 6, 6, 512, 256), 64, _F.AMP_BF16, "adamw"),
+    (_GPT.format(768, 12, 12, 50257, 1024), 4, _F.AMP_BF16, "adamw"),
+    (_GPT.format(768, 12, 12, 50257, 1024), 4, _F.TF32, "adamw"),
+    (_GPT.format(1024, 16, 12, 32000, 1024), 4, _F.BF16, "adamw"),
+    (_GPT.format(512, 8, 8, 8192, 512), 16, _F.AMP_FP16, "adam"),
+)
+_FITTED = {step.name for is_tiny in (False, True) for step in all_steps(is_tiny=is_tiny)}
+# All eager steps come before the compiled ones, which take longest.
+_EAGER_S, _COMPILED_S = 8.0, 60.0
+
+
+def wanted_steps(*, is_tiny: bool) -> tuple[tuple[WantedStep, float], ...]:
+    """Return the steps in the order of measuring, and how many seconds each may take."""
+    if is_tiny:
+        return tuple((step, 1.0) for step in all_steps(is_tiny=True))
+    return tuple(
+        (WantedStep(workload=w, batch_size=b, precision=p, optimizer=o, compile=mode), about_s)
+        for mode, about_s in ((EAGER, _EAGER_S), ("default", _COMPILED_S))
+        for w, b, p, o in _WORKLOADS
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where steps are predicted.
+
+    Args:
+        device: The GPU.
+        calibration: Of it; None for as if it had never been measured.
+        host: The machine that it is in.
+    """
+
+    device: DeviceSpec
+    calibration: GpuCalibration | None
+    host: HostSpec
+
+
+def measured_row(step: WantedStep, device: torch.device, *, number: int) -> dict[str, object]:
+    """Return the row of a step that is timed now; one that fails says why in its note."""
+    machine = describe_machine(device)
+    row: dict[str, object] = {
+        "case_id": f"gpu-{number:03d}",
+        "source": "benchmarks/gpu",
+        "workload": step.workload,
+        "device": machine.gpu,
+        "num_devices": 1,
+        "precision": step.precision.value,
+        "batch_size": step.batch_size,
+        "phase": "train",
+        "optimizer": step.optimizer,
+        "h2d": "none",
+        "host": machine.processor,
+        "framework": f"torch {machine.torch_version} {machine.driver}",
+        "compile": step.compile,
+        "is_fitted": int(step.name in _FITTED),
+    }
+    try:
+        found = time_step(step, DeviceTimer(device))
+    except Exception as error:  # what the device, its library or the compiler refuses is a row too
+        first_line = str(error).strip().partition("\n")[0]
+        return row | {"note": f"{type(error).__name__}: {first_line}"[:160]}
+    return row | {
+        "value_ms": round(found.time_ns / NS_PER_MS, 6),
+        "repeats": found.num_steps,
+        "host_issue_ms": round(found.issue_ns / NS_PER_MS, 6),
+        "spread": found.spread,
+    }
+
+
+def predicted(
+    steps: Sequence[WantedStep], place: Place
+) -> Iterator[tuple[float, float, float] | None]:
+    """Yield value, low and high of each step in milliseconds; None for what cannot be predicted."""
+    calibration = place.calibration
+    costs = StepCosts(
+        efficiencies=load_efficiencies(),
+        effects=load_step_effects(),
+        calibrations={} if calibration is None else {calibration.device: calibration},
+    )
+    traces = trace_cases([step.case for step in steps])
+    for step in steps:
+        trace = traces[step.case]
+        if isinstance(trace, BreakevenError):
+            yield None
+            continue
+        program = build_program(trace.at(step.batch_size), costs=costs)
+        if step.compile != EAGER:
+            program = program.edited(compiled_step(program, CompileMode(step.compile)).edit)
+        (found,) = predict_steps(program, [place.device], place.host)
+        estimate = found.estimate
+        times_ns = (estimate.value_ns, estimate.low_ns, estimate.high_ns)
+        yield tuple(round(time_ns / NS_PER_MS, 6) for time_ns in times_ns)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows so far; none where there is no file yet."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    """Write all rows."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, FIELDS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def step_of(row: dict[str, str]) -> WantedStep:
+    """Return the step of a row."""
+    return WantedStep(
+        workload=row["workload"],
+        batch_size=int(row["batch_size"]),
+        precision=NumberFormat(row["precision"]),
+        optimizer=row["optimizer"],
+        compile=row["compile"],
+    )
