@@ -24,8 +24,8 @@ _LONGEST_WHOLE_ROW = 8_192
 
 # What a generated kernel takes over torch's own at the same traffic, which benchmarks of eager
 # operators do not tell. Fitted to 149 pairs of eager and compiled steps of timm's classifiers (RTX
-# 4090, torch 2.4, autocast; `benchmarks/compiled_pairs.py`): 76 % of the ratios are within 15 %, 59 %
-# without. It also makes up for eager steps of that GPU, which are predicted 16 % too long.
+# 4090, torch 2.4, autocast; `benchmarks/compiled_pairs.py`): 76 % of the ratios are within 15 %,
+# 59 % without. It also makes up for eager steps of that GPU, which are predicted 16 % too long.
 _GENERATED_FACTOR = 1.25
 
 

@@ -16,7 +16,6 @@ import msgspec
 from breakeven.cost import CALL, FUSED, FusedKernel, fuse
 from breakeven.simulate.program import Edit, Program
 from breakeven.trace import (
-    Copy,
     Event,
     GraphLaunch,
     Location,
@@ -51,7 +50,7 @@ class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     """Where Dynamo ends a graph, since the host needs a value there.
 
     Args:
-        kind: What waits, as of a `Sync`, or ``copy``.
+        kind: What waits, as of a `Sync`.
         location: The user's line, where it is known.
     """
 
@@ -189,13 +188,11 @@ def _graphs_of(trace: StepTrace) -> tuple[tuple[int, ...], tuple[GraphBreak, ...
                 # One graph of each call: which operator belongs to which is not recorded.
                 regions.append(2 * current + 1)
                 continue
-        elif isinstance(event, Sync | Copy) and event.phase is Phase.FORWARD and inside[position]:
-            is_batch = isinstance(event, Copy) and not calls
-            if not is_batch:
-                current += 1
-                kind = event.kind if isinstance(event, Sync) else "copy"
-                found = GraphBreak(kind=kind, location=event.location)
-                breaks.setdefault((kind, event.location), found)
+        elif isinstance(event, Sync) and event.phase is Phase.FORWARD and inside[position]:
+            # Copies are part of a graph: that of a batch which the model moves itself, for one.
+            current += 1
+            found = GraphBreak(kind=event.kind, location=event.location)
+            breaks.setdefault((event.kind, event.location), found)
         regions.append(-1)
     return tuple(regions), tuple(breaks.values())
 

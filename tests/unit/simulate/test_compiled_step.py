@@ -67,8 +67,10 @@ def time_ns(trace: StepTrace, mode: CompileMode | None) -> float:
 
 def test_a_memory_bound_chain_is_as_much_faster_as_it_moves_less() -> None:
     trace = step(*chain(10, 1 << 26))
+    speedup = time_ns(trace, None) / time_ns(trace, CompileMode.DEFAULT)
 
-    assert time_ns(trace, None) / time_ns(trace, CompileMode.DEFAULT) == pytest.approx(10, rel=0.1)
+    # A tenth of the traffic, at 1 / 1.25 of the speed of torch's own kernels.
+    assert speedup == pytest.approx(10 / 1.25, rel=0.1)
 
 
 def test_a_launch_bound_step_gains_most_from_a_graph() -> None:
