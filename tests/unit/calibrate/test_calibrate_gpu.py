@@ -15,12 +15,14 @@ import torch
 from breakeven.calibrate.gpu import GpuRequest, calibrate_gpu, calibrating, find_gpu
 from breakeven.calibrate.gpu.files import calibration_bytes, sharing_text
 from breakeven.calibrate.gpu.fit_gpu import fit_families
+from breakeven.calibrate.gpu.machine import describe_machine
 from breakeven.calibrate.gpu.plan import Item, Plan
-from breakeven.calibrate.gpu.reach import fit_copies
+from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
 from breakeven.calibrate.gpu.samples import all_samples
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
 from breakeven.calibrate.gpu.timed_samples import SampleKernels, timed_kernel
 from breakeven.calibrate.tables import TimedKernel
+from breakeven.capture import pretended_gpus
 from breakeven.cost import (
     CalibrationStep,
     Family,
@@ -336,6 +338,27 @@ def test_copies_are_a_line_and_a_shortest_one() -> None:
     assert copy.bytes_per_s == pytest.approx(10e9, rel=0.01)
     assert copy.time_ns(1 << 25) == pytest.approx(5_000 + (1 << 25) / 10, rel=0.02)
     assert copy.time_ns(0) == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_is_measured_runs_as_on_cuda() -> None:
+    with pretended_gpus():
+        device = find_gpu("auto")
+        assert device == torch.device("cuda", 0)
+        machine = describe_machine(device)
+        assert machine.gpu == "NVIDIA A100-SXM4-80GB"
+        timer = DeviceTimer(device)
+        launch = measure_launch(timer)
+        assert min(launch.queued_ns, launch.waited_ns, launch.sync_ns, launch.period_ns) > 0
+        copies = measure_copies(timer, is_tiny=True)
+        assert {copy.name.split()[1] for copy in copies} == {"pageable", "pinned"}
+        for sample in all_samples(is_tiny=True):
+            if sample.is_quick and "backward" not in sample.name:
+                found = calibrating.time_sample(sample, sample.precisions[0], timer)
+                assert found.time_ns > 0, sample.name
+        assert time_step(all_steps(is_tiny=True)[0], timer).time_ns > 0
+        with pytest.raises(BreakevenError, match="there is no cuda:3"):
+            find_gpu("cuda:3")
 
 
 @pytest.mark.parametrize("name", ["tpu", "", "meta", "cuda:x"])

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from breakeven.calibrate import HereCalibration
+from breakeven.calibrate.gpu import GpuResult
 from breakeven.cli.dispatch import main
-from breakeven.cost import KernelSpread, Spread, StepEffect, StepEffects
+from breakeven.cost import (
+    KernelSpread,
+    Spread,
+    StepEffect,
+    StepEffects,
+    read_calibration,
+    read_calibrations_again,
+    shipped_costs,
+)
+from breakeven.device import find_device
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 from factories.accuracy import write_table
+from factories.calibrations import calibrated
 from factories.hosts import calibration
 
 
@@ -204,3 +217,66 @@ def test_a_table_that_is_not_there(
     assert main(["calibrate", "--from-steps", "none.csv", "-o", "x.json", "-q"]) == 3
     assert "none.csv" in capsys.readouterr().err
     assert asked == []
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
+    """Yield the list of what was asked of the GPU's calibration."""
+    asked: list[Any] = []
+
+    def calibrate_gpu(request, progress, *, host):
+        asked.append(request)
+        return GpuResult(calibration=calibrated(), num_new=0, num_left=3)
+
+    monkeypatch.setenv("BREAKEVEN_CALIBRATIONS", str(tmp_path / "own"))
+    monkeypatch.setattr("breakeven.calibrate.gpu.calibrate_gpu", calibrate_gpu)
+    yield asked
+    monkeypatch.undo()
+    read_calibrations_again()
+
+
+@pytest.mark.usefixtures("forced")
+def test_a_gpu_is_calibrated_and_its_file_written(
+    gpu: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", "--device", "cpu", "--quick", "--fp64", "--share", "-q"]) == 0
+    (request,) = gpu
+    assert (request.is_quick, request.has_fp64, request.is_forced) == (True, True, False)
+    shown = capsys.readouterr().out
+    assert "calibrated on this GPU on 2026-11-25" in shown
+    assert "Remembered; measure again with --force." in shown
+    assert "No time for 3 measurements: the same command goes on." in shown
+    assert "src/breakeven/device/calibrations/t4.json" in shown
+    file = tmp_path / "own" / "t4.json"
+    assert read_calibration(file.read_bytes(), "t4") == calibrated()
+    # From now on predictions of this process use it.
+    found = shipped_costs().calibration(find_device("t4"))
+    assert found == calibrated()
+    assert main(["calibrate", "--device", "cpu", "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpu_calibration"] == str(file)
+
+
+@pytest.mark.usefixtures("forced")
+def test_without_a_gpu_the_host_alone_is_measured(
+    gpu: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ([], ["--device", "none"]):
+        assert main(["calibrate", "-q", "--json", *options]) == 0
+        assert json.loads(capsys.readouterr().out)["gpu_calibration"] == ""
+    assert gpu == []
+    assert main(["calibrate", "-q", "--share"]) == 3
+    assert "there is no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--quick", "--errors"], "--quick is about the GPU of this machine"),
+        (["--device", "none", "--fp64"], "--fp64 is about a GPU, and --device none measures none"),
+    ],
+)
+def test_options_of_a_gpu_go_with_measuring_one(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", *options]) == 2
+    assert message in capsys.readouterr().err
