@@ -230,6 +230,10 @@ class HostCpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         release_year: Year of release.
         aliases: Other names that systems give.
         is_virtual: Whether the name is a hypervisor's, behind which any clock may be.
+        vector_flop_per_clock: fp32 FLOP of one core and clock, a fused multiply-add being two;
+            None where nobody looked it up, as the two below.
+        sustained_hz: Base clock, which all cores keep.
+        memory_bytes_per_s: Of all channels of one socket.
         source: Where the figures of the CPU, then of its core, are from.
     """
 
@@ -244,6 +248,9 @@ class HostCpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str = "recalled: the vendor's sheet"
     aliases: tuple[str, ...] = ()
     is_virtual: bool = False
+    vector_flop_per_clock: float | None = None
+    sustained_hz: float | None = None
+    memory_bytes_per_s: float | None = None
 
     @property
     def single_thread_speed(self) -> float:

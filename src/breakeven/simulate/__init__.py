@@ -1,5 +1,8 @@
 """A step on two timelines, host and device: how long it takes, and what it waits for."""
 
+from breakeven.simulate.absent_cpu import CpuRates as CpuRates
+from breakeven.simulate.absent_cpu import predict_absent_cpu as predict_absent_cpu
+from breakeven.simulate.absent_cpu import rates_of as rates_of
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
