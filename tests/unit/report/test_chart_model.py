@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakeven.report.charts.model import (
@@ -67,6 +67,7 @@ def test_positions() -> None:
     assert [names.position(tick.value) for tick in names.ticks] == [0.25, 0.75]
 
 
+@example([0.001, 0.0010000000000000002])
 @given(st.lists(st.floats(min_value=1e-3, max_value=1e15), min_size=1, max_size=20))
 def test_every_value_and_tick_is_within_the_axis(values: list[float]) -> None:
     axis = axis_of(*values)

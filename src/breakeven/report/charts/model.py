@@ -20,6 +20,7 @@ _MAX_TICKS = 9
 _MAX_SIZE_TICKS = 12
 _FEWEST_STEPS = 6
 _FAR_FROM_ZERO = 0.8
+_LEAST_SPAN = 1e-9
 # Figures beyond these are damage; they may not make the arithmetic of an axis overflow.
 _LARGEST = 1e60
 _SMALLEST = 1e-60
@@ -195,7 +196,9 @@ def value_axis(label: str, values: Iterable[float], as_text: Callable[[float], s
     # From 0, unless the values are far from it, as the years of a calendar are.
     starts_at_zero = 0 <= low <= _FAR_FROM_ZERO * high
     span = high if starts_at_zero else high - low
-    step = _nice_step((span or abs(high) or 1.0) / _FEWEST_STEPS)
+    # Of values that are all but equal, the ticks are numbers that can be told apart.
+    span = max(span, _LEAST_SPAN * abs(high)) if low < high else abs(high) or 1.0
+    step = _nice_step(span / _FEWEST_STEPS)
     first = 0.0 if starts_at_zero else math.floor(low / step) * step
     num_steps = max(math.ceil((high - first) * (1 + _MARGIN) / step), 1)
     ticks = tuple(
