@@ -126,10 +126,19 @@ def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
         num_ops=sum(region >= 0 for region in regions),
         num_kernels=len(step.kernels),
         breaks=breaks,
-        compile_ns=_COMPILE_NS_PER_OP * sum(region >= 0 for region in regions),
+        compile_ns=_compile_ns(sum(region >= 0 for region in regions)),
     )
 
 
+def _compile_ns(num_ops: int) -> float:
+    """Return what compiling so many operators takes; nothing where there are none."""
+    return _COMPILE_NS + _COMPILE_NS_PER_OP * num_ops if num_ops else 0.0
+
+
+# Importing Dynamo and Inductor, and their first call: 3.1 s of a process' own time on an AMD EPYC
+# with torch 2.13, of one linear layer and its backward (the C++ compiler's time, which a GPU does
+# not need, is not in it).
+_COMPILE_NS = 3e9
 # Tracing, Inductor and Triton, for each operator of forward and backward, with nothing cached.
 # With an A100 of 2023 (torch 2.1 nightly, autocast; pytorch issue 96191, turn 2) HRNet-W18 took
 # 245 s for the 5,170 that are recorded here; ResNet-50 28 s (pytorch/benchmark PR 1547) to twice

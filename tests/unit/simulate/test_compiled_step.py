@@ -119,6 +119,8 @@ def test_the_loss_and_the_update_stay_as_they_are() -> None:
     kept = [op.name for op in found.edit.apply(trace).ops]
 
     assert (found.num_graphs, found.num_kernels, found.num_ops) == (2, 2, 4)
+    # However few operators there are, Dynamo and Inductor have to start.
+    assert 1e9 < found.compile_ns < 10e9
     assert kept.count("aten.mul.Tensor") == 6
     assert kept.count("compiled.fused.default") == 2
 
