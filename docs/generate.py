@@ -136,6 +136,58 @@ def operators_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def kernels_page() -> str:
+    """Return how each family of kernels is known."""
+    from breakeven.cost import KnownFamily, known_families, load_efficiencies
+    from breakeven.device import load_catalogue
+    from breakeven.units import format_percent
+
+    names = {device.id: device.name for device in load_catalogue()}
+
+    def name_of(known: KnownFamily) -> str:
+        words = " ".join([known.family.replace("_", " "), known.variant.replace("_", " ")]).strip()
+        if known.arithmetic == "tensor":
+            return f"{words}, matrix units"
+        return f"{words}, plain units" if known.relative and known.arithmetic else words
+
+    def error(share: float | None) -> str:
+        return "" if share is None else format_percent(share)
+
+    known = known_families(load_efficiencies())
+    lines = [
+        NOTICE,
+        "# Kernels\n",
+        "How the time of each family of kernels is known. What a datasheet allows bounds all of "
+        "them; what share of it a device reaches is fitted where single operators were measured, "
+        "and carried over to other devices from the nearest ones. The errors are those of devices "
+        "left out of the fit, with another one of the same vendor in it. [How it "
+        "works](how-it-works.md) explains the models; [Accuracy](accuracy.md) has whole steps.\n",
+        "## Measured\n",
+        "| Family | Measurements | On | Median, left out | P90, left out |",
+        "| --- | ---: | --- | ---: | ---: |",
+    ]
+    for one in known:
+        if one.relative is None:
+            devices = ", ".join(names[device] for device in one.devices)
+            errors = error(one.unseen_median), error(one.unseen_p90)
+            lines.append(_table_row([name_of(one), f"{one.num_rows:,}", devices, *errors]))
+    lines += [
+        "\n## Like another family\n",
+        "Where nothing was measured, a family takes the share that its relative reaches, times a "
+        "factor. The factors are judgement; a prediction's interval has their uncertainty: "
+        "exp(±1.6 σ) at 90 %. Attention on matrix units is not of these: it is computed by the "
+        "blocks of the kernel that PyTorch picks (flash, efficient or cuDNN), held against "
+        "published figures by `python benchmarks/attention_rates.py`.\n",
+        "| Family | Like | Factor | σ |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    for one in known:
+        if (like := one.relative) is not None:
+            cells = [name_of(one), like.family.replace("_", " "), f"{like.factor:g}"]
+            lines.append(_table_row([*cells, f"{like.log_sigma:g}"]))
+    return "\n".join([*lines, ""])
+
+
 def rule_pages() -> Mapping[str, str]:
     """Return the page of each rule, and one that lists them, by file name."""
     from breakeven.report import all_rule_pages
@@ -318,6 +370,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "explain-json.md": explain_json_page,
     "hosts-json.md": hosts_json_page,
     "json.md": json_page,
+    "kernels.md": kernels_page,
     "operators.md": operators_page,
     "rules-json.md": rules_json_page,
     "sweep-json.md": sweep_json_page,

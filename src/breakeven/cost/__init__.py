@@ -47,6 +47,8 @@ from breakeven.cost.kernel import Family as Family
 from breakeven.cost.kernel import Kernel as Kernel
 from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
+from breakeven.cost.known_families import KnownFamily as KnownFamily
+from breakeven.cost.known_families import known_families as known_families
 from breakeven.cost.lower_compiled import CALL as CALL
 from breakeven.cost.lower_compiled import FUSED as FUSED
 from breakeven.cost.lower_compiled import is_compiled as is_compiled

@@ -183,8 +183,14 @@ _LIBRARY_SIGMA = 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Relative:
-    """A family that stands in for one without tables of its own."""
+class Relative:
+    """A family that stands in for one without tables of its own.
+
+    Args:
+        family: What stands in.
+        factor: Share of what that one reaches.
+        log_sigma: Standard deviation of the logarithm of the factor.
+    """
 
     family: Family
     factor: float
@@ -193,23 +199,23 @@ class _Relative:
 
 # No table times these families; each is set beside the family whose limit it shares. The factors
 # are judgement, not calibration, and the uncertainty says so.
-_RELATIVES = {
-    Family.BATCHED_GEMM: _Relative(family=Family.GEMM, factor=0.9, log_sigma=0.20),
-    Family.CONVOLUTION: _Relative(family=Family.GEMM, factor=0.8, log_sigma=0.35),
-    Family.RECURRENT: _Relative(family=Family.GEMM, factor=0.7, log_sigma=0.40),
-    Family.ATTENTION: _Relative(family=Family.BATCHED_GEMM, factor=0.7, log_sigma=0.40),
-    Family.LINALG: _Relative(family=Family.GEMM, factor=0.1, log_sigma=1.00),
-    Family.NORMALIZATION: _Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
-    Family.SOFTMAX: _Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
-    Family.REDUCTION: _Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.25),
-    Family.POOLING: _Relative(family=Family.ELEMENTWISE, factor=0.7, log_sigma=0.35),
-    Family.GATHER: _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
-    Family.SORT: _Relative(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
+RELATIVES = {
+    Family.BATCHED_GEMM: Relative(family=Family.GEMM, factor=0.9, log_sigma=0.20),
+    Family.CONVOLUTION: Relative(family=Family.GEMM, factor=0.8, log_sigma=0.35),
+    Family.RECURRENT: Relative(family=Family.GEMM, factor=0.7, log_sigma=0.40),
+    Family.ATTENTION: Relative(family=Family.BATCHED_GEMM, factor=0.7, log_sigma=0.40),
+    Family.LINALG: Relative(family=Family.GEMM, factor=0.1, log_sigma=1.00),
+    Family.NORMALIZATION: Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
+    Family.SOFTMAX: Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
+    Family.REDUCTION: Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.25),
+    Family.POOLING: Relative(family=Family.ELEMENTWISE, factor=0.7, log_sigma=0.35),
+    Family.GATHER: Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
+    Family.SORT: Relative(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
 }
 # Share of the bandwidth that streams of attention's operands reach, as of others.
 _ATTENTION_MEMORY_FRACTION = 0.8
 # cuDNN computes each channel by itself, without a matrix product: traffic decides.
-_DEPTHWISE = _Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
+DEPTHWISE = Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,8 +362,8 @@ def _find_references(
     """Return reference devices with their entries, and a relative's factor and sigma."""
     factor, extra_variance = 1.0, 0.0
     if family is Family.CONVOLUTION and variant.startswith("depthwise"):
-        family, variant = _DEPTHWISE.family, ""
-        factor, extra_variance = _DEPTHWISE.factor, _DEPTHWISE.log_sigma**2
+        family, variant = DEPTHWISE.family, ""
+        factor, extra_variance = DEPTHWISE.factor, DEPTHWISE.log_sigma**2
     variant = calibrated_variant(family, variant)
     while True:
         for key in _variants(variant):
@@ -369,7 +375,7 @@ def _find_references(
             ]
             if references:
                 return references, factor, extra_variance**0.5
-        relative = _RELATIVES.get(family)
+        relative = RELATIVES.get(family)
         if relative is None:
             raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a relative")
         family, variant = relative.family, ""
