@@ -39,9 +39,9 @@ _BRAND = re.compile(
 # RTX, GTX and RX say nothing before a number ("RTX 3060", "RTX A6000"); before a word they are
 # part of the name ("GTX TITAN X" is another card than "TITAN X (Pascal)").
 _SERIES = re.compile(r"^(?:rtx|gtx|rx)(?=a?\d)")
+# "A100 40GB SXM" is the "A100 SXM 40GB".
+_CAPACITY_WITHIN = re.compile(r"\b(\d+)[ -]?gi?b\b[ -]+(\S.*)$", re.IGNORECASE)
 _FILLERS = (
-    # "A100 40GB SXM" is the "A100 SXM 40GB".
-    (re.compile(r"\b(\d+)[ -]?gi?b\b[ -]+(\S.*)$"), r"\2 \1gb"),
     (re.compile(r"\((?:r|tm)\)"), ""),
     (re.compile(r"[^a-z0-9]"), ""),
     (re.compile(r"withmaxqdesign"), "maxq"),
@@ -128,9 +128,10 @@ def find_device(name: str) -> DeviceSpec:
         UnknownDeviceError: No device, or more than one, has this name. The message lists the
             candidates or the nearest names; no other device's figures are ever returned.
     """
-    found = devices_by_key().get(_device_key(name))
-    if found is not None:
-        return found
+    for spelling in (name, _CAPACITY_WITHIN.sub(r"\2 \1GB", name)):
+        found = devices_by_key().get(_device_key(spelling))
+        if found is not None:
+            return found
     candidates = _partial_matches(name)
     if len(candidates) > 1:
         raise UnknownDeviceError(
