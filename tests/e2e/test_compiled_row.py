@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from check_process import CheckRun
+from check_process import SCRIPTS, CheckRun
 
 pytestmark = pytest.mark.slow
 
 RunCheck = Callable[..., CheckRun]
 
-SCRIPT = Path(__file__).parent / "scripts" / "small_network.py"
+SCRIPT = SCRIPTS / "small_network.py"
 
 
 def test_the_compiled_step_is_predicted_where_asked_for(run_check: RunCheck) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +16,7 @@ def test_other_batch_sizes_are_predicted_from_the_one_that_was_run(
 ) -> None:
     run = run_check(TARGET, "--device", "T4", "--no-fast-step")
     assert run.returncode == 0, run.stderr
-    report = json.loads(run.stdout)
+    report = run.document
     assert report["step"]["batch_size"] == 48
     (caveat,) = [each for each in report["caveats"] if each["code"] == "batch-sizes-predicted"]
     assert "only a batch of 48 was run" in caveat["message"]
@@ -39,6 +38,6 @@ def test_a_batch_as_large_as_a_layer_is_told_as_the_reason(
 ) -> None:
     run = run_check(TARGET, "--device", "T4", "--no-fast-step", arguments=["128"])
     assert run.returncode == 0, run.stderr
-    because = json.loads(run.stdout)["crossover"]["none_because"]
+    because = run.document["crossover"]["none_because"]
     assert "the batch of 128 samples is as large as a dimension of the model" in because
     assert "--batch-size N" not in because

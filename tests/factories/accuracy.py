@@ -47,7 +47,9 @@ def table_text(
 
 
 def write_table(path: Path, *rows: Mapping[str, str]) -> Path:
-    path.write_text(table_text(*rows), "utf-8")
+    """Write a table with the usual columns, and what others the rows have."""
+    columns = dict.fromkeys([*COLUMNS, *(key for row in rows for key in row)])
+    path.write_text(table_text(*rows, columns=list(columns)), "utf-8")
     return path
 
 

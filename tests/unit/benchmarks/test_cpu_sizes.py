@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from factories.loaded_scripts import load_script
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
-def _load_curves() -> ModuleType:
-    name = "cpu_size_curves"
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULE = _load_curves()
+MODULE = load_script(BENCHMARKS / "cpu_size_curves.py")
 CURVES = {
     key: times
     for path in sorted((BENCHMARKS / "data").glob("cpu_sizes_*.csv"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from factories.loaded_scripts import load_script
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
@@ -20,17 +19,6 @@ TIMED = (
     (256, 64, 150, "fw", 6.479, 9.522), (256, 64, 150, "bw_input", 9.143, 13.851),
     (512, 16, 25, "fw", 1.259, 1.478), (512, 16, 25, "bw_input", 1.447, 1.688),
 )  # fmt: skip
-
-
-def _load() -> ModuleType:
-    name = "recurrent_order"
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -47,7 +35,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("leaves_out", [False, True])
 def test_the_gpu_with_the_faster_clock_is_named(table: Path, *, leaves_out: bool) -> None:
-    benchmark = _load()
+    benchmark = load_script(BENCHMARKS / "recurrent_order.py")
     pairs = list(benchmark.pairs_of(benchmark.read_recurrent(table), leaves_out=leaves_out))
     assert len(pairs) == len(TIMED)
     assert all(pair.has_same_library for pair in pairs)

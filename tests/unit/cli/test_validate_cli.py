@@ -15,6 +15,7 @@ import breakeven.validate
 from breakeven.cli import main
 from breakeven.verdict import LeaveOut
 from factories.accuracy import FakePredictor, era_of, prediction, write_table
+from factories.loaded_scripts import load_script
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -229,11 +230,7 @@ def test_the_page_of_the_docs_is_written_for_every_protocol(
     factory: FakeFactory, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    spec = importlib.util.spec_from_file_location("docs_accuracy", DOCS / "accuracy.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script(DOCS / "accuracy.py", "docs_accuracy")
     monkeypatch.setattr(script, "DOCS", tmp_path)
     assert script.main([table, "--only", "device=T4"]) == 0
     assert factory.protocols == [LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE]

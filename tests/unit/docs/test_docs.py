@@ -7,12 +7,12 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from breakeven.cli.dispatch import build_parser
 from breakeven.verdict import Bound, Choice
+from factories.loaded_scripts import load_script
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -20,16 +20,7 @@ DOCS = ROOT / "docs"
 SHELL_OPERATORS = {"&&", "||", ";", "|", ">", ">>", "2>", "&"}
 
 
-def _load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATOR = _load_generator()
+GENERATOR = load_script(DOCS / "generate.py", "docs_generate")
 
 
 def _written_pages() -> list[Path]:

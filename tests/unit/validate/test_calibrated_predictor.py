@@ -31,7 +31,7 @@ from breakeven.validate import predictor as predictors
 from breakeven.validate.predictor import fingerprint, gpu_of, model_family_of
 from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
-from factories.accuracy import COLUMNS, table_text, write_table
+from factories.accuracy import write_table
 from factories.steps import tensor
 
 DEVICES = ("T4", "V100 SXM2 16GB", "V100 PCIe 32GB", "A100 SXM4 40GB", "RTX 2080 Ti")
@@ -215,11 +215,8 @@ def test_what_cannot_be_learned_is_not_predicted(tmp_path: Path) -> None:
 
 def test_a_compiled_step_is_predicted_as_one(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    columns = [*COLUMNS, "compile"]
     modes = [{"compile": mode} for mode in ("none", "default", "default+cudagraphs", "aot_eager")]
-    path.write_text(
-        table_text(*({"workload": WORKLOADS[0], **mode} for mode in modes), columns=columns)
-    )
+    write_table(path, *({"workload": WORKLOADS[0], **mode} for mode in modes))
     outcomes = predictor_for(LeaveOut.NONE, progress=SilentProgress()).predict(read_table(path))
     *predicted, refused = outcomes
     times = [row.estimate.value_ns for row in predicted if isinstance(row, RowPrediction)]

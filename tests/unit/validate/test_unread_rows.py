@@ -21,13 +21,11 @@ from breakeven.validate import (
 )
 from breakeven.validate.traced_rows import TracedRows
 from breakeven.verdict import LeaveOut, Unpredictable
-from factories.accuracy import COLUMNS, FakePredictor, era_of, table_text, write_table
+from factories.accuracy import FakePredictor, era_of, write_table
 
 
 def read_one(path: Path, **cells: str) -> MeasuredRow:
-    columns = [*COLUMNS, *(key for key in cells if key not in COLUMNS)]
-    path.write_text(table_text(cells, columns=columns), "utf-8")
-    (row,) = read_table(path)
+    (row,) = read_table(write_table(path, cells))
     return row
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from breakeven.report.builders.validate import validation_document
 from breakeven.report.document import Section, Table
-from breakeven.validate import compare, read_table, summarize_groups
 from breakeven.verdict import (
     AccuracyReport,
     CompiledPairs,
@@ -16,31 +15,24 @@ from breakeven.verdict import (
     Unpredictable,
     compare_compiled,
 )
-from factories.accuracy import COLUMNS, FakePredictor, era_of, prediction, table_text
+from factories.accuracy import prediction, report_of
 
-COLUMNS_TOO = [*COLUMNS, "compile", "attention", "memory_format"]
 UNKNOWN = Unpredictable(code="compiled", reason="not predicted")
 
 
-def report_of(path: Path, *rows: dict[str, str], **predicted_ms: float | None) -> AccuracyReport:
-    path.write_text(table_text(*({"compile": "none", **row} for row in rows), columns=COLUMNS_TOO))
+def report_of_pairs(
+    path: Path, *rows: dict[str, str], **predicted_ms: float | None
+) -> AccuracyReport:
     outcomes = {
         name: UNKNOWN if value is None else prediction(value)
         for name, value in predicted_ms.items()
     }
-    results = compare(
-        read_table(path),
-        predictor=FakePredictor(by_case_id=outcomes),
-        protocol=LeaveOut.NONE,
-        era_of=era_of,
-    )
-    return AccuracyReport(
-        table="t.csv", protocol=LeaveOut.NONE, rows=results, summary=summarize_groups(results)
-    )
+    rows = tuple({"compile": "none", **row} for row in rows)
+    return report_of(path, rows, outcomes, protocol=LeaveOut.NONE)
 
 
 def test_ratios_of_pairs(tmp_path: Path) -> None:
-    report = report_of(
+    report = report_of_pairs(
         tmp_path / "t.csv",
         {"value_ms": "100"},
         {"value_ms": "50", "compile": "default"},  # predicted 0.55 for 0.5: close
@@ -78,7 +70,7 @@ def test_ratios_of_pairs(tmp_path: Path) -> None:
 def test_rows_that_differ_in_more_than_compilation_are_no_pair(column: str, tmp_path: Path) -> None:
     other = {"attention": "eager", "memory_format": "channels_last", "h2d": "none",
              "framework": "torch 2.4", "device": "V100"}[column]  # fmt: skip
-    report = report_of(tmp_path / "t.csv", {}, {"compile": "default", column: other})
+    report = report_of_pairs(tmp_path / "t.csv", {}, {"compile": "default", column: other})
     assert compare_compiled(report.rows) == ()
     assert "Compiled beside eager" not in [
         section.title
@@ -88,7 +80,7 @@ def test_rows_that_differ_in_more_than_compilation_are_no_pair(column: str, tmp_
 
 
 def test_errors_by_what_today_s_rows_differ_in(tmp_path: Path) -> None:
-    report = report_of(
+    report = report_of_pairs(
         tmp_path / "t.csv",
         {"attention": "eager"},
         {"attention": "flash", "workload": "timm:vit_base_patch16_224"},
