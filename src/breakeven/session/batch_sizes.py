@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from breakeven.capture import LoaderUse, PlainRun
 from breakeven.device import DeviceSpec, HostSpec
@@ -18,7 +18,7 @@ from breakeven.session.runs import (
 )
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Estimate
-from breakeven.trace import ScaledTrace, ScalingError
+from breakeven.trace import ScaledTrace, ScalingError, StepTrace
 from breakeven.verdict import (
     Crossover,
     Curve,
@@ -222,26 +222,8 @@ class BatchSizes:
         self, scaled: ScaledTrace, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
     ) -> tuple[list[int], list[Curve]]:
         """Return the sizes of all curves and the curves of the GPUs."""
-        sizes = self._sizes()
-        traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
-        predictions = iter(predict_steps(traces, devices, host))
-        by_size = {size: [next(predictions) for _ in devices] for size in sizes}
-        number = devices.index(best)
-        # Nobody trains at a size, beyond those measured, at which the step does not fit the GPU.
-        sizes = [
-            size
-            for size in sizes
-            if size <= max(self._cpu) or by_size[size][number].fits is not False
-        ]
-        return sizes, [
-            Curve(
-                device=device.name,
-                kind=DeviceKind.GPU,
-                axis=AXIS,
-                points=tuple(curve_point(size, by_size[size][row].estimate) for size in sizes),
-            )
-            for row, device in enumerate(devices)
-        ]
+        steps = {size: scaled.at(size * self._loader.batches_per_step) for size in self._sizes()}
+        return gpu_curves(steps, devices, best, host, largest_measured=max(self._cpu))
 
     def _sizes(self) -> list[int]:
         """Return the measured sizes, the powers of two between them, and where measuring ended."""
@@ -250,7 +232,7 @@ class BatchSizes:
             high = min(high * BEYOND_MEASURED, LARGEST)
         elif self._skipped is not None and self._skipped.size < low:
             low = max(low // BEYOND_MEASURED, 1)
-        return sorted({*self._cpu, low, high, *_powers_between(low, high)})
+        return sorted({*self._cpu, low, high, *powers_between(low, high)})
 
     def _note_skipped(self, sizes: Sequence[int]) -> None:
         """Say which sizes beyond the measured ones the curves have, and why those were not."""
@@ -271,6 +253,42 @@ def _none(because: str) -> NoCrossover:
     return NoCrossover(none_because=because, axis=AXIS)
 
 
-def _powers_between(low: int, high: int) -> list[int]:
-    """Return the powers of two within the range."""
+def gpu_curves(
+    steps: Mapping[int, StepTrace],
+    devices: Sequence[DeviceSpec],
+    best: DeviceSpec,
+    host: HostSpec,
+    *,
+    largest_measured: int,
+) -> tuple[list[int], list[Curve]]:
+    """Return the sizes of all curves and the curves of the GPUs.
+
+    Args:
+        steps: The step by batch size.
+        devices: The GPUs, each with a curve.
+        best: That of them which the sizes are for.
+        host: What issues the step.
+        largest_measured: Nobody trains at a size beyond it at which the step does not fit the GPU.
+    """
+    predictions = iter(predict_steps(list(steps.values()), devices, host))
+    by_size = {size: [next(predictions) for _ in devices] for size in steps}
+    number = devices.index(best)
+    sizes = [
+        size
+        for size in steps
+        if size <= largest_measured or by_size[size][number].fits is not False
+    ]
+    return sizes, [
+        Curve(
+            device=device.name,
+            kind=DeviceKind.GPU,
+            axis=AXIS,
+            points=tuple(curve_point(size, by_size[size][row].estimate) for size in sizes),
+        )
+        for row, device in enumerate(devices)
+    ]
+
+
+def powers_between(low: int, high: int) -> list[int]:
+    """Return the powers of two within the range, its ends left out."""
     return [2**power for power in range(low.bit_length(), high.bit_length()) if 2**power < high]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from breakeven.errors import Caveat
-from breakeven.session.batch_sizes import AXIS, LARGEST, Answer
+from breakeven.session.batch_sizes import AXIS, LARGEST, Answer, gpu_curves, powers_between
 from breakeven.session.compared_step import ComparedStep
-from breakeven.simulate import predict_steps
 from breakeven.timing import Estimate
 from breakeven.trace import ScaledTrace, ScalingError, StepTrace, scaled_from_one
 from breakeven.verdict import (
@@ -52,11 +51,8 @@ class HandFedSizes:
             return _none(error.message), ()
         base = self.scaled.first.batch_size
         assert base is not None, "a step is scaled from its batch size"
-        sizes = _sizes(base)
-        predictions = iter(predict_steps([self.scaled.at(size) for size in sizes], devices, host))
-        by_size = {size: [next(predictions) for _ in devices] for size in sizes}
-        number = devices.index(best)
-        sizes = [s for s in sizes if s <= base or by_size[s][number].fits is not False]
+        steps = {size: self.scaled.at(size) for size in _sizes(base)}
+        sizes, gpus = gpu_curves(steps, devices, best, host, largest_measured=base)
         times = SizeCurve({base: self._cpu})
         cpu = Curve(
             device=compared.results[0].device,
@@ -64,15 +60,6 @@ class HandFedSizes:
             axis=AXIS,
             points=tuple(curve_point(size, times.at(size)) for size in sizes),
         )
-        gpus = [
-            Curve(
-                device=device.name,
-                kind=DeviceKind.GPU,
-                axis=AXIS,
-                points=tuple(curve_point(size, by_size[size][row].estimate) for size in sizes),
-            )
-            for row, device in enumerate(devices)
-        ]
         self.caveats.append(
             Caveat(
                 code="batch-sizes-predicted",
@@ -81,7 +68,7 @@ class HandFedSizes:
                 "scaled along the dimension that is its batch",
             )
         )
-        return find_crossover(cpu, gpus[number]), (cpu, *gpus)
+        return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
 
 
 def _none(because: str) -> NoCrossover:
@@ -96,5 +83,4 @@ def _none(because: str) -> NoCrossover:
 def _sizes(base: int) -> list[int]:
     """Return the script's own size and the powers of two around it."""
     low, high = max(base // _FARTHEST, 1), max(min(base * _FARTHEST, LARGEST), base)
-    return sorted({base, *(2**power for power in range(low.bit_length() - 1, high.bit_length())
-                           if low <= 2**power <= high)})  # fmt: skip
+    return sorted({base, *powers_between(low - 1, high + 1)})
