@@ -7,7 +7,7 @@ device decides, so that one recorded step serves all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from breakeven.device import DeviceSpec
 
@@ -51,10 +51,7 @@ _FLASH = AttentionRate(
 # Flash uses Ampere's instructions, which reach 63 % of the rate of Hopper's own. Source: Luo et
 # al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024, mma against wgmma.
 # Datacenter Blackwell is taken to be alike; no row of either was seen.
-_FLASH_ON_NEWER_UNITS = AttentionRate(
-    compute_fraction=0.60, prologue_keys=77, forward_cycles=0.075, backward_cycles=0.248,
-    log_sigma=0.20,
-)  # fmt: skip
+_FLASH_ON_NEWER_UNITS = replace(_FLASH, compute_fraction=0.60, log_sigma=0.20)
 # Source: xformers' kernels, which torch's efficient attention is, in the same figures: A100,
 # forward and backward in one time. Older GPUs: transferred.
 _EFFICIENT = AttentionRate(

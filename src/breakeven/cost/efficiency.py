@@ -16,6 +16,7 @@ import numpy as np
 
 from breakeven.cost.attention import rate_of
 from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, TileSet
+from breakeven.cost.relatives import DEPTHWISE, RELATIVES
 from breakeven.cost.roofline import EfficiencyArrays, Floats
 from breakeven.device import DeviceSpec, generations_between
 
@@ -180,42 +181,8 @@ _SHARED_VARIANCE_FRACTION = 0.4
 # 1.25 times as long under torch 1.7 as under 1.13 (Lambda Labs, ResNet-50 and BERT on an A100
 # PCIe): a difference of 0.2 between two draws, less as most tables lie between.
 _LIBRARY_SIGMA = 0.10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relative:
-    """A family that stands in for one without tables of its own.
-
-    Args:
-        family: What stands in.
-        factor: Share of what that one reaches.
-        log_sigma: Standard deviation of the logarithm of the factor.
-    """
-
-    family: Family
-    factor: float
-    log_sigma: float
-
-
-# No table times these families; each is set beside the family whose limit it shares. The factors
-# are judgement, not calibration, and the uncertainty says so.
-RELATIVES = {
-    Family.BATCHED_GEMM: Relative(family=Family.GEMM, factor=0.9, log_sigma=0.20),
-    Family.CONVOLUTION: Relative(family=Family.GEMM, factor=0.8, log_sigma=0.35),
-    Family.RECURRENT: Relative(family=Family.GEMM, factor=0.7, log_sigma=0.40),
-    Family.ATTENTION: Relative(family=Family.BATCHED_GEMM, factor=0.7, log_sigma=0.40),
-    Family.LINALG: Relative(family=Family.GEMM, factor=0.1, log_sigma=1.00),
-    Family.NORMALIZATION: Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
-    Family.SOFTMAX: Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
-    Family.REDUCTION: Relative(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.25),
-    Family.POOLING: Relative(family=Family.ELEMENTWISE, factor=0.7, log_sigma=0.35),
-    Family.GATHER: Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
-    Family.SORT: Relative(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
-}
 # Share of the bandwidth that streams of attention's operands reach, as of others.
 _ATTENTION_MEMORY_FRACTION = 0.8
-# cuDNN computes each channel by itself, without a matrix product: traffic decides.
-DEPTHWISE = Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

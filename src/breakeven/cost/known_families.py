@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from breakeven.cost.efficiency import DEPTHWISE, RELATIVES, EfficiencyTable, Relative
+from breakeven.cost.efficiency import EfficiencyTable
 from breakeven.cost.kernel import Arithmetic, Family
+from breakeven.cost.relatives import DEPTHWISE, RELATIVES, Relative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
