@@ -364,16 +364,19 @@ def take_apart(inputs: Any, targets: Any) -> Batch:
     leaves, spec = pytree.tree_flatten((inputs, targets))
     kinds: list[bool | SparseFacts] = []
     tensors: list[Tensor] = []
+    others: list[Any] = []
     for leaf in leaves:
-        if isinstance(leaf, Tensor) and leaf.layout is not torch.strided:
+        if not isinstance(leaf, Tensor):
+            kinds.append(False)
+            others.append(leaf)
+        elif leaf.layout is torch.strided:
+            kinds.append(True)
+            tensors.append(leaf)
+        else:
             facts, indices, values = taken_apart(leaf)
             kinds.append(facts)
             tensors += (indices, values)
-        else:
-            kinds.append(isinstance(leaf, Tensor))
-            tensors += [leaf] if isinstance(leaf, Tensor) else []
-    others = tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
-    return Batch(tuple(tensors), others, (tuple(kinds), spec))
+    return Batch(tuple(tensors), tuple(others), (tuple(kinds), spec))
 
 
 def call_model(model: torch.nn.Module, inputs: Any, tensors: dict[str, Tensor]) -> Any:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from breakeven.capture.pretend.composites import record_as_one
+from breakeven.capture.pretend.composites import is_on_device, record_as_one
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
 
@@ -33,8 +33,7 @@ def patch_attention(patches: Patches, recorder: StepRecorder) -> None:
         scale: float | None = None, enable_gqa: bool = False,
     ) -> torch.Tensor:  # fmt: skip
         options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
-        is_on_device = isinstance(query, torch.Tensor) and recorder.devices.is_on_device(query)
-        if not is_on_device:
+        if not is_on_device(recorder, query):
             return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
         implementations = usable(query, key, value, attn_mask, is_causal=is_causal)
         has_math = torch.backends.cuda.math_sdp_enabled()

@@ -34,7 +34,8 @@ def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
     _patch_ctc_loss(patches, recorder)
 
 
-def _is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
+def is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
+    """Return whether this is a tensor, and on the pretended device."""
     return isinstance(tensor, torch.Tensor) and recorder.devices.is_on_device(tensor)
 
 
@@ -44,7 +45,7 @@ def _patch_dropout(patches: Patches, recorder: StepRecorder) -> None:
     def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         # The condition of CUDA's fused kernel.
         # Source: aten/src/ATen/native/Dropout.cpp, is_fused_kernel_acceptable.
-        if train and 0 < p < 1 and input.numel() and _is_on_device(recorder, input):
+        if train and 0 < p < 1 and input.numel() and is_on_device(recorder, input):
             return torch.native_dropout(input, p, True)[0]
         return original(input, p, train)
 
@@ -58,7 +59,7 @@ def _patch_one_hot(patches: Patches, recorder: StepRecorder) -> None:
     def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         # The CPU reads the smallest and largest class back to check them, CUDA only what it needs.
         # Source: aten/src/ATen/native/Onehot.cpp.
-        if not _is_on_device(recorder, input) or not input.numel():
+        if not is_on_device(recorder, input) or not input.numel():
             return original(input, num_classes)
         if num_classes == -1:
             num_classes = int(input.max().item()) + 1
@@ -91,12 +92,12 @@ def _patch_ctc_loss(patches: Patches, recorder: StepRecorder) -> None:
             # Lengths are read on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss.
             if not isinstance(value, torch.Tensor):
                 return value
-            if _is_on_device(recorder, value):
+            if is_on_device(recorder, value):
                 recorder.record_read("ctc_loss", value)
             with recorder.paused():
                 return value.tolist()
 
-        if not _is_on_device(recorder, log_probs):
+        if not is_on_device(recorder, log_probs):
             return original(log_probs, targets, *lengths, **options)
         return original(log_probs, targets, *map(as_numbers, lengths), **options)
 
@@ -113,7 +114,7 @@ def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
         batch_sizes = args[0] if is_packed else None
         rest = args[3:] if is_packed else args[2:]
         recorder.bring_to_device(input, weights[0])
-        if not _is_on_device(recorder, input):
+        if not is_on_device(recorder, input):
             return original(input, *args)
         _, num_layers, dropout, train, bidirectional = rest[:5]
         single = isinstance(states, torch.Tensor)

@@ -20,8 +20,8 @@ def gpu_calibration_document(calibration: GpuCalibration, *, notes: Sequence[str
         (
             Column("kernels", [_family(entry) for entry in families]),
             Column("precision", [entry.precision.value for entry in families]),
-            Column("arithmetic", [_share(entry.compute_fraction) for entry in families]),
-            Column("memory", [_share(entry.memory_fraction) for entry in families]),
+            Column("arithmetic", [format_percent(entry.compute_fraction) for entry in families]),
+            Column("memory", [format_percent(entry.memory_fraction) for entry in families]),
             Column("samples", [str(entry.num_rows) for entry in families], is_number=True),
             Column("error", [format_percent(entry.median_error_fraction) for entry in families]),
         ),
@@ -47,10 +47,6 @@ def gpu_calibration_document(calibration: GpuCalibration, *, notes: Sequence[str
 
 def _family(entry: PrecisionEfficiency) -> str:
     return f"{entry.family} {entry.variant}".strip().replace("_", " ")
-
-
-def _share(fraction: float) -> str:
-    return format_percent(fraction)
 
 
 def _reach(calibration: GpuCalibration) -> Iterator[str]:

@@ -289,16 +289,11 @@ def _reason_section(report: AccuracyReport) -> Iterator[Section]:
     reasons = unpredicted_reasons(report.rows)
     if not reasons:
         return
-    rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
-    notes = Notes(
-        notes=[
-            Note(printable(code, 40), printable(reason, 300), count=f"{count:,}")
-            for code, reason, count in reasons
-        ],
+    notes = _reason_notes(
+        [(printable(code, 40), reason, count) for code, reason, count in reasons],
         caption="Why rows are not predicted",
         headings=("rows", "code", "reason"),
-        most=_MAX_REASONS,
-        rest=f"and {plural(rest, 'row')} for other reasons, listed by --json",
+        others="for other reasons",
     )
     rows = plural(report.overall.num_unpredicted, "row")
     yield Section(f"{rows} not predicted", level=3, blocks=(notes,))
@@ -308,15 +303,31 @@ def _unread_section(report: AccuracyReport) -> Iterator[Section]:
     reasons = unread_reasons(report)
     if not reasons:
         return
-    rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
-    notes = Notes(
-        notes=[
-            Note(printable(rows, 120), printable(reason, 300), count=f"{count:,}")
-            for rows, reason, count in reasons
-        ],
+    notes = _reason_notes(
+        [(printable(rows, 120), reason, count) for rows, reason, count in reasons],
         caption="Why rows are not read",
         headings=("rows", "case", "cell"),
-        most=_MAX_REASONS,
-        rest=f"and {plural(rest, 'row')} with other cells, listed by --json",
+        others="with other cells",
     )
     yield Section(f"{plural(len(report.unread), 'row')} not read", level=3, blocks=(notes,))
+
+
+def _reason_notes(
+    reasons: Sequence[tuple[str, str, int]],
+    *,
+    caption: str,
+    headings: tuple[str, str, str],
+    others: str,
+) -> Notes:
+    """Return what was met how often, the most frequent first; ``others`` says what is left out."""
+    rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
+    return Notes(
+        notes=[
+            Note(name, printable(reason, 300), count=f"{count:,}")
+            for name, reason, count in reasons
+        ],
+        caption=caption,
+        headings=headings,
+        most=_MAX_REASONS,
+        rest=f"and {plural(rest, 'row')} {others}, listed by --json",
+    )
