@@ -24,7 +24,7 @@ from breakeven.simulate import (
     predict_steps,
     scaled_host,
 )
-from breakeven.trace import Op, StepTrace
+from breakeven.trace import HostWork, Op, StepTrace
 
 HERE = HostSpec(
     id="here", name="Made-up host", op_ns=2_000, python_ns=350, view_python_ns=1_750,
@@ -49,9 +49,11 @@ def recorded(host_ns: int, **options: object) -> StepTrace:
     trace = trace_step(step).trace
     return replace(
         trace,
+        # A disturbance while it is recorded reads as work of the script's own.
         events=tuple(
             replace(event, host_ns=host_ns) if isinstance(event, Op) else event
             for event in trace.events
+            if not isinstance(event, HostWork)
         ),
     )
 
