@@ -79,13 +79,7 @@ class BatchSizes:
         self._measure_towards_crossover(scaled, best, host)
         sizes, gpus = self._gpu_curves(scaled, devices, best, host)
         self._note_skipped(sizes)
-        times = SizeCurve(self._cpu)
-        cpu = Curve(
-            device=compared.results[0].device,
-            kind=DeviceKind.CPU,
-            axis=AXIS,
-            points=tuple(curve_point(size, times.at(size)) for size in sizes),
-        )
+        cpu = cpu_curve(compared, self._cpu, sizes)
         if len(cpu.points) < 2:
             return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
         return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
@@ -251,6 +245,19 @@ class BatchSizes:
 
 def _none(because: str) -> NoCrossover:
     return NoCrossover(none_because=because, axis=AXIS)
+
+
+def cpu_curve(
+    compared: ComparedStep, measured: Mapping[int, Estimate], sizes: Sequence[int]
+) -> Curve:
+    """Return the curve of this CPU, predicted between and beyond the sizes that were measured."""
+    times = SizeCurve(measured)
+    return Curve(
+        device=compared.results[0].device,
+        kind=DeviceKind.CPU,
+        axis=AXIS,
+        points=tuple(curve_point(size, times.at(size)) for size in sizes),
+    )
 
 
 def gpu_curves(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from breakeven.errors import Caveat
-from breakeven.session.batch_sizes import AXIS, LARGEST, Answer, gpu_curves, powers_between
+from breakeven.session.batch_sizes import (
+    AXIS,
+    LARGEST,
+    Answer,
+    cpu_curve,
+    gpu_curves,
+    powers_between,
+)
 from breakeven.session.compared_step import ComparedStep
 from breakeven.timing import Estimate
 from breakeven.trace import ScaledTrace, ScalingError, StepTrace, scaled_from_one
 from breakeven.verdict import (
-    Curve,
-    DeviceKind,
     NoCrossover,
-    SizeCurve,
-    curve_point,
     find_crossover,
 )
 
@@ -53,13 +56,7 @@ class HandFedSizes:
         assert base is not None, "a step is scaled from its batch size"
         steps = {size: self.scaled.at(size) for size in _sizes(base)}
         sizes, gpus = gpu_curves(steps, devices, best, host, largest_measured=base)
-        times = SizeCurve({base: self._cpu})
-        cpu = Curve(
-            device=compared.results[0].device,
-            kind=DeviceKind.CPU,
-            axis=AXIS,
-            points=tuple(curve_point(size, times.at(size)) for size in sizes),
-        )
+        cpu = cpu_curve(compared, {base: self._cpu}, sizes)
         self.caveats.append(
             Caveat(
                 code="batch-sizes-predicted",
