@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from breakeven.device import HostCpu
 from breakeven.errors import BreakevenError
 from breakeven.simulate.program import Program
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate
 
 # A step does not share out evenly: of n cores it uses n to this power. With the width below fitted
 # to inference of one image by 45 architectures on a Core i9-10940X, from one core of an AMD EPYC:
@@ -84,11 +84,10 @@ def predict_absent_cpu(
         raise ValueError("a step without operators says nothing about another CPU")
     value_ns = measured.value_ns * _roofline_ns(program, there, cores_power) / limit_ns
     width = _QUANTILE_90 * LOG_SIGMA
-    return Estimate(
-        value_ns=value_ns,
-        low_ns=value_ns * math.exp(-math.hypot(width, _log(measured.value_ns, measured.low_ns))),
-        high_ns=value_ns * math.exp(math.hypot(width, _log(measured.high_ns, measured.value_ns))),
-        source=Source.PREDICTED,
+    return Estimate.predicted(
+        value_ns,
+        value_ns * math.exp(-math.hypot(width, _log(measured.value_ns, measured.low_ns))),
+        value_ns * math.exp(math.hypot(width, _log(measured.high_ns, measured.value_ns))),
     )
 
 
@@ -103,6 +102,5 @@ def _roofline_ns(program: Program, cpu: CpuRates, cores_power: float) -> float:
     # The same part of the cores asks for memory.
     bytes_per_s = cpu.bytes_per_s * used / cpu.num_cores
     return 1e9 * sum(
-        max(kernel.flop / flop_per_s, (kernel.read_bytes + kernel.write_bytes) / bytes_per_s)
-        for kernel in program.kernels
+        max(kernel.flop / flop_per_s, kernel.num_bytes / bytes_per_s) for kernel in program.kernels
     )
