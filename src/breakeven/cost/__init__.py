@@ -51,6 +51,7 @@ from breakeven.cost.known_families import KnownFamily as KnownFamily
 from breakeven.cost.known_families import known_families as known_families
 from breakeven.cost.lower_compiled import CALL as CALL
 from breakeven.cost.lower_compiled import FUSED as FUSED
+from breakeven.cost.lower_compiled import compiled_name as compiled_name
 from breakeven.cost.lower_compiled import is_compiled as is_compiled
 from breakeven.cost.lower_optimizer import num_list_tensors as num_list_tensors
 from breakeven.cost.lowering import lower as lower

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from breakeven.cost.compiled_parts import Part, parts_of
 from breakeven.cost.kernel import Lowering
 from breakeven.cost.rules import tensor_bytes
@@ -337,4 +339,4 @@ def _kernel(group: _Group, storage_bytes: dict[int, float], events: Sequence[Eve
 def _flat(value: _Value, size: float, device: str) -> TensorSpec:
     spec = TensorSpec(shape=(), dtype=value.dtype, device=device, storage=value.storage)
     numel = max(1, round(size / spec.element_bytes))
-    return TensorSpec(shape=(numel,), dtype=value.dtype, device=device, storage=value.storage)
+    return msgspec.structs.replace(spec, shape=(numel,))

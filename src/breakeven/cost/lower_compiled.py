@@ -39,6 +39,11 @@ def is_library_call(op_name: str) -> bool:
     return is_compiled(op_name) and op_name not in (FUSED, CALL)
 
 
+def compiled_name(op_name: str) -> str:
+    """Return the name of an operator's call from compiled code."""
+    return _PREFIX + op_name
+
+
 def called_name(op_name: str) -> str:
     """Return the operator that a library call of compiled code is."""
     return op_name.removeprefix(_PREFIX)

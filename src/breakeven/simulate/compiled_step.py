@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from breakeven.cost import CALL, FUSED, FusedKernel, fuse
+from breakeven.cost import CALL, FUSED, FusedKernel, compiled_name, fuse
 from breakeven.simulate.program import Edit, Program
 from breakeven.trace import (
     Event,
@@ -33,6 +33,11 @@ class CompileMode(StrEnum):
     DEFAULT = "default"
     REDUCE_OVERHEAD = "reduce-overhead"
     MAX_AUTOTUNE = "max-autotune"
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether compiled code is replayed as CUDA graphs."""
+        return self is not CompileMode.DEFAULT
 
 
 def compile_mode_of(trace: StepTrace) -> CompileMode | None:
@@ -101,8 +106,7 @@ def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
         replaced[position] = (_called(op, is_channels_last=is_channels_last),)
     for kernel in step.kernels:
         replaced[kernel.positions[-1]] += (_generated(kernel, trace),)
-    is_replayed = mode is not CompileMode.DEFAULT
-    if is_replayed:
+    if mode.has_graphs:
         for position, events in replaced.items():
             replaced[position] = tuple(msgspec.structs.replace(e, is_replayed=True) for e in events)
     is_training = any(region % 2 for region in regions if region >= 0)
@@ -114,19 +118,20 @@ def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
         first = trace.events[position]
         assert isinstance(first, Op)
         entered: tuple[Event, ...] = (_call(first, is_training=is_training),)
-        if is_replayed:
+        if mode.has_graphs:
             copies = _input_copies(trace, first) if number == 0 else ()
             launch = GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
             entered = (*entered, *copies, launch)
         replaced[position] = (*entered, *replaced[position])
+    num_ops = sum(region >= 0 for region in regions)
     return CompiledStep(
         edit=Edit(replaced=replaced),
         mode=mode,
         num_graphs=len(firsts),
-        num_ops=sum(region >= 0 for region in regions),
+        num_ops=num_ops,
         num_kernels=len(step.kernels),
         breaks=breaks,
-        compile_ns=_compile_ns(sum(region >= 0 for region in regions)),
+        compile_ns=_compile_ns(num_ops),
     )
 
 
@@ -229,7 +234,7 @@ def _called(op: Op, *, is_channels_last: bool) -> Op:
             inputs = inputs[:2]
         if is_channels_last:
             inputs, outputs = _in_channels_last(inputs), _in_channels_last(outputs)
-    return msgspec.structs.replace(op, name=f"compiled.{op.name}", inputs=inputs, outputs=outputs)
+    return msgspec.structs.replace(op, name=compiled_name(op.name), inputs=inputs, outputs=outputs)
 
 
 def _in_channels_last(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -64,7 +64,8 @@ def detect(case: Case) -> Found:
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
     if idle_fraction < _MIN_IDLE_FRACTION:
         return
-    if compile_mode_of(case.trace) in (CompileMode.REDUCE_OVERHEAD, CompileMode.MAX_AUTOTUNE):
+    mode = compile_mode_of(case.trace)
+    if mode is not None and mode.has_graphs:
         return
     has_graph = any(isinstance(event, GraphLaunch) for event in case.trace.events)
     what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
