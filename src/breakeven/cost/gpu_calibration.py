@@ -7,7 +7,7 @@ is predicted from it alone, where it says something; no other GPU's prediction c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 import msgspec
@@ -272,11 +272,6 @@ def own_effect_keys(kernel: Kernel, device: DeviceSpec) -> tuple[EffectKey, ...]
     """Return the effects on a kernel that the calibrated GPU's own steps may have shown."""
     group, units = family_group(kernel), units_of(kernel, device)
     return (("gpu",), ("gpu+units", group, units))
-
-
-def effect_table(effects: Iterable[StepEffect]) -> dict[EffectKey, float]:
-    """Return the logarithms of factors by their keys."""
-    return {(effect.kind, *effect.of): effect.log_factor for effect in effects}
 
 
 def copy_of(calibration: GpuCalibration, *, is_pinned: bool) -> MeasuredCopy | None:

@@ -5,8 +5,9 @@ And what it costs to reach a device: launches, syncs and copies.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -20,7 +21,6 @@ from breakeven.cost.gpu_calibration import (
     calibrated_effect_keys,
     calibrated_table,
     copy_of,
-    effect_table,
     load_calibrations,
     own_effect_keys,
 )
@@ -29,7 +29,6 @@ from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.lowering import lower
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
-    EffectKey,
     Era,
     KernelSpread,
     StepEffects,
@@ -37,6 +36,7 @@ from breakeven.cost.step_effects import (
     host_effect_keys,
     kernel_effect_keys,
     load_step_effects,
+    no_step_effects,
     overlap_effect_keys,
 )
 from breakeven.device import (
@@ -82,12 +82,13 @@ class StepCosts:
         self._effects = effects
         self._calibrations = calibrations or {}
         self._own_effects = {
-            device: effect_table(calibration.effects)
+            device: msgspec.structs.replace(no_step_effects(), effects=calibration.effects)
             for device, calibration in self._calibrations.items()
         }
         self._own_tables: dict[tuple[str, Precision], EfficiencyTable] = {}
         self._era = era
         self._machine = machine
+        self._is_machine_seen = bool(machine) and effects.has(("host machine", machine))
         self._host_factors: dict[tuple[HostPart, bool], float] = {}
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
@@ -147,11 +148,8 @@ class StepCosts:
             own = kernel_times(
                 [kernels[row] for row in rows], [device], efficiencies=self._own_tables[key]
             )
-            times.time_ns[rows, column] = own.time_ns[:, 0]
-            times.log_sigma[rows, column] = own.log_sigma[:, 0]
-            times.shared_log_sigma[rows, column] = own.shared_log_sigma[:, 0]
-            times.is_memory_bound[rows, column] = own.is_memory_bound[:, 0]
-            times.is_latency_bound[rows, column] = own.is_latency_bound[:, 0]
+            for each in dataclasses.fields(times):
+                getattr(times, each.name)[rows, column] = getattr(own, each.name)[:, 0]
 
     def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
         """Return what was measured of this very GPU, if it was."""
@@ -235,7 +233,7 @@ class StepCosts:
         if host.is_measured:
             return host.log_sigma
         spread = self._effects.spread
-        if self._machine and self._effects.has(("host machine", self._machine)):
+        if self._is_machine_seen:
             return spread.known_host_log_sigma
         if self._is_unknown_software():
             return math.hypot(spread.unknown_host_log_sigma, _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA)
@@ -245,7 +243,8 @@ class StepCosts:
         if device.id in self._calibrations:
             shared = calibrated_effect_keys(kernel, device, era=self._era)
             log_factor = self._effects.log_factor(shared)
-            log_factor += self._own_log_factor(device, own_effect_keys(kernel, device))
+            own = self._own_effects[device.id]
+            log_factor += own.log_factor(own_effect_keys(kernel, device))
             floor_keys = [("floor+family", kernel.family.value)]
             floor = self._floor_ns(device) / generation_of(device).floor_ns
             return math.exp(log_factor), floor * math.exp(self._effects.log_factor(floor_keys))
@@ -254,10 +253,6 @@ class StepCosts:
             math.exp(self._effects.log_factor(keys)),
             math.exp(self._effects.log_factor(floor_effect_keys(kernel, device))),
         )
-
-    def _own_log_factor(self, device: DeviceSpec, keys: Iterable[EffectKey]) -> float:
-        own = self._own_effects[device.id]
-        return math.fsum(own.get(key, 0.0) for key in keys)
 
     def _host_factor(self, part: HostPart, is_measured: bool) -> float:
         factor = self._host_factors.get((part, is_measured))
@@ -271,8 +266,7 @@ class StepCosts:
 
     def _is_unknown_software(self) -> bool:
         """Return whether neither the software is told nor steps on the machine were seen."""
-        is_seen = self._machine and self._effects.has(("host machine", self._machine))
-        return self._era is Era.UNKNOWN and not is_seen
+        return self._era is Era.UNKNOWN and not self._is_machine_seen
 
     def _sigma_scales(
         self,

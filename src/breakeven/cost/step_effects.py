@@ -158,7 +158,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     unknown_host_log_sigma: float
 
 
-class StepEffects(msgspec.Struct, frozen=True, kw_only=True):
+class StepEffects(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Everything that whole steps showed.
 
     Args:
