@@ -239,6 +239,10 @@ class Tolerance:
     loss: float
     tensor: float
 
+    def widened(self, factor: float) -> Tolerance:
+        """Return one that lets so many times more differ."""
+        return Tolerance(loss=factor * self.loss, tensor=factor * self.tensor)
+
 
 def _of_runs(tensor: float) -> Tolerance:
     # A loss is an average of few operators' results: it has not the cancellation of gradients.

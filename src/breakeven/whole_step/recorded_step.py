@@ -17,7 +17,7 @@ from breakeven.measure import measure_step
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import Compared, Numerics, tolerance_of
 from breakeven.whole_step.compiling import explained
-from breakeven.whole_step.gate import Change, find_difference
+from breakeven.whole_step.step_difference import Change, find_difference
 from breakeven.whole_step.step_recorder import StepRecorder, copy_of
 
 # How long it is timed for. A sample is as many calls as take some time, since reading a clock takes

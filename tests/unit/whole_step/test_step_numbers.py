@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from breakeven.verdict import Compared, Numerics, tolerance_of
-from breakeven.whole_step.gate import Change, find_difference
+from breakeven.whole_step.step_difference import Change, find_difference
 
 _TOLERANCE = tolerance_of(Compared.STEP, Numerics.REORDERED, "float32")
 

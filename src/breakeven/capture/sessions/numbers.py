@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from breakeven.capture.answers import NumbersRun
@@ -29,7 +28,14 @@ from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.session import UpdateSession
-from breakeven.configure import Patches, children_of, groups_of, named_parameters_of, updated_by
+from breakeven.configure import (
+    Patches,
+    children_of,
+    groups_of,
+    move_weights,
+    named_parameters_of,
+    updated_by,
+)
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
@@ -340,10 +346,6 @@ def _plain(part: Any) -> Any:
     return part.tobytes() if isinstance(part, np.ndarray) else part
 
 
-# Of a format of 16 bits, more roundoffs than this are a change that nobody calls rounding.
-_MOST = 2.0**-8
-
-
 class WeightNoise(Patches):
     """Inside, weights are moved when an optimizer is given them, and whenever `move` is called.
 
@@ -367,11 +369,4 @@ class WeightNoise(Patches):
         """Move these weights."""
         if not self._roundoffs:
             return
-        for parameter in parameters:
-            if parameter.is_floating_point() and not is_lazy(parameter):
-                # Half of eps, the distance from 1 to the next number.
-                fraction = min(self._roundoffs * torch.finfo(parameter.dtype).eps / 2, _MOST)
-                signs = torch.randint(0, 2, parameter.shape, generator=self._signs) * 2 - 1
-                factors = 1 + fraction * signs.to(torch.float64)
-                moved = parameter.data * factors.to(parameter.device)
-                parameter.data.copy_(moved)
+        move_weights(parameters, self._roundoffs, self._signs)
