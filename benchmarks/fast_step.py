@@ -194,18 +194,16 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
     threads_before = torch.get_num_threads()
     all_threads = threads_before if args.threads is None else args.threads
 
-    def loop(threads: int, *, is_compiled: bool = False) -> Callable[[], None]:
+    def loop(*, is_compiled: bool = False) -> Callable[[], None]:
         model = copy.deepcopy(first)
         optimizer = make_optimizer(case, model)
         if is_compiled:
             model.compile()
 
         def run() -> None:
-            torch.set_num_threads(threads)
             optimizer.zero_grad()
             loss_fn(model(x), y).backward()
             optimizer.step()
-            torch.set_num_threads(all_threads)
 
         return run
 
@@ -221,8 +219,8 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
     single = fast("generated", engine="generated")
     several = fast("several", engine="generated", steps_per_call=per_call)
     ways: dict[str, tuple[Callable[[], object], int]] = {
-        "eager": (loop(1), 1),
-        "eager_threads": (loop(all_threads), 1),
+        "eager": (loop(), 1),
+        "eager_threads": (loop(), 1),
         "generated": (lambda: single(x, y), 1),
         "several": (lambda: several.run(x_data, y_data, indices), per_call),
     }
@@ -230,7 +228,7 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
         compiled = fast("inductor", engine="inductor")
         ways["inductor"] = (lambda: compiled(x, y), 1)
     if args.torch_compile:
-        ways["torch_compile"] = (loop(1, is_compiled=True), 1)
+        ways["torch_compile"] = (loop(is_compiled=True), 1)
     if args.jax:
         import fast_step_jax
 
@@ -241,10 +239,15 @@ def measure(case: Case, size: int, args: argparse.Namespace, peak: float) -> dic
             one_step, several_steps = found
             ways["jax"] = (one_step(x, y), 1)
             ways["jax_several"] = (lambda: several_steps(indices), per_call)
-    counts = {name: calls_of(run) for name, (run, _) in ways.items()}
+    threads = {name: 1 if name in ("eager", "torch_compile") else all_threads for name in ways}
+    counts: dict[str, int] = {}
+    for name, (run, _) in ways.items():
+        torch.set_num_threads(threads[name])
+        counts[name] = calls_of(run)
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, (run, per) in ways.items():
+            torch.set_num_threads(threads[name])
             start_ns = time.perf_counter_ns()
             for _ in range(counts[name]):
                 run()

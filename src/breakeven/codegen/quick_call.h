@@ -73,7 +73,7 @@ struct quick_call {
   void *const *marked;                    /* tensors of C++ that the step writes to */
   object *none;
   object *losses;                         /* list of tensors for results to come */
-  const uint64_t *loss_addresses;
+  int64_t first_loss, loss_bytes;         /* where the first one's data lies; the next behind it */
   int64_t num_losses;
   const int64_t *is_in_use;               /* whether another thread does a step of it */
   void **addresses;                       /* as for run */
@@ -167,7 +167,8 @@ static int64_t do_steps(struct quick_call *call, object *const *given) {
       !are_within((const int64_t *)found[2], call->num_indices, call->num_samples))
     return 0;
   for (int i = 0; i < call->num_inputs; i++) *call->inputs[i].place = found[i];
-  call->addresses[call->loss_slot] = (void *)call->loss_addresses[call->num_losses - 1];
+  call->addresses[call->loss_slot] =
+      (void *)(call->first_loss + (call->num_losses - 1) * call->loss_bytes);
   return call->run(call->addresses, call->workspace, call->plan);
 }
 

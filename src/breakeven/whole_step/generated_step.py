@@ -150,8 +150,8 @@ class GeneratedStep:
             and (indices is None or all(t.is_contiguous() for t in batch.tensors))
         )
 
-    def make_losses(self, num_steps: int | None) -> list[tuple[Tensor, int]]:
-        """Return tensors for losses to come, of single steps or of several, with addresses."""
+    def make_losses(self, num_steps: int | None) -> Tensor:
+        """Return memory for losses to come, of single steps or of several: a row for each call."""
         return self._call.make_losses(num_steps)
 
     def _mark(self, bound: BoundTensors, num_steps: int) -> None:
@@ -232,7 +232,7 @@ class _Call:
         num_slots = self.loss_slot + len(generated.results)
         self._addresses = (ctypes.c_void_p * num_slots)(*addresses, ctypes.addressof(self._numbers))
         self._loss_shape, self._loss_dtype = generated.results[0].shape, generated.results[0].dtype
-        self._losses: list[tuple[Tensor, int]] = []
+        self._losses: list[Tensor] = []
         self._beside = [(tuple(one.shape), one.dtype) for one in generated.results[1:]]
         # Where the batches of several steps are put together, and what else these need.
         self._batches = [torch.empty_like(tensor) for tensor in batch.tensors]
@@ -315,8 +315,9 @@ class _Call:
             addresses[slot] = tensor.data_ptr()
             slot += 1
         if not self._losses:
-            self._losses = self.make_losses()
-        loss, addresses[slot] = self._losses.pop()
+            self._losses = list(self.make_losses().unbind())
+        loss = self._losses.pop()
+        addresses[slot] = loss.data_ptr()
         beside = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._beside]
         for tensor in beside:
             slot += 1
@@ -325,19 +326,16 @@ class _Call:
             raise IndexError(_OUT_OF_RANGE)
         return (loss, *beside)
 
-    def make_losses(self, num_steps: int | None = None) -> list[tuple[Tensor, int]]:
-        """Return tensors for losses to come, with their addresses: cheaper when made together.
+    def make_losses(self, num_steps: int | None = None) -> Tensor:
+        """Return memory for losses to come, a row for each call: cheaper when made together.
 
         Args:
             num_steps: Of several steps each; none for a single one's.
         """
         if num_steps is None:
-            losses = self._empty_losses(_LOSSES_AT_ONCE)
-        else:
-            count = max(1, min(_LOSSES_AT_ONCE, _MOST_LOSSES // num_steps))
-            losses = self._empty_losses(count, num_steps)
-        first, size = losses.data_ptr(), losses.itemsize * math.prod(losses.shape[1:])
-        return [(loss, first + i * size) for i, loss in enumerate(losses.unbind())]
+            return self._empty_losses(_LOSSES_AT_ONCE)
+        count = max(1, min(_LOSSES_AT_ONCE, _MOST_LOSSES // num_steps))
+        return self._empty_losses(count, num_steps)
 
     def _empty_losses(self, *counts: int) -> Tensor:
         return torch.empty((*counts, *self._loss_shape), dtype=self._loss_dtype, device="cpu")

@@ -81,8 +81,8 @@ class _Call(ctypes.Structure):
         ("describe", ctypes.c_void_p),
         ("mark", ctypes.c_void_p),
         ("num_marked", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("marked", "none", "losses", "loss_addresses")),
-        ("num_losses", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("marked", "none", "losses")),
+        *((name, ctypes.c_int64) for name in ("first_loss", "loss_bytes", "num_losses")),
         ("is_in_use", ctypes.c_void_p),
         ("addresses", ctypes.c_void_p),
         ("loss_slot", ctypes.c_int64),
@@ -196,16 +196,15 @@ class QuickCall:
         """Return whether it has no more tensors for losses to come."""
         return self._call.num_losses == 0
 
-    def refill(self, losses: list[tuple[Tensor, int]]) -> None:
-        """Give it tensors for losses to come, with the addresses of their data."""
-        tensors, addresses = zip(*losses, strict=True)
+    def refill(self, losses: Tensor) -> None:
+        """Give it tensors for losses to come: each of these rows is one."""
         with self._refilling:
             # Another thread may call between two of these lines: it finds none until the last.
             self._call.num_losses = 0
-            self._losses = list(tensors)
-            self._addresses = (ctypes.c_uint64 * len(losses))(*addresses)
+            self._losses = list(losses.unbind())
             self._call.losses = id(self._losses)
-            self._call.loss_addresses = ctypes.addressof(self._addresses)
+            self._call.first_loss = losses.data_ptr()
+            self._call.loss_bytes = losses.stride(0) * losses.itemsize
             self._call.num_losses = len(losses)
 
 
