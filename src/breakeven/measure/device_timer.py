@@ -7,25 +7,40 @@ from one wait to the next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import torch
 
-from breakeven.units import NS_PER_MS, NS_PER_S
+from breakeven.errors import BreakevenError
+from breakeven.units import NS_PER_MS, NS_PER_S, format_duration
 
 _LEAST_BLOCKS = 5
 _MOST_BLOCKS = 40
+# Where a single call takes longer than the budget: such long ones hardly differ.
+_FEWEST_BLOCKS = 2
 # Shorter blocks are rounded by the clock of the events (0.5 us) and by what surrounds them.
 _BLOCK_NS = 1_000_000
+# By the host's clock a block has a wait in it, which takes some 0.1 ms on MPS.
+_HOST_BLOCK_NS = 5_000_000
 _MOST_CALLS = 200
-# How long the queue is kept full, in clock cycles of the GPU: some 2 ms, in which the host issues
-# a block of calls.
-_SLEEP_CYCLES = 4_000_000
-_FILL_SIZE = 4096
+# Calls that are shorter than a block are first timed together, the wait for them shared.
+_FIRST_CALLS = 10
+# The queue is kept full for so much longer than issuing a block took: GPUs at rest clock up
+# meanwhile, hosts are interrupted.
+_FILL_FACTOR, _LEAST_FILL_NS, _MOST_FILL_NS = 2.0, 100_000, 10_000_000
+# What fills it, again and again: clock cycles of the GPU (0.1 ms; those of AMD's RDNA 3 count at
+# 100 MHz), or a product of square matrices of that size where the backend cannot sleep.
+_SLEEP_CYCLES = 150_000
+_FILL_SIZE = 1024
+_NUM_FILLS_TIMED = 5
+_MOST_FILLS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +71,25 @@ class DeviceTimer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._backend: Any = None if device.type == "cpu" else torch.get_device_module(device)
-        self._make_event = _event_maker(device.type)
-        self._fill = self._filler()
+        # There is one device of MPS, which its functions do not ask for.
+        self._waited_for = () if device.type == "mps" else (device,)
+        with self._current():
+            self._make_event = self._event_maker()
+            self._fill = self._filler()
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was issued."""
         if self._backend is not None:
-            self._backend.synchronize()
+            self._backend.synchronize(*self._waited_for)
 
     def time_call(
-        self, call: Callable[[], object], *, budget_s: float, fills_queue: bool = True
+        self,
+        call: Callable[[], object],
+        *,
+        budget_s: float,
+        fills_queue: bool = True,
+        block_ns: float | None = None,
+        most_s: float = math.inf,
     ) -> CallTime:
         """Return how long a call takes on the device.
 
@@ -73,26 +97,33 @@ class DeviceTimer:
             call: It is called some ten to a few thousand times.
             budget_s: Seconds that are enough, warm-up apart.
             fills_queue: Keep the host's time to issue calls out, where the backend can.
+            block_ns: Calls are timed in blocks of about so long, without a wait between them; by
+                the clock that times them by default.
+            most_s: Seconds of a call that are too many to time it.
+
+        Raises:
+            BreakevenError: It takes longer than ``most_s``.
         """
-        # Twice: a first call may choose an algorithm, allocate, or compile.
-        call()
-        call()
-        self.synchronize()
-        started_ns = perf_counter_ns()
-        call()
-        self.synchronize()
-        once_ns = max(perf_counter_ns() - started_ns, 1)
-        num_calls = int(min(max(1, _BLOCK_NS // once_ns), _MOST_CALLS))
-        block = self._timed_by_events if self._make_event and fills_queue else self._timed_by_host
-        until_ns = perf_counter_ns() + budget_s * NS_PER_S
-        times: list[float] = []
-        issues: list[float] = []
-        while len(times) < _LEAST_BLOCKS or (
-            len(times) < _MOST_BLOCKS and perf_counter_ns() < until_ns
-        ):
-            block_ns, issue_ns = block(call, num_calls)
-            times.append(block_ns / num_calls)
-            issues.append(issue_ns / num_calls)
+        has_events = self._make_event is not None and fills_queue
+        if block_ns is None:
+            block_ns = _BLOCK_NS if has_events else _HOST_BLOCK_NS
+        with self._current():
+            once_ns, issue_ns = self._warm_up(call, block_ns, most_s * NS_PER_S)
+            num_calls = int(min(max(1, block_ns // once_ns), _MOST_CALLS))
+            is_long = once_ns > budget_s * NS_PER_S
+            least_blocks = _FEWEST_BLOCKS if is_long else _LEAST_BLOCKS
+            block = self._timed_by_host
+            if has_events:
+                block = partial(self._timed_by_events, self._num_fills(num_calls * issue_ns))
+            until_ns = perf_counter_ns() + budget_s * NS_PER_S
+            times: list[float] = []
+            issues: list[float] = []
+            while len(times) < least_blocks or (
+                len(times) < _MOST_BLOCKS and perf_counter_ns() < until_ns
+            ):
+                taken_ns, issue_ns = block(call, num_calls)
+                times.append(taken_ns / num_calls)
+                issues.append(issue_ns / num_calls)
         low, middle, high = (float(value) for value in np.percentile(times, (10, 50, 90)))
         return CallTime(
             time_ns=middle,
@@ -100,6 +131,24 @@ class DeviceTimer:
             num_calls=num_calls * len(times),
             issue_ns=float(np.median(issues)),
         )
+
+    def _warm_up(
+        self, call: Callable[[], object], block_ns: float, most_ns: float
+    ) -> tuple[float, float]:
+        """Return how long a call takes about, and the host to issue it, in nanoseconds."""
+        call()  # it may choose an algorithm, allocate, or compile
+        once_ns, issue_ns = self._timed_by_host(call, 1)
+        if once_ns > most_ns:
+            raise BreakevenError(f"a call takes {format_duration(once_ns, 2)}: not timed")
+        if once_ns < block_ns:
+            together_ns, issue_ns = self._timed_by_host(call, _FIRST_CALLS)
+            once_ns, issue_ns = together_ns / _FIRST_CALLS, issue_ns / _FIRST_CALLS
+        return max(once_ns, 1.0), issue_ns
+
+    def _current(self) -> AbstractContextManager[object]:
+        """Make the device the current one inside: events and sleeps are those of that."""
+        choose = getattr(self._backend, "device", None)
+        return nullcontext() if choose is None else choose(self.device)
 
     def _timed_by_host(self, call: Callable[[], object], num_calls: int) -> tuple[float, float]:
         self.synchronize()
@@ -110,10 +159,13 @@ class DeviceTimer:
         self.synchronize()
         return perf_counter_ns() - started_ns, issued_ns - started_ns
 
-    def _timed_by_events(self, call: Callable[[], object], num_calls: int) -> tuple[float, float]:
+    def _timed_by_events(
+        self, num_fills: int, call: Callable[[], object], num_calls: int
+    ) -> tuple[float, float]:
         assert self._make_event is not None
         begin, end = self._make_event(), self._make_event()
-        self._fill()
+        for _ in range(num_fills):
+            self._fill()
         begin.record()
         started_ns = perf_counter_ns()
         for _ in range(num_calls):
@@ -123,8 +175,27 @@ class DeviceTimer:
         self.synchronize()
         return begin.elapsed_time(end) * NS_PER_MS, issue_ns
 
+    def _event_maker(self) -> Callable[[], Any] | None:
+        """Return what makes events that tell the time; None where the backend has none.
+
+        Those of MPS are stamped by threads of the host, in any order, and may be waited for in
+        vain (pytorch/pytorch#196395). Those of XPU tell no time before oneAPI 2025.0.
+        """
+        event = None if self.device.type == "mps" else getattr(self._backend, "Event", None)
+        if event is None:
+            return None
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        try:
+            begin.record()
+            end.record()
+            self.synchronize()
+            begin.elapsed_time(end)
+        except NotImplementedError:
+            return None
+        return lambda: event(enable_timing=True)
+
     def _filler(self) -> Callable[[], object]:
-        """Return what keeps the device busy while a block of calls is issued."""
+        """Return what keeps the device busy for a moment."""
         if self._make_event is None:
             return lambda: None
         sleep: Callable[[int], object] | None = getattr(self._backend, "_sleep", None)
@@ -133,13 +204,8 @@ class DeviceTimer:
         square = torch.zeros(_FILL_SIZE, _FILL_SIZE, device=self.device)
         return lambda: torch.mm(square, square)
 
-
-def _event_maker(kind: str) -> Callable[[], Any] | None:
-    """Return what makes events that tell the time; None where the backend has none."""
-    if kind == "cpu":
-        return None
-    backend: Any = torch.get_device_module(kind)
-    event = getattr(backend, "Event", None) or getattr(
-        getattr(backend, "event", None), "Event", None
-    )
-    return None if event is None else lambda: event(enable_timing=True)
+    def _num_fills(self, issue_ns: float) -> int:
+        """Return how often to fill the queue so that a block is issued meanwhile."""
+        fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
+        wanted_ns = min(max(_FILL_FACTOR * issue_ns, _LEAST_FILL_NS), _MOST_FILL_NS)
+        return min(math.ceil(wanted_ns / max(fill_ns, 1.0)), _MOST_FILLS)

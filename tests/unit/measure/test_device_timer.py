@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from time import sleep
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.measure import device_timer as home
 
@@ -15,7 +20,8 @@ def test_on_a_cpu_the_hosts_clock_counts() -> None:
     calls: list[int] = []
     found = DeviceTimer(torch.device("cpu")).time_call(lambda: calls.append(1), budget_s=0.01)
     assert found.time_ns > 0
-    assert found.num_calls + 3 == len(calls)
+    # One to warm up, one alone, ten together.
+    assert found.num_calls + 12 == len(calls)
     assert found.spread >= 1
 
 
@@ -25,6 +31,7 @@ class Backend:
     def __init__(self, *, can_sleep: bool) -> None:
         self.told: list[str] = []
         self.Event = self._event
+        self.device: Any = lambda _: nullcontext()
         if can_sleep:
             self._sleep = lambda cycles: self.told.append("sleep")
 
@@ -34,7 +41,8 @@ class Backend:
             record=lambda: self.told.append("record"), elapsed_time=lambda _: 3.0
         )
 
-    def synchronize(self) -> None:
+    def synchronize(self, device: torch.device) -> None:
+        assert device.type == "cuda"
         self.told.append("wait")
 
 
@@ -47,22 +55,82 @@ def test_events_time_a_block_that_was_issued_into_a_full_queue(
     square = torch.zeros(2, 2)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: square)
     monkeypatch.setattr(torch, "mm", lambda *_: backend.told.append("sleep"))
-    monkeypatch.setattr(home, "_MOST_CALLS", 2)
+    for name, value in (("_MOST_CALLS", 2), ("_FIRST_CALLS", 1), ("_NUM_FILLS_TIMED", 1),
+                        ("_MOST_FILLS", 1)):  # fmt: skip
+        monkeypatch.setattr(home, name, value)
     timer = DeviceTimer(torch.device("cuda", 0))
+    backend.told.clear()
     found = timer.time_call(lambda: backend.told.append("call"), budget_s=0.0)
     assert found.time_ns == 1.5e6
-    assert found.num_calls == 10
+    assert found.num_calls == 4
+    warm_up = ["call", *["wait", "call", "wait"] * 2, "wait", "sleep", "wait"]
     block = ["sleep", "record", "call", "call", "record", "wait"]
-    assert backend.told == ["call", "call", "wait", "call", "wait", *block * 5]
+    assert backend.told == [*warm_up, *block * 2]
 
 
-def test_a_backend_without_events_is_timed_from_wait_to_wait(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_a_backend_without_events_that_tell_the_time_is_timed_from_wait_to_wait(
+    monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     told: list[str] = []
-    backend = SimpleNamespace(synchronize=lambda: told.append("wait"))
+
+    def elapsed_time(_: object) -> float:
+        raise NotImplementedError("elapsed_time is not supported by XPUEvent.")
+
+    def event(*, enable_timing: bool) -> SimpleNamespace:
+        assert kind != "mps"
+        return SimpleNamespace(record=lambda: None, elapsed_time=elapsed_time)
+
+    backend = SimpleNamespace(synchronize=lambda *_: told.append("wait"), Event=event)
     monkeypatch.setattr(torch, "get_device_module", lambda _: backend)
     monkeypatch.setattr(home, "_MOST_CALLS", 1)
-    found = DeviceTimer(torch.device("mps")).time_call(lambda: told.append("call"), budget_s=0.0)
-    assert found.num_calls == 5
-    assert told == ["call", "call", "wait", "call", "wait", *["wait", "call", "wait"] * 5]
+    monkeypatch.setattr(home, "_FIRST_CALLS", 1)
+    timer = DeviceTimer(torch.device(kind))
+    told.clear()
+    found = timer.time_call(lambda: told.append("call"), budget_s=10.0, fills_queue=True)
+    assert found.num_calls == 40
+    assert told == ["call", *["wait", "call", "wait"] * 42]
+
+
+def test_the_device_that_is_timed_is_the_current_one_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Backend(can_sleep=True)
+    current: list[torch.device] = []
+
+    @contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    backend.device = device
+    monkeypatch.setattr(torch, "get_device_module", lambda _: backend)
+    second = torch.device("cuda", 1)
+    timer = DeviceTimer(second)
+    seen: list[torch.device] = []
+    record = backend.Event(enable_timing=True).record
+    monkeypatch.setattr(backend, "synchronize", seen.append)
+    monkeypatch.setattr(backend, "_sleep", lambda _: seen.append(current[-1]))
+    timer.time_call(lambda: (record(), seen.append(current[-1])), budget_s=0.0)
+    timer.synchronize()
+    assert {*seen} == {second}
+    assert current == []
+
+
+def test_what_takes_too_long_is_not_timed() -> None:
+    calls: list[int] = []
+
+    def slow() -> None:
+        calls.append(1)
+        sleep(0.01)
+
+    with pytest.raises(BreakevenError, match=r"a call takes .* ms: not timed"):
+        DeviceTimer(torch.device("cpu")).time_call(slow, budget_s=0.1, most_s=0.005)
+    assert len(calls) == 2
+
+
+def test_of_a_call_that_takes_longer_than_the_budget_few_are_timed() -> None:
+    found = DeviceTimer(torch.device("cpu")).time_call(lambda: sleep(0.02), budget_s=0.001)
+    assert found.num_calls == 2
+    assert found.time_ns > 1.5e7
