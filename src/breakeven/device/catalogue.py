@@ -72,10 +72,16 @@ def read_catalogue() -> _Catalogue:
 def load_catalogue() -> tuple[DeviceSpec, ...]:
     """Return every device of the catalogue, by vendor, then year of release, then file order.
 
-    GPUs without a datasheet are among them where they were measured.
+    GPUs without a datasheet are among them where they were measured; one that has got a datasheet
+    since then, or a second one of a name, is not.
     """
-    known = {device.id for device in _datasheets()}
-    measured = (spec for spec in calibrated_specs() if spec.id not in known)
+    known = dict(_by_key(_datasheets(), _device_key))
+    measured: list[DeviceSpec] = []
+    for spec in calibrated_specs():
+        keys = {_device_key(name) for name in _written_names(spec)}
+        if known.keys().isdisjoint(keys):
+            measured.append(spec)
+            known |= dict.fromkeys(keys, spec)
     return _in_order((*_datasheets(), *measured))
 
 

@@ -38,6 +38,7 @@ from factories.calibrations import calibrated, reached
 from factories.hosts import HOST
 
 T4, L4 = find_device("t4"), find_device("l4")
+NUM_DATASHEETS = len(load_catalogue())
 
 
 def costs(*calibrations) -> StepCosts:
@@ -168,6 +169,22 @@ def test_a_gpu_without_a_datasheet_is_in_the_catalogue(folder: Path) -> None:
     (folder / "made-up-gpu.json").write_bytes(msgspec.json.encode(own))
     assert spec in load_catalogue()
     assert find_device("made up gpu") == spec
+
+
+def test_a_gpu_that_got_a_datasheet_since_or_has_two_spellings_is_in_the_catalogue_once(
+    folder: Path,
+) -> None:
+    for device, name in (
+        ("nvidia-tesla-t4", "NVIDIA Tesla T4"),
+        ("radeon-made-up", "Radeon Made-up"),
+        ("amd-radeon-made-up", "AMD Radeon Made-up"),
+    ):
+        spec = msgspec.structs.replace(T4, id=device, name=name, aliases=())
+        own = calibrated(device=device, spec=spec)
+        (folder / f"{device}.json").write_bytes(msgspec.json.encode(own))
+    assert find_device("NVIDIA Tesla T4") == T4
+    assert find_device("radeon made-up").id == "amd-radeon-made-up"
+    assert len(load_catalogue()) == NUM_DATASHEETS + 1
 
 
 @pytest.mark.parametrize(
