@@ -10,6 +10,7 @@ from breakeven.device.catalogue import find_device as find_device
 from breakeven.device.catalogue import find_host_cpu as find_host_cpu
 from breakeven.device.catalogue import generation_of as generation_of
 from breakeven.device.catalogue import generations_between as generations_between
+from breakeven.device.catalogue import known_device as known_device
 from breakeven.device.catalogue import load_catalogue as load_catalogue
 from breakeven.device.catalogue import load_host_cpus as load_host_cpus
 from breakeven.device.catalogue import select_devices as select_devices

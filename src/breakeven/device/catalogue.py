@@ -152,6 +152,14 @@ def find_device(name: str) -> DeviceSpec:
     )
 
 
+def known_device(name: str) -> DeviceSpec | None:
+    """Return the device that ``name`` means; None where it means none, or several."""
+    try:
+        return find_device(name)
+    except UnknownDeviceError:
+        return None
+
+
 def default_devices() -> tuple[DeviceSpec, ...]:
     """Return the devices that a report compares when the user names none, smallest first."""
     return tuple(find_device(device_id) for device_id in _DEFAULT_IDS)

@@ -21,8 +21,7 @@ from breakeven.cost import (
     host_of,
     launch_costs,
 )
-from breakeven.device import HERE, HostCalibration, HostFigure, find_device
-from breakeven.errors import UnknownDeviceError
+from breakeven.device import HERE, HostCalibration, HostFigure, known_device
 from breakeven.measure.step_timer import GpuClock, HostClock
 from breakeven.processor import cpu_name
 from breakeven.timing import Clock
@@ -142,12 +141,11 @@ def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float | 
     assumed = f"a device's share of an operator taken as {DEVICE_OPS:g} times that of a CPU"
     if not device_name:
         return None, assumed
-    try:
-        launch_ns = launch_costs(find_device(device_name)).launch_ns
-    except UnknownDeviceError:
+    device = known_device(device_name)
+    if device is None:
         return None, f"{assumed}, since {device_name} is not known"
     return (
-        max(0.0, cost["cuda_queued"] - launch_ns - cost["op"]),
+        max(0.0, cost["cuda_queued"] - launch_costs(device).launch_ns - cost["op"]),
         f"a device's share of an operator measured on {device_name}",
     )
 

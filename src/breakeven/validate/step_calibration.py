@@ -10,8 +10,8 @@ import numpy as np
 
 from breakeven.calibrate import fit_multi_gpu, fit_step_effects
 from breakeven.cost import KernelSpread, Spread, StepEffects, load_efficiencies
-from breakeven.device import find_device
-from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.device import known_device
+from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
 from breakeven.simulate import Bound, MultiGpuTable, Strategy
 from breakeven.trace import NumberFormat
@@ -56,7 +56,7 @@ def calibrate_on_steps(
     Raises:
         BreakevenError: No row can be learned from.
     """
-    rows = [row for row in rows if row.num_devices == 1 and _is_known(row.device)]
+    rows = [row for row in rows if row.num_devices == 1 and known_device(row.device)]
     if not rows:
         raise BreakevenError("the table has no step on one GPU of the catalogue")
     scales: dict[LeaveOut, tuple[KernelSpread, float]] = {}
@@ -99,7 +99,7 @@ def calibrate_on_shared_steps(
     Raises:
         BreakevenError: There are no rows of one of the strategies.
     """
-    rows = [row for row in rows if _is_known(row.device)]
+    rows = [row for row in rows if known_device(row.device)]
     progress.begin("setting steps on several GPUs beside those on one")
     steps = TracedRows.of(rows, progress=progress)
     shared = steps.shared_steps(range(len(rows)), shipped_calibration())
@@ -154,11 +154,3 @@ def _half_widths(value_ns: float, outcome: RowPrediction) -> float:
     end_ns = estimate.high_ns if value_ns > estimate.value_ns else estimate.low_ns
     half_width = abs(np.log(end_ns / estimate.value_ns))
     return float(abs(np.log(value_ns / estimate.value_ns)) / max(half_width, 1e-9))
-
-
-def _is_known(name: str) -> bool:
-    try:
-        find_device(name)
-    except UnknownDeviceError:
-        return False
-    return True

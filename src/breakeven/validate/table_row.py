@@ -9,8 +9,8 @@ from dataclasses import fields as fields_of
 from enum import StrEnum
 
 from breakeven.cost import era_of
-from breakeven.device import find_device
-from breakeven.errors import BreakevenError, Caveat, UnknownDeviceError, UsageError
+from breakeven.device import known_device
+from breakeven.errors import BreakevenError, Caveat, UsageError
 from breakeven.trace import Attention, MemoryFormat, NumberFormat, StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
 from breakeven.validate.cells import Cells
@@ -144,19 +144,13 @@ class MeasuredRow:
 def _device(text: str) -> tuple[str, tuple[Caveat, ...]]:
     """Return the name of a device without a remark in brackets, if it is one without."""
     bare = _REMARK.sub("", text)
-    if not bare or bare == text or _is_known(text) or not _is_known(bare):
+    if not bare or bare == text or known_device(text):
         return text, ()
-    taken = find_device(bare).name
-    message = f"The table says “{text}”: taken as {taken}."
+    taken = known_device(bare)
+    if taken is None:
+        return text, ()
+    message = f"The table says “{text}”: taken as {taken.name}."
     return bare, (Caveat(code="assumed-device", message=message),)
-
-
-def _is_known(device: str) -> bool:
-    try:
-        find_device(device)
-    except UnknownDeviceError:
-        return False
-    return True
 
 
 def _optimizer(cells: Cells, phase: TimedPhase) -> str:
