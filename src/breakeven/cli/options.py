@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
     from breakeven.capture import Keep
-import re
 
 # A real script may take minutes to its first step; what it does is shown meanwhile.
 _SCRIPT_LIMIT_S = 300.0
