@@ -13,9 +13,15 @@ from breakeven.workloads.trace_pool import trace_cases as trace_cases
 
 if TYPE_CHECKING:
     from breakeven.workloads.case_traces import trace_case as trace_case
+    from breakeven.workloads.device_step import products_in_tf32 as products_in_tf32
     from breakeven.workloads.device_step import step_on_device as step_on_device
 
 # This needs torch in the caller's process; `trace_cases` needs it in its children only.
 __getattr__ = imported_on_use(
-    __name__, {"step_on_device": "device_step", "trace_case": "case_traces"}
+    __name__,
+    {
+        "products_in_tf32": "device_step",
+        "step_on_device": "device_step",
+        "trace_case": "case_traces",
+    },
 )

@@ -29,7 +29,7 @@ class _HereSession:
     def wait(self) -> None:
         """Wait for the device."""
         if self._device.type != "cpu":
-            torch.get_device_module(self._device).synchronize()
+            torch.accelerator.synchronize(self._device)
 
 
 def step_on_device(
@@ -60,16 +60,22 @@ def step_on_device(
 
 
 def _run(step: TimedStep, built: BuiltStep, case: StepCase) -> None:
-    with _tf32(is_allowed=case.number_format is NumberFormat.TF32):
+    with products_in_tf32(is_allowed=case.number_format is NumberFormat.TF32):
         step.run(built)
 
 
 @contextmanager
-def _tf32(*, is_allowed: bool) -> Iterator[None]:
+def products_in_tf32(*, is_allowed: bool) -> Iterator[None]:
+    """Let products and convolutions of fp32 use TF32 inside, or forbid it.
+
+    cuDNN tries its algorithms meanwhile. MIOpen does not: it would try all that there are, which
+    takes minutes for a shape (pytorch/pytorch#145294).
+    """
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = is_allowed, is_allowed, True
+    matmul.allow_tf32 = cudnn.allow_tf32 = is_allowed
+    cudnn.benchmark = torch.version.hip is None
     try:
         yield
     finally:

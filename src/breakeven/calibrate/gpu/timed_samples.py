@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -16,9 +15,12 @@ from breakeven.cost import Family, Kernel, MeasuredSample, lower
 from breakeven.device import DeviceSpec, Precision
 from breakeven.measure import DeviceTimer
 from breakeven.trace import Op, Settings
+from breakeven.workloads import products_in_tf32
 
 # Of one sample, warm-up apart.
 _BUDGET_S = 0.04
+# Of one call: longer ones, as in fp64 on a GPU for games, would take the time of all others.
+_MOST_S = 1.0
 
 
 class DevicePlace:
@@ -95,10 +97,11 @@ def time_sample(sample: Sample, precision: Precision, timer: DeviceTimer) -> Mea
 
     Raises:
         RuntimeError: The device has not got the memory or the operator.
+        BreakevenError: A call takes longer than a second.
     """
-    with arithmetic_of(precision):
+    with products_in_tf32(is_allowed=precision is Precision.TF32):
         call = sample.build(DevicePlace(timer.device, DTYPES[precision]))
-        found = timer.time_call(call, budget_s=_BUDGET_S)
+        found = timer.time_call(call, budget_s=_BUDGET_S, most_s=_MOST_S)
     return MeasuredSample(
         name=sample.name,
         precision=precision,
@@ -106,20 +109,6 @@ def time_sample(sample: Sample, precision: Precision, timer: DeviceTimer) -> Mea
         spread=round(found.spread, 3),
         num_calls=found.num_calls,
     )
-
-
-@contextmanager
-def arithmetic_of(precision: Precision) -> Iterator[None]:
-    """Let products of fp32 use TF32 inside, or forbid it; cuDNN may try its algorithms."""
-    matmul: Any = torch.backends.cuda.matmul
-    cudnn: Any = torch.backends.cudnn
-    before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
-    is_tf32 = precision is Precision.TF32
-    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = is_tf32, is_tf32, True
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 def timed_kernel(
