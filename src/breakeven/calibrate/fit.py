@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,23 +45,26 @@ def fit_table(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
     if shared:
         families = {kernel.family for row in shared for kernel in row.others}
         known = [row for row in alone if row.kernel.family in families]
-        timed = [*alone, *_without_others(shared, _fit_devices(known, provenance))]
+        first = _fit_devices(known, provenance)
+        timed = [*alone, *filter(None, (without_others(row, first) for row in shared))]
     table = _fit_devices(timed, provenance)
     return msgspec.structs.replace(table, held_out=held_out_errors(table, timed))
 
 
-def _without_others(rows: Sequence[TimedKernel], table: EfficiencyTable) -> Iterator[TimedKernel]:
-    """Yield ``rows`` without the time of their other kernels, as ``table`` predicts it.
+def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | None:
+    """Return a row without the time of its other kernels, as ``table`` predicts it.
 
-    Rows of which the others take most are left out: what remains would be their error.
+    None where the others take most of it: what remains would be their error.
     """
-    for row in rows:
-        others = kernel_times(
-            row.others, [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
-        )
-        remaining_ns = row.time_ns - float(others.time_ns.sum())
-        if remaining_ns > row.time_ns / 2:
-            yield replace(row, time_ns=remaining_ns, others=())
+    if not row.others:
+        return row
+    others = kernel_times(
+        row.others, [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
+    )
+    remaining_ns = row.time_ns - float(others.time_ns.sum())
+    if remaining_ns <= row.time_ns / 2:
+        return None
+    return replace(row, time_ns=remaining_ns, others=())
 
 
 def held_out_errors(

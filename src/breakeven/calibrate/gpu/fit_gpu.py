@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from breakeven.calibrate.fit import TABLE_WARM_FRACTION, FamilyKey, fit_family
+from breakeven.calibrate.fit import (
+    TABLE_WARM_FRACTION,
+    FamilyKey,
+    fit_family,
+    without_others,
+)
 from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
-    EfficiencyTable,
     Family,
     GpuCalibration,
     PrecisionEfficiency,
@@ -28,8 +32,6 @@ from breakeven.device import Precision
 # So many sizes tell what tiles lose apart from what the units reach; of fewer, the other GPUs'
 # losses stand.
 _ROWS_FOR_TILES = 12
-# What is left of a call when the other kernels in it are taken off must be most of it.
-_LEAST_SHARE = 0.5
 _LEAST_LOG_SIGMA = 0.05
 # One GPU may be faster than its datasheet: boards hold higher clocks than they promise.
 _HIGHEST = (3.0, 200.0, 1_000.0, 1.5)
@@ -47,7 +49,7 @@ def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...
     base = load_efficiencies()
     groups: dict[tuple[FamilyKey, Precision], list[TimedKernel]] = defaultdict(list)
     for row in timed:
-        alone = _without_others(row, base)
+        alone = without_others(row, base)
         if alone is None or row.kernel.variant.startswith("depthwise"):
             continue
         kernel = row.kernel
@@ -78,33 +80,22 @@ def fit_factors(
         timed: Samples of one device.
         calibration: Its efficiencies in other families.
     """
+    base = load_efficiencies()
     ratios: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in timed:
         kernel = row.kernel
         if kernel.family is not Family.ATTENTION and not kernel.variant.startswith("depthwise"):
             continue
-        table = calibrated_table(load_efficiencies(), calibration, row.device, row.kernel.precision)
+        alone = without_others(row, base)
+        if alone is None:
+            continue
+        table = calibrated_table(base, calibration, row.device, kernel.precision)
         predicted = kernel_times(
-            [row.kernel], [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
+            [kernel], [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
         )
-        key = own_effect_keys(row.kernel, row.device)[-1]
-        ratios[key].append(float(np.log(row.time_ns / predicted.time_ns[0, 0])))
+        key = own_effect_keys(kernel, row.device)[-1]
+        ratios[key].append(float(np.log(alone.time_ns / predicted.time_ns[0, 0])))
     return tuple(
         StepEffect(kind=key[0], of=key[1:], log_factor=round(float(np.median(values)), 4))
         for key, values in sorted(ratios.items())
-    )
-
-
-def _without_others(row: TimedKernel, base: EfficiencyTable) -> TimedKernel | None:
-    """Return a sample without the time of its other kernels; None where they are most of it."""
-    if not row.others:
-        return row
-    others = kernel_times(
-        row.others, [row.device], efficiencies=base, warm_fraction=TABLE_WARM_FRACTION
-    )
-    remaining_ns = row.time_ns - float(others.time_ns.sum())
-    if remaining_ns < _LEAST_SHARE * row.time_ns:
-        return None
-    return TimedKernel(
-        device=row.device, kernel=row.kernel, time_ns=remaining_ns, source=row.source
     )
