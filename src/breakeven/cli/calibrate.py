@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,6 +159,7 @@ def _measure(args: argparse.Namespace) -> int:
     from breakeven.cost import measured_speed
     from breakeven.report import busy_note, calibration_document, stored_calibration
 
+    begun_s = time.monotonic()
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         with Launcher() as launcher:
             progress.begin("starting torch")
@@ -166,7 +168,9 @@ def _measure(args: argparse.Namespace) -> int:
             here = calibrate_here(launcher, is_forced=args.force)
             progress.end()
         is_gpu_wanted = args.device != "none" and (has_gpu or args.device != "auto")
-        gpu = _measure_gpu(args, progress, here.calibration.host) if is_gpu_wanted else None
+        gpu = None
+        if is_gpu_wanted:
+            gpu = _measure_gpu(args, progress, here.calibration.host, begun_s)
     if args.share and gpu is None:
         raise BreakevenError("there is no GPU here to share a calibration of")
     speed = measured_speed(here.calibration)
@@ -198,7 +202,9 @@ class _GpuSheet:
     sharing: str
 
 
-def _measure_gpu(args: argparse.Namespace, progress: Progress, host: HostSpec) -> _GpuSheet | None:
+def _measure_gpu(
+    args: argparse.Namespace, progress: Progress, host: HostSpec, begun_s: float
+) -> _GpuSheet | None:
     """Measure the GPU, or what is left of it to measure, and write its file; None without one."""
     from breakeven.calibrate.gpu import (
         GpuRequest,
@@ -216,7 +222,7 @@ def _measure_gpu(args: argparse.Namespace, progress: Progress, host: HostSpec) -
         device=device, is_quick=args.quick, has_fp64=args.fp64, is_forced=args.force
     )
     try:
-        result = calibrate_gpu(request, progress, host=host)
+        result = calibrate_gpu(request, progress, host=host, begun_s=begun_s)
     except KeyboardInterrupt:
         sys.stderr.write("what was measured is kept: the same command goes on\n")
         raise

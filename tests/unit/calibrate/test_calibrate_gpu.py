@@ -18,7 +18,7 @@ from breakeven.calibrate.gpu.fit_gpu import fit_families
 from breakeven.calibrate.gpu.machine import describe_machine
 from breakeven.calibrate.gpu.plan import Item, Plan
 from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
-from breakeven.calibrate.gpu.samples import all_samples
+from breakeven.calibrate.gpu.samples import Sample, all_samples
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
 from breakeven.calibrate.gpu.timed_samples import SampleKernels, timed_kernel
 from breakeven.calibrate.tables import TimedKernel
@@ -79,6 +79,12 @@ def request(**fields) -> GpuRequest:
     return GpuRequest(device=CPU, **{"is_quick": True, "is_tiny": True} | fields)
 
 
+def measured_sample(sample: Sample, precision: Precision) -> MeasuredSample:
+    return MeasuredSample(
+        name=sample.name, precision=precision, time_ns=1e5, spread=1.0, num_calls=10
+    )
+
+
 def test_a_device_is_measured_once_and_its_file_is_read_back(few: list[str]) -> None:
     first = calibrate_gpu(request(), SilentProgress())
     assert len(few) == len({*few}) == len(first.calibration.samples) - 3  # copies
@@ -137,29 +143,86 @@ def test_what_the_device_refuses_is_left_out_and_named(
     )
 
 
-def test_a_gpu_that_answers_no_more_ends_it_and_keeps_the_rest(
+def test_a_gpu_that_answers_no_more_ends_it_and_what_ended_it_is_not_asked_again(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(sample, precision, timer):
+        few.append(f"{sample.name} {precision}")
+        if len(few) < 3:
+            return measured_sample(sample, precision)
+        patches.setattr(calibrating, "check_gpu", lost)
+        raise RuntimeError("an illegal memory access")
+
+    def lost(_: torch.device) -> None:
+        raise BreakevenError("the GPU computes nothing: an illegal memory access")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(calibrating, "time_sample", broken)
+        with pytest.raises(BreakevenError, match="answers no more since linear "):
+            calibrate_gpu(request(), SilentProgress())
+    ended_by = few[2]
+    result = calibrate_gpu(request(), SilentProgress())
+    assert result.calibration.left_out == (f"{ended_by}: RuntimeError: an illegal memory access",)
+    assert len(few) == len({*few})
+
+
+def test_a_gpu_that_computes_nothing_is_said_so_at_once(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ones(*_, **__):
+        raise RuntimeError("CUDA error: no kernel image is available for execution\nhere")
+
+    monkeypatch.setattr(torch, "ones", ones)
+    with pytest.raises(BreakevenError, match="computes nothing: CUDA error: no kernel image") as no:
+        calibrate_gpu(request(), SilentProgress())
+    assert "torch is built for it" in str(no.value.hint)
+    assert few == []
+
+
+def test_what_found_no_memory_is_tried_again(
     few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = calibrating.time_sample
-    zeros = torch.zeros
+    signs = iter(("CUDA out of memory. Tried to allocate 2 GiB", "CUBLAS_STATUS_ALLOC_FAILED"))
 
-    def lost(*args, **kwargs):
-        raise RuntimeError("an illegal memory access")
-
-    def broken(sample, precision, timer):
-        if len(few) == 2:
-            monkeypatch.setattr(torch, "zeros", lost)
-            raise RuntimeError("an illegal memory access")
+    def full(sample, precision, timer):
+        sign = next(signs, None)
+        if sign is not None:
+            raise torch.OutOfMemoryError(sign)
         return real(sample, precision, timer)
 
-    monkeypatch.setattr(calibrating, "time_sample", broken)
-    with pytest.raises(BreakevenError, match="answers no more since"):
-        calibrate_gpu(request(), SilentProgress())
-    monkeypatch.setattr(torch, "zeros", zeros)
-    monkeypatch.setattr(calibrating, "time_sample", real)
-    result = calibrate_gpu(request(), SilentProgress())
-    assert result.calibration.left_out == ()
-    assert len(few) == len({*few})
+    with monkeypatch.context() as patches:
+        patches.setattr(calibrating, "time_sample", full)
+        found = calibrate_gpu(request(), SilentProgress())
+    assert len(found.calibration.left_out) == 2
+    again = calibrate_gpu(request(), SilentProgress())
+    assert again.num_new == 2
+    assert again.calibration.left_out == ()
+
+
+def test_tf32_is_measured_where_there_is_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def precisions() -> set[Precision]:
+        asked = GpuRequest(device=torch.device("cuda", 0))
+        return {precision for _, precision in calibrating.wanted_samples(asked)}
+
+    with pretended_gpus():
+        assert Precision.TF32 in precisions()
+        monkeypatch.setattr(torch.version, "hip", "7.0")
+        assert precisions() == {Precision.BF16, Precision.FP32, Precision.FP16}
+
+
+def test_without_traces_what_steps_show_is_left_out(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: object) -> None:
+        raise BreakevenError("on Windows, the steps of workloads cannot be traced")
+
+    monkeypatch.setattr(calibrating, "fit_steps", fit)
+    found = calibrate_gpu(request(), SilentProgress(), host=reference_host()).calibration
+    assert found.families
+    assert found.left_out == (
+        "what whole steps show: on Windows, the steps of workloads cannot be traced",
+    )
 
 
 def test_the_time_is_kept_and_what_is_left_is_counted() -> None:
@@ -361,7 +424,7 @@ def test_what_is_measured_runs_as_on_cuda() -> None:
             find_gpu("cuda:3")
 
 
-@pytest.mark.parametrize("name", ["tpu", "", "meta", "cuda:x"])
+@pytest.mark.parametrize("name", ["tpu", "", "cpu", "meta", "cuda:x"])
 def test_names_of_no_gpu_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is no GPU"):
         find_gpu(name)

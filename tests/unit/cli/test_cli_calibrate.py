@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from breakeven.calibrate import HereCalibration
 from breakeven.calibrate.gpu import GpuResult
@@ -224,12 +225,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
     """Yield the list of what was asked of the GPU's calibration."""
     asked: list[Any] = []
 
-    def calibrate_gpu(request, progress, *, host):
+    def calibrate_gpu(request, progress, *, host, begun_s):
         asked.append(request)
         return GpuResult(calibration=calibrated(), num_new=0, num_left=3)
 
     monkeypatch.setenv("BREAKEVEN_CALIBRATIONS", str(tmp_path / "own"))
     monkeypatch.setattr("breakeven.calibrate.gpu.calibrate_gpu", calibrate_gpu)
+    monkeypatch.setattr("breakeven.calibrate.gpu.find_gpu", torch.device)
     yield asked
     monkeypatch.undo()
     read_calibrations_again()
@@ -239,8 +241,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
 def test_a_gpu_is_calibrated_and_its_file_written(
     gpu: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["calibrate", "--device", "cpu", "--quick", "--fp64", "--share", "-q"]) == 0
+    assert main(["calibrate", "--device", "cuda:0", "--quick", "--fp64", "--share", "-q"]) == 0
     (request,) = gpu
+    assert request.device == torch.device("cuda", 0)
     assert (request.is_quick, request.has_fp64, request.is_forced) == (True, True, False)
     shown = capsys.readouterr().out
     assert "calibrated on this GPU on 2026-11-25" in shown
@@ -252,7 +255,7 @@ def test_a_gpu_is_calibrated_and_its_file_written(
     # From now on predictions of this process use it.
     found = shipped_costs().calibration(find_device("t4"))
     assert found == calibrated()
-    assert main(["calibrate", "--device", "cpu", "--json", "-q"]) == 0
+    assert main(["calibrate", "--device", "cuda", "--json", "-q"]) == 0
     assert json.loads(capsys.readouterr().out)["gpu_calibration"] == str(file)
 
 
@@ -273,6 +276,7 @@ def test_without_a_gpu_the_host_alone_is_measured(
     [
         (["--quick", "--errors"], "--quick is about the GPU of this machine"),
         (["--device", "none", "--fp64"], "--fp64 is about a GPU, and --device none measures none"),
+        (["--device", "cpu"], "--device 'cpu' is no GPU"),
     ],
 )
 def test_options_of_a_gpu_go_with_measuring_one(

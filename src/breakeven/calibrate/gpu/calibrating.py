@@ -11,9 +11,15 @@ import msgspec
 import torch
 
 from breakeven.calibrate.gpu.fit_gpu import fit_factors, fit_families
-from breakeven.calibrate.gpu.machine import STAND_IN, describe_machine
-from breakeven.calibrate.gpu.measured import Kept, Measured, machine_key_of
-from breakeven.calibrate.gpu.own_spec import known_device, own_spec
+from breakeven.calibrate.gpu.machine import STAND_IN, check_gpu, describe_machine, has_tf32
+from breakeven.calibrate.gpu.measured import (
+    Kept,
+    Measured,
+    is_for_good,
+    machine_key_of,
+    reason_of,
+)
+from breakeven.calibrate.gpu.own_spec import own_spec
 from breakeven.calibrate.gpu.plan import Item, Plan
 from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
 from breakeven.calibrate.gpu.samples import PRECISIONS, Sample, all_samples
@@ -27,11 +33,11 @@ from breakeven.cost import (
     MeasuredSample,
     StepEffect,
 )
-from breakeven.device import HostSpec, Precision
+from breakeven.device import HostSpec, Precision, known_device
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.progress import Progress
-from breakeven.store import read_calibrating, write_calibrating
+from breakeven.store import machine_lock, read_calibrating, write_calibrating
 
 FULL_S = 360.0
 QUICK_S = 60.0
@@ -39,8 +45,7 @@ QUICK_S = 60.0
 _FIT_S = {True: 15.0, False: 40.0}
 _SAMPLE_S = 0.5
 _REACH_S = 4.0
-_STEP_S = 5.0
-_COMPILED_STEP_S = 40.0
+_WAITING = "waiting for another breakeven process, which is measuring"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ def calibrate_gpu(
     progress: Progress,
     *,
     host: HostSpec | None = None,
+    begun_s: float | None = None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> GpuResult:
     """Measure a GPU, or what is not measured of it yet.
@@ -94,29 +100,35 @@ def calibrate_gpu(
         request: Which GPU, and how thoroughly.
         progress: Progress callback.
         host: The machine, measured; without it steps are timed, and nothing is fitted to them.
+        begun_s: When the time began that there is for all; now by default.
         now_s: Clock, in seconds.
 
     Raises:
-        BreakevenError: Too little could be measured.
+        BreakevenError: The GPU computes nothing, or too little could be measured.
     """
-    begun_s = now_s()
+    begun_s = now_s() if begun_s is None else begun_s
+    progress.begin("starting the GPU")
+    check_gpu(request.device)
     machine = describe_machine(request.device)
     key = {**machine_key_of(machine), "sizes": "tiny" if request.is_tiny else "usual"}
     known = None if request.is_forced else read_calibrating(key, Measured)
     kept = Kept(measured=known or Measured(), write=partial(write_calibrating, key), now_s=now_s)
     measured = kept.measured
+    measured.failed = {name: why for name, why in measured.failed.items() if is_for_good(why)}
     budget_s = request.budget_s or (QUICK_S if request.is_quick else FULL_S)
     num_known = _num_measured(measured)
-    items = tuple(_items(request, measured))
-    plan = Plan(
-        items,
-        is_known=partial(_is_known, measured),
-        failed=partial(_note_failure, measured, request.device),
-        now_s=now_s,
-        until_s=begun_s + budget_s - _FIT_S[request.is_quick],
-    )
+    asked_s = now_s()
     try:
-        num_left = plan.run(progress.begin, progress.detail, kept.save)
+        with machine_lock(partial(progress.detail, _WAITING)):
+            begun_s += now_s() - asked_s
+            plan = Plan(
+                tuple(_items(request, measured)),
+                is_known=partial(_is_known, measured),
+                failed=partial(_note_failure, measured, request.device),
+                now_s=now_s,
+                until_s=begun_s + budget_s - _FIT_S[request.is_quick],
+            )
+            num_left = plan.run(progress.begin, progress.detail, kept.save)
     finally:
         kept.save(is_due=True)
     progress.begin("fitting what was measured")
@@ -159,12 +171,11 @@ def _items(request: GpuRequest, measured: Measured) -> Iterator[Item]:
     for step in all_steps(is_tiny=request.is_tiny):
         if request.is_quick and not step.is_quick:
             continue
-        is_eager = step.compile == EAGER
         yield Item(
             name=step.name,
-            stage=f"measuring {'whole' if is_eager else 'compiled'} steps",
+            stage=f"measuring {'whole' if step.compile == EAGER else 'compiled'} steps",
             measure=partial(time_whole, step),
-            about_s=_STEP_S if is_eager else _COMPILED_STEP_S,
+            about_s=step.about_s,
         )
 
 
@@ -172,9 +183,12 @@ def wanted_samples(request: GpuRequest) -> list[tuple[Sample, Precision]]:
     """Return the samples to take, the short list first, precision by precision."""
     wanted: list[tuple[Sample, Precision]] = []
     samples = all_samples(is_tiny=request.is_tiny)
+    precisions = [*PRECISIONS, Precision.FP64]
+    if not has_tf32(request.device):
+        precisions.remove(Precision.TF32)  # it would be fp32 once more
     for is_quick in (True,) if request.is_quick else (True, False):
         some = [sample for sample in samples if sample.is_quick is is_quick]
-        for precision in (*PRECISIONS, Precision.FP64):
+        for precision in precisions:
             wanted += [
                 (sample, precision)
                 for sample in some
@@ -204,19 +218,20 @@ def _num_measured(measured: Measured) -> int:
 def _note_failure(measured: Measured, device: torch.device, name: str, error: Exception) -> None:
     """Keep why something did not run; a device that answers no more ends the calibration.
 
+    It did before, so that what it was asked last is not asked again.
+
     Raises:
         BreakevenError: It answers no more.
     """
-    first_line = str(error).strip().partition("\n")[0]
-    measured.failed[name] = f"{type(error).__name__}: {first_line}"[:200]
+    reason = measured.failed[name] = reason_of(error)
     try:
-        torch.zeros(1, device=device).item()
-    except RuntimeError as lost:
-        del measured.failed[name]
-        raise BreakevenError(
-            f"the GPU answers no more since {name}: {first_line}",
-            hint="run breakeven calibrate again: what was measured is kept",
-        ) from lost
+        check_gpu(device)
+    except BreakevenError as lost:
+        if is_for_good(lost.message):
+            raise BreakevenError(
+                f"the GPU answers no more since {name}: {reason}",
+                hint="run breakeven calibrate again: it goes on behind that",
+            ) from error
 
 
 def fit_calibration(
@@ -276,7 +291,11 @@ def fit_calibration(
     calibration = msgspec.structs.replace(calibration, effects=fit_factors(timed, calibration))
     if host is None:
         return calibration
-    shown = fit_steps(calibration.steps, calibration, spec, host)
+    try:
+        shown = fit_steps(calibration.steps, calibration, spec, host)
+    except BreakevenError as error:  # as on Windows, where no steps are traced
+        untold = f"what whole steps show: {error.message}"
+        return msgspec.structs.replace(calibration, left_out=(*left_out, untold))
     return msgspec.structs.replace(calibration, effects=_together(calibration.effects, shown))
 
 

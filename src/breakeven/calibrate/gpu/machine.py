@@ -13,7 +13,7 @@ from breakeven.errors import BreakevenError, UsageError
 from breakeven.processor import cpu_name, num_cores
 from breakeven.store import installed_version
 
-# A stand-in for a GPU where there is none, for tests of the whole path.
+# torch's type of a stand-in for a GPU where there is none, for tests of the whole path.
 STAND_IN = "cpu"
 _KINDS = ("cuda", "xpu", "mps")
 
@@ -34,12 +34,10 @@ def find_gpu(name: str) -> torch.device | None:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in (*_KINDS, STAND_IN):
+    if device is None or device.type not in _KINDS:
         raise UsageError(
             f"--device {name!r} is no GPU", hint="say cuda, cuda:0, xpu, mps, auto or none"
         )
-    if device.type == STAND_IN:
-        return device
     if not _is_there(device.type):
         raise BreakevenError(
             f"torch sees no {device.type} device here",
@@ -56,11 +54,39 @@ def _is_there(kind: str) -> bool:
     return bool(torch.get_device_module(kind).is_available())
 
 
+def check_gpu(device: torch.device) -> None:
+    """Compute something on the GPU.
+
+    Raises:
+        BreakevenError: It cannot: the driver, or this torch, is not for it, or others use it up.
+    """
+    try:
+        torch.ones(2, device=device).mul(2).sum().item()
+    except RuntimeError as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise BreakevenError(
+            f"the GPU computes nothing: {first_line}",
+            hint="see whether this torch is built for it (python -m torch.utils.collect_env), and "
+            "what else uses it",
+        ) from error
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Return whether torch's switch for TF32 changes what the GPU does."""
+    if device.type == STAND_IN:
+        return True
+    return device.type == "cuda" and not torch.version.hip and properties_of(device).major >= 8
+
+
 def gpu_name(device: torch.device) -> str:
     """Return what the driver calls the GPU; Apple's is called as the processor that it is in."""
     if device.type in ("mps", STAND_IN):
         return cpu_name()
-    return str(torch.get_device_module(device.type).get_device_name(device))
+    name = str(torch.get_device_module(device.type).get_device_name(device))
+    if torch.version.hip and not any(map(str.isdigit, name)):
+        # Where its list of names is missing, ROCm says "AMD Radeon Graphics" of all, or nothing.
+        name = f"{name or 'AMD'} {properties_of(device).gcnArchName.partition(':')[0]}"
+    return name
 
 
 def properties_of(device: torch.device) -> Any:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from breakeven.cost import CalibratedMachine, CalibrationStep, MeasuredLaunch, MeasuredSample
+from breakeven.errors import BreakevenError
+from breakeven.store import code_digest
 
 # Measurements are written this often while more are taken.
 _SAVE_EVERY_S = 5.0
@@ -32,11 +34,30 @@ class Measured(msgspec.Struct, kw_only=True):
     failed: dict[str, str] = {}
 
 
+# As torch and its libraries say it, in lower case.
+_NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
+# Packages whose code decides what is measured.
+_MEASURING = ("calibrate", "measure", "workloads")
+
+
 def machine_key_of(machine: CalibratedMachine) -> dict[str, str]:
-    """Return what measurements hold for: the machine and its software, whatever the day."""
+    """Return what measurements hold for: machine, software, and the code that measures."""
     facts = msgspec.to_builtins(machine)
     del facts["date"]
-    return {name: str(value) for name, value in facts.items()}
+    told = {name: str(value) for name, value in facts.items()}
+    return told | {"measuring": code_digest(*_MEASURING)}
+
+
+def reason_of(error: Exception) -> str:
+    """Return in a line why something could not be measured."""
+    first_line = str(error).strip().partition("\n")[0]
+    kind = "" if isinstance(error, BreakevenError) else f"{type(error).__name__}: "
+    return f"{kind}{first_line}"[:200]
+
+
+def is_for_good(reason: str) -> bool:
+    """Return whether what failed will fail again; memory that others had may be free then."""
+    return not any(sign in reason.casefold() for sign in _NO_MEMORY)
 
 
 @dataclass(kw_only=True)

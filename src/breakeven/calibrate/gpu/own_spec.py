@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from breakeven.calibrate.gpu.machine import properties_of
 from breakeven.cost import CalibratedMachine, Family, Kernel
-from breakeven.device import DeviceSpec, Precision, find_device
-from breakeven.errors import BreakevenError, UnknownDeviceError
+from breakeven.device import DeviceSpec, Precision
+from breakeven.errors import BreakevenError
 
 # Which launches are like which, by NVIDIA's compute capability: the first that is not above it.
 _CAPABILITIES = (
@@ -30,14 +31,6 @@ _MEMORY_BYTES = 8 * 2**30
 _LINK_BYTES_PER_S = 31.5e9
 _LINK_FRACTION = 0.78
 _NEVER_SLOWS = 1_000.0  # W
-
-
-def known_device(name: str) -> DeviceSpec | None:
-    """Return the catalogue's device of that name; None where it has none."""
-    try:
-        return find_device(name)
-    except UnknownDeviceError:
-        return None
 
 
 def own_spec(
@@ -81,12 +74,12 @@ def own_spec(
         vendor=vendor,
         market="measured",
         architecture=generation,
-        num_sms=int(getattr(facts, "multi_processor_count", 0) or _NUM_SMS),
-        clock_hz=float(getattr(facts, "clock_rate", 0) or 0) * 1e3 or _CLOCK_HZ,
+        num_sms=int(_first(facts, "multi_processor_count", "gpu_subslice_count") or _NUM_SMS),
+        clock_hz=1e3 * _first(facts, "clock_rate") or _CLOCK_HZ,
         peak_flop_per_s={one: rate / _BEST_FRACTION for one, rate in rates.items()},
-        memory_bytes=float(getattr(facts, "total_memory", 0) or _MEMORY_BYTES),
+        memory_bytes=_memory_bytes(device),
         memory_bytes_per_s=stream / _BEST_FRACTION,
-        l2_bytes=float(getattr(facts, "L2_cache_size", 0) or _CACHE_BYTES),
+        l2_bytes=_first(facts, "L2_cache_size", "last_level_cache_size") or _CACHE_BYTES,
         link_bytes_per_s=link,
         launch_generation=generation,
         release_year=int(machine.date[:4]),
@@ -94,6 +87,17 @@ def own_spec(
         sources=(f"measured by breakeven calibrate on {machine.date}",),
         notes="no datasheet: rates are what it reached, over 0.9",
     )
+
+
+def _first(facts: Any, *names: str) -> float:
+    """Return the first of the figures that a backend tells; 0 where it tells none."""
+    return next((float(value) for name in names if (value := getattr(facts, name, 0))), 0.0)
+
+
+def _memory_bytes(device: torch.device) -> float:
+    if device.type == "mps":
+        return float(torch.mps.recommended_max_memory())
+    return _first(properties_of(device), "total_memory") or _MEMORY_BYTES
 
 
 def _generation(device: torch.device) -> tuple[str, str]:

@@ -28,6 +28,8 @@ class Item:
 class Plan:
     """Measures items in turn until they are done or the time is over.
 
+    Items of a stage are taken to be as slow as the slowest of them so far.
+
     Args:
         items: The most telling first.
         is_known: Whether an item was measured before.
@@ -62,10 +64,13 @@ class Plan:
             after: Called after each item.
         """
         num_left, stage = 0, ""
+        slowness: dict[str, float] = {}
         for number, item in enumerate(self._items):
             if self._is_known(item.name):
                 continue
-            if self._now_s() + item.about_s > self._until_s:
+            begun_s = self._now_s()
+            slowest = slowness.get(item.stage, 1.0)
+            if begun_s + slowest * item.about_s > self._until_s:
                 num_left += 1
                 continue
             if item.stage != stage:
@@ -77,6 +82,7 @@ class Plan:
             except Exception as error:
                 # What the device or its library refuses is left out, naming it.
                 self._failed(item.name, error)
+            slowness[item.stage] = max(slowest, (self._now_s() - begun_s) / item.about_s)
             after()
         return num_left
 
