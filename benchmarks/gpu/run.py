@@ -12,11 +12,14 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,12 @@ _NEEDED = ("msgspec", "tomlkit", "platformdirs", "rich", "jinja2", "filelock", "
 # A command is not begun where less than this is left of the time.
 _LEAST_S = 25.0
 _CALIBRATE_S = {False: 360.0, True: 60.0}
+# Tracing and predicting all steps, where no trace is known.
+_PREDICT_S = 60.0
+# What did not end within the time is tried once more, first in a call.
+_MOST_TRIES = 2
+# For a command to end what it started.
+_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +47,14 @@ class Command:
         name: Unique.
         arguments: After ``python``.
         is_calibrated: Whether predictions use what was measured of the GPU.
-        about_s: How long it may take.
+        about_s: Seconds that it may take.
     """
 
     part: str
     name: str
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
     is_calibrated: bool
-    about_s: float
+    about_s: float = 0.0
 
     @property
     def key(self) -> str:
@@ -56,6 +65,7 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what there is time for; return 0 when nothing is left, 1 when something is."""
     args = _parse(argv)
+    args.out = args.out.resolve()  # commands run in another folder
     args.out.mkdir(parents=True, exist_ok=True)
     _prepare_path(args)
     run = Run(args)
@@ -70,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of at most 8 files")
     parser.add_argument("--seconds", type=float, default=450.0, help="of this call (450)")
     parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
@@ -92,13 +102,14 @@ def _prepare_path(args: argparse.Namespace) -> None:
     """
     paths = [str(ROOT / "src"), str(Path(__file__).parent)]
     if args.wheels is not None:
-        site = args.wheels / "unpacked"
+        site = args.wheels.resolve() / "unpacked"
         for wheel in sorted(args.wheels.glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
         paths.append(str(site))
     sys.path[:0] = [path for path in paths if path not in sys.path]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([before] if before else [])])
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         sys.exit(f"missing: {', '.join(missing)}; carry their wheels: --wheels DIR")
@@ -115,6 +126,8 @@ class Run:
     def __init__(
         self, args: argparse.Namespace, now_s: Callable[[], float] = time.monotonic
     ) -> None:
+        import torch
+
         from breakeven.calibrate.gpu import find_gpu
 
         self._args = args
@@ -123,26 +136,30 @@ class Run:
         self._folder = args.out / "calibrations"
         self._steps = args.out / "steps.csv"
         self._reports = args.out / "reports.jsonl"
-        device = find_gpu(args.device)
+        is_stand_in = args.tiny and args.device == "cpu"
+        device = torch.device("cpu") if is_stand_in else find_gpu(args.device)
         if device is None:
             sys.exit("torch sees no GPU here")
         self._device = device
 
     def pending(self) -> Iterator[str]:
         """Yield what is left to do, in order."""
-        if "calibrate" in self._args.part and self._calibration() is None:
+        if self._needs_calibration():
             yield "calibrate"
         if "steps" in self._args.part:
-            yield from (f"steps {step.name}" for step, _ in self._pending_steps())
+            yield from (f"steps {step.name}" for step in self._pending_steps())
+            if self._needs_prediction():
+                yield "steps predicted"
         yield from (command.key for command in self._pending_commands())
 
     def go(self) -> list[str]:
         """Do what there is time for; return what is left."""
-        if "calibrate" in self._args.part and self._calibration() is None:
+        if self._needs_calibration():
             self._calibrate()
         if "steps" in self._args.part:
             self._measure_steps()
-            self._predict_steps()
+            if self._needs_prediction() and self._left_s() > _PREDICT_S:
+                self._predict_steps()
         for command in list(self._pending_commands()):
             if self._left_s() > max(_LEAST_S, command.about_s):
                 self._do(command)
@@ -151,11 +168,23 @@ class Run:
     def _left_s(self) -> float:
         return self._until_s - self._now_s()
 
+    def _calibration_file(self) -> Path | None:
+        return next(iter(sorted(self._folder.glob("*.json"))), None)
+
     def _calibration(self) -> Any:
         from breakeven.cost import read_calibration
 
-        files = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
-        return read_calibration(files[0].read_bytes(), str(files[0])) if files else None
+        file = self._calibration_file()
+        return None if file is None else read_calibration(file.read_bytes(), str(file))
+
+    def _needs_calibration(self) -> bool:
+        """Return whether there is none, or something was measured last and something is left."""
+        if "calibrate" not in self._args.part:
+            return False
+        last = [answer["answer"] for answer in self._answers() if answer["part"] == "calibrate"]
+        if not last or self._calibration_file() is None:
+            return True
+        return bool(last[-1]["num_new"] and last[-1]["num_left"])
 
     def _host(self, *, is_calibrated: bool) -> Any:
         """Return this machine, measured, with what its GPU's steps showed or without."""
@@ -178,6 +207,7 @@ class Run:
 
     def _calibrate(self) -> None:
         from breakeven.calibrate.gpu import GpuRequest, calibrate_gpu, calibration_bytes
+        from breakeven.store import write_document
 
         class Told:
             def begin(self, stage: str, expected_s: float | None = None) -> None:
@@ -189,54 +219,77 @@ class Run:
             def end(self) -> None:
                 pass
 
+        begun_s = self._now_s()
+        host = self._host(is_calibrated=False)
         request = GpuRequest(
             device=self._device,
             is_quick=self._args.quick,
             is_tiny=self._args.tiny,
             budget_s=min(_CALIBRATE_S[self._args.quick], self._left_s()),
         )
-        result = calibrate_gpu(request, Told(), host=self._host(is_calibrated=False))
+        result = calibrate_gpu(request, Told(), host=host)
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{result.calibration.device}.json"
-        path.write_bytes(calibration_bytes(result.calibration))
+        write_document(path, calibration_bytes(result.calibration), force=True)
+        answer = {"num_new": result.num_new, "num_left": result.num_left}
+        self._keep(Command(part="calibrate", name="gpu", is_calibrated=False), begun_s, answer)
 
-    def _pending_steps(self) -> Iterator[tuple[Any, float]]:
+    def _pending_steps(self) -> Iterator[Any]:
         from whole_steps import read_rows, step_of, wanted_steps
 
         known = {step_of(row).name for row in read_rows(self._steps)}
-        for step, about_s in wanted_steps(is_tiny=self._args.tiny):
+        for step in wanted_steps(is_tiny=self._args.tiny):
             if step.name not in known:
-                yield step, about_s
+                yield step
 
     def _measure_steps(self) -> None:
+        """Measure steps, and keep each; one that leaves a broken GPU behind ends the call.
+
+        Raises:
+            BreakevenError: The GPU answers no more.
+        """
         from whole_steps import measured_row, read_rows, write_rows
 
-        for step, about_s in list(self._pending_steps()):
-            if self._left_s() < about_s + _LEAST_S:
+        from breakeven.calibrate.gpu.machine import check_gpu
+
+        for step in list(self._pending_steps()):
+            if self._left_s() < step.about_s + _LEAST_S:
                 continue
             rows: list[Any] = read_rows(self._steps)
             row = measured_row(step, self._device, number=len(rows) + 1)
             print(step.name, row.get("value_ms", row.get("note")), flush=True)
             write_rows(self._steps, [*rows, row])
+            if "note" in row:
+                check_gpu(self._device)
+
+    def _needs_prediction(self) -> bool:
+        """Return whether a row has none, or one from before the last calibration."""
+        from whole_steps import read_rows
+
+        file, rows = self._calibration_file(), read_rows(self._steps)
+        if file is None or not rows:
+            return False
+        is_old = self._steps.stat().st_mtime < file.stat().st_mtime
+        return is_old or any(not row["after_ms"] and not row["note"] for row in rows)
 
     def _predict_steps(self) -> None:
-        """Set what is predicted beside every row, anew: it takes seconds."""
+        """Set what is predicted beside every row, anew."""
         from whole_steps import Place, predicted, read_rows, step_of, write_rows
 
-        from breakeven.calibrate.gpu.own_spec import known_device
+        from breakeven.device import find_device
 
         rows: list[dict[str, Any]] = [dict(row) for row in read_rows(self._steps)]
         calibration = self._calibration()
-        if not rows or calibration is None:
-            return
-        device = calibration.spec or known_device(calibration.machine.gpu)
+        device = calibration.spec or find_device(calibration.device)
         steps = [step_of(row) for row in rows]
         for when, own in (("before", None), ("after", calibration)):
             place = Place(
                 device=device, calibration=own, host=self._host(is_calibrated=own is not None)
             )
             for row, found in zip(rows, predicted(steps, place), strict=True):
-                if found is not None:
+                if isinstance(found, str):
+                    row["note"] = row["note"] or found
+                else:
                     row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = found
         write_rows(self._steps, rows)
 
@@ -297,49 +350,66 @@ class Run:
         )  # fmt: skip
 
     def _pending_commands(self) -> Iterator[Command]:
-        done = {answer["key"] for answer in self._answers()}
+        tries: Counter[str] = Counter()
+        for answer in self._answers():
+            tries[answer["key"]] += _MOST_TRIES if answer["exit_code"] is not None else 1
         for command in self._commands():
-            if command.part in self._args.part and command.key not in done:
+            if command.part in self._args.part and tries[command.key] < _MOST_TRIES:
                 yield command
 
     def _answers(self) -> list[dict[str, Any]]:
         if not self._reports.exists():
             return []
-        return [json.loads(line) for line in self._reports.read_text("utf-8").splitlines()]
+        lines = self._reports.read_text("utf-8").splitlines()
+        return [answer for line in lines if isinstance(answer := _parsed(line), dict)]
 
     def _do(self, command: Command) -> None:
         """Run a command, and keep what it said; one that runs out of time says so."""
         folder = str(self._folder) if command.is_calibrated else ""
-        environment = os.environ | {"BREAKEVEN_CALIBRATIONS": folder}
-        begun_s = self._now_s()
+        begun_s, limit_s = self._now_s(), self._left_s()
+        process = subprocess.Popen(
+            (sys.executable, *command.arguments),
+            cwd=ROOT,
+            env=os.environ | {"BREAKEVEN_CALIBRATIONS": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that all of it can be ended
+        )
         try:
-            ended = subprocess.run(
-                (sys.executable, *command.arguments),
-                cwd=ROOT,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=self._left_s(),
-                check=False,
-            )
-            code, out, told = ended.returncode, ended.stdout, ended.stderr[-2000:]
-        except subprocess.TimeoutExpired as error:
-            if self._args.seconds - (self._now_s() - begun_s) > _LEAST_S:
-                return  # it began late: the next call has time for it
-            code, out, told = None, "", f"no end within {error.timeout:.0f} s"
-        answer = {
+            out, told = process.communicate(timeout=limit_s)
+            code: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            code, out, told = None, "", f"no end within {limit_s:.0f} s"
+        finally:
+            _end(process)
+        self._keep(command, begun_s, _parsed(out), exit_code=code, told=told[-2000:])
+
+    def _keep(
+        self,
+        command: Command,
+        begun_s: float,
+        answer: Any,
+        *,
+        exit_code: int | None = 0,
+        told: str = "",
+    ) -> None:
+        kept = {
             "key": command.key,
             "part": command.part,
             "name": command.name,
             "is_calibrated": command.is_calibrated,
-            "exit_code": code,
+            "exit_code": exit_code,
             "seconds": round(self._now_s() - begun_s, 1),
             "told": told,
-            "answer": _parsed(out),
+            "answer": answer,
         }
-        print(command.key, "exit code", code, flush=True)
+        print(command.key, "exit code", exit_code, flush=True)
+        before = self._reports.read_text("utf-8") if self._reports.exists() else ""
         with self._reports.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(answer) + "\n")
+            # On a line of its own, where the one before was broken off too.
+            stream.write(("\n" if before and not before.endswith("\n") else "") + json.dumps(kept))
+            stream.write("\n")
 
     def write_summary(self, left: Sequence[str]) -> None:
         """Write what was found for people: errors before and after, gains, failures."""
@@ -362,6 +432,20 @@ def _commands(
             is_calibrated=is_calibrated,
             about_s=about_s,
         )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a command and all that it started: as Ctrl-C does, then at once."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_END_S)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _parsed(out: str) -> Any:

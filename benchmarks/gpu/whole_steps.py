@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from breakeven.calibrate.gpu.machine import describe_machine
+from breakeven.calibrate.gpu.measured import reason_of
 from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, time_step
 from breakeven.cost import (
     GpuCalibration,
@@ -30,7 +31,7 @@ from breakeven.units import NS_PER_MS
 from breakeven.workloads import trace_cases
 
 # The columns of tables for `breakeven validate`, then what is beside them.
-FIELDS = (
+FIELDS: tuple[str, ...] = (
     "case_id", "source", "workload", "device", "num_devices", "precision", "batch_size", "phase",
     "optimizer", "h2d", "host", "framework", "value_ms", "repeats", "split", "note", "compile",
     "host_issue_ms", "spread", "is_fitted", "before_ms", "before_low_ms", "before_high_ms",
@@ -65,12 +66,14 @@ _FITTED = {step.name for is_tiny in (False, True) for step in all_steps(is_tiny=
 _EAGER_S, _COMPILED_S = 8.0, 60.0
 
 
-def wanted_steps(*, is_tiny: bool) -> tuple[tuple[WantedStep, float], ...]:
-    """Return the steps in the order of measuring, and how many seconds each may take."""
+def wanted_steps(*, is_tiny: bool) -> tuple[WantedStep, ...]:
+    """Return the steps in the order of measuring."""
     if is_tiny:
-        return tuple((step, 1.0) for step in all_steps(is_tiny=True))
+        return all_steps(is_tiny=True)
     return tuple(
-        (WantedStep(workload=w, batch_size=b, precision=p, optimizer=o, compile=mode), about_s)
+        WantedStep(
+            workload=w, batch_size=b, precision=p, optimizer=o, compile=mode, about_s=about_s
+        )
         for mode, about_s in ((EAGER, _EAGER_S), ("default", _COMPILED_S))
         for w, b, p, o in _WORKLOADS
     )
@@ -113,8 +116,7 @@ def measured_row(step: WantedStep, device: torch.device, *, number: int) -> dict
     try:
         found = time_step(step, DeviceTimer(device))
     except Exception as error:  # what the device, its library or the compiler refuses is a row too
-        first_line = str(error).strip().partition("\n")[0]
-        return row | {"note": f"{type(error).__name__}: {first_line}"[:160]}
+        return row | {"note": reason_of(error)}
     return row | {
         "value_ms": round(found.time_ns / NS_PER_MS, 6),
         "repeats": found.num_steps,
@@ -125,8 +127,8 @@ def measured_row(step: WantedStep, device: torch.device, *, number: int) -> dict
 
 def predicted(
     steps: Sequence[WantedStep], place: Place
-) -> Iterator[tuple[float, float, float] | None]:
-    """Yield value, low and high of each step in milliseconds; None for what cannot be predicted."""
+) -> Iterator[tuple[float, float, float] | str]:
+    """Yield value, low and high of each step in milliseconds, or why it cannot be predicted."""
     calibration = place.calibration
     costs = StepCosts(
         efficiencies=load_efficiencies(),
@@ -137,7 +139,7 @@ def predicted(
     for step in steps:
         trace = traces[step.case]
         if isinstance(trace, BreakevenError):
-            yield None
+            yield reason_of(trace)
             continue
         program = build_program(trace.at(step.batch_size), costs=costs)
         if step.compile != EAGER:
@@ -145,7 +147,8 @@ def predicted(
         (found,) = predict_steps(program, [place.device], place.host)
         estimate = found.estimate
         times_ns = (estimate.value_ns, estimate.low_ns, estimate.high_ns)
-        yield tuple(round(time_ns / NS_PER_MS, 6) for time_ns in times_ns)
+        value_ms, low_ms, high_ms = (round(time_ns / NS_PER_MS, 6) for time_ns in times_ns)
+        yield value_ms, low_ms, high_ms
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

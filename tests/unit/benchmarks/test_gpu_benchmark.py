@@ -8,10 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import pytest
 
+from breakeven.calibrate.gpu import calibration_bytes
 from breakeven.cost import read_calibration
+from factories.calibrations import calibrated
+from factories.loaded_scripts import load_script
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "benchmarks" / "gpu" / "run.py"
@@ -38,13 +43,63 @@ def test_a_dry_run_lists_what_would_be_done_and_does_nothing(tmp_path: Path) -> 
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.fixture
+def gpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the work of a call that has 2 s, with one command that starts another and waits."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    module = load_script(SCRIPT, "gpu_run")
+    (tmp_path / "calibrations").mkdir()
+    (tmp_path / "calibrations" / "t4.json").write_bytes(calibration_bytes(calibrated()))
+    arguments = ["--out", str(tmp_path), "--device", "cpu", "--tiny", "--part", "tests"]
+    made = module.Run(module._parse(arguments))
+    waiting = (
+        "import subprocess; child = subprocess.Popen(('sleep', '60'));"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid)); child.wait()"
+    )
+    command = module.Command(
+        part="tests", name="gpu", arguments=("-c", waiting), is_calibrated=False, about_s=1.0
+    )
+    monkeypatch.setattr(made, "_commands", lambda: [command])
+    monkeypatch.setattr(made, "_left_s", lambda: 2.0)
+    monkeypatch.setattr(module, "_LEAST_S", 1.0)
+    monkeypatch.setattr(module, "_END_S", 1.0)
+    return made
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks Linux")
+def test_what_does_not_end_is_ended_with_all_it_started_and_tried_twice(
+    gpu_run: Any, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        left = gpu_run.go()
+        assert left == (["tests gpu before"] if number == 1 else [])
+    answers = gpu_run._answers()
+    assert [answer["exit_code"] for answer in answers] == [None, None]
+    assert all(answer["told"] == "no end within 2 s" for answer in answers)
+    assert is_gone_soon(Path("/proc", (tmp_path / "child").read_text(), "stat"))
+
+
+def is_gone_soon(status: Path) -> bool:
+    """Return whether a process ends within seconds; one that nobody waits for stays as ``Z``."""
+    for _ in range(100):
+        try:
+            if status.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        sleep(0.05)
+    return False
+
+
 @pytest.mark.slow
 def test_the_whole_path_runs_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    # No time for anything but the calibration, which takes what it needs.
-    first = run(out, "--seconds", "24", "--part", "calibrate", "steps")
-    assert first.returncode == 1, first.stderr
-    assert "2 left" in first.stdout
+    first = run(out, "--part", "calibrate")
+    assert first.returncode == 0, first.stderr
+    assert "measuring kernels" in first.stdout
+    # As where it was broken off while it wrote.
+    with (out / "reports.jsonl").open("a") as stream:
+        stream.write('{"key": "tests gpu bef')
     second = run(out, "--seconds", "250", "--part", "calibrate", "steps", "tests")
     assert second.returncode == 0, second.stderr
     assert "nothing is left" in second.stdout
@@ -58,8 +113,9 @@ def test_the_whole_path_runs_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     for row in rows:
         for column in ("value_ms", "before_ms", "after_ms", "after_low_ms", "after_high_ms"):
             assert float(row[column]) > 0, (column, row)
-    (answer,) = map(json.loads, (out / "reports.jsonl").read_text().splitlines())
-    assert answer["key"] == "tests gpu before"
+    done, _, tested = (out / "reports.jsonl").read_text().splitlines()
+    assert json.loads(done)["answer"]["num_left"] == 0
+    assert json.loads(tested)["key"] == "tests gpu before"
     summary = (out / "summary.md").read_text()
     assert "| eager, not fitted to | 2 |" in summary or "| eager, fitted to | 2 |" in summary
     files = [path for path in out.rglob("*") if path.is_file()]
