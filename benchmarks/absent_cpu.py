@@ -16,7 +16,6 @@ import io
 import math
 import re
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from breakeven.calibrate import named_host
 from breakeven.device import find_host_cpu
-from breakeven.simulate import CpuRates, Program, build_program, predict_absent_cpu, rates_of
+from breakeven.measure import time_on_one_core
+from breakeven.simulate import (
+    CpuRates,
+    Program,
+    build_program,
+    issuing_of,
+    predict_absent_cpu,
+    rates_of,
+)
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
@@ -35,6 +43,8 @@ from breakeven.workloads.libraries import import_torchvision
 THERE = "Core i9-10940X"
 # One core of the AMD EPYC of the measured file, by `breakeven.measure.measure_cpu_rates`.
 HERE = CpuRates(num_cores=1, flop_per_s=92e9, bytes_per_s=21.7e9)
+# A CPU of that family, for the little that issuing operators takes.
+HERE_HOST = "EPYC 7763"
 POWERS = np.linspace(0.3, 1.0, 141)
 SECONDS = 4.0
 QUANTILE_90 = 1.645
@@ -42,7 +52,6 @@ QUANTILE_90 = 1.645
 
 def measure(table: Path, workloads: Sequence[str], output: Path) -> None:
     """Time each workload here, and write it beside the table's time."""
-    torch.set_num_threads(1)
     import_torchvision()
     timm: Any = importlib.import_module("timm")
     published = _published(table)
@@ -57,7 +66,8 @@ def measure(table: Path, workloads: Sequence[str], output: Path) -> None:
                 model = timm.create_model(name).eval()
             image = torch.randn(1, 3, int(size), int(size))
             with torch.no_grad():
-                here_ms = _shortest_ms(model, image)
+                here = time_on_one_core(lambda: model(image), budget_s=SECONDS)  # noqa: B023
+            here_ms = here.value_ns / NS_PER_MS
             writer.writerow((workload, f"{here_ms:.2f}", f"{published[workload]:.2f}"))
 
 
@@ -69,16 +79,6 @@ def _published(table: Path) -> dict[str, float]:
             if THERE in row["device"] and row["framework"].startswith("torch 2.4")}  # fmt: skip
 
 
-def _shortest_ms(model: Any, image: torch.Tensor) -> float:
-    times: list[float] = []
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end or len(times) < 4:
-        start = time.process_time()
-        model(image)
-        times.append(1e3 * (time.process_time() - start))
-    return min(times[1:])
-
-
 def family_of(workload: str) -> str:
     """Return the architecture without its size: ``resnet`` of ``timm:resnet50?img=224``."""
     found = re.match(r"timm:(?:eca_)?([a-z]+)", workload)
@@ -88,16 +88,20 @@ def family_of(workload: str) -> str:
 def logs(programs: Sequence[Program], rows: Sequence[dict[str, str]]) -> np.ndarray:
     """Return the logarithm of predicted over published time, by power of the cores and row."""
     there = rates_of(find_host_cpu(THERE))
-    found: list[float] = []
-    for program, row in zip(programs, rows, strict=True):
+    hosts = named_host(HERE_HOST), named_host(THERE)
+    found = np.empty((len(POWERS), len(rows)))
+    for column, (program, row) in enumerate(zip(programs, rows, strict=True)):
         here_ns = float(row["here_ms"]) * NS_PER_MS
         measured = Estimate(
             value_ns=here_ns, low_ns=here_ns, high_ns=here_ns, source=Source.MEASURED
         )
-        predicted = predict_absent_cpu(program, measured, HERE, there, cores_power=1.0)
-        found.append(math.log(predicted.value_ns / NS_PER_MS / float(row["there_ms"])))
-    # Fewer cores in use lengthen every step by the same factor.
-    return np.array(found) + (1 - POWERS[:, None]) * math.log(there.num_cores)
+        issuing = issuing_of(program, *hosts)
+        for line, power in enumerate(POWERS):
+            predicted = predict_absent_cpu(
+                program, measured, HERE, there, issuing, cores_power=power
+            )
+            found[line, column] = math.log(predicted.value_ns / NS_PER_MS / float(row["there_ms"]))
+    return found
 
 
 def fitted(errors: np.ndarray) -> tuple[int, float]:

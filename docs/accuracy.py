@@ -106,8 +106,9 @@ def absent_cpu_markdown() -> str:
             "",
             f"Inference of one image by {len(rows)} architectures of timm on a Core i9-10940X, as "
             "timm published it (compiled, 14 cores), predicted from their times on one core of "
-            "another machine (eager) and the two CPUs' vector width, clock, cores and memory "
-            "bandwidth. A power of the cores and the width of intervals are fitted; each family "
+            "another machine (eager), the speed of one core of each, and the two CPUs' vector "
+            "width, clock, cores and memory bandwidth, as `check --device i9-10940X` does it. A "
+            "power of the cores and the width of intervals are fitted; each family "
             "of architectures had no part in those that predict it: "
             "`python benchmarks/absent_cpu.py report`. No other CPU was tried, and no training.",
             "",

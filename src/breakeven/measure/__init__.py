@@ -12,6 +12,7 @@ from breakeven.measure.own_time import own_time_ns as own_time_ns
 
 if TYPE_CHECKING:
     from breakeven.measure.cpu_rates import measure_cpu_rates as measure_cpu_rates
+    from breakeven.measure.cpu_rates import time_on_one_core as time_on_one_core
     from breakeven.measure.device_timer import CallTime as CallTime
     from breakeven.measure.device_timer import DeviceTimer as DeviceTimer
     from breakeven.measure.host import measure_host as measure_host
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # Loaded on first use: a process that only asks others to measure needs no torch.
 _HOMES = {
     "measure_cpu_rates": "cpu_rates",
+    "time_on_one_core": "cpu_rates",
     "CallTime": "device_timer",
     "DeviceTimer": "device_timer",
     "measure_host": "host",

@@ -1,6 +1,9 @@
 """A step on two timelines, host and device: how long it takes, and what it waits for."""
 
+from breakeven.simulate.absent_cpu import FITTED_ON as FITTED_ON
 from breakeven.simulate.absent_cpu import CpuRates as CpuRates
+from breakeven.simulate.absent_cpu import Issuing as Issuing
+from breakeven.simulate.absent_cpu import issuing_of as issuing_of
 from breakeven.simulate.absent_cpu import predict_absent_cpu as predict_absent_cpu
 from breakeven.simulate.absent_cpu import rates_of as rates_of
 from breakeven.simulate.attribution import Attribution as Attribution

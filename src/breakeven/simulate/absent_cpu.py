@@ -1,8 +1,8 @@
 """A step on a CPU that is not here, from its time on this one.
 
-What the step took here says how well its operators use a CPU: vector units, caches, Python. To
-another CPU it is carried over by the ratio of the two rooflines, each operator limited by what all
-cores compute or by what memory delivers.
+What one thread spends to issue the step, Python and dispatcher, goes by the speed of one core. The
+rest says how well its operators use a CPU here: it is carried over by the ratio of the two
+rooflines, each operator limited by what the cores compute or by what memory delivers.
 """
 
 from __future__ import annotations
@@ -10,18 +10,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from breakeven.device import HostCpu
+from msgspec.structs import replace
+
+from breakeven.device import HostCpu, HostSpec, load_host_cpus
 from breakeven.errors import BreakevenError
-from breakeven.simulate.program import Program
+from breakeven.simulate.cpu_step import cpu_op_ns, predict_cpu_step
+from breakeven.simulate.program import Z_90, Program
 from breakeven.timing import Estimate
+from breakeven.trace import HostWork, Op, Phase
 
 # A step does not share out evenly: of n cores it uses n to this power. With the width below fitted
 # to inference of one image by 45 architectures on a Core i9-10940X, from one core of an AMD EPYC:
 # `benchmarks/absent_cpu.py`, which also leaves each family of architectures out.
-CORES_POWER = 0.645
+CORES_POWER = 0.58
 # Standard deviation of the logarithm of a time.
-LOG_SIGMA = 0.285
-_QUANTILE_90 = 1.645
+LOG_SIGMA = 0.254
+# The CPU whose steps decided these two.
+FITTED_ON = "core-i9-10940x"
+# Names of CPUs that are known, in place of one that is not.
+_MOST_NAMED = 6
+# No core gets a smaller part of an operator than it takes this time for: torch gives it 32,768
+# elements at least, which it adds up or copies in about as long.
+_LEAST_PART_NS = 15_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,14 @@ class CpuRates:
     flop_per_s: float
     bytes_per_s: float
 
+    def on_cores(self, num_cores: int) -> CpuRates:
+        """Return the rates of so many such cores, none of which leaves another less memory."""
+        return CpuRates(
+            num_cores=num_cores,
+            flop_per_s=self.flop_per_s,
+            bytes_per_s=self.bytes_per_s * num_cores / self.num_cores,
+        )
+
 
 def rates_of(cpu: HostCpu) -> CpuRates:
     """Return the rates of a CPU from its datasheet.
@@ -47,9 +65,13 @@ def rates_of(cpu: HostCpu) -> CpuRates:
     """
     figures = (cpu.vector_flop_per_clock, cpu.sustained_hz, cpu.memory_bytes_per_s)
     if any(figure is None for figure in figures):
+        known = [one for one in load_host_cpus() if one.vector_flop_per_clock is not None]
+        alike = [one.name for one in known if one.core == cpu.core][-_MOST_NAMED:]
         raise BreakevenError(
-            f"the catalogue has no vector width, base clock and memory bandwidth of {cpu.name}",
-            hint="add them to its entry in device/hosts.toml, with their source",
+            f"no step can be predicted for the CPU {cpu.name}: its vector width, base clock and "
+            "memory bandwidth are not in the table",
+            hint=f"those of {', '.join(alike or [known[-1].name])} are; "
+            "`breakeven devices --hosts` shows of which CPUs",
         )
     flop_per_clock, clock_hz, bytes_per_s = (figure or 0.0 for figure in figures)
     return CpuRates(
@@ -59,11 +81,64 @@ def rates_of(cpu: HostCpu) -> CpuRates:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issuing:
+    """What the one thread that issues a step spends on it.
+
+    Args:
+        here_ns: On this CPU.
+        there_ns: On the other one.
+        log_sigma: Standard deviation of the logarithm of the latter.
+    """
+
+    here_ns: float
+    there_ns: float
+    log_sigma: float
+
+
+def issuing_of(program: Program, here: HostSpec, there: HostSpec) -> Issuing:
+    """Return what a step takes where its operators have nothing to compute.
+
+    Args:
+        program: The step, with the script's own work between its operators.
+        here: This CPU, measured.
+        there: The other one, by the speed of one of its cores.
+    """
+    trace = program.trace
+    events = tuple(
+        replace(event, host_ns=round(_call_ns(event, here))) if isinstance(event, Op) else event
+        for event in trace.events
+    )
+    empty = Program(
+        trace=replace(trace, events=events), lowerings=program.lowerings, costs=program.costs
+    )
+    works_ns = sum(
+        event.duration_ns
+        for event in events
+        if isinstance(event, HostWork) and not event.num_workers
+    )
+    here_ns = works_ns + predict_cpu_step(empty, here).step_ns
+    slowdown = cpu_op_ns(there) / cpu_op_ns(here)
+    return Issuing(here_ns=here_ns, there_ns=slowdown * here_ns, log_sigma=there.log_sigma)
+
+
+def _call_ns(op: Op, host: HostSpec) -> float:
+    """Return what a call of an operator takes this host, whatever it computes."""
+    match op.phase:
+        case Phase.FORWARD:
+            return cpu_op_ns(host) + host.autograd_ns
+        case Phase.BACKWARD:
+            return host.backward_ns - host.device_ns
+        case _:
+            return cpu_op_ns(host)
+
+
 def predict_absent_cpu(
     program: Program,
     measured: Estimate,
     here: CpuRates,
     there: CpuRates,
+    issuing: Issuing,
     *,
     cores_power: float = CORES_POWER,
 ) -> Estimate:
@@ -74,33 +149,52 @@ def predict_absent_cpu(
         measured: Its time on this CPU.
         here: This CPU, with the cores that the step was measured on.
         there: The other one.
+        issuing: What issues the step on both; here it is at most all of the step.
         cores_power: Of how many cores a step uses as many as that.
 
     Raises:
         ValueError: The step has no operators to go by.
     """
-    limit_ns = _roofline_ns(program, here, cores_power)
-    if not limit_ns:
+    core_bytes_per_s = here.bytes_per_s / here.num_cores
+    limits_ns = [_roofline_ns(program, cpu, core_bytes_per_s, cores_power) for cpu in (here, there)]
+    if not limits_ns[0]:
         raise ValueError("a step without operators says nothing about another CPU")
-    value_ns = measured.value_ns * _roofline_ns(program, there, cores_power) / limit_ns
-    width = _QUANTILE_90 * LOG_SIGMA
+    issued_ns = min(issuing.here_ns, measured.value_ns)
+    parts = (
+        (issued_ns * issuing.there_ns / issuing.here_ns, issuing.log_sigma),
+        ((measured.value_ns - issued_ns) * limits_ns[1] / limits_ns[0], LOG_SIGMA),
+    )
+    value_ns = sum(part_ns for part_ns, _ in parts)
+    # Both may be too long, or too short, at once.
+    low, high = (
+        math.log(
+            sum(part_ns * math.exp(sign * Z_90 * sigma) for part_ns, sigma in parts) / value_ns
+        )
+        for sign in (-1, 1)
+    )
     return Estimate.predicted(
         value_ns,
-        value_ns * math.exp(-math.hypot(width, _log(measured.value_ns, measured.low_ns))),
-        value_ns * math.exp(math.hypot(width, _log(measured.high_ns, measured.value_ns))),
+        value_ns * math.exp(-math.hypot(low, math.log(measured.value_ns / measured.low_ns))),
+        value_ns * math.exp(math.hypot(high, math.log(measured.high_ns / measured.value_ns))),
     )
 
 
-def _log(above: float, below: float) -> float:
-    return math.log(above / below)
+def _roofline_ns(
+    program: Program, cpu: CpuRates, core_bytes_per_s: float, cores_power: float
+) -> float:
+    """Return what the operators take where nothing but the CPU's rates limits them.
 
-
-def _roofline_ns(program: Program, cpu: CpuRates, cores_power: float) -> float:
-    """Return what the operators take where nothing but the CPU's rates limits them."""
-    used = cpu.num_cores**cores_power
-    flop_per_s = cpu.flop_per_s * used
-    # The same part of the cores asks for memory.
-    bytes_per_s = cpu.bytes_per_s * used / cpu.num_cores
-    return 1e9 * sum(
-        max(kernel.flop / flop_per_s, kernel.num_bytes / bytes_per_s) for kernel in program.kernels
-    )
+    Args:
+        program: The step.
+        cpu: The CPU.
+        core_bytes_per_s: What one core alone has from memory, on any of these CPUs.
+        cores_power: Of how many cores an operator uses as many as that.
+    """
+    total_ns = 0.0
+    for kernel in program.kernels:
+        computing_ns = 1e9 * kernel.flop / cpu.flop_per_s
+        alone_ns = max(computing_ns, 1e9 * kernel.num_bytes / core_bytes_per_s)
+        used = min(max(alone_ns / _LEAST_PART_NS, 1.0), cpu.num_cores) ** cores_power
+        bytes_per_s = min(core_bytes_per_s * used, cpu.bytes_per_s)
+        total_ns += max(computing_ns / used, 1e9 * kernel.num_bytes / bytes_per_s)
+    return total_ns

@@ -79,8 +79,9 @@ def test_hosts_as_a_table_and_as_json() -> None:
     console = Console(file=io.StringIO(), width=80)
     render(hosts_document(cpus), console)
     lines = console.file.getvalue().splitlines()
-    assert lines[1].split() == ["EPYC", "7742", "Zen", "2", "2019", "64", "3.4", "GHz", "1.00"]
-    assert "--host NAME" in lines[-1]
+    assert " ".join(lines[1].split()) == "EPYC 7742 Zen 2 2019 64 3.4 GHz 1.00 4.61T"
+    assert "--host NAME" in lines[-2]
+    assert "--device NAME" in lines[-1]
     assert all(len(line) <= 80 for line in lines)
     document = json.loads(to_json(stored_hosts(cpus)))
     assert [host["id"] for host in document["hosts"]] == ["epyc-7742", "vm-epyc"]

@@ -194,6 +194,10 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
         is_virtual: Whether it is what a virtual machine shows.
         aliases: Other names for it.
         source: Where its figures are from.
+        vector_flop_per_clock: fp32 FLOP of one core and clock; null where it is not known, as the
+            two below, and no step is predicted for this CPU then.
+        sustained_hz: Base clock, which all cores keep.
+        memory_bytes_per_s: Of all channels of one socket.
     """
 
     id: str
@@ -207,6 +211,9 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     is_virtual: bool
     aliases: tuple[str, ...]
     source: str
+    vector_flop_per_clock: float | None = None
+    sustained_hz: float | None = None
+    memory_bytes_per_s: float | None = None
 
 
 class HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,10 +315,13 @@ def hosts_document(cpus: Sequence[HostCpu]) -> Document:
         "cores": [str(cpu.num_cores) for cpu in cpus],
         "boost": [f"{format_digits(cpu.boost_hz / 1e9)} GHz" for cpu in cpus],
         "speed": [f"{cpu.single_thread_speed:.2f}" for cpu in cpus],
+        "fp32": [_cpu_peak(cpu) for cpu in cpus],
     }
     notes = (
         "speed: of one thread, boost clock × instructions per clock, against the reference.",
-        "Predict with one of them: breakeven check TARGET --host NAME",
+        "fp32: FLOP/s of all cores at the base clock, where it is known.",
+        "Predict GPUs fed by one of them: breakeven check TARGET --host NAME",
+        "The step on one whose fp32 is known: breakeven check TARGET --device NAME",
     )
     table = Table(
         tuple(
@@ -329,3 +339,9 @@ def hosts_document(cpus: Sequence[HostCpu]) -> Document:
         indent=0,
     )
     return Document(title="Hosts", blocks=(table,))
+
+
+def _cpu_peak(cpu: HostCpu) -> str:
+    if cpu.vector_flop_per_clock is None or cpu.sustained_hz is None:
+        return ""
+    return format_count(cpu.num_cores * cpu.vector_flop_per_clock * cpu.sustained_hz)
