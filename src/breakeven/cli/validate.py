@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from breakeven.cli.options import add_force, add_json, add_output, add_quiet
 from breakeven.cli.output import ensure_files, give_answer
-from breakeven.errors import BreakevenError
+from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
     from breakeven.validate import ErrorBudget
@@ -19,7 +19,8 @@ SUMMARY = "compare predictions with a table of measured steps"
 DESCRIPTION = """\
 Predict every row of a table of measured steps, and show the errors by split,
 precision, era and regime, how often the 90 % intervals hold the measured time, and
-how often the faster of two devices is predicted to be faster. Nothing is measured.
+how often the faster of two devices is predicted to be faster. Nothing is measured,
+but for rows of CPUs with --measure-cpus.
 
 TABLE.csv has the columns case_id, source, workload, device, num_devices, precision,
 batch_size, phase, optimizer, host, framework, value_ms, split and note, and
@@ -34,6 +35,7 @@ examples:
   breakeven validate steps.csv
   breakeven validate steps.csv --leave-out gpu --only num_devices=1
   breakeven validate steps.csv --json -o accuracy.json
+  breakeven validate steps.csv --measure-cpus --only "device=Core i9-10940X"
   breakeven validate steps.csv --budget budgets.toml --report accuracy/"""
 
 _LEAVE_OUT = ("none", "gpu", "model")
@@ -65,6 +67,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="count only rows with this value in this column; may be repeated",
     )
     parser.add_argument(
+        "--measure-cpus",
+        action="store_true",
+        help="also predict rows whose device is a CPU: time their steps on one core of this one, "
+        "some seconds each",
+    )
+    parser.add_argument(
         "--budget",
         metavar="FILE.toml",
         type=Path,
@@ -88,11 +96,22 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.verdict import LeaveOut
 
     protocol = LeaveOut(args.leave_out)
+    if args.measure_cpus and protocol is not LeaveOut.NONE:
+        raise UsageError(
+            "--measure-cpus and --leave-out do not go together",
+            hint="steps on CPUs are predicted by the calibration that ships alone",
+        )
     _ensure_writable(args, protocol)
 
     from breakeven.cli.progress import show_progress
     from breakeven.cost import era_of
-    from breakeven.validate import RowFilter, predictor_for, read_budgets, validate_table
+    from breakeven.validate import (
+        MeasuredCpus,
+        RowFilter,
+        predictor_for,
+        read_budgets,
+        validate_table,
+    )
 
     only = RowFilter.parse(args.only) if args.only else None
     budgets = () if args.budget is None else read_budgets(args.budget, protocol=protocol)
@@ -102,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
             predictor=predictor_for(protocol, progress=progress),
             protocol=protocol,
             era_of=era_of,
+            cpus=MeasuredCpus(progress=progress) if args.measure_cpus else None,
             only=only,
             progress=progress,
         )

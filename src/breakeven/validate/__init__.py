@@ -1,5 +1,6 @@
 """Predicted steps against measured ones: tables, folds, errors."""
 
+from breakeven.validate.cpu_rows import MeasuredCpus as MeasuredCpus
 from breakeven.validate.predictor import predictor_for as predictor_for
 from breakeven.validate.step_calibration import (
     calibrate_on_shared_steps as calibrate_on_shared_steps,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from breakeven.device import DeviceSpec, find_device
+from breakeven.device import DeviceSpec, HostCpu, find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
+from breakeven.validate.cpu_rows import CpuPredictor, UnmeasuredCpus
 from breakeven.validate.predictor import Predictor, model_family_of
 from breakeven.validate.summary import split_of, summarize_groups
 from breakeven.validate.table_file import read_what_is_readable
@@ -20,6 +22,7 @@ def validate_table(
     predictor: Predictor,
     protocol: LeaveOut,
     era_of: Callable[[str], str],
+    cpus: CpuPredictor | None = None,
     only: RowFilter | None = None,
     progress: Progress | None = None,
 ) -> AccuracyReport:
@@ -30,6 +33,7 @@ def validate_table(
         predictor: What predicts, from a calibration that keeps to ``protocol``.
         protocol: What that calibration has not seen.
         era_of: Tells which years' software a framework is.
+        cpus: What predicts rows of CPUs; they are listed with a reason by default.
         only: Which rows count; all by default.
         progress: Progress callback.
 
@@ -46,7 +50,12 @@ def validate_table(
     training = [row for row in rows if row.case_id not in selected_ids]
     progress.begin(f"predicting {len(selected):,} rows")
     results = compare(
-        selected, predictor=predictor, protocol=protocol, era_of=era_of, training=training
+        selected,
+        predictor=predictor,
+        protocol=protocol,
+        era_of=era_of,
+        cpus=cpus,
+        training=training,
     )
     progress.end()
     return AccuracyReport(
@@ -64,6 +73,7 @@ def compare(
     predictor: Predictor,
     protocol: LeaveOut,
     era_of: Callable[[str], str],
+    cpus: CpuPredictor | None = None,
     training: Sequence[MeasuredRow] = (),
 ) -> tuple[RowResult, ...]:
     """Return each row with its prediction, or with the reason why it has none.
@@ -73,6 +83,7 @@ def compare(
         predictor: What predicts them.
         protocol: What its calibration has not seen.
         era_of: Tells which years' software a framework is.
+        cpus: What predicts rows of CPUs; they are listed with a reason by default.
         training: Further rows that it may learn from.
 
     Raises:
@@ -88,6 +99,15 @@ def compare(
     outcome_by_case_id = {
         row.case_id: outcome for row, outcome in zip(known, outcomes, strict=True)
     }
+    on_cpus = {
+        row.case_id: (row, device)
+        for row in rows
+        if isinstance(device := devices[row.device], HostCpu)
+    }
+    if on_cpus:
+        members, hosts = zip(*on_cpus.values(), strict=True)
+        of_cpus = (cpus or UnmeasuredCpus(protocol)).predict(members, hosts)
+        outcome_by_case_id |= dict(zip(on_cpus, of_cpus, strict=True))
     results: list[RowResult] = []
     for row in rows:
         device = devices[row.device]
@@ -96,10 +116,12 @@ def compare(
     return tuple(results)
 
 
-def _device(name: str) -> DeviceSpec | Unpredictable:
+def _device(name: str) -> DeviceSpec | HostCpu | Unpredictable:
     try:
         return find_device(name)
     except UnknownDeviceError as error:
+        with suppress(BreakevenError):
+            return find_host_cpu(name)
         return Unpredictable(code="unknown-device", reason=error.message)
 
 
@@ -118,19 +140,23 @@ def _checked(
 
 def _result(
     row: MeasuredRow,
-    device: DeviceSpec | Unpredictable,
+    device: DeviceSpec | HostCpu | Unpredictable,
     outcome: RowPrediction | Unpredictable,
     protocol: LeaveOut,
     era_of: Callable[[str], str],
 ) -> RowResult:
-    is_known = isinstance(device, DeviceSpec)
+    name, architecture = row.device, ""
+    if isinstance(device, DeviceSpec):
+        name, architecture = device.name, device.architecture
+    elif isinstance(device, HostCpu):
+        name, architecture = device.name, device.core
     is_calibrated_on = isinstance(outcome, RowPrediction) and outcome.is_calibrated_on
     return RowResult(
         case_id=row.case_id,
         source=row.source,
         workload=row.workload,
-        device=device.name if is_known else row.device,
-        architecture=device.architecture if is_known else "",
+        device=name,
+        architecture=architecture,
         num_devices=row.num_devices,
         precision=row.precision,
         batch_size=row.batch_size,

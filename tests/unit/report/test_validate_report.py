@@ -171,7 +171,7 @@ def test_document_has_the_agreed_keys_in_milliseconds(tmp_path: Path) -> None:
     assert refused["reason"] == "a step on 8 devices is not predicted"
     assert refused["reason_code"] == "many-devices"
     assert refused["is_covered"] is False
-    assert by_id["j"]["reason_code"] == "unknown-device"
+    assert by_id["j"]["reason_code"] == "cpu"
     assert document["summary"]["by"]["all"]["all"]["num_rows"] == 12
     assert document["summary"]["by"]["precision"]["fp16"]["num_rows"] == 3
 
