@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from breakeven.calibrate import named_host
 from breakeven.capture import KEEP_NOTHING, Keep
-from breakeven.device import HERE, select_devices
+from breakeven.device import HERE, split_devices
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.session import (
@@ -18,6 +18,8 @@ from breakeven.session import (
     LiveStep,
     Session,
     TrainingLength,
+    absent_cpu_results,
+    check_absent_cpus,
     is_worth_repeating,
     measured_result,
     quieter,
@@ -30,6 +32,7 @@ from breakeven.verdict import (
     Crossover,
     Curve,
     DeviceKind,
+    DeviceResult,
     GeneratedRun,
     NoCrossover,
     generated_step,
@@ -65,7 +68,8 @@ def check_target(
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
-        devices: Names of GPUs to compare with; a choice of six by default.
+        devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
+            not here, whose steps are predicted beside.
         host: ``here``, or the name of another host that would feed the GPUs.
         time_limit_s: Limit of each run, in seconds.
         length: Of the training, whose time on each device is reported where it is known.
@@ -79,9 +83,12 @@ def check_target(
     Raises:
         BreakevenError: The target gave no answer, or a device or host is unknown.
     """
+    gpus, cpus = split_devices(devices)
+    check_absent_cpus(cpus)
     session = Session(
-        target, arguments=arguments, is_module=is_module, devices=devices, host=host,
-        time_limit_s=time_limit_s, keep=keep, tries_generated=tries_generated, progress=progress,
+        target, arguments=arguments, is_module=is_module, devices=[gpu.id for gpu in gpus],
+        host=host, time_limit_s=time_limit_s, keep=keep, tries_generated=tries_generated,
+        progress=progress,
     )  # fmt: skip
     with session:
         sizes = session.batch_sizes
@@ -91,15 +98,19 @@ def check_target(
         generated_crossover = None
         if sizes is not None and run is not None:
             generated_crossover = sizes.search_generated(session.step.compared, run)
+        absent, unpredicted = (), ()
+        if cpus:
+            absent, unpredicted = absent_cpu_results(session.step, cpus, session.cpu_rates)
         session.progress.end()
     report = _report(
         session.step,
         target=session.target.label,
         crossover=crossover,
         curves=curves,
-        caveats=(*session.ready.caveats, *searched.caveats, *_not_generated(run)),
+        caveats=(*session.ready.caveats, *searched.caveats, *_not_generated(run), *unpredicted),
         generated=run,
         generated_crossover=generated_crossover,
+        absent_cpus=absent,
         compile_mode=compile_mode,
         scaled=searched.scaled,
         length=length,
@@ -128,7 +139,8 @@ def check_step(
 
     Args:
         step: Takes no arguments; forward, backward and update of tensors on the CPU.
-        devices: Names of GPUs to compare with; a choice of six by default.
+        devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
+            not here, whose steps are predicted beside.
         host: ``here``, or the name of another host that would feed the GPUs.
         budget_s: Seconds of plain steps that are enough when they are short.
 
@@ -140,14 +152,15 @@ def check_step(
     import torch
 
     from breakeven.capture import time_step, trace_step
-    from breakeven.measure import measure_host
+    from breakeven.measure import measure_cpu_rates, measure_host
 
     if not callable(step):
         raise UsageError(
             f"step is a {type(step).__name__}, not a function",
             hint="pass the function itself, without calling it: check_step(step)",
         )
-    specs = select_devices(devices)
+    specs, cpus = split_devices(devices)
+    check_absent_cpus(cpus)
     here = measure_host().host
     host_spec = here if host == HERE else named_host(host)
     plain = time_step(step, budget_s=budget_s)
@@ -164,7 +177,10 @@ def check_step(
         torch_version=str(torch.__version__),
     )
     name = str(getattr(step, "__qualname__", type(step).__name__))
-    return _report(live, target=name, crossover=_ONE_SIZE)
+    absent, unpredicted = (), ()
+    if cpus:
+        absent, unpredicted = absent_cpu_results(live, cpus, measure_cpu_rates())
+    return _report(live, target=name, crossover=_ONE_SIZE, caveats=unpredicted, absent_cpus=absent)
 
 
 def _report(
@@ -176,6 +192,7 @@ def _report(
     caveats: Sequence[Caveat] = (),
     generated: GeneratedRun | None = None,
     generated_crossover: Crossover | NoCrossover | None = None,
+    absent_cpus: tuple[DeviceResult, ...] = (),
     compile_mode: CompileMode | None = None,
     scaled: ScaledTrace | None = None,
     length: TrainingLength = UNKNOWN_LENGTH,
@@ -190,6 +207,7 @@ def _report(
         caveats: Of the machine, and of the search for the crossover.
         generated: What was measured of generated code for the step.
         generated_crossover: From which batch size on a GPU wins against that.
+        absent_cpus: The step on CPUs that are not here.
         compile_mode: Mode of ``torch.compile`` to predict the step in, where that is asked for.
         scaled: The step at other batch sizes, where it was recorded at two.
         length: Of the training.
@@ -210,6 +228,7 @@ def _report(
         curves=curves,
         generated=generated and generated_step(generated, compared.results[0].step_ns),
         generated_crossover=generated_crossover,
+        absent_cpus=absent_cpus,
         compiled=compared.compiled(compile_mode),
         recording=step.recorded(scaled=scaled),
         program=step.program(length),

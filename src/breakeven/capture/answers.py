@@ -3,7 +3,7 @@
 Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
 says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, ``Trackers``, and
 then ``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server
-says ``Ended``.
+says ``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
+from breakeven.simulate import CpuRates
 from breakeven.timing import Estimate, Measurement, StepPhases
 from breakeven.trace import FileWrites, Location, SourceText, StepTrace
 from breakeven.verdict import GeneratedRun
@@ -292,6 +293,16 @@ class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     other_load_fraction: float
 
 
+class RatesRun(msgspec.Struct, frozen=True, kw_only=True, tag="rates"):
+    """What a core of this CPU computes and moves.
+
+    Args:
+        rates: Of one core.
+    """
+
+    rates: CpuRates
+
+
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     """The server has made a process for the run, the leader of its own group."""
 
@@ -334,5 +345,5 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         return self.gpu == "cuda"
 
 
-Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RunFailure
+Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RatesRun | RunFailure
 Message = Ready | Started | StepCount | Paused | Trackers | Answer | Ended

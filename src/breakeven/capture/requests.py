@@ -122,7 +122,11 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host")
     num_rounds: int
 
 
-Request = RunRequest | HostRequest
+class RatesRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-rates"):
+    """Measure what a core of this CPU computes and moves, instead of running a target."""
+
+
+Request = RunRequest | HostRequest | RatesRequest
 
 
 class EndRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ EXAMPLES = """\
 examples:
   breakeven check train.py
   breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
+  breakeven check train.py --device A100 --device "8 cores of EPYC 7R13"
   breakeven check train.py --steps 100000
   breakeven check train.py --compile reduce-overhead
   breakeven check train.py:train_step --json -o report.json
@@ -50,7 +51,11 @@ examples:
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check``."""
     add_target(parser)
-    add_comparison(parser)
+    add_comparison(
+        parser,
+        more=", or CPU that is not here, such as i9-10940X or '4 cores of EPYC 7763', to predict "
+        "the step on beside them",
+    )
     add_time_limit(parser)
     add_keep(parser)
     length = parser.add_mutually_exclusive_group()

@@ -43,15 +43,20 @@ def add_module(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_comparison(parser: argparse.ArgumentParser) -> None:
-    """Add what is compared with, and how the script is started."""
+def add_comparison(parser: argparse.ArgumentParser, *, more: str = "") -> None:
+    """Add what is compared with, and how the script is started.
+
+    Args:
+        parser: Of the command.
+        more: What else may be named, for the help.
+    """
     parser.add_argument(
         "--device",
         dest="devices",
         metavar="NAME",
         action="append",
         default=[],
-        help="GPU to compare with; may be repeated (default: a choice of six; "
+        help=f"GPU to compare with{more}; may be repeated (default: a choice of six; "
         "all: breakeven devices)",
     )
     parser.add_argument(

@@ -13,7 +13,8 @@ from breakeven.device.catalogue import generations_between as generations_betwee
 from breakeven.device.catalogue import known_device as known_device
 from breakeven.device.catalogue import load_catalogue as load_catalogue
 from breakeven.device.catalogue import load_host_cpus as load_host_cpus
-from breakeven.device.catalogue import select_devices as select_devices
+from breakeven.device.selection import select_devices as select_devices
+from breakeven.device.selection import split_devices as split_devices
 from breakeven.device.spec import HERE as HERE
 from breakeven.device.spec import DeviceSpec as DeviceSpec
 from breakeven.device.spec import Generation as Generation

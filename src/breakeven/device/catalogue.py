@@ -165,17 +165,6 @@ def default_devices() -> tuple[DeviceSpec, ...]:
     return tuple(find_device(device_id) for device_id in _DEFAULT_IDS)
 
 
-def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
-    """Return the devices of these names, each once; `default_devices` for no names.
-
-    Raises:
-        UnknownDeviceError: A name matches no device, or several.
-    """
-    if not names:
-        return default_devices()
-    return tuple({spec.id: spec for spec in map(find_device, names)}.values())
-
-
 def _device_key(name: str) -> str:
     """Return the spelling-independent form of a name: ``NVIDIA GeForce RTX 3090`` → ``3090``."""
     key = name.casefold()

@@ -253,9 +253,15 @@ def held_caveats(
 
 def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, str]:
     """Return the caveats of a run with the devices that they hold for."""
-    of_devices = [(device_label(result), result.caveats) for result in report.results]
     num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
-    return held_caveats(report.caveats, of_devices, num_gpus)
+    held = held_caveats(report.caveats, _named_caveats(report.results), num_gpus)
+    absent = report.absent_cpus if isinstance(report, CheckReport) else ()
+    # What holds for all of these is said of them by name too, beside the GPUs.
+    return {**held, **held_caveats((), _named_caveats(absent), len(absent) + 1)}
+
+
+def _named_caveats(results: Iterable[DeviceResult]) -> list[tuple[str, Sequence[Caveat]]]:
+    return [(device_label(result), result.caveats) for result in results]
 
 
 def result_name(result: DeviceResult) -> str:

@@ -1,5 +1,7 @@
 """Join the edges to the core: one target, traced, measured, predicted and decided once."""
 
+from breakeven.session.absent_cpus import absent_cpu_results as absent_cpu_results
+from breakeven.session.absent_cpus import check_absent_cpus as check_absent_cpus
 from breakeven.session.batch_sizes import AXIS as AXIS
 from breakeven.session.blame import find_cause as find_cause
 from breakeven.session.compared_step import UNKNOWN_LENGTH as UNKNOWN_LENGTH

@@ -18,6 +18,7 @@ from breakeven.session.compared_step import LiveStep
 from breakeven.session.hand_fed import HandFedSizes
 from breakeven.session.measured_step import AtBest, measure_at_best, measured_result
 from breakeven.session.runs import Runs
+from breakeven.simulate import CpuRates
 from breakeven.verdict import CheckReport, DeviceKind, DeviceResult, ExplainReport, SweepReport
 
 _Report = TypeVar("_Report", CheckReport, ExplainReport, SweepReport)
@@ -117,6 +118,12 @@ class Session:
             measured=self.measured,
             torch_version=self.ready.torch_version,
         )
+
+    @cached_property
+    def cpu_rates(self) -> CpuRates:
+        """Return what a core of this CPU computes and moves."""
+        self.progress.begin("measuring what a core of this CPU can do")
+        return self.launcher.measure_cpu_rates()
 
     @cached_property
     def batch_sizes(self) -> BatchSizes | None:

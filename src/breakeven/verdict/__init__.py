@@ -71,6 +71,7 @@ from breakeven.verdict.report import ProgramPart as ProgramPart
 from breakeven.verdict.report import ProgramSummary as ProgramSummary
 from breakeven.verdict.report import StepSummary as StepSummary
 from breakeven.verdict.report import Verdict as Verdict
+from breakeven.verdict.report import cpu_on_cores as cpu_on_cores
 from breakeven.verdict.report import cpu_on_threads as cpu_on_threads
 from breakeven.verdict.report import curve_point as curve_point
 from breakeven.verdict.report import host_summary as host_summary

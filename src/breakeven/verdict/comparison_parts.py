@@ -76,7 +76,7 @@ def named_times(report: Comparable) -> dict[PointKey, NamedTime]:
 def _times(report: Comparable, group: str) -> Iterator[NamedTime]:
     match report:
         case CheckReport():
-            for result in report.results:
+            for result in (*report.results, *report.absent_cpus):
                 yield NamedTime(PointName(group=group, device=result.device, settings={}), result)
         case SweepReport():
             for point in report.points:

@@ -119,6 +119,11 @@ def cpu_on_threads(processor: str, num_threads: int) -> str:
     return f"{processor} ({threads_text(num_threads)})"
 
 
+def cpu_on_cores(processor: str, num_cores: int) -> str:
+    """Return the name of a CPU whose step was predicted for so many cores."""
+    return f"{processor} (1 core)" if num_cores == 1 else f"{processor} ({num_cores} cores)"
+
+
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
     """Something that the script does between some of its steps.
 
@@ -376,6 +381,9 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             reports. The verdict does not count it: the script is judged as it is.
         generated_crossover: From which batch size on a GPU wins against that; null where it gains
             nothing, and where no DataLoader sets the size.
+        absent_cpus: The step on CPUs that were named and are not here, predicted from this one's;
+            empty in older reports. The verdict does not count them: GPUs are compared with this
+            CPU.
         compiled: The step as ``torch.compile`` would make it; null where nobody asked for that, and
             in older reports. The verdict does not count it.
     """
@@ -396,4 +404,5 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     quiet_trackers: tuple[str, ...] = ()
     generated: GeneratedStep | None = None
     generated_crossover: Crossover | NoCrossover | None = None
+    absent_cpus: tuple[DeviceResult, ...] = ()
     compiled: CompiledSteps | None = None

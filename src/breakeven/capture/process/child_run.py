@@ -31,6 +31,7 @@ from breakeven.capture.answers import (
     FailureKind,
     HostRun,
     Message,
+    RatesRun,
     Ready,
     RunFailure,
     StepCount,
@@ -46,7 +47,15 @@ from breakeven.capture.process.failures import (
 )
 from breakeven.capture.protect.quiet_trackers import QuietTrackers
 from breakeven.capture.protect.scratch import Layer
-from breakeven.capture.requests import HostRequest, Keep, Request, RunRequest, Target, TargetKind
+from breakeven.capture.requests import (
+    HostRequest,
+    Keep,
+    RatesRequest,
+    Request,
+    RunRequest,
+    Target,
+    TargetKind,
+)
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.run_facts import gpu_here
@@ -55,7 +64,7 @@ from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.sessions.turns import Turns, can_take_long_turns
 from breakeven.configure import Patches, keep_freed_memory
 from breakeven.errors import Caveat
-from breakeven.measure import OtherLoad, measure_host
+from breakeven.measure import OtherLoad, measure_cpu_rates, measure_host
 from breakeven.processor import cpu_name
 from breakeven.rewrite import NoPatch, code_of_fast_step
 from breakeven.timing import TurnKind
@@ -389,6 +398,9 @@ def answer(
         load = OtherLoad()
         calibration = measure_host(num_rounds=request.num_rounds)
         send(answer_fd, HostRun(calibration=calibration, other_load_fraction=load.fraction()))
+        os._exit(0)
+    if isinstance(request, RatesRequest):
+        send(answer_fd, RatesRun(rates=measure_cpu_rates()))
         os._exit(0)
     if not request.on_gpu:
         os.environ.update(dict.fromkeys(_VISIBLE_DEVICES, ""))

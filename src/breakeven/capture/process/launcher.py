@@ -28,6 +28,7 @@ from breakeven.capture.answers import (
     Paused,
     PlainRun,
     ProbeRun,
+    RatesRun,
     Ready,
     RunFailure,
     StepCount,
@@ -47,10 +48,12 @@ from breakeven.capture.requests import (
     EndRequest,
     HostRequest,
     Keep,
+    RatesRequest,
     Request,
     RunRequest,
 )
 from breakeven.errors import BreakevenError, ScriptError
+from breakeven.simulate import CpuRates
 from breakeven.timing import TurnKind
 from breakeven.trace import Configuration, FileWrites
 
@@ -113,7 +116,7 @@ class Launcher:
             tell: Progress callback: gets a text for a person.
         """
         answer = self._ask(request, tell)
-        assert not isinstance(answer, HostRun | NumbersRun | ProbeRun)
+        assert not isinstance(answer, HostRun | RatesRun | NumbersRun | ProbeRun)
         return answer
 
     def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
@@ -166,6 +169,19 @@ class Launcher:
             )
         return answer
 
+    def measure_cpu_rates(self) -> CpuRates:
+        """Measure what one core of this CPU computes and moves, in well under a second.
+
+        Raises:
+            BreakevenError: It did not come to an end.
+        """
+        answer = self._ask(RatesRequest())
+        if not isinstance(answer, RatesRun):
+            raise BreakevenError(
+                "the rates of this CPU could not be measured", hint="try again, or name GPUs alone"
+            )
+        return answer.rates
+
     def _ask(self, request: Request, tell: Callable[[str], None] = lambda _: None) -> Answer:
         turns = self._turns(request, tell)
         while True:
@@ -177,7 +193,7 @@ class Launcher:
     def _turns(
         self, request: Request, tell: Callable[[str], None] = lambda _: None
     ) -> Generator[None, None, Answer]:
-        limit_s = _HOST_LIMIT_S if isinstance(request, HostRequest) else request.time_limit_s
+        limit_s = request.time_limit_s if isinstance(request, RunRequest) else _HOST_LIMIT_S
         processes = self._processes
         processes.ready()
         processes.begin(request)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
-from breakeven.capture.requests import HostRequest, Keep, Request, Target
+from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, Target
 from breakeven.codegen import kept_steps
 from breakeven.trace import FileWrites, WriteProtection
 
@@ -66,7 +66,7 @@ class Scratch:
         Args:
             request: Names the file that the run writes for us, if any.
         """
-        if isinstance(request, HostRequest):
+        if isinstance(request, HostRequest | RatesRequest):
             return None
         numbers = os.fsdecode(request.raw_numbers_path)
         return self.layer([Path(numbers).parent] if numbers else (), self._used_by(request.target))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from breakeven.report.absent_cpu_text import absent_cpu_sentences
 from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.compiled_text import compiled_results, compiled_sentences
 from breakeven.report.document import (
@@ -109,6 +110,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
         yield Line(generated)
     if isinstance(report, CheckReport):
         yield from map(Line, compiled_sentences(report))
+        yield from map(Line, absent_cpu_sentences(report))
 
 
 def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
@@ -137,7 +139,7 @@ def _needed(result: DeviceResult) -> str:
 def _result_table(report: CheckReport) -> Table:
     generated = generated_result(report)
     compiled = compiled_results(report)
-    others = (*compiled, *([] if generated is None else [generated]))
+    others = (*compiled, *report.absent_cpus, *([] if generated is None else [generated]))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None

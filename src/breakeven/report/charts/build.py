@@ -120,7 +120,7 @@ def _curve_points(curve: Curve, row_of: Mapping[int, int]) -> Iterator[ChartPoin
 
 
 def _result_chart(report: CheckReport) -> Chart:
-    results = sorted(report.results, key=lambda result: result.step_ns)
+    results = sorted((*report.results, *report.absent_cpus), key=lambda result: result.step_ns)
     names = [printable(result.device, 60) for result in results]
     series = [
         (result.device, result.kind, (_time_point(result, float(row), row),))

@@ -1,0 +1,85 @@
+"""What `--device NAME` means: a GPU of the catalogue, or a CPU of the table of hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from breakeven.device.catalogue import HostCpu, default_devices, find_device, find_host_cpu
+from breakeven.device.spec import DeviceSpec
+from breakeven.errors import BreakevenError, UnknownDeviceError, UsageError
+
+# What a cloud rents of a socket: "4 cores of EPYC 7R13".
+_CORES_OF = re.compile(r"(\d{1,4}) cores? of (.+)", re.IGNORECASE)
+
+
+def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
+    """Return the GPUs of these names, each once; `default_devices` for no names.
+
+    Raises:
+        UnknownDeviceError: A name matches no GPU, or several, or is that of a CPU.
+    """
+    gpus, cpus = split_devices(names)
+    if cpus:
+        raise UnknownDeviceError(
+            f"{cpus[0].name} is a CPU, and GPUs are wanted here.",
+            hint="Of CPUs that are absent, `breakeven check` predicts the step. "
+            "Run `breakeven devices` for all names of GPUs.",
+        )
+    return gpus
+
+
+def split_devices(names: Sequence[str]) -> tuple[tuple[DeviceSpec, ...], tuple[HostCpu, ...]]:
+    """Return the GPUs and the CPUs of these names, each once.
+
+    Where no GPU is named, the GPUs are `default_devices`. A name that both have is the GPU's.
+
+    Args:
+        names: Of GPUs, as for `find_device`; of CPUs, as for `find_host_cpu`, which ``4 cores of``
+            may precede.
+
+    Raises:
+        UnknownDeviceError: A name matches neither, or several.
+        UsageError: A CPU does not have so many cores.
+    """
+    gpus: dict[str, DeviceSpec] = {}
+    cpus: dict[str, HostCpu] = {}
+    for name in names:
+        found = _find(name)
+        if isinstance(found, HostCpu):
+            cpus[f"{found.num_cores} {found.id}"] = found
+        else:
+            gpus[found.id] = found
+    return tuple(gpus.values()) or default_devices(), tuple(cpus.values())
+
+
+def _find(name: str) -> DeviceSpec | HostCpu:
+    some_cores = _CORES_OF.fullmatch(name.strip())
+    if some_cores:
+        return _with_cores(find_host_cpu(some_cores[2]), int(some_cores[1]))
+    try:
+        return find_device(name)
+    except UnknownDeviceError as error:
+        try:
+            return find_host_cpu(name)
+        except BreakevenError as of_cpus:
+            raise UnknownDeviceError(
+                f"{error.message} Among CPUs, {of_cpus.message}.",
+                hint="Run `breakeven devices` for all names of GPUs, and "
+                "`breakeven devices --hosts` for those of CPUs.",
+            ) from None
+
+
+def _with_cores(cpu: HostCpu, num_cores: int) -> HostCpu:
+    """Return a part of a CPU, with its part of the memory's bandwidth."""
+    if not 0 < num_cores <= cpu.num_cores:
+        raise UsageError(
+            f"{cpu.name} has {cpu.num_cores} cores, not {num_cores}",
+            hint="a CPU is one socket: name as many of its cores, or fewer",
+        )
+    if cpu.memory_bytes_per_s is None:
+        return replace(cpu, num_cores=num_cores)
+    share = num_cores / cpu.num_cores
+    return replace(cpu, num_cores=num_cores, memory_bytes_per_s=share * cpu.memory_bytes_per_s)
