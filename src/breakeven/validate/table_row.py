@@ -27,6 +27,11 @@ _OPTIMIZER = re.compile(r"([a-z][a-z0-9_-]*)(?: \((foreach|fused|loop)\))?")
 _FUSED_ATTENTION = re.compile(r"(?:flash|sdpa|mem|efficient|xformers|cudnn)")
 # "A100 (form factor and memory not named)".
 _REMARK = re.compile(r"\s*\([^()]*\)$")
+# NVIDIA's scripts for language models mix precisions by apex's level O2: the network itself is in
+# fp16, softmax and layer norm with it, and only the optimizer keeps fp32 besides. Their scripts for
+# images convert by operator, as autocast does. Source: NVIDIA/DeepLearningExamples,
+# PyTorch/LanguageModeling/BERT/run_squad.py.
+_HALF_NETWORKS = re.compile(r"transformers:.*\nNVIDIA DeepLearningExamples\b")
 _SHARDED = re.compile(r"fsdp|full_shard|shard_grad_op|zero-?[123]\b|tensor.parallel|pipeline", re.I)
 
 
@@ -131,7 +136,7 @@ class MeasuredRow:
         return StepCase(
             workload=self.workload,
             phase=self.phase,
-            number_format=self.precision,
+            number_format=self._number_format,
             optimizer=self.optimizer,
             h2d=self.h2d.value,
             zeroes_gradients=self.phase in _WITH_GRADIENTS
@@ -139,6 +144,13 @@ class MeasuredRow:
             channels_last=self.memory_format is MemoryFormat.CHANNELS_LAST,
             attention=self.attention,
         )
+
+    @property
+    def _number_format(self) -> NumberFormat:
+        is_half = self.precision is NumberFormat.AMP_FP16 and _HALF_NETWORKS.match(
+            f"{self.workload}\n{self.note}"
+        )
+        return NumberFormat.FP16 if is_half else self.precision
 
 
 def _device(text: str) -> tuple[str, tuple[Caveat, ...]]:

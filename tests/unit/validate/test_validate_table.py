@@ -37,6 +37,23 @@ def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("workload", "note", "number_format"),
+    [
+        ("transformers:BertModel?seq=8", "NVIDIA DeepLearningExamples; DDP", NumberFormat.FP16),
+        ("transformers:BertModel?seq=8", "", NumberFormat.AMP_FP16),
+        ("torchvision:resnet50", "NVIDIA DeepLearningExamples; DDP", NumberFormat.AMP_FP16),
+    ],
+)
+def test_scripts_that_keep_their_network_in_half_precision_are_told_by_their_note(
+    workload: str, note: str, number_format: NumberFormat, tmp_path: Path
+) -> None:
+    cells = {"workload": workload, "note": note, "precision": "amp-fp16"}
+    (row,) = read_table(write_table(tmp_path / "t.csv", cells))
+    assert row.precision is NumberFormat.AMP_FP16
+    assert row.case.number_format is number_format
+
+
 def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
     columns = [column for column in COLUMNS if column not in {"h2d", "repeats"}]
     path = tmp_path / "t.csv"
