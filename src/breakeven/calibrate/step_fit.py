@@ -55,7 +55,7 @@ PRIOR_SIGMA = {
     "host machine": 0.6,
     "host machine+phase": 0.3,
     "overlap": 0.5,
-    "overlap machine": 1.2,
+    "overlap machine": 0.5,
     # Of one GPU whose kernels were measured, with its host: from steps of its own. Judgement.
     "gpu": 0.2,
     "gpu+units": 0.15,

@@ -139,30 +139,39 @@ class PlacedStep:
             which: Positions of the places; all by default.
         """
         places = [self._places[i] for i in (range(len(self._places)) if which is None else which)]
-        kernels = next(iter(self._tables.values())).kernels.under(
-            _plain_costs(efficiencies), self._devices
-        )
-        class_ns = self._classes.time_ns(kernels)
-        simulated_ns: dict[tuple[str, HostSpec], float] = {}
-        for host in {place.host for place in places}:
-            here = {place.device.id for place in places if place.host == host}
+        # Of the software, only what it makes of a kernel before any effect matters here.
+        eras = {place.era.is_before_cudnn_8: place.era for place in places}
+        of_any = next(iter(self._tables.values())).kernels
+        kernels = {
+            is_old: of_any.under(_plain_costs(efficiencies, era), self._devices)
+            for is_old, era in eras.items()
+        }
+        class_ns = {is_old: self._classes.time_ns(table) for is_old, table in kernels.items()}
+        simulated_ns: dict[tuple[str, HostSpec, bool], float] = {}
+        for host, is_old in {(place.host, place.era.is_before_cudnn_8) for place in places}:
+            here = {
+                place.device.id
+                for place in places
+                if (place.host, place.era.is_before_cudnn_8) == (host, is_old)
+            }
             columns = [i for i, device in enumerate(self._devices) if device.id in here]
-            _, times = settled(self._tables[host].on(columns, kernels.on(columns)))
+            _, times = settled(self._tables[host].on(columns, kernels[is_old].on(columns)))
             simulated_ns |= {
-                (self._devices[column].id, host): time_ns
+                (self._devices[column].id, host, is_old): time_ns
                 for column, time_ns in zip(columns, times[0, :, 0].tolist(), strict=True)
             }
         return tuple(
             StepSample(
                 step=place,
-                simulated_ns=simulated_ns[place.device.id, place.host],
+                simulated_ns=simulated_ns[place.device.id, place.host, place.era.is_before_cudnn_8],
                 waiting_ns=sum(
                     copy_ns(copy.num_bytes, device=place.device, is_pinned=copy.is_pinned)
                     for copy in self._program.trace.events
                     if isinstance(copy, Copy) and copy.is_blocking
                 ),
                 device_parts=self._classes.parts(
-                    place, class_ns[:, self._devices.index(place.device)]
+                    place,
+                    class_ns[place.era.is_before_cudnn_8][:, self._devices.index(place.device)],
                 ),
                 host_parts=_host_parts(self._program, place, self._host_ns[place.host]),
                 overlap_keys=overlap_effect_keys(machine=place.machine),
@@ -171,8 +180,8 @@ class PlacedStep:
         )
 
 
-def _plain_costs(efficiencies: EfficiencyTable) -> StepCosts:
-    return StepCosts(efficiencies=efficiencies, effects=no_step_effects())
+def _plain_costs(efficiencies: EfficiencyTable, era: Era = Era.TORCH_2) -> StepCosts:
+    return StepCosts(efficiencies=efficiencies, effects=no_step_effects(), era=era)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
+from breakeven.cost.roofline import clock_headroom as clock_headroom
 from breakeven.cost.roofline import sustained_fraction as sustained_fraction
 from breakeven.cost.rules import is_in_place as is_in_place
 from breakeven.cost.step_costs import LaunchCosts as LaunchCosts

@@ -21,10 +21,12 @@ from breakeven.cost.roofline import (
     DeviceArrays,
     EfficiencyArrays,
     WorkArrays,
+    clock_headroom,
     conversion_ns,
     device_arrays,
     flat_compute_ns,
     memory_ns,
+    reached_flop_per_s,
     resolve_arithmetic,
     step_latency_ns,
     suits_matrix_units,
@@ -123,8 +125,9 @@ def kernel_times(
 def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
     """Return the time that each kernel takes at the least, (num_kernels, num_devices).
 
-    All units at the datasheet's rate, with the algorithm that needs the least arithmetic, and
-    all bytes that the last-level cache cannot hold at the datasheet's bandwidth.
+    All units at the datasheet's rate, or that which they reach where it is more, with the algorithm
+    that needs the least arithmetic, and all bytes that the last-level cache cannot hold at the
+    datasheet's bandwidth.
     """
     least_ns = np.zeros((len(kernels), len(devices)))
     num_bytes = np.array([kernel.num_bytes for kernel in kernels])
@@ -137,11 +140,42 @@ def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> ND
         missed = np.maximum(num_bytes - device.l2_bytes, 0.0) / device.memory_bytes_per_s
         for rows in groups.values():
             resolved = resolve_arithmetic(kernels[rows[0]], device)
+            rate = max(resolved.flop_per_s, reached_flop_per_s(resolved, device))
             flop = least_flop if resolved.arithmetic == "vector" else plain_flop
-            least_ns[rows, column] = 1e9 * np.maximum(
-                flop[rows] / resolved.flop_per_s, missed[rows]
-            )
+            least_ns[rows, column] = 1e9 * np.maximum(flop[rows] / rate, missed[rows])
     return least_ns
+
+
+# Instructions on plain units that a forward convolution in fp64 took for a FLOP before cuDNN 8,
+# beside its arithmetic: indices, and operands from shared memory. Gradients took none of them.
+# Source: pytorch-gpu-benchmark in fp64, torch 0.4 to 1.4, ResNet-18 to ResNet-152 and VGG-19. At
+# 1.8 GHz an SM takes, in cycles for a FLOP, forwards and backwards: TITAN V 0.20 to 0.53, 0.04 to
+# 0.08; GTX 1080 Ti 0.21 to 0.30, 0.15 to 0.18; RTX 2080 Ti 0.47 to 0.59, 0.26 to 0.37. Their units
+# need 0.016, 0.125 and 0.25. 12 instructions on 64 units (128 of the GTX 1080 Ti) take 0.19 (0.09).
+_OLD_FP64_INSTRUCTIONS = 12
+
+
+def old_fp64_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
+    """Return what kernels took beyond their arithmetic before cuDNN 8, (num_kernels, num_devices).
+
+    Nothing but for forward convolutions in fp64 on NVIDIA's devices.
+    """
+    flop = np.array([kernel.flop * _is_forward_fp64(kernel) for kernel in kernels]).reshape(-1, 1)
+    # A unit does an instruction, two FLOP, in a cycle.
+    ns_per_flop = [
+        _OLD_FP64_INSTRUCTIONS
+        * 2e9
+        / (device.peak_flop_per_s[Precision.FP32] * clock_headroom(device))
+        * (device.vendor == "nvidia")
+        for device in devices
+    ]
+    return flop * np.array([ns_per_flop])
+
+
+def _is_forward_fp64(kernel: Kernel) -> bool:
+    if kernel.family is not Family.CONVOLUTION or kernel.precision is not Precision.FP64:
+        return False
+    return not kernel.variant.startswith("depthwise") and "backward" not in kernel.variant
 
 
 def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:

@@ -366,17 +366,34 @@ def _share_of_power(
     return min(1.0, device.tdp_watts / (watts_per_flop_per_s * rate))
 
 
+def clock_headroom(device: DeviceSpec) -> float:
+    """Return the clock of a board whose units need little power over that of its datasheet.
+
+    At least 1. What needs more power is not raised: its clock is what the power allows.
+    """
+    clock_hz = generation_of(device).board_clock_hz
+    if clock_hz is None or device.market == "datacenter":
+        return 1.0
+    return max(1.0, clock_hz / device.clock_hz)
+
+
+def reached_flop_per_s(resolved: ResolvedArithmetic, device: DeviceSpec) -> float:
+    """Return the rate of the units at the clock that the board's power allows."""
+    # Units that are few do not heat a board.
+    if resolved.flop_per_s < _COOL_PACE * device.peak_flop_per_s[Precision.FP32]:
+        return resolved.flop_per_s * clock_headroom(device)
+    return resolved.flop_per_s * sustained_fraction(device, resolved.arithmetic)
+
+
 def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:
     """Return the limits of ``devices`` for kernels like this one, each (1, num_devices)."""
     rows: list[tuple[float, ...]] = []
     for device in devices:
         resolved = resolve_arithmetic(kernel, device)
         pace = min(1.0, resolved.flop_per_s / device.peak_flop_per_s[Precision.FP32])
-        # Units that are few do not heat a board.
-        sustained = 1.0 if pace < _COOL_PACE else sustained_fraction(device, resolved.arithmetic)
         rows.append(
             (
-                resolved.flop_per_s * sustained,
+                reached_flop_per_s(resolved, device),
                 device.memory_bytes_per_s,
                 device.l2_bytes,
                 CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz,

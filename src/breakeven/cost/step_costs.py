@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
-from breakeven.cost.family_times import KernelTimes, datasheet_ns, group_key, kernel_times
+from breakeven.cost.family_times import (
+    KernelTimes,
+    datasheet_ns,
+    group_key,
+    kernel_times,
+    old_fp64_ns,
+)
 from breakeven.cost.gpu_calibration import (
     GpuCalibration,
     calibrated_effect_keys,
@@ -118,6 +124,8 @@ class StepCosts:
         floor_ns = launches * np.array([[generation_of(device).floor_ns for device in devices]])
         time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
         busy_ns = (times.time_ns - floor_ns) * time_factor
+        if self._era.is_before_cudnn_8:
+            busy_ns = busy_ns + old_fp64_ns(kernels, devices)
         # What steps showed of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(
             busy_ns * factors[..., 0], np.minimum(busy_ns, datasheet_ns(kernels, devices))

@@ -50,6 +50,11 @@ class Era(StrEnum):
         """
         return self in (Era.TORCH_0, Era.TORCH_1_EARLY, Era.TORCH_1, Era.TORCH_1_LATE)
 
+    @property
+    def is_before_cudnn_8(self) -> bool:
+        """Return whether its convolutions in fp64 are those of cuDNN 7 or before."""
+        return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
+
 
 def era_of(framework: str) -> Era:
     """Return which years' software a framework is.

@@ -92,6 +92,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         watts_per_flop_per_s: Board power that keeps the boost clock under fp32 load, per fp32
             FLOP/s; None where every board is taken to have enough.
         watts_per_matrix_flop_per_s: The same of fp16 on matrix units.
+        board_clock_hz: Clock that boards run at while they need little of their power, those for
+            data centers apart, which keep to the clock of their datasheet; None where no board
+            exceeds that.
         has_consumer_peer_access: Whether consumer cards access each other's memory over PCIe.
         fabric_boards: Parts of the ids of devices with a fabric that joins all of a machine.
     """
@@ -107,6 +110,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sources: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     watts_per_flop_per_s: _Positive | None = None
     watts_per_matrix_flop_per_s: _Positive | None = None
+    board_clock_hz: _Positive | None = None
     has_consumer_peer_access: bool = True
     fabric_boards: tuple[str, ...] = ()
 

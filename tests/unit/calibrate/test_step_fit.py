@@ -176,3 +176,24 @@ def test_a_step_is_taken_apart_into_what_effects_scale() -> None:
     assert any(("host machine", "three") in part.keys for part in third.host_parts)
     assert not any(("host machine", "three") in part.keys for part in first.host_parts)
     assert all(part.time_ns > 0 for part in (*first.device_parts, *first.host_parts))
+
+
+def test_a_step_is_taken_apart_by_the_software_of_each_place() -> None:
+    image = tensor(12, 64, 56, 56, device="cuda:0", dtype="float64")
+    weight = tensor(64, 64, 3, 3, device="cuda:0", dtype="float64")
+    given = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+    convolution = Op(
+        name="aten.convolution.default",
+        inputs=(image, weight),
+        outputs=(image,),
+        attributes={**given, "transposed": False},
+    )
+    program = build_program(StepTrace(events=(convolution,), batch_size=12))
+    places = [
+        StepTiming(device=find_device("TITAN V"), host=HOST, era=era, machine="", measured_ns=1.0)
+        for era in (Era.TORCH_0, Era.TORCH_1, Era.TORCH_1_EARLY)
+    ]
+    old, new, also_old = PlacedStep(program, places).samples(load_efficiencies())
+    assert old.simulated_ns == also_old.simulated_ns > 2 * new.simulated_ns
+    of_kernels = [sum(p.time_ns for p in s.device_parts) for s in (old, new, also_old)]
+    assert of_kernels[0] == of_kernels[2] > 2 * of_kernels[1]

@@ -190,3 +190,21 @@ def test_no_more_than_all_overlapping_work_is_lost() -> None:
     assert costs({("overlap",): 0.5}).overlap_loss_fraction == pytest.approx(typical / 2)
     lost = costs({("overlap machine", "lab 1"): 100.0}, machine="lab 1")
     assert lost.overlap_loss_fraction == 1.0
+
+
+def test_convolutions_in_fp64_took_longer_before_cudnn_8() -> None:
+    convolution = msgspec.structs.replace(
+        PRODUCT, family=Family.CONVOLUTION, precision=Precision.FP64, flop=2e11, m=100_000
+    )
+    kernels = (
+        convolution,
+        msgspec.structs.replace(convolution, precision=Precision.FP32),
+        msgspec.structs.replace(convolution, family=Family.GEMM),
+    )
+    devices = [find_device(name) for name in ("TITAN V", "GTX 1080 Ti", "Instinct MI100")]
+    old, new = (costs(era=era).kernel_times(kernels, devices) for era in (Era.TORCH_0, Era.TORCH_1))
+    slowdown = old.time_ns / new.time_ns
+    # A TITAN V, with half the rate of fp32, loses more than boards with a thirty-second of it.
+    assert slowdown[0, 0] > 3 > slowdown[0, 1] > 1.3
+    assert slowdown[0, 2] == 1.0
+    np.testing.assert_array_equal(slowdown[1:], 1.0)
