@@ -252,7 +252,8 @@ def fit_family(
         start = np.log(np.maximum(values, _LOW))  # attention loses nothing to its tiles
         # The steps of small recurrent layers show their latency rather than their rate.
         tiled_free = (0, 2) if family is Family.RECURRENT else (0,)
-        starts, free = (start,), tiled_free if is_tiled else (3,)
+        is_computed = is_tiled or family is Family.ATTENTION
+        starts, free = (start,), tiled_free if is_computed else (3,)
         tile_sets = (TILE_SET_NAMES[transferred.tile_set[0, 0]],)
     elif is_tiled:
         starts, free = tuple(np.log(start) for start in _STARTS), (0, 1, 2, 3)

@@ -296,6 +296,8 @@ def test_the_fit_finds_what_a_gpu_reaches_again(
         }  # fmt: skip
         errors = [one.median_error_fraction for one in families]
         assert float(np.median(errors)) < 0.05
+        attention = [one for one in families if one.family is Family.ATTENTION]
+        assert max(one.median_error_fraction for one in attention) < 0.05
         own = calibrated(*families, device=L4.id)
         log_ratios = []
         for row in timed:
