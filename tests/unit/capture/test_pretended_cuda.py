@@ -223,6 +223,18 @@ def attention_of(
     return str(op.attributes["implementations"])
 
 
+def test_a_pass_that_keeps_its_graph_goes_back_a_second_time() -> None:
+    with pretending():
+        q = torch.randn(2, 2, 8, 4, device="cuda", requires_grad=True)
+        total = functional.scaled_dot_product_attention(q, q, q).sum()
+        total.backward(retain_graph=True)
+        once = q.grad.clone()
+        total.backward()
+        assert torch.equal(q.grad, 2 * once)
+        with pytest.raises(RuntimeError, match="a second time"):
+            total.backward()
+
+
 def test_attention_names_the_kernels_that_take_its_operands() -> None:
     assert attention_of() == "cudnn|flash|efficient"
     assert attention_of(dtype=torch.float32) == "efficient"

@@ -286,6 +286,8 @@ class _Subgraph:
                 [result for result, _ in paired],
                 [tensor for tensor, _ in wanted],
                 [gradient.to(result.dtype) for result, gradient in paired],
+                # As the pass that this one is a part of: a script may go back a second time.
+                retain_graph=torch._C._autograd._get_current_graph_task_keep_graph(),
                 allow_unused=True,
             )
             return _separate(
