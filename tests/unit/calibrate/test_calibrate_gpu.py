@@ -12,15 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from breakeven.calibrate.gpu import GpuRequest, calibrate_gpu, calibrating, find_gpu
+from breakeven.calibrate.gpu import (
+    GpuRequest,
+    calibrate_gpu,
+    calibrating,
+    find_gpu,
+    save_calibration,
+)
 from breakeven.calibrate.gpu.files import calibration_bytes, sharing_text
 from breakeven.calibrate.gpu.fit_gpu import fit_families
 from breakeven.calibrate.gpu.machine import describe_machine
 from breakeven.calibrate.gpu.plan import Item, Plan
 from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
-from breakeven.calibrate.gpu.samples import Sample, all_samples
+from breakeven.calibrate.gpu.samples import DTYPES, Sample, all_samples
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
-from breakeven.calibrate.gpu.timed_samples import SampleKernels, timed_kernel
+from breakeven.calibrate.gpu.timed_samples import DevicePlace, SampleKernels, timed_kernel
 from breakeven.calibrate.tables import TimedKernel
 from breakeven.capture import pretended_gpus
 from breakeven.cost import (
@@ -33,18 +39,22 @@ from breakeven.cost import (
     load_efficiencies,
     load_step_effects,
     read_calibration,
+    read_calibrations_again,
     reference_host,
+    shipped_costs,
 )
-from breakeven.device import Precision, find_device
+from breakeven.device import FOLDER_VARIABLE, Precision, find_device
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.measure import DeviceTimer
 from breakeven.progress import SilentProgress
 from breakeven.simulate import predict_steps
 from breakeven.trace import NumberFormat
-from breakeven.workloads import trace_cases
+from breakeven.verdict import device_result
+from breakeven.workloads import trace_case, trace_cases
 from factories.calibrations import calibrated
 
 CPU = torch.device("cpu")
+TINY = all_steps(is_tiny=True)[0]
 L4 = find_device("l4")
 
 
@@ -85,7 +95,9 @@ def measured_sample(sample: Sample, precision: Precision) -> MeasuredSample:
     )
 
 
-def test_a_device_is_measured_once_and_its_file_is_read_back(few: list[str]) -> None:
+def test_a_device_is_measured_once_and_its_file_is_read_back_and_used(
+    few: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     first = calibrate_gpu(request(), SilentProgress())
     assert len(few) == len({*few}) == len(first.calibration.samples) - 3  # copies
     assert first.num_left == 0
@@ -100,6 +112,15 @@ def test_a_device_is_measured_once_and_its_file_is_read_back(few: list[str]) -> 
     spec = first.calibration.spec
     assert spec is not None
     assert spec.id == first.calibration.device
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "own"))
+    save_calibration(first.calibration)
+    assert find_device(describe_machine(CPU).gpu) == spec
+    trace = trace_case(TINY.case)
+    (predicted,) = predict_steps(trace.at(4), [spec], reference_host(), costs=shipped_costs())
+    assert device_result(predicted).calibrated_on == first.calibration.machine.date
+    assert predicted.estimate.value_ns > 0
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    read_calibrations_again()
     forced = calibrate_gpu(request(is_forced=True), SilentProgress())
     assert forced.num_new == first.num_new
 
@@ -376,6 +397,22 @@ def test_whole_steps_run_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(all_steps()[:12]) == eager
 
 
+@pytest.mark.parametrize("precision", [*Precision])
+def test_every_sample_computes_in_its_precisions(precision: Precision) -> None:
+    place = DevicePlace(CPU, DTYPES[precision])
+    asked = GpuRequest(device=CPU, has_fp64=True, is_tiny=True)
+    samples = [sample for sample, its in calibrating.wanted_samples(asked) if its is precision]
+    assert len(samples) >= 45
+    for sample in samples:
+        found = sample.build(place)()
+        results = found if isinstance(found, tuple) else (found,)
+        computed = [one for one in results if isinstance(one, torch.Tensor)]
+        assert computed, sample.name
+        for one in computed:
+            assert one.dtype is DTYPES[precision], sample.name
+            assert torch.isfinite(one).all(), sample.name
+
+
 def test_samples_have_names_of_their_own_and_kernels_of_their_family() -> None:
     samples = all_samples(is_tiny=True)
     assert len({sample.name for sample in samples}) == len(samples)
@@ -418,7 +455,7 @@ def test_what_is_measured_runs_as_on_cuda() -> None:
         copies = measure_copies(timer, is_tiny=True)
         assert {copy.name.split()[1] for copy in copies} == {"pageable", "pinned"}
         for sample in all_samples(is_tiny=True):
-            if sample.is_quick and "backward" not in sample.name:
+            if sample.is_quick:
                 found = calibrating.time_sample(sample, sample.precisions[0], timer)
                 assert found.time_ns > 0, sample.name
         assert time_step(all_steps(is_tiny=True)[0], timer).time_ns > 0
