@@ -25,6 +25,7 @@ from breakeven.cost.roofline import (
     conversion_ns,
     device_arrays,
     flat_compute_ns,
+    loads_per_element,
     memory_ns,
     reached_flop_per_s,
     resolve_arithmetic,
@@ -204,6 +205,9 @@ class KernelGroup:
         self._work = _work_arrays(kernels)
         self._limits = device_arrays(devices, first)
         self._converts = arithmetic == "tensor"
+        if arithmetic == "vector":
+            aligned = np.zeros_like(self._work.loads_per_element)
+            self._work = replace(self._work, loads_per_element=aligned)
         self._is_tiled = _is_tiled(first)
         self._has_time_steps = first.family is Family.RECURRENT
         self._has_fine_tiles = first.precision is Precision.FP64
@@ -331,6 +335,7 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
             kernel.launches,
             kernel.conversion_bytes,
             kernel.matrix_share,
+            loads_per_element(kernel),
             kernel.num_blocks,
         )
         for kernel in kernels

@@ -37,6 +37,9 @@ TILE_SET_NAMES: tuple[TileSet, ...] = tuple(TILE_SETS)
 # Smaller tiles than this do not keep an SM busy alone: several run beside each other.
 FULL_TILE = 8192
 
+# What the widest load fetches, and the starts of rows are multiples of where it can.
+ALIGNED_BYTES = 16
+
 
 class Family(StrEnum):
     """Kernels that share a cost model."""
@@ -97,6 +100,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
             units compute.
         matrix_share: Part of the model's time that matrix units take, where the memory format suits
             them better than that of the steps which the model is fitted to.
+        alignment_bytes: What the starts of the rows of a product's matrices are all multiples of,
+            up to `ALIGNED_BYTES`; 0 where that does not matter.
         num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
             one for each channel); 0 where there are enough for any device.
         algorithms: What the library may run instead on plain units; it takes the fastest.
@@ -117,6 +122,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     launches: int = 1
     conversion_bytes: float = 0.0
     matrix_share: float = 1.0
+    alignment_bytes: int = 0
     num_blocks: int = 0
     algorithms: tuple[Algorithm, ...] = ()
     time_factor: float = 1.0

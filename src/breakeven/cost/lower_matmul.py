@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.kernel import ALIGNED_BYTES, Family, Kernel
 from breakeven.cost.rules import (
     RuleTable,
     Streaming,
@@ -28,6 +28,9 @@ from breakeven.cost.rules import (
 from breakeven.trace import Op, Settings, TensorSpec
 
 RULES = RuleTable()
+
+# Narrower products go to kernels of their own, which are bound by memory.
+_LEAST_TILED = 32
 
 
 def gemm_kernel(
@@ -56,7 +59,18 @@ def gemm_kernel(
         n=n,
         k=k,
         batch=1 if batch is None else batch,
+        alignment_bytes=_alignment_bytes(op) if min(m, n) >= _LEAST_TILED else 0,
     )
+
+
+def _alignment_bytes(op: Op) -> int:
+    """Return what the starts of rows of all matrices are multiples of, `ALIGNED_BYTES` at most."""
+    matrices = (spec for spec in (*op.inputs, *op.outputs) if len(spec.shape) > 1)
+    row_bytes = (
+        spec.shape[-2 if spec.layout == "transposed" else -1] * spec.element_bytes
+        for spec in matrices
+    )
+    return math.gcd(ALIGNED_BYTES, *row_bytes)
 
 
 def _product_sizes(op: Op, left: TensorSpec, right: TensorSpec) -> tuple[int | None, int, int, int]:

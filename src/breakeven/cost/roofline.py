@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from breakeven.cost.efficiency import Arithmetic
-from breakeven.cost.kernel import FULL_TILE, TILE_SET_NAMES, TILE_SETS, Family, Kernel, TileSet
+from breakeven.cost.kernel import (
+    ALIGNED_BYTES,
+    FULL_TILE,
+    TILE_SET_NAMES,
+    TILE_SETS,
+    Family,
+    Kernel,
+    TileSet,
+)
 from breakeven.device import DeviceSpec, Precision, generation_of
 
 Floats = NDArray[np.float64]
@@ -45,6 +53,14 @@ _BLOCK_BYTES_PER_S = 8e9
 # memory and for each other, whatever the units could compute meanwhile. Source: DeepBench's layers
 # of 256 and 512 units, 25 to 60 µs a step on M40, GTX 1080 Ti, P100 and V100 alike.
 _LATENCY_CYCLES = 100.0
+# Cycles in which an SM brings one element of a product's operands from memory to where matrix units
+# read it, where rows start at odd elements: each is loaded and stored by itself, through registers,
+# while aligned rows move 16 bytes at a time past them. And the largest tile of such kernels.
+# Source: an RTX 4090, bf16, square products of 2,055 to 2,073, a kernel "s1688gemm_bf16_128x128_nn_
+# align1": 0.69 to 0.74 of the rate of 2,040 (pytorch issue 181718), here 0.68. It makes 55 TFLOP/s
+# of an A100, where padding a vocabulary of 50,257 saved a quarter of nanoGPT's step: some 60.
+_LOAD_CYCLES = 0.3
+_LARGEST_UNALIGNED_TILE = 128 * 128
 # Share of the DRAM bandwidth that changing the memory format of a tensor reaches: the low end of
 # 0.71-0.86 seen for streams, as one side of a transposition is accessed in short runs.
 _CONVERSION_FRACTION = 0.7
@@ -84,6 +100,7 @@ class WorkArrays:
     launches: Floats
     conversion_bytes: Floats
     matrix_share: Floats
+    loads_per_element: Floats
     num_blocks: Floats
 
 
@@ -232,6 +249,10 @@ def _fastest_s(
         beside = np.maximum(1.0, np.ceil(FULL_TILE // (rows * columns) * device.pace))
         loss = 1.0 + device.pace * efficiency.tile_loss * (1.0 / rows + 1.0 / columns)
         step_s = 2.0 * rows * columns * loss / sm_flop_per_s
+        loading_s = (rows + columns) * work.loads_per_element * _LOAD_CYCLES * device.cycle_ns / 1e9
+        if rows * columns > _LARGEST_UNALIGNED_TILE:
+            loading_s = np.where(work.loads_per_element > 0, np.inf, loading_s)
+        step_s = np.maximum(step_s, loading_s)
         in_wave = device.num_sms * beside
         # Blocks run along n first, so a wave reads many columns and the rows of few tiles; what
         # the cache does not hold comes from memory for each wave again.
@@ -254,7 +275,7 @@ def _fastest_s(
         for split in _SPLITS:
             waves = np.ceil(tiles_1[:, np.newaxis] * split / in_wave) * beside
             depth = np.ceil(k_1 / split)[:, np.newaxis] + device.pace * efficiency.prologue_k
-            seconds = waves * depth * step_s
+            seconds = waves * depth * step_s[splits[:, 0]]
             # Each part of the contraction is written and read back to be added up.
             partial_bytes = 2 * split * _ACCUMULATOR_BYTES * results_1[:, np.newaxis]
             seconds = np.maximum(seconds, reread_s[splits[:, 0]]) + partial_bytes / dram_bytes_per_s
@@ -272,6 +293,8 @@ _MATRIX_FAMILIES = frozenset(
 # convolutions run on plain units, at half the rate of fp32 at the most. An A100 reaches 3.9 to 6.3
 # TFLOP/s in the inference of ResNets and VGGs in fp64 (pytorch-gpu-benchmark).
 _FP64_MATRIX_FAMILIES = frozenset({Family.GEMM, Family.BATCHED_GEMM, Family.LINALG})
+
+_MATRIX_ELEMENT_BYTES = {Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 
 # Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
 _SOFTWARE_FP64_FRACTION = 1 / 32
@@ -313,6 +336,17 @@ def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic
     if precision is Precision.FP16 and device.vendor != "nvidia":
         return ResolvedArithmetic(arithmetic="vector", flop_per_s=max(peak[precision], fp32))
     return vector
+
+
+def loads_per_element(kernel: Kernel) -> float:
+    """Return how many loads matrix units need for an element, 0 where rows are aligned.
+
+    A load fetches as many bytes as the starts of rows are multiples of, 16 at the most.
+    """
+    element_bytes = _MATRIX_ELEMENT_BYTES.get(kernel.precision)
+    if element_bytes is None or kernel.alignment_bytes in (0, ALIGNED_BYTES):
+        return 0.0
+    return element_bytes / kernel.alignment_bytes
 
 
 def suits_matrix_units(kernel: Kernel) -> bool:

@@ -43,11 +43,15 @@ def _attend(
         num_shared = query.size(-3) // key.size(-3)
         key, value = (part.repeat_interleave(num_shared, -3) for part in (key, value))
     factor = query.size(-1) ** -0.5 if scale is None else scale
-    scores: Any = (query * factor) @ key.transpose(-2, -1)
+    scores: Any
     if is_causal:
+        # Language models scale the scores, of which there are more; others the queries before.
+        scores = query @ key.transpose(-2, -1) * factor
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    elif attn_mask is not None:
+    else:
+        scores = (query * factor) @ key.transpose(-2, -1)
+    if attn_mask is not None:
         is_bool = attn_mask.dtype is torch.bool
         scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
     weights = scores.softmax(dim=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.calibrate.table_ops import layer_op
+from breakeven.calibrate.table_ops import gemm_op, layer_op
 from breakeven.calibrate.tables import _layer_kernels
 from breakeven.cost import Family, Kernel
 
@@ -78,3 +78,9 @@ def test_copies_and_lookups() -> None:
 
 def test_backward_passes_recorded_for_a_second_derivative_are_not_taken() -> None:
     assert layer_op(row("dropout", "64, 64", fw_ms=1.0, bw_ms=1.0), is_backward=True) is None
+
+
+def test_products_in_half_precision_were_padded_for_matrix_units() -> None:
+    sizes = {"M": "35", "N": "8457", "K": "1760", "transA": "N", "transB": "N"}
+    assert gemm_op({**sizes, "dtype": "fp16-in/tensorcore-mixed"}).outputs[0].shape == (40, 8464)
+    assert gemm_op({**sizes, "dtype": "fp32"}).outputs[0].shape == (35, 8457)

@@ -94,6 +94,32 @@ def gemm(m: int, n: int, k: int, *, precision: Precision = Precision.FP32) -> Ke
     )
 
 
+def unaligned(precision: Precision, alignment_bytes: int) -> Kernel:
+    kernel = gemm(8192, 50_257, 768, precision=precision)
+    return msgspec.structs.replace(kernel, alignment_bytes=alignment_bytes)
+
+
+def test_matrix_units_wait_for_rows_that_are_not_aligned() -> None:
+    # The more arithmetic an SM does in a cycle, the more of it waits.
+    devices = [find_device(name) for name in ("RTX 4090", "A100 SXM4 80GB", "H100 SXM")]
+    kernels = [unaligned(Precision.FP16, size) for size in (16, 8, 4, 2)]
+    times = kernel_times(kernels, devices).time_ns
+    assert (np.diff(times, axis=0) >= 0).all()
+    slower = times[-1] / times[0]
+    assert 1.0 < slower[0] < slower[1] < slower[2]
+    assert slower[2] > 3
+
+
+def test_plain_units_load_number_by_number_anyway() -> None:
+    aligned, odd = (unaligned(Precision.FP32, size) for size in (16, 4))
+    times = kernel_times([aligned, odd], [find_device("A100 SXM4 80GB")]).time_ns
+    assert times[0, 0] == times[1, 0]
+    # Half precision without matrix units for it.
+    halves = [unaligned(Precision.FP16, size) for size in (16, 2)]
+    times = kernel_times(halves, [find_device("P100 PCIe 16GB")]).time_ns
+    assert times[0, 0] == times[1, 0]
+
+
 def elementwise(num_bytes: float, *, launches: int = 1) -> Kernel:
     return Kernel(
         family=Family.ELEMENTWISE,

@@ -159,3 +159,25 @@ def test_float8_is_said_to_be_costed_as_16_bit():
     assert lowering.caveat is not None
     assert lowering.caveat.code == "float8-as-float16"
     assert lowering.kernels[0].precision is Precision.FP16
+
+
+def product(m: int, n: int, k: int, *, dtype: str = "bfloat16", layout: str = "contiguous") -> Op:
+    left = spec(m, k, dtype=dtype, layout=layout)
+    right = spec(k, n, dtype=dtype)
+    return make_op("aten.mm.default", [left, right], [spec(m, n, dtype=dtype)])
+
+
+@pytest.mark.parametrize(
+    ("op", "alignment_bytes"),
+    [
+        (product(4097, 768, 512), 16),  # rows of 512 and 768 numbers, however many there are
+        (product(4096, 769, 512), 2),
+        (product(4096, 768, 514), 4),
+        (product(4096, 768, 516), 8),
+        (product(4097, 768, 512, layout="transposed"), 2),  # rows of 4,097
+        (product(4096, 769, 512, dtype="float32"), 4),
+        (product(4096, 2, 511), 0),  # too narrow for tiles
+    ],
+)
+def test_rows_of_a_product_start_at_multiples_of_so_many_bytes(op, alignment_bytes):
+    assert only_kernel(op).alignment_bytes == alignment_bytes

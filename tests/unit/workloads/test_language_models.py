@@ -52,6 +52,8 @@ def test_attention_by_one_operator_or_by_many():
     assert (fused["bmm"], fused["_softmax"]) == (0, 0)
     assert eager["_scaled_dot_product_efficient_attention"] == 0
     assert (eager["bmm"], eager["_softmax"]) == (6 * LAYERS, LAYERS)
+    # Scores are scaled, and their gradients, where the fused kernel scales what it has at hand.
+    assert eager["mul"] == fused["mul"] + 2 * LAYERS
     # The weights of attention are dropped too.
     assert eager["native_dropout"] == fused["native_dropout"] + LAYERS
 
