@@ -10,7 +10,11 @@
 #ifndef KERNELS_COMMON
 #define KERNELS_COMMON
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #define TILE_ROWS 12 /* 12 x 2 sums in 32 registers */
