@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
+from torch._C._autograd import _get_current_graph_task_keep_graph as is_graph_kept
 
 from breakeven.capture.pretend.stand_ins import widened
 from breakeven.capture.record.device_map import HOST
@@ -287,7 +288,7 @@ class _Subgraph:
                 [tensor for tensor, _ in wanted],
                 [gradient.to(result.dtype) for result, gradient in paired],
                 # As the pass that this one is a part of: a script may go back a second time.
-                retain_graph=torch._C._autograd._get_current_graph_task_keep_graph(),
+                retain_graph=is_graph_kept(),
                 allow_unused=True,
             )
             return _separate(
