@@ -26,7 +26,7 @@ from torch import nn
 from breakeven.measure import OtherLoad
 from breakeven.placement import race
 from breakeven.placement.automatic import untouched
-from breakeven.placement.training_place import ModelCall, TrainingPlace, devices_present
+from breakeven.placement.training_place import BatchLoss, TrainingPlace, devices_present
 from breakeven.processor import cpu_name
 from breakeven.units import NS_PER_S, format_duration, format_percent
 
@@ -123,7 +123,7 @@ def places(
 ) -> list[TrainingPlace]:
     """Return the places that exist here, in the order of preference among equals."""
     num_cores = len(os.sched_getaffinity(0))
-    call = ModelCall(model, lambda output: output.float().square().mean())
+    call = BatchLoss(model, lambda output: output.float().square().mean())
     cpu = torch.device("cpu")
     found = [
         TrainingPlace(cpu, model, batch, call, optimizer, num_threads=count)
