@@ -144,13 +144,12 @@ class _Problem:
             ((row, part) for row, sample in enumerate(samples) for part in sample.host_parts),
             index,
         )
-        overlap = np.array(
-            [
-                [index.setdefault(key, len(index)) for key in sample.overlap_keys]
-                for sample in samples
-            ],
-            dtype=np.intp,
-        )
+        width = max(len(sample.overlap_keys) for sample in samples)
+        overlap = np.full((len(samples), width), -1, dtype=np.intp)
+        for row, sample in enumerate(samples):
+            overlap[row, : len(sample.overlap_keys)] = [
+                index.setdefault(key, len(index)) for key in sample.overlap_keys
+            ]
         return cls(
             keys=tuple(index),
             device=device,

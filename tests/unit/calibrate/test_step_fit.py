@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -197,3 +198,29 @@ def test_a_step_is_taken_apart_by_the_software_of_each_place() -> None:
     assert old.simulated_ns == also_old.simulated_ns > 2 * new.simulated_ns
     of_kernels = [sum(p.time_ns for p in s.device_parts) for s in (old, new, also_old)]
     assert of_kernels[0] == of_kernels[2] > 2 * of_kernels[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_steps_in_fp64_teach_nothing_of_what_their_machine_loses(dtype: str) -> None:
+    square = tensor(512, 512, device="cuda:0", dtype=dtype)
+    product = Op(name="aten.mm.default", inputs=(square, square), outputs=(square,))
+    place = StepTiming(
+        device=find_device("T4"), host=HOST, era=Era.TORCH_2, machine="lab", measured_ns=1.0
+    )
+    placed = PlacedStep(build_program(StepTrace(events=(product,), batch_size=512)), [place])
+    (found,) = placed.samples(load_efficiencies())
+    assert (("overlap machine", "lab") in found.overlap_keys) == (dtype == "float32")
+
+
+def test_steps_with_and_without_effects_of_their_machine_are_fitted_together() -> None:
+    names = ["lab", "", "lab", "other", ""]
+    samples = [
+        replace(
+            sample(20 * MS, {kernels("memory", "gpu 0"): 10 * MS}, {(("host",),): 10 * MS}),
+            overlap_keys=(("overlap",), ("overlap machine", name)) if name else (("overlap",),),
+        )
+        for name in names
+    ]
+    effects = fitted(samples)
+    assert effects.log_factor([("overlap",)]) > 0
+    assert effects.log_factor([("overlap machine", "lab")]) > 0
