@@ -30,6 +30,7 @@ from breakeven.cost.gpu_calibration import (
     load_calibrations,
     own_effect_keys,
 )
+from breakeven.cost.grouped_convolution import pack_groups
 from breakeven.cost.host_cost import HostPart, host_op_parts
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.lowering import lower
@@ -103,7 +104,7 @@ class StepCosts:
 
     def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
         """Return the times of all kernels on all devices, as (kernel, device) arrays."""
-        times = kernel_times(kernels, devices, efficiencies=self._efficiencies)
+        times = self._times(kernels, devices, self._efficiencies)
         for column, device in enumerate(devices):
             if device.id in self._calibrations:
                 self._set_calibrated(times, column, kernels, device)
@@ -153,11 +154,18 @@ class StepCosts:
                 self._own_tables[key] = calibrated_table(
                     self._efficiencies, self._calibrations[device.id], device, precision
                 )
-            own = kernel_times(
-                [kernels[row] for row in rows], [device], efficiencies=self._own_tables[key]
-            )
+            own = self._times([kernels[row] for row in rows], [device], self._own_tables[key])
             for each in dataclasses.fields(times):
                 getattr(times, each.name)[rows, column] = getattr(own, each.name)[:, 0]
+
+    def _times(
+        self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec], table: EfficiencyTable
+    ) -> KernelTimes:
+        """Return the times before any correction by what steps showed."""
+        times = kernel_times(kernels, devices, efficiencies=table)
+        if self._era.packs_groups:
+            pack_groups(times, kernels, devices, efficiencies=table)
+        return times
 
     def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
         """Return what was measured of this very GPU, if it was."""

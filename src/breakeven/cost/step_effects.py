@@ -55,6 +55,15 @@ class Era(StrEnum):
         """Return whether its convolutions in fp64 are those of cuDNN 7 or before."""
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
 
+    @property
+    def packs_groups(self) -> bool:
+        """Return whether convolutions of few channels per group share tiles.
+
+        Fitted to torch 2.4. Under torch 1.11 an RTX 3090 mostly does; older software than that on
+        Turing does not.
+        """
+        return self in (Era.TORCH_1_LATE, Era.TORCH_2)
+
 
 def era_of(framework: str) -> Era:
     """Return which years' software a framework is.

@@ -208,3 +208,44 @@ def test_convolutions_in_fp64_took_longer_before_cudnn_8() -> None:
     assert slowdown[0, 0] > 3 > slowdown[0, 1] > 1.3
     assert slowdown[0, 2] == 1.0
     np.testing.assert_array_equal(slowdown[1:], 1.0)
+
+
+def grouped(num_groups: int, *, direction: str = "", side: int = 28) -> Kernel:
+    """Return a 3 x 3 convolution of 512 channels under autocast, in one of its directions."""
+    image = tensor(256, 512, side, side, dtype="float16", device="cuda:0")
+    weight = tensor(512, 512 // num_groups, 3, 3, dtype="float16", device="cuda:0")
+    how = {"stride": [1, 1], "dilation": [1, 1], "groups": num_groups}
+    if not direction:
+        name, inputs, result = "convolution", (image, weight), image
+    else:
+        name, inputs = "convolution_backward", (image, image, weight)
+        result = weight if direction == "weight" else image
+        how["output_mask"] = [direction == "input", direction == "weight", False]
+    op = Op(name=f"aten.{name}.default", inputs=inputs, outputs=(result,), attributes=how)
+    (kernel,) = lower(op, Settings()).kernels
+    return kernel
+
+
+@pytest.mark.parametrize("direction", ["", "input", "weight"])
+def test_groups_of_few_channels_share_tiles_under_libraries_of_today(direction: str) -> None:
+    kernels = [grouped(count, direction=direction) for count in (64, 32)]
+    device = find_device("RTX 4090")
+    times = {
+        era: StepCosts(efficiencies=load_efficiencies(), effects=no_step_effects(), era=era)
+        .kernel_times(kernels, [device])
+        .time_ns[:, 0]
+        for era in (Era.TORCH_2, Era.TORCH_1_EARLY)
+    }
+    today, early = times[Era.TORCH_2], times[Era.TORCH_1_EARLY]
+    # Eight channels per group fill as much of a tile as sixteen do.
+    assert today[0] == pytest.approx(today[1], rel=0.1)
+    assert today[0] < 0.6 * early[0]
+    assert today[1] < 0.8 * early[1]
+
+
+def test_groups_do_not_share_tiles_without_matrix_units() -> None:
+    kernels = [grouped(64), grouped(32)]
+    table, device = load_efficiencies(), find_device("GTX 1080 Ti")
+    costs = StepCosts(efficiencies=table, effects=no_step_effects(), era=Era.TORCH_2)
+    plain = kernel_times(kernels, [device], efficiencies=table)
+    assert (costs.kernel_times(kernels, [device]).time_ns == plain.time_ns).all()
