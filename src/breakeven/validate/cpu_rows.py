@@ -86,7 +86,12 @@ class MeasuredCpus:
 
         refused = [_refused(row, cpu) for row, cpu in zip(rows, cpus, strict=True)]
         wanted = [row for row, reason in zip(rows, refused, strict=True) if reason is None]
-        traces = trace_cases([row.case for row in wanted])
+        traces = trace_cases(
+            [row.case for row in wanted],
+            progress=lambda num_known, num_wanted: self._progress.detail(
+                f"traced {num_known} of {num_wanted} steps of CPUs"
+            ),
+        )
         steps = list(dict.fromkeys((row.case, row.batch_size) for row in wanted))
         timed: dict[tuple[StepCase, int], Estimate | Unpredictable] = {}
         for number, (case, batch_size) in enumerate(steps, start=1):
