@@ -25,6 +25,7 @@ import torch
 
 from breakeven.calibrate import named_host
 from breakeven.device import find_host_cpu
+from breakeven.errors import BreakevenError
 from breakeven.measure import time_on_one_core
 from breakeven.simulate import (
     CpuRates,
@@ -35,18 +36,18 @@ from breakeven.simulate import (
     rates_of,
 )
 from breakeven.timing import Estimate, Source
-from breakeven.trace import StepCase, TimedPhase
+from breakeven.trace import ScaledTrace, StepCase, StepTrace, TimedPhase
 from breakeven.units import NS_PER_MS
-from breakeven.workloads import trace_case
+from breakeven.workloads import trace_cases
 from breakeven.workloads.libraries import import_torchvision
 
 THERE = "Core i9-10940X"
 # One core of the AMD EPYC of the measured file, by `breakeven.measure.measure_cpu_rates`.
 HERE = CpuRates(num_cores=1, flop_per_s=92e9, bytes_per_s=21.7e9)
 # A CPU of that family, for the little that issuing operators takes.
-HERE_HOST = "EPYC 7763"
+HERE_HOST = "EPYC 9554"
 POWERS = np.linspace(0.3, 1.0, 141)
-SECONDS = 4.0
+SECONDS = 2.0
 QUANTILE_90 = 1.645
 
 
@@ -110,12 +111,19 @@ def fitted(errors: np.ndarray) -> tuple[int, float]:
     return best, float(np.std(errors[best]))
 
 
+def _at_one(trace: ScaledTrace | BreakevenError) -> StepTrace:
+    if isinstance(trace, BreakevenError):
+        raise trace
+    return trace.at(1)
+
+
 def report(path: Path, output: Path | None) -> None:
     """Show errors of families left out, and what all of them give."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     cases = [StepCase(workload=row["workload"], phase=TimedPhase.INFERENCE) for row in rows]
-    errors = logs([build_program(trace_case(case).at(1)) for case in cases], rows)
+    traces = trace_cases(cases)
+    errors = logs([build_program(_at_one(traces[case])) for case in cases], rows)
     families = np.array([family_of(row["workload"]) for row in rows])
     left_out, widths = np.empty(len(rows)), np.empty(len(rows))
     for family in set(families):

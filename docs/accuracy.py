@@ -34,7 +34,7 @@ DOCS = Path(__file__).resolve().parent
 # Written by `benchmarks/small_steps.py --csv`.
 SMALL_STEPS = DOCS.parent / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
 # Written by `benchmarks/absent_cpu.py report --csv`.
-ABSENT_CPU = DOCS.parent / "benchmarks" / "data" / "absent_cpu_2026-11-25.csv"
+ABSENT_CPU = DOCS.parent / "benchmarks" / "data" / "absent_cpu_2026-11-26.csv"
 PHASES = {
     "zero_grad": "gradients set to None",
     "forward": "forward pass and loss",
@@ -44,6 +44,8 @@ PHASES = {
 }
 # Upper ends of the groups of whole steps, in microseconds.
 STEP_TIMES_US = {"under 200 µs": 200.0, "200 to 500 µs": 500.0, "500 µs and over": math.inf}
+# Upper ends of the groups of steps on an absent CPU, in milliseconds.
+ABSENT_CPU_TIMES_MS = {"under 10 ms": 10.0, "10 to 20 ms": 20.0, "20 ms and over": math.inf}
 # What was never seen first: it is what a user with another GPU or model may expect.
 PROTOCOLS = (LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
 
@@ -95,10 +97,13 @@ def absent_cpu_markdown() -> str:
     """Return the section about CPUs that are absent, from the table of families left out."""
     with ABSENT_CPU.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    errors = [abs(float(row["predicted_ms"]) / float(row["there_ms"]) - 1) for row in rows]
-    held = mean(
-        float(row["low_ms"]) <= float(row["there_ms"]) <= float(row["high_ms"]) for row in rows
-    )
+    lines = [f"| all | {_absent_cpu_figures(rows)} |"]
+    least = 0.0
+    for title, most in ABSENT_CPU_TIMES_MS.items():
+        group = [row for row in rows if least <= float(row["there_ms"]) < most]
+        least = most
+        if group:
+            lines.append(f"| {title} | {_absent_cpu_figures(group)} |")
     return "\n".join(
         [
             "",
@@ -112,13 +117,24 @@ def absent_cpu_markdown() -> str:
             "of architectures had no part in those that predict it: "
             "`python benchmarks/absent_cpu.py report`. No other CPU was tried, and no training.",
             "",
-            "| rows | median | P90 | in 90 % |",
-            "| ---: | ---: | ---: | ---: |",
-            f"| {len(rows)} | {median(errors):.0%} | {quantiles(errors, n=10)[-1]:.0%} "
-            f"| {held:.0%} |",
+            "| steps of | rows | median | P90 | bias | in 90 % |",
+            "| --- | ---: | ---: | ---: | ---: | ---: |",
+            *lines,
             "",
         ]
     )
+
+
+def _absent_cpu_figures(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return number, median, P90 and bias of the errors, and how many intervals hold, as cells."""
+    ratios = [float(row["predicted_ms"]) / float(row["there_ms"]) for row in rows]
+    errors = [abs(ratio - 1) for ratio in ratios]
+    p90 = f"{quantiles(errors, n=10)[-1]:.0%}" if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
+    bias = math.exp(mean(map(math.log, ratios))) - 1
+    held = mean(
+        float(row["low_ms"]) <= float(row["there_ms"]) <= float(row["high_ms"]) for row in rows
+    )
+    return f"{len(rows)} | {median(errors):.0%} | {p90} | {bias:+.0%} | {held:.0%}"
 
 
 def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:

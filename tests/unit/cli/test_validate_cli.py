@@ -77,6 +77,33 @@ def test_json_is_one_document(
     assert factory.protocols == [LeaveOut.GPU]
 
 
+def test_cpus_are_measured_where_that_is_asked_for(
+    factory: FakeFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "device": "EPYC 7763", "workload": "breakeven:mlp?width=16", "precision": "fp32",
+        "phase": "inference", "optimizer": "none", "h2d": "none",
+    }  # fmt: skip
+    table = str(write_table(tmp_path / "steps.csv", row, {}))
+    assert main(["validate", table, "--json", "-q"]) == 0
+    first, _ = json.loads(capsys.readouterr().out)["rows"]
+    assert first["predicted_ms"] is None
+    assert "--measure-cpus" in first["reason"]
+
+    assert main(["validate", table, "--measure-cpus", "--json", "-q"]) == 0
+    first, _ = json.loads(capsys.readouterr().out)["rows"]
+    assert first["device"] == "EPYC 7763"
+    assert 0 < first["low_ms"] < first["predicted_ms"] < first["high_ms"]
+
+
+def test_cpus_are_not_left_out(
+    factory: FakeFactory, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", table, "--measure-cpus", "--leave-out", "gpu"]) == 2
+    assert "--measure-cpus and --leave-out do not go together" in capsys.readouterr().err
+    assert factory.protocols == []
+
+
 def test_output_is_written_and_not_overwritten(
     factory: FakeFactory, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
