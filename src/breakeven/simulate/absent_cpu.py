@@ -20,11 +20,11 @@ from breakeven.timing import Estimate
 from breakeven.trace import HostWork, Op, Phase
 
 # A step does not share out evenly: of n cores it uses n to this power. With the width below fitted
-# to inference of one image by 45 architectures on a Core i9-10940X, from one core of an AMD EPYC:
+# to inference of one image by 99 architectures on a Core i9-10940X, from one core of an AMD EPYC:
 # `benchmarks/absent_cpu.py`, which also leaves each family of architectures out.
-CORES_POWER = 0.58
+CORES_POWER = 0.665
 # Standard deviation of the logarithm of a time.
-LOG_SIGMA = 0.254
+LOG_SIGMA = 0.235
 # The CPU whose steps decided these two.
 FITTED_ON = "core-i9-10940x"
 # Names of CPUs that are known, in place of one that is not.
