@@ -24,8 +24,8 @@ but for rows of CPUs with --measure-cpus.
 
 TABLE.csv has the columns case_id, source, workload, device, num_devices, precision,
 batch_size, phase, optimizer, host, framework, value_ms, split and note, and
-optionally h2d, repeats, memory_format and compile. A row that cannot be predicted is
-listed with the reason.
+optionally h2d, repeats, memory_format, compile, attention, grad_accum, act_ckpt and
+parallelism. A row that cannot be predicted is listed with the reason.
 
 Exit codes: 0 done, 1 done and a budget is exceeded, 2 wrong command line,
 3 no answer (a bad cell, a missing column, no row that can be predicted, ...)."""
