@@ -235,14 +235,28 @@ class GpuClock:
 
     def __init__(self, kind: str = "cuda") -> None:
         self._backend = torch.get_device_module(kind)
+        # That of MPS, which has one device, and torch without CUDA have no such question.
+        self._is_used: Callable[[int], bool] | None = getattr(
+            torch._C, f"_{kind}_hasPrimaryContext", None
+        )
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since an arbitrary moment."""
         return perf_counter_ns()
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was issued."""
+        """Wait until every device that the process uses has done all that was issued.
+
+        A script that says ``cuda:1`` leaves another one the current device.
+        """
         self._backend.synchronize()
+        is_used = self._is_used
+        if is_used is None or self._backend.device_count() < 2:
+            return
+        current = self._backend.current_device()
+        for index in range(self._backend.device_count()):
+            if index != current and is_used(index):
+                self._backend.synchronize(index)
 
 
 def measure_step(

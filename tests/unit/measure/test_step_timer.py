@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from breakeven.measure import PoolWaits, StepTimer, measure_step
+from breakeven.measure import GpuClock, PoolWaits, StepTimer, measure_step
 from breakeven.timing import Measurement
 from factories.scripted_clock import ScriptedClock
 
@@ -222,3 +224,16 @@ def test_work_between_few_steps_is_waited_for_until_it_is_known_how_often_it_com
     patient = found(6.0)
     assert patient.other is not None
     assert patient.other.value_ns == pytest.approx(2_000_000, rel=0.3)
+
+
+def test_every_gpu_that_a_script_uses_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int | None] = []
+    backend = SimpleNamespace(
+        synchronize=lambda index=None: waits.append(index),
+        current_device=lambda: 0,
+        device_count=lambda: 4,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda _: backend)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: index < 2, raising=False)
+    GpuClock().synchronize()
+    assert waits == [None, 1]
