@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.rules import RuleTable, streaming_kernel
+from breakeven.cost.kernel import ALIGNED_BYTES, Family, Kernel
+from breakeven.cost.lower_matmul import unaligned_operands
+from breakeven.cost.rules import RuleTable, streaming_kernel, total_bytes
+from breakeven.device import Precision
 from breakeven.trace import Op
 
 RULES = RuleTable()
@@ -27,6 +29,12 @@ _LONGEST_WHOLE_ROW = 8_192
 # 4090, torch 2.4, autocast; `benchmarks/compiled_pairs.py`): 76 % of the ratios are within 15 %,
 # 59 % without. It also makes up for eager steps of that GPU, which are predicted 16 % too long.
 _GENERATED_FACTOR = 1.25
+
+# Inductor pads products that arithmetic bounds: those with more FLOP for a byte than the device
+# has, which it takes from the datasheet; this is the A100's. Source: torch/_inductor/fx_passes/
+# pad_mm.py, is_mm_compute_bound; it also times both, which is not done here.
+_LEAST_PADDED_INTENSITY = 150
+_PADDED_PRECISIONS = frozenset({Precision.FP16, Precision.BF16, Precision.TF32})
 
 
 def is_compiled(op_name: str) -> bool:
@@ -67,3 +75,26 @@ def _lower_fused(op: Op) -> Kernel:
 @RULES.add("compiled.call")
 def _lower_call(op: Op) -> tuple[Kernel, ...]:
     return ()
+
+
+def padded_product(op: Op, kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return what Inductor calls for a product: rows that are not aligned are padded before.
+
+    Args:
+        op: What compiled code calls.
+        kernel: What eager code would run for it; anything but such a product is left alone.
+    """
+    m, n, k = kernel.m, kernel.n, kernel.k
+    if kernel.alignment_bytes in (0, ALIGNED_BYTES) or kernel.precision not in _PADDED_PRECISIONS:
+        return (kernel,)
+    if m * n * k < _LEAST_PADDED_INTENSITY * (m * n + n * k + m * k):
+        return (kernel,)
+    aligned = msgspec.structs.replace(kernel, alignment_bytes=ALIGNED_BYTES)
+    operands = unaligned_operands(op)
+    if not operands:  # the result is, and is cut by a view
+        return (aligned,)
+    copied_bytes = total_bytes(operands)
+    copies = streaming_kernel(
+        op, flop=0, read_bytes=copied_bytes, write_bytes=copied_bytes, launches=len(operands)
+    )
+    return copies, aligned

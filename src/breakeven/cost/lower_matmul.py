@@ -66,11 +66,17 @@ def gemm_kernel(
 def _alignment_bytes(op: Op) -> int:
     """Return what the starts of rows of all matrices are multiples of, `ALIGNED_BYTES` at most."""
     matrices = (spec for spec in (*op.inputs, *op.outputs) if len(spec.shape) > 1)
-    row_bytes = (
-        spec.shape[-2 if spec.layout == "transposed" else -1] * spec.element_bytes
-        for spec in matrices
-    )
-    return math.gcd(ALIGNED_BYTES, *row_bytes)
+    return math.gcd(ALIGNED_BYTES, *(_row_bytes(spec) for spec in matrices))
+
+
+def unaligned_operands(op: Op) -> tuple[TensorSpec, ...]:
+    """Return the matrices that a product reads whose rows do not start where loads are widest."""
+    matrices = (spec for spec in op.inputs if len(spec.shape) > 1)
+    return tuple(spec for spec in matrices if _row_bytes(spec) % ALIGNED_BYTES)
+
+
+def _row_bytes(spec: TensorSpec) -> int:
+    return spec.shape[-2 if spec.layout == "transposed" else -1] * spec.element_bytes
 
 
 def _product_sizes(op: Op, left: TensorSpec, right: TensorSpec) -> tuple[int | None, int, int, int]:

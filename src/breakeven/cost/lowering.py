@@ -19,7 +19,7 @@ from breakeven.cost import (
     lower_sort,
 )
 from breakeven.cost.kernel import Kernel, Lowering
-from breakeven.cost.lower_compiled import called_name, is_library_call
+from breakeven.cost.lower_compiled import called_name, is_library_call, padded_product
 from breakeven.cost.rules import (
     Kernels,
     RuleTable,
@@ -129,7 +129,10 @@ def lower(op: Op, settings: Settings) -> Lowering:
         costed by the bytes of its tensors and carries the caveat ``uncosted-op``.
     """
     if is_library_call(op.name):
-        op = msgspec.structs.replace(op, name=called_name(op.name))
+        called = msgspec.structs.replace(op, name=called_name(op.name))
+        lowering = lower(called, settings)
+        kernels = [each for kernel in lowering.kernels for each in padded_product(called, kernel)]
+        return msgspec.structs.replace(lowering, kernels=tuple(kernels))
     if has_out_argument(op.name) and op.outputs and len(op.inputs) > len(op.outputs):
         # ``mm.out(a, b, out=c)``: the last arguments are written, not read.
         op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])

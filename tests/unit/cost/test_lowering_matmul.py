@@ -181,3 +181,35 @@ def product(m: int, n: int, k: int, *, dtype: str = "bfloat16", layout: str = "c
 )
 def test_rows_of_a_product_start_at_multiples_of_so_many_bytes(op, alignment_bytes):
     assert only_kernel(op).alignment_bytes == alignment_bytes
+
+
+def compiled(op: Op) -> tuple[Kernel, ...]:
+    return lower(make_op(f"compiled.{op.name}", op.inputs, op.outputs), SETTINGS).kernels
+
+
+def test_compiled_code_pads_rows_that_are_not_aligned():
+    copies, gemm = compiled(product(4096, 768, 4097))
+    assert (gemm.family, gemm.alignment_bytes) == (Family.GEMM, 16)
+    # The left operand is read and written once; rows of the right one have 768 numbers.
+    assert (copies.family, copies.read_bytes) == (Family.ELEMENTWISE, 2 * 4096 * 4097)
+    assert copies.write_bytes == copies.read_bytes
+    # A layer's weight is transposed, its rows are aligned; what is too much of the result, a view
+    # leaves out.
+    weight = spec(768, 4097, dtype="bfloat16", layout="transposed")
+    layer = product(4096, 4097, 768)
+    layer = make_op(layer.name, [layer.inputs[0], weight], layer.outputs)
+    assert only_kernel(layer).alignment_bytes == 2
+    (gemm,) = compiled(layer)
+    assert gemm.alignment_bytes == 16
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        product(4096, 4096, 768),  # aligned already
+        product(197, 197, 64),  # bound by memory
+        product(4096, 4097, 768, dtype="float32"),  # on plain units
+    ],
+)
+def test_compiled_code_leaves_other_products_alone(op):
+    assert compiled(op) == (only_kernel(op),)
