@@ -23,7 +23,7 @@ struct plan {
   const struct gathered *gathered;
   const int64_t *indices; /* samples of each step */
   /* Hands out parts to threads, and says to how many; neither where no statement has parts. */
-  void (*share)(part_function *, void *const *, long, long);
+  void (*share)(part_function *, void *const *, long, long, int);
   int (*num_threads)(void);
 };
 

@@ -1,14 +1,13 @@
 """A program as C.
 
 Statements of the same text, apart from the buffers, are one function that is called with each of
-the buffers. What lies between operators shares one workspace: a buffer's place is free again after
-the last statement that reads it, which keeps small steps within the caches.
+the buffers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -21,14 +20,15 @@ from breakeven.codegen.program import (
     Indirect,
     Input,
     Loop,
+    Part,
     Program,
     Statement,
     View,
     merge_dims,
 )
-from breakeven.codegen.sharing import choose_parts
+from breakeven.codegen.sharing import choose_parts, is_long
+from breakeven.codegen.workspace import ALIGN, place_buffers
 
-_ALIGN = 64
 _LINE = 16  # elements of a line of the cache, at least
 _PRELUDE = """\
 #include <math.h>
@@ -52,6 +52,21 @@ static void {{name}}_part(void *const *p, long part) {{{{ {{name}}({pointers}, p
 """
 
 
+# For each part of the samples: its own memory, and arguments that begin with its first sample.
+_PART_OF_SAMPLES = """\
+static int samples(void *const *arguments, char *workspace) {{
+{calls}
+  return 0;
+}}
+static void samples_part(void *const *p, long part) {{
+  static const long sources[] = {{{sources}}}, offsets[] = {{{offsets}}};
+  void *arguments[{count}];
+  char *workspace = (char *)p[1] + part * {size};
+  for (long i = 0; i < {count}; i++)
+    arguments[i] = ((char *const *)p[0])[sources[i]] + part * offsets[i];
+  *(int *)(workspace + {end}) = samples(arguments, workspace);
+}}
+"""
 NO_NUMBERS = "#define update_numbers(options, counts, out)"
 
 
@@ -65,11 +80,75 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     The code defines ``step``, which returns 1 where an index was out of range, before anything is
     written to an argument; and ``run`` of ``driver.h``, which calls it.
     """
-    places, size = _place(program)
+    places, size = place_buffers(program)
     functions: dict[str, str] = {}
     calls: list[str] = []
-    all_parts = choose_parts([(one, _most_parts(one)) for one in program.statements])
-    for statement, parts in zip(program.statements, all_parts, strict=True):
+    before = ""
+    if program.part is not None:
+        before, first, bytes_of_part = _part(program.part, functions, places, size)
+        calls += first
+        size += program.part.parts * bytes_of_part
+    calls += _calls(program.statements, places, functions, choose_parts)
+    kernels = "".join(
+        _KERNELS.format(ctype=ctype, prefix=prefix)
+        for ctype, prefix in (("float", "f32"), ("double", "f64"))
+    )
+    code = "\n".join(text.format(name=name) for text, name in functions.items())
+    step = "static int step(void *const *arguments, char *workspace, const struct team *team) {\n"
+    step += "  (void)team;\n" + "\n".join(calls)
+    step += "\n  return 0;\n}\n"
+    return f'{_PRELUDE}{kernels}\n{code}\n{before}{step}{numbers}\n#include "driver.h"\n', size
+
+
+def _part(
+    part: Part, functions: dict[str, str], places: dict[Buffer, int], start: int
+) -> tuple[str, list[str], int]:
+    """Return what is done for each part of the samples.
+
+    Args:
+        part: It.
+        functions: Of the whole program.
+        places: Of its buffers; those that the part writes are added.
+        start: Where in the workspace the memory of the parts begins.
+
+    Returns:
+        Its functions, how it is called, and the bytes of memory of each part.
+    """
+    own, end = place_buffers(part.program)
+    size = end + ALIGN
+    for buffer, copies in part.sums.items():
+        for number, copy in enumerate(copies):
+            places[copy] = start + number * size + own[buffer]
+    calls = _calls(part.program.statements, own, functions, lambda given: [1] * len(given))
+    code = _PART_OF_SAMPLES.format(
+        calls="\n".join(calls),
+        sources=", ".join(map(str, part.sources)),
+        offsets=", ".join(map(str, part.offsets)),
+        count=len(part.offsets),
+        size=size,
+        end=end,
+    )
+    wakes = int(is_long(part.program.statements))
+    given = f"(void *const[]){{(void *)arguments, workspace + {start}}}"
+    first = [f"  in_parts(team, samples_part, {given}, {part.parts}, {wakes});"]
+    if any(isinstance(one, Call) and one.checks for one in part.program.statements):
+        first.append(
+            f"  for (long part = 0; part < {part.parts}; part++)\n"
+            f"    if (*(int *)(workspace + {start + end} + part * {size})) return 1;"
+        )
+    return code, first, size
+
+
+def _calls(
+    statements: Sequence[Statement],
+    places: dict[Buffer, int],
+    functions: dict[str, str],
+    parts_of: Callable[[Sequence[tuple[Statement, int]]], list[int]],
+) -> list[str]:
+    """Return the calls of statements; add their functions to those that there are, by text."""
+    calls: list[str] = []
+    all_parts = parts_of([(one, _most_parts(one)) for one in statements])
+    for statement, parts in zip(statements, all_parts, strict=True):
         if isinstance(statement, Loop):
             parameters, body, pointers = _loop(statement, parts)
             returns, checks = "void", False
@@ -94,71 +173,13 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
         arguments = ", ".join(_pointer(view, places) for view in pointers)
         if parts > 1:
             given = f"(void *const[]){{{arguments}}}"
-            calls.append(f"  in_parts(team, {name}_part, {given}, {parts});")
+            wakes = int(is_long([statement]))
+            calls.append(f"  in_parts(team, {name}_part, {given}, {parts}, {wakes});")
         else:
             calls.append(
                 f"  if ({name}({arguments})) return 1;" if checks else f"  {name}({arguments});"
             )
-    kernels = "".join(
-        _KERNELS.format(ctype=ctype, prefix=prefix)
-        for ctype, prefix in (("float", "f32"), ("double", "f64"))
-    )
-    code = "\n".join(text.format(name=name) for text, name in functions.items())
-    step = "static int step(void *const *arguments, char *workspace, const struct team *team) {\n"
-    step += "  (void)team;\n" + "\n".join(calls)
-    step += "\n  return 0;\n}\n"
-    return f'{_PRELUDE}{kernels}\n{code}\n{step}{numbers}\n#include "driver.h"\n', size
-
-
-def _place(program: Program) -> tuple[dict[Buffer, int], int]:
-    """Return where each buffer lies in the workspace, and the size of that."""
-    first: dict[Buffer, int] = {}
-    last: dict[Buffer, int] = {}
-    for number, statement in enumerate(program.statements):
-        for view in (*statement.reads(), *statement.writes()):
-            if not view.buffer.is_argument:
-                first.setdefault(view.buffer, number)
-                last[view.buffer] = number
-    ending: dict[int, list[Buffer]] = {}
-    for buffer, number in last.items():
-        ending.setdefault(number, []).append(buffer)
-    starting: dict[int, list[Buffer]] = {}
-    for buffer, number in first.items():
-        starting.setdefault(number, []).append(buffer)
-    places: dict[Buffer, int] = {}
-    free: list[tuple[int, int]] = []  # offset and size, by offset
-    end = 0
-    for number in range(len(program.statements)):
-        for buffer in starting.get(number, ()):
-            size = _bytes(buffer)
-            fitting = [hole for hole in free if hole[1] >= size]
-            if fitting:
-                hole = min(fitting, key=lambda one: one[1])
-                free.remove(hole)
-                places[buffer] = hole[0]
-                if hole[1] > size:
-                    free.append((hole[0] + size, hole[1] - size))
-            else:
-                places[buffer] = end
-                end += size
-        for buffer in ending.get(number, ()):
-            free.append((places[buffer], _bytes(buffer)))
-        free = _merged(free)
-    return places, end
-
-
-def _bytes(buffer: Buffer) -> int:
-    return math.ceil(buffer.size * buffer.dtype.itemsize / _ALIGN) * _ALIGN
-
-
-def _merged(holes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for offset, size in sorted(holes):
-        if merged and sum(merged[-1]) == offset:
-            merged[-1] = (merged[-1][0], merged[-1][1] + size)
-        else:
-            merged.append((offset, size))
-    return merged
+    return calls
 
 
 def _pointer(view: View, places: dict[Buffer, int]) -> str:

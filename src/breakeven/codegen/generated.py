@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from breakeven.codegen.emit import NO_NUMBERS, emit
-from breakeven.codegen.lowering import lower
+from breakeven.codegen.step_program import lower
 from breakeven.codegen.toolchain import load, load_once
 from breakeven.codegen.tracing import hoist_draws, trace
 
@@ -54,6 +54,7 @@ class Generated:
         examples: What it is called with; neither read nor written.
         late: Numbers of the arguments that only the update reads.
         numbers: C code that defines ``update_numbers`` of ``driver.h``.
+        batch: Numbers of the arguments that have samples along their first dimension.
         is_kept: Keep the binary for later runs.
 
     Raises:
@@ -67,6 +68,7 @@ class Generated:
         examples: Sequence[Tensor],
         late: Sequence[int],
         numbers: str = NO_NUMBERS,
+        batch: Sequence[int] = (),
         *,
         is_kept: bool = True,
     ) -> None:
@@ -75,7 +77,9 @@ class Generated:
         # Without values: what the results will be like.
         self.results: tuple[Tensor, ...] = tuple(one.meta["val"] for one in output.args[0])
         self.draws = hoist_draws(graph)
-        self.source, size = emit(lower(graph, _lanes(), late), numbers)
+        if batch:  # numbers that are drawn, too, are for each sample
+            batch = (*batch, *range(len(examples), len(examples) + len(self.draws)))
+        self.source, size = emit(lower(graph, _lanes(), late, batch), numbers)
         self.num_arguments = len(examples)
         library = load(self.source) if is_kept else load_once(self.source)
         self.run = library.run

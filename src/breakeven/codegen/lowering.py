@@ -47,30 +47,30 @@ from breakeven.codegen.program import (
 )
 
 
-def lower(graph: fx.GraphModule, lanes: int, late: Sequence[int]) -> Program:
-    """Return a traced function of tensors as a program.
+class Lowering(Placing):
+    """The state of one lowering: values of nodes, and the statements so far.
 
     Args:
-        graph: What ``make_fx`` traced; its arguments and results are tensors, and it writes to
-            arguments by ``copy_`` alone.
+        graph: What is lowered.
+        owner: What has its constants as attributes.
         lanes: Elements of float32 in a vector.
-        late: Numbers of the arguments that only the update reads: state of the optimizer, numbers
-            of the update.
-
-    Raises:
-        UnsupportedError: It holds an operator, type or layout that is not covered; names it.
+        late: Numbers of the arguments that only the update reads.
+        sums: What its last arguments are sums of.
     """
-    return Lowering(graph, lanes, late).run()
 
-
-class Lowering(Placing):
-    """The state of one lowering: values of nodes, and the statements so far."""
-
-    def __init__(self, graph: fx.GraphModule, lanes: int, late: Sequence[int]) -> None:
+    def __init__(
+        self,
+        graph: fx.Graph,
+        owner: Any,
+        lanes: int,
+        late: Sequence[int],
+        sums: Sequence[Sequence[View]] = (),
+    ) -> None:
         super().__init__()
         self.lanes = lanes
-        self._owner = graph
-        self._nodes = list(graph.graph.nodes)
+        self._owner = owner
+        self._nodes = list(graph.nodes)
+        self._sums = sums
         self._values: dict[fx.Node, Any] = {}
         self._arguments: list[Buffer] = []
         self.copies: list[tuple[View, Value]] = []
@@ -80,9 +80,30 @@ class Lowering(Placing):
 
     def run(self) -> Program:
         """Lower every node."""
+        for node in self._lower_all():
+            value = self._values[node]
+            self.copies.append((self._add_result(node.meta["val"]), value))
+        self._write_back()
+        return Program(self._arguments, self.statements)
+
+    def run_part(self) -> Program:
+        """Lower every node of what is done for a part of the samples; keep its results."""
+        # A sum of gradients is read with the parameter.
+        self.late_nodes |= {node for node in self._nodes if node.op == "output"}
+        results = [self.view(self._values[node]) for node in self._lower_all()]
+        return Program(self._arguments, self.statements, results)
+
+    def _lower_all(self) -> list[fx.Node]:
+        """Lower every node, and return those of the results."""
         results: list[fx.Node] = []
+        arguments = [node for node in self._nodes if node.op == "placeholder"]
+        given = dict(zip(arguments[len(arguments) - len(self._sums) :], self._sums, strict=True))
         for node in self._nodes:
-            if node.op == "placeholder":
+            if node in given:
+                views = given[node]
+                text = " + ".join(f"{{{number}}}" for number in range(len(views)))
+                self._values[node] = self.pointwise(text, views, views[0].shape, views[0].dtype)
+            elif node.op == "placeholder":
                 self._values[node] = self._add_argument(node.meta["val"])
             elif node.op == "output":
                 results = [one for one in node.args[0] if one is not None]  # pyright: ignore
@@ -90,11 +111,7 @@ class Lowering(Placing):
                 self._values[node] = constant(self, getattr(self._owner, str(node.target)))
             else:
                 self._values[node] = self._lower(node)
-        for node in results:
-            value = self._values[node]
-            self.copies.append((self._add_result(node.meta["val"]), value))
-        self._write_back()
-        return Program(self._arguments, self.statements)
+        return results
 
     # -- arguments, buffers, statements
 

@@ -300,10 +300,33 @@ class Program:
     Args:
         arguments: The caller's tensors in order; results come after what the traced function took.
         statements: What is done, in order.
+        kept: What is read afterwards, of a part.
+        part: What is done before, for each part of the samples.
     """
 
     arguments: list[Buffer]
     statements: list[Statement]
+    kept: list[View] = field(default_factory=list)
+    part: Part | None = None
+
+
+@dataclass(slots=True)
+class Part:
+    """What a step does for each part of its samples.
+
+    Args:
+        program: It, with the arguments of the whole, some of them shorter, or also as a whole.
+        parts: How many parts there are.
+        sources: Number of the argument of the whole that each of its arguments is.
+        offsets: Bytes of each from one part to the next.
+        sums: Buffers that it keeps, each with those that the rest of the step reads, one a part.
+    """
+
+    program: Program
+    parts: int
+    sources: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sums: dict[Buffer, list[Buffer]]
 
 
 def merge_dims(

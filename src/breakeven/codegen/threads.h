@@ -14,6 +14,11 @@
 #include "sharing.h"
 
 #define LOOKS_FOR_NS 100000
+/* A thread that the system lets wait may have a part meanwhile. Who waits for one longer than for his own
+   parts, and than this, does all of them for a while; a longer while each time that happens soon again. */
+#define LATE_NS 20000
+#define ALONE_NS INT64_C(10000000)
+#define MOST_ALONE_NS INT64_C(1000000000)
 #define MOST_THREADS 32 /* a statement has no more parts */
 #define LINE __attribute__((aligned(64))) /* of the cache: what others write lies elsewhere */
 
@@ -26,6 +31,9 @@ static LINE atomic_long done;     /* parts of the job */
 static LINE atomic_long sleeping; /* threads that are to be woken for a job */
 static atomic_long threads;       /* that take parts, the caller among them */
 static atomic_int is_busy;        /* a caller has the team */
+/* Written by the caller that has the team. */
+static int64_t last_end;    /* when a statement was last done */
+static int64_t last_late, alone_ns, alone_until; /* until when threads that were late are not asked */
 static long started;              /* threads beside the callers */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -107,27 +115,55 @@ static void resize(long wanted) {
   wake_all();
 }
 
-/* Does the parts of a statement, at most 65,535, with `wanted` threads; alone while another caller has
-   the team. */
-void share(part_function *function, void *const *pointers, long parts, long wanted) {
-  if (atomic_exchange(&is_busy, 1)) {
-    for (long part = 0; part < parts; part++) function(pointers, part);
-    return;
-  }
-  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
-  if (wanted != atomic_load(&threads)) resize(wanted);
+static void do_alone(part_function *function, void *const *pointers, long parts) {
+  for (long part = 0; part < parts; part++) function(pointers, part);
+}
+
+/* Whether a statement is better done by its caller: the others were late a moment ago, since their cores
+   were busy; or they sleep, and it is neither long nor one of many that follow each other. */
+static int is_for_caller(int64_t now, int wakes) {
+  if (now < alone_until) return 1;
+  return !wakes && atomic_load(&sleeping) && now - last_end > LOOKS_FOR_NS / 2;
+}
+
+static void share_with_team(part_function *function, void *const *pointers, long parts) {
+  const int64_t begin = now_ns();
   atomic_store(&function_of_job, function);
   atomic_store(&pointers_of_job, pointers);
   atomic_store(&done, 0);
   atomic_store(&job, ((atomic_load(&job) >> 32) + 1) << 32 | (uint64_t)parts << 16);
   if (atomic_load(&sleeping)) wake_all();
   take_parts();
+  const int64_t own_end = now_ns();
   for (long i = 0; atomic_load(&done) < parts; i++) {
     if (i < 1000)
       pause_briefly();
     else
       sched_yield(); /* who has the last part may be waiting for this core */
   }
+  const int64_t end = now_ns();
+  if (end - own_end > own_end - begin + LATE_NS) {
+    const int is_soon = end - last_late < 10 * alone_ns;
+    alone_ns = !is_soon ? ALONE_NS : alone_ns < MOST_ALONE_NS / 2 ? 2 * alone_ns : MOST_ALONE_NS;
+    last_late = end;
+    alone_until = end + alone_ns;
+  }
+}
+
+/* Does the parts of a statement, at most 65,535, with `wanted` threads; alone while another caller has
+   the team. */
+void share(part_function *function, void *const *pointers, long parts, long wanted, int wakes) {
+  if (atomic_exchange(&is_busy, 1)) {
+    do_alone(function, pointers, parts);
+    return;
+  }
+  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
+  if (wanted != atomic_load(&threads)) resize(wanted);
+  if (is_for_caller(now_ns(), wakes))
+    do_alone(function, pointers, parts);
+  else
+    share_with_team(function, pointers, parts);
+  last_end = now_ns();
   atomic_store(&is_busy, 0);
 }
 
@@ -138,6 +174,7 @@ static void begin(void) {
   atomic_store(&threads, 0);
   atomic_store(&is_busy, 0);
   started = 0;
+  last_end = last_late = alone_ns = alone_until = 0;
   pthread_mutex_init(&lock, 0);
   pthread_cond_init(&wake, 0);
 }

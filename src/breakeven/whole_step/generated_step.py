@@ -55,10 +55,11 @@ class GeneratedStep:
         examples = (*bound.arguments, numbers, *single.tensors)
         first_late = len(bound.tensors.trained) + len(bound.tensors.fixed)
         late = range(first_late, len(bound.arguments) + 1)
+        of_batch = range(late.stop, len(examples))
         with unchanged_state(), explained():
             self._numbers = bound.update_numbers()
             source = self._numbers.source(_C_NAMES[bound.dtype])
-            self._generated = Generated(function, examples, late, source)
+            self._generated = Generated(function, examples, late, source, of_batch)
         self._single = single
         self._lock = threading.Lock()
         self._in_use = ctypes.c_int64(0)  # as the lock, for quick calls

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from breakeven.codegen.emit import emit
 from breakeven.codegen.generated import Plan, _lanes, find_team
-from breakeven.codegen.lowering import lower
+from breakeven.codegen.step_program import lower
 from breakeven.codegen.toolchain import load
 from breakeven.codegen.tracing import hoist_draws, trace
 
@@ -23,6 +23,7 @@ class GeneratedCall:
         function: Takes tensors, may write to them, and returns tensors.
         examples: What it is traced with.
         late: Numbers of the arguments that only an update reads.
+        batch: Numbers of the arguments that have samples along their first dimension.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class GeneratedCall:
         function: Callable[..., Sequence[Tensor]],
         examples: Sequence[Tensor],
         late: Sequence[int] = (),
+        batch: Sequence[int] = (),
     ) -> None:
         graph = trace(lambda *tensors: tuple(function(*tensors)), examples)
         targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
@@ -42,9 +44,10 @@ class GeneratedCall:
             one.meta["val"] for one in next(iter(graph.graph.find_nodes(op="output"))).args[0]
         ]
         self._draws = hoist_draws(graph)
-        self.source, size = emit(lower(graph, _lanes(), late))
+        self.source, size = emit(lower(graph, _lanes(), late, batch))
         self.num_workspace_bytes = size
         self.has_parts = "in_parts(" in self.source
+        self.is_divided = "samples_part" in self.source
         # What an earlier step has left in the workspace must not matter: here, it is NaN.
         self._memory = torch.full((size + 64,), 255, dtype=torch.uint8)
         self._library: Any = None

@@ -17,6 +17,8 @@ from breakeven.codegen import UnsupportedError
 NUM_SEEDS, NUM_USUAL, NUM_TOGETHER = 300, 40, 20
 NUM_IMAGES = 10
 LEAST_COVERED = 0.9
+# Models of even batches that look at each sample alone.
+DIVIDED = (13, 17, 41)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,7 @@ def as_double(case: Case) -> Case:
     return copied
 
 
-def generate(case: Case) -> tuple[GeneratedCall, list[Tensor]]:
+def generate(case: Case, *, divides: bool) -> tuple[GeneratedCall, list[Tensor]]:
     """Return code for the loss and the gradients, and the arguments it takes."""
     model = case.model
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -65,20 +67,23 @@ def generate(case: Case) -> tuple[GeneratedCall, list[Tensor]]:
         case.targets,
         *weights.values(),
     ]
-    return GeneratedCall(function, arguments), arguments
+    batch = (len(names), len(names) + 1) if divides else ()
+    return GeneratedCall(function, arguments, batch=batch), arguments
 
 
-def check(seed: int, make: Callable[[int], Case]) -> str | None:
-    """Compare one model; return the operator that is not covered, if there is one."""
+def check(seed: int, make: Callable[[int], Case], *, divides: bool = False) -> str | None:
+    """Compare one model; return why it is not generated, or not divided if it is to be."""
     case = make(seed)
     refused = None
     try:
-        generated, arguments = generate(case)
+        generated, arguments = generate(case, divides=divides)
     except UnsupportedError as error:
         refused = error.message
     if refused is not None:
         assert "aten." in refused or "prims." in refused, refused
         return refused
+    if divides and not generated.is_divided:
+        return "not divided"
     exact_case = as_double(case)
     exact = gradients(exact_case)
     stock = gradients(case)
@@ -128,3 +133,28 @@ def test_more_random_networks_of_images(start: int) -> None:
 @pytest.mark.parametrize("start", range(NUM_USUAL, NUM_SEEDS, NUM_TOGETHER))
 def test_more_random_models(start: int) -> None:
     check_all(range(start, start + NUM_TOGETHER))
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divide all steps that can be, however small they are."""
+    monkeypatch.setattr(
+        "breakeven.codegen.step_program.choose_sample_parts",
+        lambda half, count, lanes: 4 if count % 4 == 0 else 2,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("divided")
+@pytest.mark.parametrize("start", range(0, NUM_SEEDS, NUM_TOGETHER))
+def test_random_models_by_parts_of_their_samples(start: int) -> None:
+    seeds = range(start, start + NUM_TOGETHER)
+    reasons = {seed: check(seed, make_case, divides=True) for seed in seeds}
+    print(f"{sum(one is None for one in reasons.values())} of {len(seeds)} are divided; {reasons}")
+
+
+@pytest.mark.usefixtures("divided")
+def test_random_models_that_can_be_divided() -> None:
+    assert {seed: check(seed, make_case, divides=True) for seed in DIVIDED} == dict.fromkeys(
+        DIVIDED
+    )

@@ -60,6 +60,42 @@ def test_a_step_is_generated_unless_told_otherwise() -> None:
     assert step.cost.compile_ns > 0
 
 
+@pytest.mark.slow
+def test_a_step_by_parts_of_its_samples_trains_as_the_loop_does() -> None:
+    def create() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Linear(8, 64),
+            nn.Tanh(),
+            nn.Dropout(0.1),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Linear(64, 2),
+        )
+
+    torch.manual_seed(0)
+    x, y = torch.randn(256, 8), torch.randn(256).gt(0).long()
+    indices = torch.arange(256).view(2, 128)
+    model, stock = create(), create()
+    step = make_step(model, nn.CrossEntropyLoss(), max_grad_norm=0.5)
+    optimizer = torch.optim.Adam(stock.parameters(), lr=0.01)
+    torch.manual_seed(2)
+    found = [step(x[:128], y[:128]) for _ in range(4)] + list(step.run(x, y, indices))
+    (generated,) = step._steps.values()
+    assert "samples_part" in generated._generated.source
+    torch.manual_seed(2)
+    for number, loss in enumerate(found):
+        chosen = slice(128, 256) if number == 5 else slice(0, 128)
+        optimizer.zero_grad()
+        wanted = nn.functional.cross_entropy(stock(x[chosen]), y[chosen])
+        wanted.backward()
+        nn.utils.clip_grad_norm_(stock.parameters(), 0.5)
+        optimizer.step()
+        torch.testing.assert_close(loss, wanted.detach())
+    for one, other in zip(model.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.usefixtures("traced")
 def test_what_is_not_covered_is_left_to_inductor_with_the_reason() -> None:
     step = make_step(nn.Sequential(nn.Linear(3, 2), Sorted()))
