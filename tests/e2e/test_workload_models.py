@@ -5,13 +5,11 @@ from collections import Counter
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from breakeven.calibrate import named_host  # noqa: E402
-from breakeven.device import find_device  # noqa: E402
-from breakeven.errors import WorkloadError  # noqa: E402
-from breakeven.simulate import predict_steps  # noqa: E402
-from breakeven.trace import (  # noqa: E402
+from breakeven.calibrate import named_host
+from breakeven.device import find_device
+from breakeven.errors import WorkloadError
+from breakeven.simulate import predict_steps
+from breakeven.trace import (
     Attention,
     NumberFormat,
     Phase,
@@ -19,7 +17,7 @@ from breakeven.trace import (  # noqa: E402
     StepCase,
     TimedPhase,
 )
-from breakeven.workloads import trace_case  # noqa: E402
+from breakeven.workloads import trace_case
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 

@@ -1,10 +1,9 @@
 """What one core of this CPU can do."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from breakeven.measure import measure_cpu_rates  # noqa: E402
+from breakeven.measure import measure_cpu_rates
 
 
 @pytest.mark.timing

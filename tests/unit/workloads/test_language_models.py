@@ -3,12 +3,11 @@
 from collections import Counter
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from breakeven.errors import WorkloadError  # noqa: E402
-from breakeven.trace import Attention, NumberFormat, StepCase, StepTrace, TimedPhase  # noqa: E402
-from breakeven.workloads import trace_case  # noqa: E402
+from breakeven.errors import WorkloadError
+from breakeven.trace import Attention, NumberFormat, StepCase, StepTrace, TimedPhase
+from breakeven.workloads import trace_case
 
 NUMBERS = "d_model=8&n_heads=2&n_layers=3&vocab=11&seq=4"
 GPT2 = f"llm:gpt2?{NUMBERS}"

@@ -3,12 +3,11 @@
 from collections import Counter
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from breakeven.capture import trace_step  # noqa: E402
-from breakeven.errors import WorkloadError  # noqa: E402
-from breakeven.trace import (  # noqa: E402
+from breakeven.capture import trace_step
+from breakeven.errors import WorkloadError
+from breakeven.trace import (
     NumberFormat,
     Op,
     Phase,
@@ -17,7 +16,7 @@ from breakeven.trace import (  # noqa: E402
     TensorSpec,
     TimedPhase,
 )
-from breakeven.workloads import trace_case  # noqa: E402
+from breakeven.workloads import trace_case
 
 MLP = "breakeven:mlp?input=5&width=7&depth=2&classes=3"
 

@@ -4,8 +4,6 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("torch")
-
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, Phase, StepCase, TimedPhase
 from breakeven.workloads import trace_case
