@@ -227,6 +227,13 @@ def test_host_is_measured_in_the_server(launcher: Launcher) -> None:
     assert 0 < host.view_ns < 2 * host.op_ns
 
 
+def test_a_core_is_measured_in_a_process_of_its_own(launcher: Launcher) -> None:
+    core = launcher.measure_cpu_rates()
+    assert core.num_cores == 1
+    # A product reuses what a copy has from memory once.
+    assert core.flop_per_s > core.bytes_per_s > 0
+
+
 def test_server_is_gone_when_the_launcher_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BREAKEVEN_SPAWN", raising=False)
     with Launcher() as launcher:
