@@ -140,24 +140,24 @@ class PlacedStep:
         """
         places = [self._places[i] for i in (range(len(self._places)) if which is None else which)]
         # Of the software, only what it makes of a kernel before any effect matters here.
-        eras = {place.era.is_before_cudnn_8: place.era for place in places}
+        eras = {_software(place.era): place.era for place in places}
         of_any = next(iter(self._tables.values())).kernels
         kernels = {
-            is_old: of_any.under(_plain_costs(efficiencies, era), self._devices)
-            for is_old, era in eras.items()
+            software: of_any.under(_plain_costs(efficiencies, era), self._devices)
+            for software, era in eras.items()
         }
-        class_ns = {is_old: self._classes.time_ns(table) for is_old, table in kernels.items()}
-        simulated_ns: dict[tuple[str, HostSpec, bool], float] = {}
-        for host, is_old in {(place.host, place.era.is_before_cudnn_8) for place in places}:
+        class_ns = {software: self._classes.time_ns(table) for software, table in kernels.items()}
+        simulated_ns: dict[tuple[str, HostSpec, tuple[bool, bool]], float] = {}
+        for host, software in {(place.host, _software(place.era)) for place in places}:
             here = {
                 place.device.id
                 for place in places
-                if (place.host, place.era.is_before_cudnn_8) == (host, is_old)
+                if (place.host, _software(place.era)) == (host, software)
             }
             columns = [i for i, device in enumerate(self._devices) if device.id in here]
-            _, times = settled(self._tables[host].on(columns, kernels[is_old].on(columns)))
+            _, times = settled(self._tables[host].on(columns, kernels[software].on(columns)))
             simulated_ns |= {
-                (self._devices[column].id, host, is_old): time_ns
+                (self._devices[column].id, host, software): time_ns
                 for column, time_ns in zip(columns, times[0, :, 0].tolist(), strict=True)
             }
         # Where kernels take so long, what is lost to the host is told from none of their own time:
@@ -166,7 +166,7 @@ class PlacedStep:
         return tuple(
             StepSample(
                 step=place,
-                simulated_ns=simulated_ns[place.device.id, place.host, place.era.is_before_cudnn_8],
+                simulated_ns=simulated_ns[place.device.id, place.host, _software(place.era)],
                 waiting_ns=sum(
                     copy_ns(copy.num_bytes, device=place.device, is_pinned=copy.is_pinned)
                     for copy in self._program.trace.events
@@ -174,13 +174,18 @@ class PlacedStep:
                 ),
                 device_parts=self._classes.parts(
                     place,
-                    class_ns[place.era.is_before_cudnn_8][:, self._devices.index(place.device)],
+                    class_ns[_software(place.era)][:, self._devices.index(place.device)],
                 ),
                 host_parts=_host_parts(self._program, place, self._host_ns[place.host]),
                 overlap_keys=overlap_effect_keys(machine="" if is_fp64 else place.machine),
             )
             for place in places
         )
+
+
+def _software(era: Era) -> tuple[bool, bool]:
+    """Return all that decides a kernel's time before any effect."""
+    return era.is_before_cudnn_8, era.packs_groups
 
 
 def _plain_costs(efficiencies: EfficiencyTable, era: Era = Era.TORCH_2) -> StepCosts:
