@@ -295,8 +295,8 @@ def test_shipped_table_has_the_errors_of_both_strategies() -> None:
     table = load_multi_gpu_table()
     for strategy in Strategy:
         assert 0.02 < table.log_sigma(strategy) < 0.4
-    # One after another, and a little for the turns that the threads take at the lock.
-    assert table.data_parallel.issue_fraction <= 1.3
+    # One after another, and some for the turns that the threads take at the lock.
+    assert table.data_parallel.issue_fraction <= 1.4
 
 
 def made_up_rows(table: MultiGpuTable) -> list[MultiGpuRow]:
