@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from breakeven.cost.kernel import Family, Kernel, Lowering
+from breakeven.cost.lower_optimizer import is_foreach_loop, lists_of
 from breakeven.cost.rules import base_name
 from breakeven.trace import Op, TensorSpec
 
@@ -41,6 +42,7 @@ class Part:
         keeps_row: What the reduction has read is at hand for what follows from its results.
         reads_memory: What it reads must be in memory: it is read at other places, or several times.
         most_read_bytes: No tensor is read beyond this: of a table some rows are gathered.
+        is_random: It draws random numbers, which nobody can draw again.
         flop: Arithmetic.
     """
 
@@ -51,6 +53,7 @@ class Part:
     keeps_row: bool = False
     reads_memory: bool = False
     most_read_bytes: float = math.inf
+    is_random: bool = False
     flop: float = 0.0
 
     @property
@@ -69,6 +72,9 @@ def parts_of(op: Op, lowering: Lowering) -> tuple[Part, ...]:
     kernels = lowering.kernels
     families = {kernel.family for kernel in kernels}
     name = base_name(op.name)
+    if is_foreach_loop(op):
+        # Inductor takes the tensors of all lists through one kernel, as the scheduler's foreach.
+        return (_foreach(op, kernels),)
     library = Part(reads=op.inputs, writes=op.outputs)
     if name in ("convolution", "_convolution") and len(op.inputs) > 2 and len(kernels) > 1:
         # The bias is added by whatever follows.
@@ -79,7 +85,7 @@ def parts_of(op: Op, lowering: Lowering) -> tuple[Part, ...]:
         or not op.outputs
         or families & _LIBRARY
         or any(kernel.variant in _LIBRARY_VARIANTS for kernel in kernels)
-        or op.name.startswith(("aten._foreach", "aten._fused_adam", "aten._fused_sgd"))
+        or any(kernel.variant == "multi_tensor" for kernel in kernels)
     ):
         return (library,)
     if name.startswith("nll_loss") and name.endswith("backward"):
@@ -124,6 +130,17 @@ def _loop(
         numel=max((spec.numel for spec in writes), default=0),
         reads_memory=reads_memory,
         most_read_bytes=most_read_bytes,
+        is_random=any(kernel.variant == "random" for kernel in kernels),
+        flop=_flop(kernels),
+    )
+
+
+def _foreach(op: Op, kernels: Sequence[Kernel]) -> Part:
+    lists = lists_of(op)
+    return Part(
+        reads=tuple(spec for tensors in lists.read for spec in tensors),
+        writes=tuple(lists.written),
+        numel=sum(spec.numel for spec in lists.written),
         flop=_flop(kernels),
     )
 
@@ -175,25 +192,20 @@ def _rowwise(
     reads: tuple[TensorSpec, ...],
     writes: tuple[TensorSpec, ...],
     rows: int,
+    statistics: tuple[TensorSpec, ...] = (),
 ) -> tuple[Part, ...]:
-    """Return what reduces each row and writes all of it: in one loop where the row is kept."""
+    """Return what reduces each row, then writes all of it: one loop where the row is kept."""
     source = op.inputs[0]
-    if source.numel <= rows * _LONGEST_KEPT_ROW:
-        return (
-            Part(
-                reads=reads,
-                writes=writes,
-                numel=source.numel,
-                rows=rows,
-                keeps_row=True,
-                flop=_flop(kernels),
-            ),
-        )
-    statistics = _statistics(source, rows)
-    return (
-        Part(reads=reads, writes=(statistics,), numel=source.numel, rows=rows, flop=_flop(kernels)),
-        Part(reads=(*reads, statistics), writes=writes, numel=source.numel),
+    statistics = statistics or (_statistics(source, rows),)
+    reduction = Part(
+        reads=reads,
+        writes=statistics,
+        numel=source.numel,
+        rows=rows,
+        keeps_row=source.numel <= rows * _LONGEST_KEPT_ROW,
+        flop=_flop(kernels),
     )
+    return reduction, Part(reads=(*reads, *statistics), writes=writes, numel=source.numel)
 
 
 def _normalization(op: Op, kernels: Sequence[Kernel]) -> tuple[Part, ...]:
@@ -201,18 +213,16 @@ def _normalization(op: Op, kernels: Sequence[Kernel]) -> tuple[Part, ...]:
     if variant.startswith("weight") or len(source.shape) < 2:
         return (Part(reads=op.inputs, writes=op.outputs),)
     is_backward = variant.endswith("backward")
+    large = tuple(spec for spec in op.outputs if spec.shape == source.shape)
+    small = tuple(spec for spec in op.outputs if spec.shape != source.shape)
     if variant.startswith(("layer", "rms")) and not is_backward:
         rows = max(
             1, op.outputs[1].numel if len(op.outputs) > 1 else source.numel // source.shape[-1]
         )
-        return _rowwise(op, kernels, op.inputs, op.outputs, rows)
+        return _rowwise(op, kernels, op.inputs, large, rows, small)
     if variant.startswith(("layer", "rms")):
         rows = max(1, source.numel // source.shape[-1])
-        large = [spec for spec in op.outputs if spec.shape == source.shape]
-        small = tuple(spec for spec in op.outputs if spec.shape != source.shape)
-        parts: tuple[Part, ...] = ()
-        if large:
-            parts = _rowwise(op, kernels[:1], op.inputs, tuple(large), rows)
+        parts = _rowwise(op, kernels[:1], op.inputs, large, rows) if large else ()
         if small:
             # Sums over all rows, for which gradient and input are read once more.
             parts = (
@@ -231,8 +241,6 @@ def _normalization(op: Op, kernels: Sequence[Kernel]) -> tuple[Part, ...]:
     else:
         rows = source.shape[1]
     statistics = _statistics(source, 2 * rows)
-    small = tuple(spec for spec in op.outputs if spec.shape != source.shape)
-    large = tuple(spec for spec in op.outputs if spec.shape == source.shape)
     sources = op.inputs[: 2 if is_backward else 1]
     return (
         Part(

@@ -9,68 +9,20 @@ what was made outside of it, and writes what is read outside of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.cost.compiled_parts import Part, parts_of
+from breakeven.cost.fusion_graph import FusionGraph, Group, Node, Value
 from breakeven.cost.kernel import Lowering
-from breakeven.cost.rules import tensor_bytes
-from breakeven.trace import Copy, Event, Op, Sync, TensorSpec
+from breakeven.cost.recomputation import is_backward, with_recomputation
+from breakeven.trace import Event, Op, TensorSpec
 
 # Source: torch/_inductor/config.py, max_fusion_size.
 _MOST_PARTS = 64
 # Kernels that read the same are looked for among so many of the last.
 _NUM_RECENT = 8
-
-
-@dataclass(slots=True, eq=False)
-class _Value:
-    """One version of a storage; what writes in place makes a new one."""
-
-    storage: int
-    dtype: str
-    writer: _Node | None
-    is_live: bool = False
-    readers: list[_Node] = field(default_factory=list["_Node"])
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A part of the operator at a position, in one of the compiled graphs; -1 outside of all."""
-
-    position: int
-    region: int
-    part: Part | None = None
-    reads: list[tuple[_Value, float]] = field(default_factory=list[tuple[_Value, float]])
-    writes: list[tuple[_Value, float]] = field(default_factory=list[tuple[_Value, float]])
-    group: _Group | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Parts that share a kernel.
-
-    Args:
-        nodes: In order.
-        numel: Points of the loop.
-        rows: Results of its reductions; 0 where there are none.
-        keeps_row: As in `Part`, of all of its reductions.
-    """
-
-    nodes: list[_Node]
-    numel: int
-    rows: int
-    keeps_row: bool
-
-    def makers(self) -> Iterator[_Group]:
-        """Yield the kernels that make what it reads."""
-        for node in self.nodes:
-            for value, _ in node.reads:
-                group = value.writer.group if value.writer is not None else None
-                if group is not None and group is not self:
-                    yield group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +35,7 @@ class FusedKernel:
         writes: What it writes.
         numel: Points of its loop.
         rows: Results of its reductions; 0 where there are none.
+        keeps_row: As in `Part`, of all of its reductions.
         flop: Arithmetic.
     """
 
@@ -91,6 +44,7 @@ class FusedKernel:
     writes: tuple[TensorSpec, ...]
     numel: int
     rows: int
+    keeps_row: bool
     flop: float
 
 
@@ -117,109 +71,42 @@ def fuse(
         lowerings: Kernels by event, in eager mode; None where it is no operator of the device.
         regions: By event which compiled graph it is in; -1 where it is in none.
     """
-    nodes = _Nodes(events)
+    graph = FusionGraph(events)
     for position, event in enumerate(events):
-        nodes.add(position, event, lowerings[position], regions[position])
-    recent: defaultdict[int, list[_Group]] = defaultdict(list)
-    groups: list[_Group] = []
-    library_calls: set[int] = set()
-    for node in nodes.nodes:
+        graph.add(position, event, lowerings[position], regions[position])
+    groups = _grouped(node for node in graph.nodes if not is_backward(node))
+    groups += _grouped(filter(is_backward, with_recomputation(graph.nodes)))
+    kernels = [_kernel(group, graph.storage_bytes, events) for group in groups if group.numel]
+    return FusedStep(
+        kernels=tuple(kernel for kernel in kernels if kernel.writes),
+        library_calls=frozenset(group.nodes[0].position for group in groups if not group.numel),
+    )
+
+
+def _grouped(nodes: Iterable[Node]) -> list[Group]:
+    """Return the kernels of some nodes, in order; those of libraries have no points."""
+    recent: defaultdict[int, list[Group]] = defaultdict(list)
+    groups: list[Group] = []
+    for node in nodes:
         if node.region < 0 or node.part is None:
             continue
         if node.part.is_library:
-            library_calls.add(node.position)
-            node.group = _Group([node], 0, 0, False)
+            node.group = Group([node], 0, 0, False)
+            groups.append(node.group)
             continue
         _place(node, recent[node.region])
         if node.group is not None and node.group.nodes[0] is node:
             groups.append(node.group)
             recent[node.region].append(node.group)
             del recent[node.region][:-_NUM_RECENT]
-    kernels = [_kernel(group, nodes.storage_bytes, events) for group in groups if group.nodes]
-    return FusedStep(
-        kernels=tuple(kernel for kernel in kernels if kernel.writes),
-        library_calls=frozenset(library_calls),
-    )
+    return [group for group in groups if group.nodes]
 
 
-class _Nodes:
-    """The nodes of a step, and who makes and reads each value."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.nodes: list[_Node] = []
-        self.storage_bytes: defaultdict[int, float] = defaultdict(float)
-        self._current: dict[int, list[_Value]] = {}
-        self._made: set[int] = set()
-        for event in events:
-            if isinstance(event, Op):
-                for spec in (*event.inputs, *event.outputs):
-                    size = tensor_bytes(spec)
-                    if size > self.storage_bytes[spec.storage]:
-                        self.storage_bytes[spec.storage] = size
-
-    def add(self, position: int, event: Event, lowering: Lowering | None, region: int) -> None:
-        """Add the nodes of the next event."""
-        if isinstance(event, Copy | Sync):
-            for value in self._current.get(event.storage, ()):
-                value.is_live = True
-            return
-        if not isinstance(event, Op):
-            return
-        if lowering is not None and not lowering.kernels:
-            known = {spec.storage for spec in event.inputs}
-            self._made |= {spec.storage for spec in event.outputs if spec.storage not in known}
-            return
-        if region < 0 or lowering is None:
-            self._add(_Node(position, -1), event.inputs, event.outputs)
-            return
-        between: dict[int, _Value] = {}
-        for part in parts_of(event, lowering):
-            node = _Node(position, region, part)
-            self._add(node, part.reads, part.writes, between, part.most_read_bytes)
-
-    def _add(
-        self,
-        node: _Node,
-        reads: Iterable[TensorSpec],
-        writes: Iterable[TensorSpec],
-        between: dict[int, _Value] | None = None,
-        most_read_bytes: float = float("inf"),
-    ) -> None:
-        between = {} if between is None else between
-        for spec in reads:
-            values = [between[id(spec)]] if spec.storage < 0 and id(spec) in between else None
-            if values is None:
-                if spec.storage not in self._current:
-                    self._current[spec.storage] = [_Value(spec.storage, spec.dtype, None)]
-                values = self._current[spec.storage]
-            size = min(tensor_bytes(spec), most_read_bytes) / len(values)
-            for value in values:
-                value.readers.append(node)
-                node.reads.append((value, size))
-                if value.writer is not None and value.writer.region != node.region:
-                    value.is_live = True
-        for spec in writes:
-            value = _Value(spec.storage, spec.dtype, node)
-            size = tensor_bytes(spec)
-            node.writes.append((value, size))
-            if spec.storage < 0:
-                between[id(spec)] = value
-                continue
-            before = self._current.get(spec.storage)
-            if before is None:
-                self._made.add(spec.storage)
-            # What is written into a tensor from outside stays there.
-            value.is_live = spec.storage not in self._made
-            is_part = before is not None and size < self.storage_bytes[spec.storage]
-            self._current[spec.storage] = [*before, value] if before and is_part else [value]
-        self.nodes.append(node)
-
-
-def _place(node: _Node, recent: Sequence[_Group]) -> None:
+def _place(node: Node, recent: Sequence[Group]) -> None:
     """Put a loop into a kernel that is there, or into one of its own; join the kernels it links."""
     part = node.part
     assert part is not None
-    own = _Group([node], part.numel, part.rows, part.keeps_row)
+    own = Group([node], part.numel, part.rows, part.keeps_row)
     node.group = own
     makers = sorted(
         {id(group): group for group in own.makers() if group.numel}.values(),
@@ -239,7 +126,7 @@ def _place(node: _Node, recent: Sequence[_Group]) -> None:
             _join(group, node.group)
 
 
-def _join(first: _Group, second: _Group) -> None:
+def _join(first: Group, second: Group) -> None:
     """Let two kernels be one, where that can be: the one that began first."""
     if not _fits(first, second) or _depends_around(first, second):
         return
@@ -256,7 +143,7 @@ def _join(first: _Group, second: _Group) -> None:
     newer.nodes = []
 
 
-def _fits(first: _Group, second: _Group) -> bool:
+def _fits(first: Group, second: Group) -> bool:
     if len(first.nodes) + len(second.nodes) > _MOST_PARTS:
         return False
     if first.rows and second.rows:
@@ -275,7 +162,7 @@ def _fits(first: _Group, second: _Group) -> bool:
     return any(id(value) in made for node in large.nodes for value, _ in node.reads)
 
 
-def _can_follow(first: _Group, second: _Group) -> bool:
+def _can_follow(first: Group, second: Group) -> bool:
     """Return whether nothing over all points waits for a reduction that does not keep them."""
     for maker, reader in ((first, second), (second, first)):
         if not maker.rows or maker.keeps_row:
@@ -289,12 +176,12 @@ def _can_follow(first: _Group, second: _Group) -> bool:
     return True
 
 
-def _depends_around(first: _Group, second: _Group) -> bool:
+def _depends_around(first: Group, second: Group) -> bool:
     """Return whether one needs something that is made, outside of both, from the other."""
     return _reaches(first, second) or _reaches(second, first)
 
 
-def _reaches(start: _Group, end: _Group) -> bool:
+def _reaches(start: Group, end: Group) -> bool:
     begin = start.nodes[0].position
     pending = [group for group in end.makers() if group is not start]
     seen: set[int] = set()
@@ -309,9 +196,9 @@ def _reaches(start: _Group, end: _Group) -> bool:
     return False
 
 
-def _kernel(group: _Group, storage_bytes: dict[int, float], events: Sequence[Event]) -> FusedKernel:
-    reads: dict[int, tuple[_Value, float]] = {}
-    writes: dict[int, tuple[_Value, float]] = {}
+def _kernel(group: Group, storage_bytes: dict[int, float], events: Sequence[Event]) -> FusedKernel:
+    reads: dict[int, tuple[Value, float]] = {}
+    writes: list[tuple[Value, float]] = []
     for node in group.nodes:
         for value, size in node.reads:
             if value.writer is None or value.writer.group is not group:
@@ -321,22 +208,23 @@ def _kernel(group: _Group, storage_bytes: dict[int, float], events: Sequence[Eve
                 reads[id(value)] = (value, min(whole, known + size))
         for value, size in node.writes:
             outside = any(reader.group is not group for reader in value.readers)
-            is_result = not value.readers and value is node.writes[0][0]
+            is_result = not value.readers and not value.is_repeated and value is node.writes[0][0]
             if outside or value.is_live or is_result:
-                writes[id(value)] = (value, size)
+                writes.append((value, size))
     event = events[group.nodes[-1].position]
     device = event.device if isinstance(event, Op) else "cuda:0"
     return FusedKernel(
         positions=tuple(dict.fromkeys(node.position for node in group.nodes)),
         reads=tuple(_flat(value, size, device) for value, size in reads.values()),
-        writes=tuple(_flat(value, size, device) for value, size in writes.values()),
+        writes=tuple(_flat(value, size, device) for value, size in writes),
         numel=group.numel,
         rows=group.rows,
+        keeps_row=group.keeps_row,
         flop=sum(node.part.flop for node in group.nodes if node.part is not None),
     )
 
 
-def _flat(value: _Value, size: float, device: str) -> TensorSpec:
+def _flat(value: Value, size: float, device: str) -> TensorSpec:
     spec = TensorSpec(shape=(), dtype=value.dtype, device=device, storage=value.storage)
     numel = max(1, round(size / spec.element_bytes))
     return msgspec.structs.replace(spec, shape=(numel,))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -106,22 +107,50 @@ def _foreach_flop(name: str) -> int:
     return 3 if name in ("addcdiv", "addcmul", "lerp") else 1
 
 
-@RULES.add(
-    f"_foreach_{name}" for name in sorted(ARITHMETIC | TRANSCENDENTAL | {"copy", "zero", "clone"})
-)
-def _lower_foreach(op: Op) -> Kernel:
-    """Lower an elementwise ``_foreach_*``; in place, it returns nothing and writes its first list.
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The lists of tensors of an elementwise ``_foreach_*``.
+
+    Args:
+        read: Those that it reads.
+        written: What it writes: in place, its first list.
+    """
+
+    read: tuple[Sequence[TensorSpec], ...]
+    written: Sequence[TensorSpec]
+
+
+def lists_of(op: Op) -> Lists:
+    """Return the lists of an elementwise ``_foreach_*``; in place, it returns nothing.
 
     ``copy`` and ``zero`` do not read what they overwrite.
     """
-    name = base_name(op.name).removeprefix("_foreach_")
-    lists = _lists(op)
-    in_place = is_in_place(op.name)
-    written = lists[0] if in_place else op.outputs
-    read = lists if name not in ("copy", "zero") or not in_place else lists[1:]
+    lists, in_place = _lists(op), is_in_place(op.name)
+    overwrites = in_place and _foreach_name(op) in ("copy", "zero")
+    return Lists(tuple(lists[1:] if overwrites else lists), lists[0] if in_place else op.outputs)
+
+
+def _foreach_name(op: Op) -> str:
+    return base_name(op.name).removeprefix("_foreach_")
+
+
+_ELEMENTWISE = frozenset(
+    f"_foreach_{name}" for name in (*ARITHMETIC, *TRANSCENDENTAL, "copy", "zero", "clone")
+)
+
+
+def is_foreach_loop(op: Op) -> bool:
+    """Return whether an operator is an elementwise ``_foreach_*``."""
+    return base_name(op.name) in _ELEMENTWISE
+
+
+@RULES.add(sorted(_ELEMENTWISE))
+def _lower_foreach(op: Op) -> Kernel:
+    """Lower an elementwise ``_foreach_*``."""
+    name, lists, streams = _foreach_name(op), _lists(op), lists_of(op)
     numels = [spec.numel for spec in lists[0]]
-    num_lists = len(lists) + (0 if in_place else 1)
     if _takes_fast_route(lists) or name == "copy":
+        num_lists = len(lists) + (0 if is_in_place(op.name) else 1)
         launches = multi_tensor_launches(numels, num_lists)
     else:
         launches = len(numels)
@@ -129,8 +158,8 @@ def _lower_foreach(op: Op) -> Kernel:
     return streaming_kernel(
         op,
         flop=flop,
-        read_bytes=sum((total_bytes(tensors) for tensors in read), 0.0),
-        write_bytes=total_bytes(written),
+        read_bytes=sum(map(total_bytes, streams.read), 0.0),
+        write_bytes=total_bytes(streams.written),
         launches=launches,
         variant=_VARIANT,
     )

@@ -22,6 +22,7 @@ from breakeven.simulate import (
     build_program,
     compile_mode_of,
     compiled_step,
+    optimizer_compile_mode_of,
     predict_steps,
 )
 from breakeven.source import Sources
@@ -100,16 +101,18 @@ class ComparedStep:
         """Return the step as ``torch.compile`` would make it.
 
         Args:
-            mode: Its mode; None for the script's own, where it compiles its model.
+            mode: Its mode; None for the script's own, where it compiles its model, its optimizer's
+                step, or both.
         """
         own = compile_mode_of(self.trace)
-        mode = mode or own
-        if mode is None:
+        if not (mode or own or optimizer_compile_mode_of(self.trace)):
             return None
+        is_asked_for = own is not None or mode is None
+        mode = mode or own
         step = compiled_step(self.program, mode)
         predictions = predict_steps(self.program.edited(step.edit), self.devices, self.host)
         return compiled_steps(
-            step, self.predictions, predictions, is_asked_for_by_script=own is not None
+            step, self.predictions, predictions, is_asked_for_by_script=is_asked_for
         )
 
     def prediction_on(self, device: DeviceSpec) -> StepPrediction:

@@ -9,10 +9,14 @@ from breakeven.simulate.absent_cpu import rates_of as rates_of
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
+from breakeven.simulate.compile_request import CompileMode as CompileMode
+from breakeven.simulate.compile_request import compile_mode_of as compile_mode_of
+from breakeven.simulate.compile_request import may_change_layout as may_change_layout
+from breakeven.simulate.compile_request import (
+    optimizer_compile_mode_of as optimizer_compile_mode_of,
+)
 from breakeven.simulate.compiled_step import CompiledStep as CompiledStep
-from breakeven.simulate.compiled_step import CompileMode as CompileMode
 from breakeven.simulate.compiled_step import GraphBreak as GraphBreak
-from breakeven.simulate.compiled_step import compile_mode_of as compile_mode_of
 from breakeven.simulate.compiled_step import compiled_step as compiled_step
 from breakeven.simulate.cost_table import CostTable as CostTable
 from breakeven.simulate.cost_table import KernelTable as KernelTable

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import msgspec
 
 from breakeven.cost import CALL, FUSED, FusedKernel, compiled_name, fuse
+from breakeven.simulate.compile_request import CompileMode, optimizer_compile_mode_of
 from breakeven.simulate.program import Edit, Program
 from breakeven.trace import (
     Event,
@@ -25,30 +25,6 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
-
-
-class CompileMode(StrEnum):
-    """Modes of ``torch.compile``."""
-
-    DEFAULT = "default"
-    REDUCE_OVERHEAD = "reduce-overhead"
-    MAX_AUTOTUNE = "max-autotune"
-
-    @property
-    def has_graphs(self) -> bool:
-        """Whether compiled code is replayed as CUDA graphs."""
-        return self is not CompileMode.DEFAULT
-
-
-def compile_mode_of(trace: StepTrace) -> CompileMode | None:
-    """Return the mode in which a script compiles its model; None where it does not."""
-    for call in trace.facts.calls:
-        if call.name in ("torch.compile", "Module.compile"):
-            # Those without CUDA graphs are told by what they are based on.
-            asked = next((mode for mode in CompileMode if f"mode={mode}" in call.argument), None)
-            is_graphless = "no-cudagraphs" in call.argument
-            return CompileMode.DEFAULT if asked is None or is_graphless else asked
-    return CompileMode.DEFAULT if trace.settings.is_compiled else None
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +45,7 @@ class CompiledStep:
 
     Args:
         edit: The change of the recorded step.
-        mode: Of ``torch.compile``.
+        mode: Of ``torch.compile``; the model's, where it is compiled.
         num_graphs: Graphs that are compiled: forward and backward count apart.
         num_ops: Operators in them.
         num_kernels: Kernels that are generated.
@@ -86,17 +62,27 @@ class CompiledStep:
     compile_ns: float
 
 
-def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
+def compiled_step(
+    program: Program, mode: CompileMode | None, *, may_change_layout: bool = True
+) -> CompiledStep:
     """Return what ``torch.compile`` makes of a step.
+
+    The optimizer's step is compiled where the script compiles it.
 
     Args:
         program: The step as it was recorded.
-        mode: Of ``torch.compile``.
+        mode: In which the model is compiled; None where it is not.
+        may_change_layout: As `may_change_layout` says of the software.
     """
     trace = program.trace
-    regions, breaks = _graphs_of(trace)
+    of_optimizer = optimizer_compile_mode_of(trace)
+    regions, breaks = _graphs_of(
+        trace, has_model=mode is not None, has_optimizer=of_optimizer is not None
+    )
+    modes = {region: of_optimizer if region == _OPTIMIZER else mode for region in set(regions)}
+    replayed = {region for region, own in modes.items() if own is not None and own.has_graphs}
     step = fuse(trace.events, program.lowerings, regions)
-    is_channels_last = _takes_channels_last(trace, regions)
+    is_channels_last = may_change_layout and _takes_channels_last(trace, regions)
     replaced: dict[int, tuple[Event, ...]] = {
         position: () for position, region in enumerate(regions) if region >= 0
     }
@@ -106,27 +92,31 @@ def compiled_step(program: Program, mode: CompileMode) -> CompiledStep:
         replaced[position] = (_called(op, is_channels_last=is_channels_last),)
     for kernel in step.kernels:
         replaced[kernel.positions[-1]] += (_generated(kernel, trace),)
-    if mode.has_graphs:
-        for position, events in replaced.items():
+    for position, events in replaced.items():
+        if regions[position] in replayed:
             replaced[position] = tuple(msgspec.structs.replace(e, is_replayed=True) for e in events)
     is_training = any(region % 2 for region in regions if region >= 0)
     firsts: dict[int, int] = {}
     for position, region in enumerate(regions):
         if region >= 0:
             firsts.setdefault(region, position)
-    for number, position in enumerate(firsts.values()):
+    for number, (region, position) in enumerate(firsts.items()):
         first = trace.events[position]
         assert isinstance(first, Op)
-        entered: tuple[Event, ...] = (_call(first, is_training=is_training),)
-        if mode.has_graphs:
-            copies = _input_copies(trace, first) if number == 0 else ()
+        is_update = region == _OPTIMIZER
+        entered: tuple[Event, ...] = (_call(first, is_training=is_training and not is_update),)
+        if region in replayed:
+            # What an optimizer reads and writes stays where it is.
+            copies = _input_copies(trace, first) if number == 0 and not is_update else ()
             launch = GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
             entered = (*entered, *copies, launch)
         replaced[position] = (*entered, *replaced[position])
     num_ops = sum(region >= 0 for region in regions)
+    used = mode or of_optimizer
+    assert used is not None, "something is compiled"
     return CompiledStep(
         edit=Edit(replaced=replaced),
-        mode=mode,
+        mode=used,
         num_graphs=len(firsts),
         num_ops=num_ops,
         num_kernels=len(step.kernels),
@@ -168,25 +158,32 @@ def _input_copies(trace: StepTrace, first: Op) -> tuple[Op, ...]:
             name=FUSED,
             inputs=(spec,),
             outputs=(spec,),
-            attributes={"numel": spec.numel, "rows": 0, "flop": 0.0},
+            attributes={"numel": spec.numel, "rows": 0, "keeps_row": False, "flop": 0.0},
         )
         for spec in specs
     )
 
 
-def _graphs_of(trace: StepTrace) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:
+# The graph of the optimizer's step. Others have smaller numbers: even ones of forward passes, the
+# next odd one the backward pass.
+_OPTIMIZER = 1 << 30
+
+
+def _graphs_of(
+    trace: StepTrace, *, has_model: bool, has_optimizer: bool
+) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:
     """Return by event which graph it is in, -1 for none, and where graphs end early.
 
     What a model's call does is compiled, and what the backward pass does for its modules. Where
     the calls of models are not known, all of both passes is.
     """
     calls = trace.facts.model_calls
-    inside = [not calls] * len(trace.events)
+    inside = [has_model and not calls] * len(trace.events)
     starts: set[int] = set()
     for call in calls:
         starts.add(call.first_event)
         for position in range(call.first_event, call.first_event + call.num_events):
-            inside[position] = True
+            inside[position] = has_model
     models = {call.model for call in calls}
     regions: list[int] = []
     breaks: dict[tuple[str, Location | None], GraphBreak] = {}
@@ -194,7 +191,10 @@ def _graphs_of(trace: StepTrace) -> tuple[tuple[int, ...], tuple[GraphBreak, ...
     for position, event in enumerate(trace.events):
         current += position in starts
         if isinstance(event, Op) and not event.is_on_host and not event.is_replayed:
-            is_models = not calls or event.module.partition(".")[0] in models
+            if event.phase is Phase.OPTIMIZER and has_optimizer:
+                regions.append(_OPTIMIZER)
+                continue
+            is_models = has_model and (not calls or event.module.partition(".")[0] in models)
             if event.phase is Phase.FORWARD and inside[position]:
                 regions.append(2 * current)
                 continue
@@ -218,7 +218,12 @@ def _generated(kernel: FusedKernel, trace: StepTrace) -> Op:
         name=FUSED,
         inputs=kernel.reads,
         outputs=kernel.writes,
-        attributes={"numel": kernel.numel, "rows": kernel.rows, "flop": kernel.flop},
+        attributes={
+            "numel": kernel.numel,
+            "rows": kernel.rows,
+            "keeps_row": kernel.keeps_row,
+            "flop": kernel.flop,
+        },
         phase=last.phase,
         device=last.device,
         location=last.location,

@@ -29,6 +29,7 @@ from breakeven.simulate import (
     StepPrediction,
     build_program,
     compiled_step,
+    may_change_layout,
     model_size,
     phase_times,
     predict_multi_gpu,
@@ -82,13 +83,15 @@ class TracedRows:
         unpredictable = [_not_predicted(row) for row in rows]
         cases = [row.case for row, reason in zip(rows, unpredictable, strict=True) if not reason]
         traces = trace_cases(cases, progress=report)
-        at_size: dict[tuple[object, int, str], StepTrace | Unpredictable] = {}
+        at_size: dict[tuple[object, int, str, bool], StepTrace | Unpredictable] = {}
         steps: list[StepTrace | Unpredictable] = []
         for row, reason in zip(rows, unpredictable, strict=True):
             if reason is not None:
                 steps.append(reason)
                 continue
-            key = (row.case, row.batch_size, row.compile)
+            is_compiled = row.compile != "none"
+            may_change = is_compiled and may_change_layout(row.framework)
+            key = (row.case, row.batch_size, row.compile, may_change)
             if key not in at_size:
                 at_size[key] = _as_compiled(_at(traces[row.case], row), row)
             steps.append(at_size[key])
@@ -300,7 +303,12 @@ def _as_compiled(step: StepTrace | Unpredictable, row: MeasuredRow) -> StepTrace
     """Return the step as ``torch.compile`` would make it, where the row's was compiled."""
     if row.compile == "none" or isinstance(step, Unpredictable):
         return step
-    return compiled_step(build_program(step), _COMPILE_MODES[row.compile]).edit.apply(step)
+    compiled = compiled_step(
+        build_program(step),
+        _COMPILE_MODES[row.compile],
+        may_change_layout=may_change_layout(row.framework),
+    )
+    return compiled.edit.apply(step)
 
 
 def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Unpredictable:

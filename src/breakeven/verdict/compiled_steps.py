@@ -40,7 +40,7 @@ class CompiledSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         mode: ``default``, ``reduce-overhead`` or ``max-autotune``.
-        is_asked_for_by_script: Whether the script compiles its model itself.
+        is_asked_for_by_script: Whether the script compiles itself what is compiled here.
         num_graphs: Graphs that are compiled: forward and backward count apart.
         num_kernels: Kernels that are generated for them.
         breaks: Lines that end a graph within the model, since the host needs a value there.
@@ -70,7 +70,7 @@ def compiled_steps(
         step: The compiled step.
         eager: The step as it is written, on each GPU.
         compiled: The compiled one, on the same.
-        is_asked_for_by_script: Whether the script compiles its model itself.
+        is_asked_for_by_script: Whether the script compiles itself what is compiled here.
     """
     return CompiledSteps(
         mode=step.mode.value,

@@ -381,6 +381,7 @@ def _call(trace: StepTrace, name: str) -> Call:
             lambda m, o: torch.compile(m, mode="max-autotune"),
             "torch.compile", "Linear, mode=max-autotune",
         ),
+        (lambda m, o: torch.compile(o.step), "torch.compile", "SGD.step"),
         (lambda m, o: m.to(torch.float32), "Module.to", "float32"),
         (lambda m, o: nn.DataParallel(m, [0]), "torch.nn.DataParallel", "Linear, [0]"),
         (

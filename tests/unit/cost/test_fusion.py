@@ -117,10 +117,11 @@ def test_a_small_pointwise_result_is_computed_where_it_is_read() -> None:
 
 
 def test_graphs_share_no_kernel_and_hand_on_through_memory() -> None:
+    sums = run("sum.dim_IntList", [spec(0)], [spec(1, 64)], dim=[1])
     backward = Op(
-        name="aten.mul.Tensor", inputs=(spec(1),), outputs=(spec(2),), phase=Phase.BACKWARD
+        name="aten.mul.Tensor", inputs=(spec(1, 64),), outputs=(spec(2, 64),), phase=Phase.BACKWARD
     )
-    step = fused(run("relu.default", [spec(0)], [spec(1)]), backward, regions=[0, 1])
+    step = fused(sums, backward, regions=[0, 1])
 
     assert [storages(kernel.writes) for kernel in step.kernels] == [[1], [2]]
 
@@ -153,3 +154,45 @@ def test_an_operator_without_a_cost_of_its_own_is_left_alone() -> None:
 
     assert step.library_calls == {0}
     assert [kernel.positions for kernel in step.kernels] == [(1,)]
+
+
+def test_equal_casts_are_made_once() -> None:
+    """Autocast casts what three products read three times."""
+    casts = [
+        run("_to_copy.default", [spec(0)], [spec(number, *FULL, dtype="float16")])
+        for number in (1, 2, 3)
+    ]
+    products = [
+        run(
+            "mm.default", [spec(number, *FULL, dtype="float16"), spec(9, N, N)], [spec(10 + number)]
+        )
+        for number in (1, 2, 3)
+    ]
+    (kernel,) = fused(*casts, *products).kernels
+
+    assert kernel.positions == (0,)
+    assert storages(kernel.writes) == [1]
+
+
+def test_a_list_of_parameters_is_updated_by_one_kernel() -> None:
+    """Adam's moment and its use, over three parameters: nothing between them reaches memory."""
+    gradients, moments, steps, parameters = (
+        [spec(first + number, 4, N) for number in range(3)] for first in (0, 10, 20, 30)
+    )
+    step = fused(
+        run("_foreach_lerp_.Scalar", [*moments, *gradients], []),
+        run("_foreach_mul.Scalar", moments, steps),
+        run("_foreach_add_.List", [*parameters, *steps], []),
+    )
+
+    (kernel,) = step.kernels
+    assert kernel.numel == 3 * 4 * N
+    assert storages(kernel.reads) == [0, 1, 2, 10, 11, 12, 30, 31, 32]
+    assert storages(kernel.writes) == [10, 11, 12, 30, 31, 32]
+    assert not step.library_calls
+
+
+def test_norms_of_a_list_stay_a_call() -> None:
+    norms = run("_foreach_norm.Scalar", [spec(0), spec(1)], [spec(2, 1), spec(3, 1)])
+
+    assert fused(norms).library_calls == {0}

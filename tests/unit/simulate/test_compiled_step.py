@@ -13,6 +13,8 @@ from breakeven.simulate import (
     build_program,
     compile_mode_of,
     compiled_step,
+    may_change_layout,
+    optimizer_compile_mode_of,
     predict_steps,
 )
 from breakeven.trace import (
@@ -22,6 +24,7 @@ from breakeven.trace import (
     Location,
     ModelCall,
     Op,
+    OptimizerFacts,
     Phase,
     RunFacts,
     StepTrace,
@@ -69,8 +72,8 @@ def test_a_memory_bound_chain_is_as_much_faster_as_it_moves_less() -> None:
     trace = step(*chain(10, 1 << 26))
     speedup = time_ns(trace, None) / time_ns(trace, CompileMode.DEFAULT)
 
-    # A tenth of the traffic, at 1 / 1.25 of the speed of torch's own kernels.
-    assert speedup == pytest.approx(10 / 1.25, rel=0.1)
+    # A tenth of the traffic; a generated kernel is slower than torch's own.
+    assert 5.0 < speedup < 9.0
 
 
 def test_a_launch_bound_step_gains_most_from_a_graph() -> None:
@@ -203,3 +206,61 @@ def test_issuing_compiled_code_slows_no_kernel_down() -> None:
 
     assert eager.estimate.value_ns > eager.device_busy_ns + 10_000
     assert found.estimate.value_ns < found.device_busy_ns + 10_000
+
+
+@pytest.mark.parametrize(
+    ("framework", "is_after"),
+    [
+        ("torch 2.0 2023-03", False),
+        ("torch 2.1 nightly 2023-03/04", False),
+        ("torch 2.0 nightly 2022-11/12 (precision inferred)", False),
+        ("torch 2.1 nightly 2023-07", True),
+        ("torch 2.1.2", True),
+        ("torch 2.4.0 cu124", True),
+        ("", True),
+    ],
+)
+def test_layouts_are_changed_since_the_summer_of_2023(framework: str, is_after: bool) -> None:
+    assert may_change_layout(framework) is is_after
+
+
+def test_an_optimizer_is_compiled_where_the_script_compiles_it() -> None:
+    def facts(*arguments: str) -> RunFacts:
+        calls = (Call(name="torch.compile", location=None, count=1, argument=a) for a in arguments)
+        return RunFacts(
+            calls=tuple(calls),
+            optimizers=(OptimizerFacts(name="Adam", location=None, num_tensors=2),),
+        )
+
+    lists = [spec(0, 64), spec(1, 64)]
+    update = Op(
+        name="aten._foreach_mul_.Scalar", inputs=tuple(lists), outputs=(), phase=Phase.OPTIMIZER
+    )
+    events = (*chain(2, 64, first=4), update, update)
+
+    alone = step(*events, facts=facts("Adam.step, mode=reduce-overhead"))
+    assert compile_mode_of(alone) is None
+    assert optimizer_compile_mode_of(alone) is CompileMode.REDUCE_OVERHEAD
+    found = compiled_step(build_program(alone), None)
+    changed = found.edit.apply(alone)
+    assert (found.num_graphs, found.num_ops, found.num_kernels) == (1, 2, 1)
+    assert [op.name for op in changed.ops].count("aten.mul.Tensor") == 2
+    assert sum(isinstance(event, GraphLaunch) for event in changed.events) == 1
+
+    both = step(*events, facts=facts("Net", "Adam.step"))
+    assert compile_mode_of(both) is CompileMode.DEFAULT
+    assert compiled(both).num_graphs == 2
+
+    both = msgspec.structs.replace(
+        both,
+        facts=msgspec.structs.replace(
+            both.facts,
+            optimizers=(OptimizerFacts(name="AdamW", location=None, num_tensors=2),),
+        ),
+    )
+    # Named by the class that defines it, once a scheduler watches it.
+    assert optimizer_compile_mode_of(both) is CompileMode.DEFAULT
+
+    other = step(*events, facts=facts("Net"))
+    assert optimizer_compile_mode_of(other) is None
+    assert compiled(other).num_graphs == 1

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -172,7 +172,7 @@ def _num_steps(segments: set[int], round_ends: Sequence[int]) -> int:
 
 
 def _as_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return arguments as Python writes them; of what is no plain value the name of its type."""
+    """Return arguments as Python writes them; functions and other values by name or type."""
     parts = [_plain(value) for value in args]
     parts += [f"{name}={_plain(value)}" for name, value in kwargs.items()]
     return ", ".join(parts)[:_MAX_ARGUMENT]
@@ -185,6 +185,10 @@ def _plain(value: Any) -> str:
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, (list, tuple)) and len(value) < 16:
         return f"[{', '.join(map(_plain, value))}]"
+    if isinstance(value, MethodType):
+        return f"{type(value.__self__).__name__}.{value.__name__}"
+    if isinstance(value, FunctionType):
+        return value.__qualname__
     return type(value).__name__
 
 
