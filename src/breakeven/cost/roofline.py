@@ -56,9 +56,11 @@ _LATENCY_CYCLES = 100.0
 # Cycles in which an SM brings one element of a product's operands from memory to where matrix units
 # read it, where rows start at odd elements: each is loaded and stored by itself, through registers,
 # while aligned rows move 16 bytes at a time past them. And the largest tile of such kernels.
-# Source: an RTX 4090, bf16, square products of 2,055 to 2,073, a kernel "s1688gemm_bf16_128x128_nn_
-# align1": 0.69 to 0.74 of the rate of 2,040 (pytorch issue 181718), here 0.68. It makes 55 TFLOP/s
-# of an A100, where padding a vocabulary of 50,257 saved a quarter of nanoGPT's step: some 60.
+# A value between two sources: an RTX 4090, bf16, square products of 2,055 to 2,073, a kernel
+# "s1688gemm_bf16_128x128_nn_align1", 0.69 to 0.74 of the rate of 2,040 (pytorch issue 181718; here
+# 0.66 to 0.68), and an A100, where padding a vocabulary of 50,257 is said to save a quarter of
+# nanoGPT's step, some 60 TFLOP/s by our estimate (here 56). What a ladder of GPT-2 lacked there
+# was known when it was chosen, some 55.
 _LOAD_CYCLES = 0.3
 _LARGEST_UNALIGNED_TILE = 128 * 128
 # Share of the DRAM bandwidth that changing the memory format of a tensor reaches: the low end of
