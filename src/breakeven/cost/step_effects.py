@@ -270,9 +270,7 @@ def kernel_effect_keys(
         machine: Name of the machine where its steps may have been seen, or empty.
     """
     group, units = family_group(kernel), units_of(kernel, device)
-    # What steps showed of torch's own kernels is all that is known of generated ones.
-    variant = "" if kernel.variant == "fused" else kernel.variant
-    family = f"{kernel.family} {variant}".strip()
+    family = f"{kernel.family} {kernel.variant}".strip()
     generation, chip = device.launch_generation, device.chip or device.id
     keys: tuple[EffectKey, ...] = (
         ("class", family, units),
