@@ -541,3 +541,51 @@ def test_a_loop_without_its_fast_step_runs_as_it_is(
     assert said in ended.stderr
     assert said == "" or "(without effect: fast_step)" in ended.stderr
     assert said != "" or "less fast_step" in ended.stderr
+
+
+TWO_UPDATES = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+generator = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
+discriminator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 1))
+g_optimizer = torch.optim.Adam(generator.parameters(), lr=1e-3)
+d_optimizer = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
+criterion = nn.BCEWithLogitsLoss()
+data = torch.randn(32, 4)
+def train():
+    told, fooled = 0.0, 0.0
+    for real in [data] * 30:
+        fake = generator(torch.randn(real.size(0), 2))
+        d_loss = criterion(discriminator(real), torch.ones(32, 1))
+        d_loss = d_loss + criterion(discriminator(fake.detach()), torch.zeros(32, 1))
+        d_optimizer.zero_grad()
+        d_loss.backward()
+        d_optimizer.step()
+        told += d_loss.item()
+        g_loss = criterion(discriminator(fake), torch.ones(32, 1))
+        g_optimizer.zero_grad()
+        g_loss.backward()
+        g_optimizer.step()
+        fooled += g_loss.item()
+    return told, fooled
+print(*(f"{value:.3f}" for value in (*train(), torch.randn(1).item())))
+"""
+
+
+def test_a_loop_with_two_updates_runs_with_one_call_for_both(
+    script: Callable[..., Path], variables: dict[str, str]
+) -> None:
+    path = script(TWO_UPDATES, configuration=FAST)
+    ended, plain = (
+        subprocess.run(
+            command, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=120
+        )
+        for command in ([str(BREAKEVEN), "run", "train.py"], [sys.executable, "train.py"])
+    )
+    assert ended.returncode == plain.returncode == 0, ended.stderr
+    assert ended.stdout == plain.stdout
+    assert "fast_step: each step is one compiled call" in ended.stderr
+    assert "30 steps" in ended.stderr
+    assert "left out" not in ended.stderr
+    assert "without effect" not in ended.stderr

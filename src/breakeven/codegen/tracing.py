@@ -91,6 +91,7 @@ def without_onednn() -> Iterator[None]:
 _DRAWS = {
     "bernoulli.p",
     "normal_functional.default",
+    "prims.normal.default",
     "rand.default",
     "rand_like.default",
     "randn.default",
@@ -115,6 +116,8 @@ def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
         name = str(node.target).removeprefix("aten.")
         if name not in _DRAWS:
             raise UnsupportedError(f"{node.target} draws random numbers that depend on data")
+        if node.kwargs.get("generator") is not None:
+            raise UnsupportedError(f"{node.target} draws from a generator of its own")
         with graph.graph.inserting_after(last):
             drawn = graph.graph.placeholder(f"drawn_{len(draws)}")
         drawn.meta["val"] = node.meta["val"]

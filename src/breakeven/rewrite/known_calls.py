@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Sequence
 from functools import cached_property
 
-from breakeven.rewrite.loop_parts import StepParts
+from breakeven.rewrite.outer_call import Loop
 from breakeven.source import (
     NoEditError,
     SyntaxTree,
@@ -55,12 +56,14 @@ class KnownCalls:
 
     Args:
         script: The script.
-        parts: Of its step.
+        models: Those of its step, as it calls them.
+        loops: The loop of the step and those around it, from within.
     """
 
-    def __init__(self, script: SyntaxTree, parts: StepParts) -> None:
+    def __init__(self, script: SyntaxTree, models: Sequence[str], loops: Sequence[Loop]) -> None:
         self._script = script
-        self._parts = parts
+        self._models = frozenset(models)
+        self._loops = loops
         self._functions = {
             node.name: node
             for node in script.nodes(ast.FunctionDef)
@@ -102,7 +105,7 @@ class KnownCalls:
 
     def ensure_lasting(self, node: ast.AST) -> None:
         """Refuse an attribute that is read, and may change: its value would be compiled in."""
-        parts, imports = self._parts, self._script.imports
+        imports = self._script.imports
         for part in nodes_in(node, ast.Attribute):
             name, above = plain_name(part), self._script.parent(part)
             root = name.partition(".")[0]
@@ -110,7 +113,7 @@ class KnownCalls:
             is_inner = isinstance(above, ast.Attribute)
             if not name or is_called or is_inner or root in imports:
                 continue
-            if name == parts.model or name.startswith(f"{parts.model}."):
+            if self._is_of_model(name):
                 continue
             if part.attr in self._stored_attributes or (root != "self" and self._is_used(root)):
                 raise NoEditError(f"`{name}` may change in the loop")
@@ -127,7 +130,7 @@ class KnownCalls:
 
     def _is_used(self, name: str) -> bool:
         """Return whether the loop does more with an object than to read its attributes."""
-        loop = self._parts.loops[-1]
+        loop = self._loops[-1]
         if name in {one.partition(".")[0] for one in written_names(loop)}:
             return False  # a value of the batch
         for part in nodes_in(loop, ast.Name):
@@ -141,6 +144,9 @@ class KnownCalls:
                 return True
         return False
 
+    def _is_of_model(self, name: str) -> bool:
+        return any(name == one or name.startswith(f"{one}.") for one in self._models)
+
     def _is_pure(
         self,
         call: ast.Call,
@@ -150,7 +156,7 @@ class KnownCalls:
     ) -> bool:
         name = plain_name(call.func)
         root, last = name.partition(".")[0], last_called(call)
-        if name == self._parts.model or name.startswith(f"{self._parts.model}."):
+        if self._is_of_model(name):
             return last not in MUST_PRECEDE
         full = self._script.imports.get(root)
         if full is not None:
@@ -183,7 +189,7 @@ class KnownCalls:
             if (
                 name in known
                 or is_tool
-                or name == self._parts.model.partition(".")[0]
+                or name in {model.partition(".")[0] for model in self._models}
                 or name in self._functions.keys() | self._classes | self._script.imports.keys()
                 or hasattr(builtins, name)
                 or self._is_literal(name)

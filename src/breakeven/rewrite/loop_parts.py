@@ -97,11 +97,11 @@ def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
     Raises:
         NoEditError: There is none, or one that is not known to be safe to change.
     """
-    _ensure_plain(script)
+    ensure_plain(script)
     backward, loss = _backward(script, backward_line)
-    loops, outer = _loops_around(backward, script)
+    loops, outer = loops_of(backward, script)
     for loop in (loops[-1], *(() if outer is None else (outer.loops[-1],))):
-        _ensure_lasting_model(loop)
+        ensure_lasting_model(loop)
     block = loops[0].body
     position = block.index(backward)
     cleared = _method_calls(block, "zero_grad")
@@ -133,7 +133,8 @@ def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
     )
 
 
-def _ensure_plain(script: SyntaxTree) -> None:
+def ensure_plain(script: SyntaxTree) -> None:
+    """Refuse a script that looks into its steps, or changes how they are run."""
     for part in script.nodes(ast.Attribute, ast.Name):
         is_attribute = isinstance(part, ast.Attribute)
         name = part.attr if is_attribute else part.id
@@ -143,7 +144,8 @@ def _ensure_plain(script: SyntaxTree) -> None:
             raise NoEditError(f"line {part.lineno} compiles by itself")
 
 
-def _ensure_lasting_model(loop: Loop) -> None:
+def ensure_lasting_model(loop: Loop) -> None:
+    """Refuse a loop that changes what a step was compiled for."""
     for part in nodes_in(loop, ast.Attribute):
         if part.attr in _CHANGES_MODEL:
             raise NoEditError(f"line {part.lineno} {_CHANGES_MODEL[part.attr]} while the loop runs")
@@ -172,9 +174,7 @@ def _backward(script: SyntaxTree, line: int | None) -> tuple[ast.stmt, ast.expr]
     return statement, loss
 
 
-def _loops_around(
-    backward: ast.stmt, script: SyntaxTree
-) -> tuple[tuple[Loop, ...], OuterCall | None]:
+def loops_of(backward: ast.stmt, script: SyntaxTree) -> tuple[tuple[Loop, ...], OuterCall | None]:
     """Return the loops of the step, and the call of their function where a loop makes it."""
     innermost = script.parent(backward)
     if not isinstance(innermost, ast.For | ast.While) or backward not in innermost.body:
@@ -298,7 +298,7 @@ class Optimizers:
         """
         handed_over = self._parameters_around(loop)
         if optimizer in self._built and optimizer not in handed_over:
-            owners = self._owners(optimizer)
+            owners = self.owners(optimizer)
             if len(owners) != 1 or "" in owners:
                 raise NoEditError(f"`{optimizer}` has parameters of other than one named model")
             return owners.pop()
@@ -338,7 +338,7 @@ class Optimizers:
             plain_name(outer.outside(ast.parse(own, mode="eval").body))
             for own in (model, optimizer)
         )
-        if self._owners(name) != {model_outside}:
+        if self.owners(name) != {model_outside}:
             raise NoEditError(f"the script does not tell which model `{name}` updates")
 
     def ensure_only(
@@ -364,7 +364,12 @@ class Optimizers:
                     f"line {first.lineno} calls {name}.step(), which is not known to be a scheduler"
                 )
 
-    def _owners(self, optimizer: str) -> set[str]:
+    def is_built(self, name: str) -> bool:
+        """Return whether the script makes an optimizer under a name."""
+        return name in self._built
+
+    def owners(self, optimizer: str) -> set[str]:
+        """Return what the parameters of an optimizer are of; an empty name where it is not told."""
         calls = self._built.get(optimizer, ())
         return {owner for call in calls for owner in _parameter_owners(call)}
 

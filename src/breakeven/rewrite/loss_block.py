@@ -8,12 +8,13 @@ once, when it is compiled: only statements are taken whose calls are known to do
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from breakeven.rewrite.known_calls import MUST_PRECEDE, READS_VALUES, KnownCalls, last_called
 from breakeven.rewrite.loop_match import is_bound_anew
 from breakeven.rewrite.loop_parts import StepParts
+from breakeven.rewrite.outer_call import Loop
 from breakeven.source import (
     NoEditError,
     SyntaxTree,
@@ -28,7 +29,7 @@ from breakeven.source import (
 )
 
 # What else such a statement may call.
-_LOGGING = frozenset({*READS_VALUES, "no_grad", "detach", "float", "format"})
+LOGGING = frozenset({*READS_VALUES, "no_grad", "detach", "float", "format"})
 _STOPS = (
     ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await, ast.Assert,
     ast.NamedExpr, ast.Delete, ast.Import, ast.ImportFrom,
@@ -76,10 +77,10 @@ def find_block(script: SyntaxTree, parts: StepParts) -> LossBlock:
     between = block[block.index(parts.backward) : block.index(parts.update)]
     late += [one for one in between if one not in parts.own]
     values = frozenset().union(*map(written_names, parts.loops))
-    calls = KnownCalls(script, parts)
+    calls = KnownCalls(script, [parts.model], parts.loops)
     for statement in late:
-        _ensure_late(statement, moved, parts)
-        calls.ensure_pure(statement, values=values, harmless=_LOGGING)
+        ensure_late(statement, moved, (parts.model, parts.optimizer))
+        calls.ensure_pure(statement, values=values, harmless=LOGGING)
     first_late = min((block.index(one) for one in late), default=len(block))
     place = [one for one in moved if block.index(one) < first_late][-1]
     _ensure_order(before, moved, late, place, block)
@@ -90,24 +91,20 @@ def find_block(script: SyntaxTree, parts: StepParts) -> LossBlock:
     written = set().union(*map(written_names, moved))
     if shared := declared_names(script.tree) & written or {name for name in written if "." in name}:
         raise NoEditError(f"`{min(shared)}` is not a variable of the loop alone")
-    inputs = tuple(_inputs(moved, parts, script))
-    for statement in (*moved, ast.Expr(parts.loss)):
-        calls.ensure_constant(statement, written | {*inputs} | _inner_names(statement))
+    read = (*moved, ast.Expr(parts.loss))
+    own = {parts.model, parts.optimizer, "self"}
+    inputs = tuple(inputs_of(read, parts.loops, own, script, scope))
+    for statement in read:
+        calls.ensure_constant(statement, written | {*inputs} | inner_names(statement))
     if not inputs:
         raise NoEditError("the loss is computed from nothing that changes in the loop")
     gone = {part for one in (*parts.own, *moved) for part in ast.walk(one)}
     removed = [one for one in block if one in parts.own or one in moved]
     beside = [
         name
-        for name in dict.fromkeys(_written_in_order(moved))
+        for name in dict.fromkeys(written_in_order(moved))
         if name != plain_name(parts.loss)
-        and (
-            name in inputs
-            or any(
-                place not in gone and not is_bound_anew(place, name, removed, script)
-                for place in reads_in_scope(scope, name)
-            )
-        )
+        and (name in inputs or is_read_after(name, removed, gone, script, scope))
     ]
     return LossBlock(
         parts=parts,
@@ -157,11 +154,11 @@ def _sets_mode(statement: ast.stmt, model: str) -> bool:
             return False
 
 
-def _ensure_late(statement: ast.stmt, moved: Sequence[ast.stmt], parts: StepParts) -> None:
+def ensure_late(statement: ast.stmt, moved: Sequence[ast.stmt], own: Sequence[str]) -> None:
     """Refuse a statement that might do something else after the update."""
     used = set().union(*(read_names(one) | written_names(one) for one in moved))
     if (
-        mentions(statement, parts.model, parts.optimizer)
+        mentions(statement, *own)
         or any(nodes_in(statement, *_STOPS))
         or written_names(statement) & used
         or any(last_called(call) in MUST_PRECEDE for call in nodes_in(statement, ast.Call))
@@ -198,34 +195,69 @@ def _ensure_order(
                 )
 
 
-def _written_in_order(statements: Sequence[ast.stmt]) -> Iterator[str]:
+def is_read_after(
+    name: str,
+    removed: Sequence[ast.stmt],
+    gone: Container[ast.AST],
+    script: SyntaxTree,
+    scope: ast.AST,
+) -> bool:
+    """Return whether what stays of a scope reads what the removed statements bind to a name.
+
+    Args:
+        name: The name.
+        removed: The statements that go.
+        gone: All nodes in them.
+        script: The script.
+        scope: Of the loop.
+    """
+    return any(
+        place not in gone and not is_bound_anew(place, name, removed, script)
+        for place in reads_in_scope(scope, name)
+    )
+
+
+def written_in_order(statements: Sequence[ast.stmt]) -> Iterator[str]:
     for statement in statements:
-        yield from sorted(written_names(statement) - _inner_names(statement))
+        yield from sorted(written_names(statement) - inner_names(statement))
 
 
-def _inputs(moved: Sequence[ast.stmt], parts: StepParts, script: SyntaxTree) -> Iterator[str]:
-    """Yield the names that the statements read and do not compute before."""
-    changing_names = set().union(*map(written_names, parts.loops))
+def inputs_of(
+    statements: Sequence[ast.stmt],
+    loops: Sequence[Loop],
+    own: Set[str],
+    script: SyntaxTree,
+    scope: ast.AST,
+) -> Iterator[str]:
+    """Yield the names that statements read and do not compute before.
+
+    Args:
+        statements: In order.
+        loops: Around them, from within.
+        own: Models, optimizers and the like, which are no values of a batch.
+        script: The script.
+        scope: Of the loops.
+    """
+    changing_names = set().union(*map(written_names, loops))
     changing = {name.partition(".")[0] for name in changing_names}
-    scope = script.scope_of(parts.backward)
-    own = _variables_of(scope)
+    variables = _variables_of(scope)
     handed_over = parameters_of(scope.args) if isinstance(scope, ast.FunctionDef) else set()
     known, found = set[str](), dict[str, None]()
-    for statement in (*moved, ast.Expr(parts.loss)):
+    for statement in statements:
         if isinstance(statement, ast.AugAssign):
             known |= written_names(statement)
         for name in sorted(read_names(statement) - known):
             is_variable = name in changing or (
-                name in own | handed_over and not _is_tool(name, statement, script)
+                name in variables | handed_over and not _is_tool(name, statement, script)
             )
-            if is_variable and name not in _inner_names(statement):
+            if is_variable and name not in inner_names(statement):
                 found[name] = None
         known |= written_names(statement)
     dotted = {name.partition(".")[0] for name in changing_names if "." in name}
-    counted = _numbers_of(parts)
+    counted = _numbers_of(loops)
     for name in found:
-        is_tool = all(_is_tool(name, one, script) for one in moved if name in read_names(one))
-        is_own = name in (parts.model, parts.optimizer, "self")
+        is_tool = all(_is_tool(name, one, script) for one in statements if name in read_names(one))
+        is_own = name in own
         if (
             name in dotted - {"self"}
             or name in counted
@@ -236,10 +268,10 @@ def _inputs(moved: Sequence[ast.stmt], parts: StepParts, script: SyntaxTree) -> 
             yield name
 
 
-def _numbers_of(parts: StepParts) -> set[str]:
+def _numbers_of(loops: Sequence[Loop]) -> set[str]:
     """Return the counters of the loops: each of their values would be compiled anew."""
     found: set[str] = set()
-    for loop in parts.loops:
+    for loop in loops:
         if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
             called = plain_name(loop.iter.func)
             if called in ("range", "trange", "tqdm.trange"):
@@ -284,11 +316,11 @@ def _is_tool(name: str, statement: ast.stmt, script: SyntaxTree) -> bool:
     return all(map(is_tool, places))
 
 
-def _inner_names(statement: ast.stmt) -> set[str]:
+def inner_names(statement: ast.stmt) -> set[str]:
     """Return names that belong to a comprehension or a lambda within a statement."""
     found: set[str] = set()
     for part in ast.walk(statement):
-        if isinstance(part, ast.comprehension):
+        if isinstance(part, ast.comprehension | ast.For):
             found |= written_names(part.target)
         elif isinstance(part, ast.Lambda):
             found |= parameters_of(part.args)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from breakeven.rewrite.loop_match import OUTPUT, TrainingLoop, match_loop
 from breakeven.rewrite.loop_parts import StepParts, find_parts
 from breakeven.rewrite.loss_block import LossBlock, find_block
-from breakeven.rewrite.outer_call import Loop
+from breakeven.rewrite.outer_call import Loop, OuterCall
+from breakeven.rewrite.update_block import UpdateBlock, find_updates, has_several_updates
 from breakeven.source import (
     COMPREHENSIONS,
     LineEdits,
@@ -33,6 +34,7 @@ from breakeven.verdict import CodeChange
 
 _STEP_NAMES = ("step", "train_step", "fast_step", "whole_step")
 _FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "whole_loss")
+_UPDATE_NAMES = ("compute_updates", "update_all", "whole_update")
 _LOSS_NAMES = ("loss", "step_loss")
 _NO_NEWLINE = "\\ No newline at end of file\n"
 # Reading a value out of a tensor ends the graph, and so do these.
@@ -105,6 +107,9 @@ def _lines(
     source: str, script: SyntaxTree, backward_line: int | None
 ) -> list[tuple[str, int, bool]]:
     """Return the changed lines, with where each is from."""
+    if has_several_updates(script):
+        block = find_updates(script, backward_line)
+        return _changed(source, script, None, _of_updates(script, block))
     parts = find_parts(script, backward_line)
     try:
         loop = match_loop(script, parts)
@@ -115,7 +120,7 @@ def _lines(
         except NoEditError as other:
             both = f"{reason.reason}; as a function that computes the loss: {other.reason}"
             raise NoEditError(both) from None
-    return _changed(source, script, parts, call)
+    return _changed(source, script, parts.outer, call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,7 @@ class StepCall:
 
 
 def _changed(
-    source: str, script: SyntaxTree, parts: StepParts, call: StepCall
+    source: str, script: SyntaxTree, outer: OuterCall | None, call: StepCall
 ) -> list[tuple[str, int, bool]]:
     lines = split_lines(source)
     newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
@@ -157,9 +162,9 @@ def _changed(
     indent = line[: len(line) - len(line.lstrip())]
     added = [*call.definition, f"{step} = {call.making}"]
     edits.insert_before(call.before, f"{newline}{indent}".join(added) + newline)
-    if parts.outer is not None:
-        edits.insert_parameter(parts.outer.function.args, step)
-        edits.insert_argument(parts.outer.call, f"{step}={step}")
+    if outer is not None:
+        edits.insert_parameter(outer.function.args, step)
+        edits.insert_argument(outer.call, f"{step}={step}")
     if not is_imported:
         edits.insert_import(tree, f"import breakeven{newline}", beside="torch")
     return edits.numbered()
@@ -204,21 +209,56 @@ def _of_block(source: str, script: SyntaxTree, block: LossBlock) -> StepCall:
     )
     if changed := min(own & changing, default=""):
         raise NoEditError(f"the loss depends on `{changed}`, which changes in the loop")
-    body = [line for one in statements for line in ast.unparse(one).splitlines()]
-    definition = [f"def {name}({', '.join(block.inputs)}):", *(f"    {line}" for line in body)]
     loss_name = plain_name(block.loss) or (free_name(_LOSS_NAMES, taken) if beside else "")
-    inputs = f"({', '.join(block.inputs)},)" if len(block.inputs) == 1 else None
-    call = f"{{step}}({inputs or '(' + ', '.join(block.inputs) + ')'})"
-    targets = ", ".join(filter(None, (loss_name, beside)))
     options = ["has_aux=True"] if beside else []
     return StepCall(
         removed=block.removed,
         place=block.place,
-        call=f"{targets} = {call}" if targets else call,
+        call=_call_of_function(block.inputs, loss_name, beside),
         before=before,
-        definition=definition,
+        definition=_definition(name, block.inputs, statements),
         making=_making_call(source, making, ["calls_model=True", *options]),
     )
+
+
+def _of_updates(script: SyntaxTree, block: UpdateBlock) -> StepCall:
+    """Return the change of a loop whose statements up to the last update become a function."""
+    name = free_name(_UPDATE_NAMES, all_identifiers(script.tree))
+    models, optimizers = (
+        [ast.parse(one, mode="eval").body for one in names]
+        for names in (block.models, block.optimizers)
+    )
+    before = _loop_to_build_before(block.loops, [*models, *optimizers])
+    beside = f"({', '.join(block.beside)},)" if block.beside else ""
+    returned = f"return {block.loss}{beside and ', ' + beside}"
+    statements = [*block.moved, *ast.parse(returned, mode="exec").body]
+    written = {written for one in statements for written in written_names(one)}
+    own = {used for one in statements for used in read_names(one)} - {*block.inputs} - written
+    changing = set().union(*map(written_names, (before, *block.loops))) | declared_names(
+        script.tree
+    )
+    if changed := min(own & changing, default=""):
+        raise NoEditError(f"the losses depend on `{changed}`, which changes in the loop")
+    given = f"[{', '.join(block.models)}], {name}, [{', '.join(block.optimizers)}]"
+    return StepCall(
+        removed=block.moved,
+        place=block.place,
+        call=_call_of_function(block.inputs, block.loss, beside),
+        before=before,
+        definition=_definition(name, block.inputs, statements),
+        making=f"breakeven.fast_step({given}{', has_aux=True' if beside else ''})",
+    )
+
+
+def _definition(name: str, inputs: Sequence[str], statements: Sequence[ast.stmt]) -> list[str]:
+    body = [line for one in statements for line in ast.unparse(one).splitlines()]
+    return [f"def {name}({', '.join(inputs)}):", *(f"    {line}" for line in body)]
+
+
+def _call_of_function(inputs: Sequence[str], loss_name: str, beside: str) -> str:
+    given = f"({', '.join(inputs)}{',' if len(inputs) == 1 else ''})"
+    targets = ", ".join(filter(None, (loss_name, beside)))
+    return f"{targets} = {{step}}({given})" if targets else f"{{step}}({given})"
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,9 +35,9 @@ class FallbackStep:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Sequence[nn.Module],
         loss_fn: Callable[..., Any],
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         *,
         max_grad_norm: float | None = None,
         has_aux: bool = False,
@@ -83,14 +83,18 @@ class FallbackStep:
         return self._do_plain(inputs, targets)
 
     def _do_plain(self, inputs: Any, targets: Any) -> Any:
-        self._optimizer.zero_grad()
+        model, optimizer = self._model, self._optimizer
+        if not isinstance(optimizer, Optimizer):  # which the loss function updates with
+            return pytree.tree_map_only(Tensor, Tensor.detach, self._loss_fn(*inputs))
+        assert isinstance(model, nn.Module)
+        optimizer.zero_grad()
         if self._calls_model:
             returned = self._loss_fn(*inputs)
         else:
-            returned = self._loss_fn(call_model(self._model, inputs, {}), targets)
+            returned = self._loss_fn(call_model(model, inputs, {}), targets)
         loss = returned[0] if self._has_aux else returned
         loss.backward()
         if self._max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
-        self._optimizer.step()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), self._max_grad_norm)
+        optimizer.step()
         return pytree.tree_map_only(Tensor, Tensor.detach, returned)

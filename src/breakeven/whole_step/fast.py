@@ -17,6 +17,7 @@ from breakeven.whole_step.compiling import Mode
 from breakeven.whole_step.gate import StepCost, check_step_numbers
 from breakeven.whole_step.generated_step import GeneratedStep, one_batch
 from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
+from breakeven.whole_step.joint_optimizer import AnyOptimizer, JointOptimizer
 from breakeven.whole_step.quick_slot import QuickSlot
 from breakeven.whole_step.situation import Situation
 from breakeven.whole_step.step_function import (
@@ -29,7 +30,7 @@ from breakeven.whole_step.step_function import (
 )
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
-from breakeven.whole_step.update_rules import code_options, find_rule
+from breakeven.whole_step.update_rules import rule_and_options
 from breakeven.whole_step.whole_loss import WholeLoss, as_output
 
 AnyStep = CompiledStep | GeneratedStep
@@ -43,9 +44,9 @@ MOST_COMPILED = 16
 
 
 def fast_step(
-    model: nn.Module,
-    loss_fn: Callable[[Any, Any], Any],
-    optimizer: Optimizer,
+    model: nn.Module | Sequence[nn.Module],
+    loss_fn: Callable[..., Any],
+    optimizer: Optimizer | Sequence[Optimizer],
     *,
     steps_per_call: int = 1,
     mode: Mode = "default",
@@ -63,9 +64,11 @@ def fast_step(
     evaluated and scheduled between calls.
 
     Args:
-        model: The model that is trained.
+        model: The model that is trained; or all models that ``loss_fn`` calls.
         loss_fn: Returns the loss, a single number, from the model's output and the targets.
         optimizer: ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` of ``torch.optim``.
+            Of several, in a list, ``loss_fn`` calls ``zero_grad`` and ``step`` by itself, once
+            each, and ``backward`` of its losses; it returns one of these. Implies ``calls_model``.
         steps_per_call: Steps that one compiled call of ``FastStep.run`` does.
         mode: ``reduce-overhead`` replays a CUDA graph on CUDA.
         max_grad_norm: Clips the gradients as ``clip_grad_norm_`` does.
@@ -93,21 +96,41 @@ def fast_step(
             f"autocast is {autocast}: only torch.bfloat16 is supported",
             hint="float16 needs a gradient scaler, which a compiled step has not.",
         )
+    used: AnyOptimizer
+    if isinstance(optimizer, Optimizer):
+        used = optimizer
+    else:
+        if max_grad_norm is not None or autocast or steps_per_call > 1:
+            raise UsageError(
+                "a step with several optimizers has no max_grad_norm, autocast or steps_per_call",
+                hint="What clips gradients or casts belongs into loss_fn, which updates by itself.",
+            )
+        used, calls_model = JointOptimizer(optimizer), True
+    if not isinstance(model, nn.Module):
+        if not calls_model:
+            raise UsageError(
+                "several models were given, and calls_model=True was not",
+                hint="A loss function that calls them itself says which gets what.",
+            )
+        if not model or not all(isinstance(one, nn.Module) for one in model):
+            raise UsageError("the models are no list of modules of torch")
+        model = nn.ModuleList(model)
     if calls_model:
         model, loss_fn = WholeLoss(model, loss_fn), as_output
-    rule = find_rule(optimizer)
-    check_tensors(model, optimizer)
+    rule, groups = rule_and_options(used)
+    check_tensors(model, used)
     recipe = Recipe(
         model=model,
         loss_fn=loss_fn,
         rule=rule,
-        groups=tuple(code_options(rule, group, optimizer) for group in optimizer.param_groups),
+        groups=groups,
         max_grad_norm=max_grad_norm,
         autocast=autocast,
         aux=AuxLayout() if has_aux else None,
+        updating=used if isinstance(used, JointOptimizer) else None,
     )
     return FastStep(
-        recipe, optimizer, steps_per_call, mode, checks_numbers=checks_numbers, engine=engine
+        recipe, used, steps_per_call, mode, checks_numbers=checks_numbers, engine=engine
     )
 
 
@@ -122,7 +145,7 @@ class FastStep:
     def __init__(
         self,
         recipe: Recipe,
-        optimizer: Optimizer,
+        optimizer: AnyOptimizer,
         steps_per_call: int,
         mode: Mode,
         *,
@@ -312,14 +335,15 @@ class FastStep:
     ) -> None:
         """Let the next call be a quick one, after one that was not."""
         situation, bound, cost = self._situation, self._bound, self.cost
-        if cost is None or self._recipe.aux is not None:
+        optimizer = self._optimizer
+        if cost is None or self._recipe.aux is not None or isinstance(optimizer, JointOptimizer):
             return
         assert situation is not None
         assert bound is not None
         slot = self._quick_one if indices is None else self._quick_several
         slot.prepare(
             step,
-            lambda: step.quick_call(situation, bound, self._optimizer, batch, indices),
+            lambda: step.quick_call(situation, bound, optimizer, batch, indices),
             num_steps=None if indices is None else len(indices),
             step_ns=cost.fast_step_ns,
         )
@@ -333,8 +357,7 @@ class FastStep:
             return
         recipe, optimizer = self._recipe, self._optimizer
         if self._situation is None or not self._situation.is_same():
-            rule = find_rule(optimizer)
-            groups = tuple(code_options(rule, group, optimizer) for group in optimizer.param_groups)
+            rule, groups = rule_and_options(optimizer)
             self._recipe = replace(recipe, groups=groups)
             self._situation = Situation(recipe.model, recipe.loss_fn, optimizer, rule)
             self._trained_names = None
@@ -386,8 +409,18 @@ class FastStep:
 
     def do_stock(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do the steps as the loop did them before."""
-        stock = StockStep(self._recipe, self._optimizer)
-        results = stock.run(batch, indices)
+        recipe = self._recipe
+        stock = StockStep(recipe, self._optimizer)
+        if recipe.updating is not None and self._trained_names is None:
+            # What is not one plain update with each optimizer is seen only when it is done.
+            before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer, has_grads=True)
+            try:
+                results = stock.run(batch, indices)
+            except UsageError:
+                before.restore()
+                raise
+        else:
+            results = stock.run(batch, indices)
         if self._trained_names is None:
             self._trained_names = stock.trained_names
             self._bind()
@@ -413,6 +446,12 @@ class FastStep:
                 results = self._use(key, generated, before, bound, batch, indices)
             elif self._engine == "auto" and self._may_generate(bound):
                 results = self._try_generated(key, before, bound, batch, indices)
+            if results is None and recipe.updating is not None:
+                raise BreakevenError(
+                    "a step with several optimizers is generated code or none: "
+                    f"{self.not_generated}",
+                    hint="Keep the loop as it is, or make a step for each optimizer.",
+                )
             if results is None:
                 step = CompiledStep(recipe, bound, batch, indices, self._mode)
                 results = self._use(key, step, before, bound, batch, indices)

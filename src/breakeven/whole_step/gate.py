@@ -23,7 +23,8 @@ from breakeven.verdict import (
 )
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.generated_step import GeneratedStep
-from breakeven.whole_step.step_difference import Change, find_difference, is_close, worst
+from breakeven.whole_step.joint_optimizer import parts_of
+from breakeven.whole_step.step_difference import Change, find_difference, is_close, norm, worst
 from breakeven.whole_step.step_function import Batch, num_steps_of
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
@@ -120,7 +121,10 @@ def check_step_numbers(
                     hint="Keep the loop as it is; checks_numbers=False would train with these "
                     "numbers.",
                 )
-            fast_ns, stock_ns = _time(run_fast), _time(lambda: stock.run(batch, indices))
+            after.restore()
+            fast_ns = _time(run_fast)
+            after.restore()  # a thousand steps on one batch may have led far away
+            stock_ns = _time(lambda: stock.run(batch, indices))
     finally:
         after.restore()
     cost = StepCost(
@@ -181,12 +185,21 @@ class _Comparison:
         self._old = old
         self._values = clone_all(bound.arguments)
         self._grads = stock.grads
+        self._fixed_names = bound.tensors.fixed_names
+        self._params = dict(stock.recipe.model.named_parameters())
         rule, groups = stock.recipe.rule, stock.optimizer.param_groups
-        self._names = [f"buffer {name}" for name in bound.tensors.fixed_names]
-        for one in self._trained:
-            self._names += [
-                f"{state} of {one.name}" for state in rule.state_names(groups[one.group])
-            ]
+        self._state_names = [
+            f"{state} of {one.name}"
+            for one in self._trained
+            for state in rule.state_names(groups[one.group])
+        ]
+        # Names of what each optimizer trains.
+        parts = enumerate(parts_of(stock.optimizer))
+        owners = [number for number, part in parts for _ in part.param_groups]
+        self._owned = [
+            {one.name for one in self._trained if owners[one.group] == number}
+            for number in sorted({owners[one.group] for one in self._trained})
+        ]
         dtypes = [one.param.dtype for one in self._trained]
         dtypes += [stock.recipe.autocast] if stock.recipe.autocast else []
         # As torch names them, less the module: float32.
@@ -215,11 +228,28 @@ class _Comparison:
             )
             for place, one in enumerate(self._trained)
         ]
-        others = list(zip(self._names, values[num_trained:], results[num_trained:], strict=True))
-        (loss, *beside), (other_loss, *others_beside) = self._wanted, found
-        return find_difference((loss, other_loss), changes, others, tolerance) or _compare_beside(
-            beside, others_beside, tolerance
+        first_state = num_trained + len(self._fixed_names)
+        buffers: list[tuple[str, Tensor, Tensor]] = []
+        for place, name in enumerate(self._fixed_names, num_trained):
+            value, other = values[place], results[place]
+            buffers.append((f"buffer {name}", value, other))
+            if name in self._params and not _has_moved_alike(self._old[place], value, other):
+                return f"the parameter {name}, which no optimizer holds ({worst(value, other)})"
+        states = list(
+            zip(self._state_names, values[first_state:], results[first_state:], strict=True)
         )
+        (loss, *beside), (other_loss, *others_beside) = self._wanted, found
+        # What is small beside the gradients of one loss need not be so beside those of another.
+        for own in self._owned:
+            difference = find_difference(
+                (loss, other_loss),
+                [change for change in changes if change.name in own],
+                [*buffers, *(one for one in states if one[0].rpartition(" of ")[2] in own)],
+                tolerance,
+            )
+            if difference is not None:
+                return difference
+        return _compare_beside(beside, others_beside, tolerance)
 
     def is_no_more(self, compiled: _Results, moved: _Results) -> bool:
         """Return whether compiled steps differ no more than is this network's nature.
@@ -234,6 +264,24 @@ class _Comparison:
             if self.difference(*compiled, factor) is None:
                 return self.difference(*moved, factor / _SPREAD_FACTOR) is not None
         return False
+
+
+# Of the way that a parameter goes beside the optimizers, such as a target network's towards the
+# trained one: rounding of what that moves may be a good part of a short way.
+_MOVED_FRACTION = 0.1
+
+
+def _has_moved_alike(before: Tensor, stock: Tensor, compiled: Tensor) -> bool:
+    """Return whether a parameter that no optimizer holds has gone the same way.
+
+    Such ways are short, so that beside its values a missing one would not be seen.
+    """
+    if not stock.is_floating_point():
+        return torch.equal(stock, compiled)
+    rounding = 4 * torch.finfo(stock.dtype).eps * norm(stock)
+    moved = norm(stock.double() - before.double())
+    apart = norm(stock.double() - compiled.double())
+    return not math.isfinite(moved) or apart <= _MOVED_FRACTION * moved + rounding
 
 
 def _compare_beside(

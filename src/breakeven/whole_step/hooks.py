@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.joint_optimizer import AnyOptimizer, parts_of
 from breakeven.whole_step.quick_call import Check, Guard
 
 # Private names of torch 2.13: there is no public way to ask for hooks.
@@ -20,7 +21,7 @@ _MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_ba
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
-def refuse_hooks(modules: Iterable[nn.Module], optimizer: Optimizer) -> None:
+def refuse_hooks(modules: Iterable[nn.Module], optimizer: AnyOptimizer) -> None:
     """Raise where the model or the optimizer has hooks.
 
     Raises:
@@ -42,18 +43,22 @@ def refuse_hooks(modules: Iterable[nn.Module], optimizer: Optimizer) -> None:
                     "compiled step would run once and never again",
                     hint="Remove them, or keep the loop as it is.",
                 )
-    for name in _OPTIMIZER_HOOKS:
-        if getattr(optimizer, name, None):
+    for hooks in _hooks_of(optimizer):
+        if hooks:
             raise UsageError(
                 "the optimizer has step hooks, and a compiled step never calls optimizer.step()",
                 hint="Remove them, and call what they do after each step.",
             )
 
 
-def hook_places(modules: Iterable[nn.Module], optimizer: Optimizer) -> list[Any]:
+def hook_places(modules: Iterable[nn.Module], optimizer: AnyOptimizer) -> list[Any]:
     """Return the dicts that hold the hooks of modules and optimizer: empty where there are none."""
     places = [module.__dict__[name] for module in modules for name in _MODULE_HOOKS]
-    return places + [getattr(optimizer, name, None) for name in _OPTIMIZER_HOOKS]
+    return places + _hooks_of(optimizer)
+
+
+def _hooks_of(optimizer: AnyOptimizer) -> list[Any]:
+    return [getattr(one, name, None) for one in parts_of(optimizer) for name in _OPTIMIZER_HOOKS]
 
 
 def step_hook_guards(optimizer: Optimizer) -> Iterator[Guard]:
@@ -62,11 +67,13 @@ def step_hook_guards(optimizer: Optimizer) -> Iterator[Guard]:
     yield Check.SIZE, _global_optimizer_post_hooks, None, 0
 
 
-def call_step_hooks(optimizer: Optimizer, num_steps: int) -> None:
+def call_step_hooks(optimizer: AnyOptimizer, num_steps: int) -> None:
     """Tell those who watch the steps of all optimizers of so many steps, after they are done."""
     # A scheduler warns where it is stepped before its optimizer.
-    optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
+    parts = parts_of(optimizer)
+    for part in parts:
+        part._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
     if _global_optimizer_post_hooks:
-        for _ in range(num_steps):
+        for part in parts * num_steps:
             for hook in tuple(_global_optimizer_post_hooks.values()):
-                hook(optimizer, (), {})
+                hook(part, (), {})

@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from breakeven.whole_step.hooks import hook_places
+from breakeven.whole_step.joint_optimizer import AnyOptimizer
 from breakeven.whole_step.quick_call import Check, Guard
 from breakeven.whole_step.update_rules import UpdateRule
 
@@ -36,7 +36,7 @@ class Situation:
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: Any, optimizer: Optimizer, rule: UpdateRule
+        self, model: nn.Module, loss_fn: Any, optimizer: AnyOptimizer, rule: UpdateRule
     ) -> None:
         self.modules = list(model.modules())
         if isinstance(loss_fn, nn.Module):

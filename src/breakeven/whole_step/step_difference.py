@@ -75,7 +75,7 @@ def find_difference(
     scales: dict[str, float] = {}
     for name, value, _ in others:
         kind = name.rsplit(" ", 1)[0]
-        scales[kind] = max(scales.get(kind, 0.0), _norm(value))
+        scales[kind] = max(scales.get(kind, 0.0), norm(value))
     for name, value, found in others:
         if name.rpartition(" of ")[2] in rounding and _largest(value - found) <= noise:
             continue
@@ -127,7 +127,7 @@ def _largest(value: Tensor) -> float:
     return value.abs().max().item() if value.numel() else 0.0
 
 
-def _norm(value: Tensor) -> float:
+def norm(value: Tensor) -> float:
     return torch.linalg.vector_norm(value.double()).item() if value.numel() else 0.0
 
 
@@ -138,7 +138,7 @@ def is_close(stock: Tensor, compiled: Tensor, allowed: float, whole: float = 0.0
         return False
     finite = stock.isfinite()
     value, found = stock[finite], compiled[finite]
-    return _norm(value.double() - found.double()) <= allowed * scale_of(_norm(value), whole)
+    return norm(value.double() - found.double()) <= allowed * scale_of(norm(value), whole)
 
 
 def worst(stock: Tensor, compiled: Tensor) -> str:

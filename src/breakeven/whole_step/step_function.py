@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.joint_optimizer import JointOptimizer
+from breakeven.whole_step.own_updates import OwnUpdates, TracedUpdates
 from breakeven.whole_step.sparse_operand import SparseFacts, taken_apart
 from breakeven.whole_step.tensors import Pack, StepTensors
 from breakeven.whole_step.update_rules import Group, UpdateRule
@@ -30,6 +32,7 @@ class Recipe:
         autocast: Number format of an autocast region around model and loss; None for none.
         aux: How what the loss function returns beside the loss goes together; None where it
             returns the loss alone.
+        updating: The optimizers, where the loss function updates with them by itself.
     """
 
     model: nn.Module
@@ -39,6 +42,7 @@ class Recipe:
     max_grad_norm: float | None
     autocast: torch.dtype | None
     aux: AuxLayout | None = None
+    updating: JointOptimizer | None = None
 
 
 class AuxLayout:
@@ -121,6 +125,8 @@ def make_step(
     With several steps, the parameters of a pack lie in one buffer from the first step to the last:
     one loop updates them all, and the compiler has that many fewer to make.
     """
+    if recipe.updating is not None:
+        return _make_updating_step(recipe, recipe.updating, tensors, packs, batch)
     names = [one.name for one in tensors.trained]
     sizes = [len(one.state) for one in tensors.trained]
     first_loss = len(tensors.fixed) - tensors.num_loss_fixed
@@ -152,6 +158,43 @@ def make_step(
         with torch.no_grad():
             storage.write_back(params, states)
         return stack_results(results) if num_steps > 1 else results[0]
+
+    return step
+
+
+def _make_updating_step(
+    recipe: Recipe,
+    optimizer: JointOptimizer,
+    tensors: StepTensors,
+    packs: Sequence[Pack],
+    batch: Batch,
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return such a function of a single step whose loss function updates by itself."""
+    names = [one.name for one in tensors.trained]
+    sizes = [len(one.state) for one in tensors.trained]
+    device_type = tensors.trained[0].param.device.type
+    rows = {one.name: row for row, pack in enumerate(packs) for one in pack.members}
+
+    def step(*args: Tensor) -> tuple[Tensor, ...]:
+        rest = iter(args)
+        # The same memory as what is given, so that an update is seen by whatever follows it.
+        leaves = [param.detach().requires_grad_() for param in _take(rest, len(names))]
+        fixed = _take(rest, len(tensors.fixed))
+        states = [_take(rest, size) for size in sizes]
+        (scalars,) = next(rest).unbind()
+        numbers = [row.unbind() for row in scalars.view(len(packs), -1).unbind()]
+        inputs, targets = batch.rebuild(_take(rest, len(batch.tensors)), is_traced=True)
+        trained = [
+            (one.name, one.group, leaf, state, numbers[rows[one.name]])
+            for one, leaf, state in zip(tensors.trained, leaves, states, strict=True)
+        ]
+        named = dict(zip(names, leaves, strict=True))
+        named |= dict(zip(tensors.fixed_names, fixed, strict=True))
+        update = TracedUpdates(recipe.rule, optimizer, trained, recipe.groups)
+        run = OwnUpdates(recipe.model, optimizer, named, update)
+        with _without_validation(), run.replaced():
+            found = compute_loss(recipe, inputs, targets, named, {}, device_type)
+        return detached(found)
 
     return step
 

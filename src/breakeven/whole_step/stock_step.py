@@ -10,16 +10,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.joint_optimizer import AnyOptimizer, JointOptimizer
+from breakeven.whole_step.own_updates import OwnUpdates, stock_update
 from breakeven.whole_step.step_function import Batch, Recipe, compute_loss, detached, stack_results
 
 
 class Snapshot:
-    """The values of model, loss, optimizer and random numbers, to go back to."""
+    """The values of model, loss, optimizer and random numbers, to go back to.
 
-    def __init__(self, model: nn.Module, loss_fn: Any, optimizer: Optimizer) -> None:
+    Args:
+        model: The model.
+        loss_fn: The loss; its tensors count too, where it is a module.
+        optimizer: The optimizer.
+        has_grads: Gradients are put back too, if nobody has written to them; else they are dropped.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_fn: Any, optimizer: AnyOptimizer, *, has_grads: bool = False
+    ) -> None:
         modules = [model, loss_fn] if isinstance(loss_fn, nn.Module) else [model]
         self._tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
         self._values = [tensor.detach().clone() for tensor in self._tensors]
+        self._grads = [tensor.grad for tensor in self._tensors] if has_grads else None
         self._optimizer = optimizer
         self._state = {
             param: (place, {name: (value, _copy(value)) for name, value in place.items()})
@@ -30,7 +42,7 @@ class Snapshot:
         self._cuda_rng = torch.cuda.get_rng_state_all() if has_cuda else []
 
     def restore(self) -> None:
-        """Put every value back, into the tensors that held it; gradients are dropped."""
+        """Put every value back, into the tensors that held it."""
         with torch.no_grad():
             for tensor, value in zip(self._tensors, self._values, strict=True):
                 tensor.detach().copy_(value)
@@ -45,6 +57,8 @@ class Snapshot:
                     else:
                         place[name] = copy.copy(value)
         self._optimizer.zero_grad(set_to_none=True)
+        for tensor, grad in zip(self._tensors, self._grads or (), strict=False):
+            tensor.grad = grad
         self.restore_random()
 
     def restore_random(self) -> None:
@@ -66,7 +80,7 @@ class StockStep:
         optimizer: The optimizer.
     """
 
-    def __init__(self, recipe: Recipe, optimizer: Optimizer) -> None:
+    def __init__(self, recipe: Recipe, optimizer: AnyOptimizer) -> None:
         self.grads: dict[str, Tensor] = {}
         self.recipe = recipe
         self.optimizer = optimizer
@@ -96,6 +110,9 @@ class StockStep:
         # Gradients of parameters that the optimizer does not hold are dropped too.
         recipe.model.zero_grad(set_to_none=True)
         inputs, targets = batch.rebuild(batch.tensors)
+        if recipe.updating is not None:
+            return self._update_itself(recipe.updating, inputs, targets)
+        assert isinstance(optimizer, Optimizer)
         with torch.enable_grad():
             device_type = next(iter(self._params.values())).device.type
             results = compute_loss(recipe, inputs, targets, {}, {}, device_type)
@@ -115,3 +132,15 @@ class StockStep:
         self.grads = {name: param.grad for name, param in params if param.grad is not None}
         recipe.model.zero_grad(set_to_none=True)
         return results
+
+    def _update_itself(
+        self, optimizer: JointOptimizer, inputs: Any, targets: Any
+    ) -> tuple[Tensor, ...]:
+        params = dict[str, Tensor](self._params)
+        run = OwnUpdates(self.recipe.model, optimizer, params, stock_update(optimizer))
+        with torch.enable_grad(), run.replaced():
+            device_type = next(iter(params.values())).device.type
+            results = compute_loss(self.recipe, inputs, targets, {}, {}, device_type)
+        self.grads = run.grads
+        self.recipe.model.zero_grad(set_to_none=True)
+        return detached(results)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.whole_step.joint_optimizer import AnyOptimizer
 from breakeven.whole_step.quick_call import Check, Guard
 from breakeven.whole_step.update_numbers import NumbersOf, UpdateNumbers
 from breakeven.whole_step.update_rules import UpdateRule
@@ -74,7 +74,7 @@ class StepTensors:
 
 
 def read_tensors(
-    model: nn.Module, loss_fn: Any, optimizer: Optimizer, rule: UpdateRule, names: frozenset[str]
+    model: nn.Module, loss_fn: Any, optimizer: AnyOptimizer, rule: UpdateRule, names: frozenset[str]
 ) -> StepTensors | None:
     """Return the tensors of a step, or None while the optimizer has no state for them yet.
 
@@ -137,7 +137,7 @@ def read_tensors(
     )
 
 
-def check_tensors(model: nn.Module, optimizer: Optimizer) -> None:
+def check_tensors(model: nn.Module, optimizer: AnyOptimizer) -> None:
     """Refuse what a compiled step would compute differently.
 
     Raises:
@@ -203,7 +203,7 @@ class BoundTensors:
         rule: The optimizer's rule.
     """
 
-    def __init__(self, tensors: StepTensors, optimizer: Optimizer, rule: UpdateRule) -> None:
+    def __init__(self, tensors: StepTensors, optimizer: AnyOptimizer, rule: UpdateRule) -> None:
         self.tensors = tensors
         self.packs = make_packs(tensors)
         self.arguments = tensors.written

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.joint_optimizer import AnyOptimizer, parts_of
 
 Group = Mapping[str, Any]
 Scalars = tuple[Tensor, ...]
@@ -214,3 +215,21 @@ def code_options(rule: UpdateRule, group: Group, optimizer: torch.optim.Optimize
     return {name: options.get(name, False) for name in rule.options} | {
         "decoupled_weight_decay": bool(decoupled)
     }
+
+
+def rule_and_options(optimizer: AnyOptimizer) -> tuple[UpdateRule, tuple[Group, ...]]:
+    """Return the rule of an optimizer, or of several, and the options of all groups.
+
+    Raises:
+        UsageError: There is no rule, or there are several.
+    """
+    parts = parts_of(optimizer)
+    rule, *others = map(find_rule, parts)
+    if any(other is not rule for other in others):
+        kinds = ", ".join(sorted({type(part).__name__ for part in parts}))
+        raise UsageError(
+            f"one step cannot update with optimizers of several kinds ({kinds})",
+            hint="Make a step for each, or take one kind.",
+        )
+    options = (code_options(rule, group, part) for part in parts for group in part.param_groups)
+    return rule, tuple(options)
