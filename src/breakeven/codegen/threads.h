@@ -10,13 +10,16 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <time.h>
 #include "sharing.h"
 
 #define LOOKS_FOR_NS 100000
-/* A thread that the system lets wait may have a part meanwhile. Who waits for one longer than for his own
-   parts, and than this, does all of them for a while; a longer while each time that happens soon again. */
+/* Where cores are busy, threads that look for work take time from their caller, and one that the system lets
+   wait may have a part meanwhile. A caller whose core was taken from him, or who waits for a part longer than
+   for his own and than this, does all parts for a while; a longer while each time that happens soon again. */
 #define LATE_NS 20000
+#define ASKS_NS 1000000 /* how often he asks whether his core was taken from him */
 #define ALONE_NS INT64_C(10000000)
 #define MOST_ALONE_NS INT64_C(1000000000)
 #define MOST_THREADS 32 /* a statement has no more parts */
@@ -33,7 +36,9 @@ static atomic_long threads;       /* that take parts, the caller among them */
 static atomic_int is_busy;        /* a caller has the team */
 /* Written by the caller that has the team. */
 static int64_t last_end;    /* when a statement was last done */
-static int64_t last_late, alone_ns, alone_until; /* until when threads that were late are not asked */
+static int64_t last_late, alone_ns, alone_until; /* until when nobody is asked */
+static int64_t last_asked; /* for how often the core of a caller was taken from him */
+static long times_taken;
 static long started;              /* threads beside the callers */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -126,6 +131,30 @@ static int is_for_caller(int64_t now, int wakes) {
   return !wakes && atomic_load(&sleeping) && now - last_end > LOOKS_FOR_NS / 2;
 }
 
+static void stay_alone(int64_t now) {
+  const int is_soon = now - last_late < 10 * alone_ns;
+  alone_ns = !is_soon ? ALONE_NS : alone_ns < MOST_ALONE_NS / 2 ? 2 * alone_ns : MOST_ALONE_NS;
+  last_late = now;
+  alone_until = now + alone_ns;
+}
+
+/* Whether the system has let the caller wait for his core since this was last asked, if that was lately. */
+static int was_core_taken(int64_t now) {
+#ifdef RUSAGE_THREAD
+  if (now - last_asked < ASKS_NS) return 0;
+  struct rusage usage;
+  getrusage(RUSAGE_THREAD, &usage);
+  const int is_known = now - last_asked < 20 * ASKS_NS && last_asked > alone_until;
+  const int was_taken = is_known && usage.ru_nivcsw > times_taken;
+  times_taken = usage.ru_nivcsw;
+  last_asked = now;
+  return was_taken;
+#else
+  (void)now;
+  return 0;
+#endif
+}
+
 static void share_with_team(part_function *function, void *const *pointers, long parts) {
   const int64_t begin = now_ns();
   atomic_store(&function_of_job, function);
@@ -142,12 +171,7 @@ static void share_with_team(part_function *function, void *const *pointers, long
       sched_yield(); /* who has the last part may be waiting for this core */
   }
   const int64_t end = now_ns();
-  if (end - own_end > own_end - begin + LATE_NS) {
-    const int is_soon = end - last_late < 10 * alone_ns;
-    alone_ns = !is_soon ? ALONE_NS : alone_ns < MOST_ALONE_NS / 2 ? 2 * alone_ns : MOST_ALONE_NS;
-    last_late = end;
-    alone_until = end + alone_ns;
-  }
+  if (end - own_end > own_end - begin + LATE_NS || was_core_taken(end)) stay_alone(end);
 }
 
 /* Does the parts of a statement, at most 65,535, with `wanted` threads; alone while another caller has
@@ -174,7 +198,7 @@ static void begin(void) {
   atomic_store(&threads, 0);
   atomic_store(&is_busy, 0);
   started = 0;
-  last_end = last_late = alone_ns = alone_until = 0;
+  last_end = last_late = alone_ns = alone_until = last_asked = times_taken = 0;
   pthread_mutex_init(&lock, 0);
   pthread_cond_init(&wake, 0);
 }
