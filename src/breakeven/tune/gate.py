@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
 from breakeven.trace import Configuration
 from breakeven.verdict import (
+    MOST_PERTURBED,
     DifferenceKind,
     Numerics,
     RecordedNumbers,
@@ -29,9 +30,6 @@ _NUM_STEPS = 5
 # A check takes as long for each candidate.
 _BUDGET_S = 5.0
 
-# What a training makes of rounding differs from run to run: where a single product changes its
-# sign, many times as much.
-_MOST_PERTURBED = 3
 # What may turn out to be rounding that the training has multiplied.
 _OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
 
@@ -103,7 +101,7 @@ class Gate(ExitStack):
             return f"while its numbers were recorded, it {_why(candidate)}"
         found = compare_numbers(baseline, candidate, numerics=numerics, repeat=repeat)
         perturbed: list[RecordedNumbers] = []
-        for seed in range(_MOST_PERTURBED if numerics is not Numerics.EXACT else 0):
+        for seed in range(MOST_PERTURBED if numerics is not Numerics.EXACT else 0):
             if found is None or found.kind not in _OF_ROUNDING:
                 break
             noise = (weight_noise_roundoffs(numerics), seed)

@@ -48,6 +48,9 @@ from breakeven.verdict.generated_step import GeneratedRun as GeneratedRun
 from breakeven.verdict.generated_step import GeneratedStep as GeneratedStep
 from breakeven.verdict.generated_step import generated_step as generated_step
 from breakeven.verdict.generated_step import is_worth_it as is_worth_it
+from breakeven.verdict.numerics import MOST_OWN_FACTOR as MOST_OWN_FACTOR
+from breakeven.verdict.numerics import MOST_PERTURBED as MOST_PERTURBED
+from breakeven.verdict.numerics import SPREAD_FACTOR as SPREAD_FACTOR
 from breakeven.verdict.numerics import Compared as Compared
 from breakeven.verdict.numerics import Tolerance as Tolerance
 from breakeven.verdict.numerics import compare_numbers as compare_numbers

@@ -23,9 +23,12 @@ from breakeven.verdict.difference import (
 from breakeven.verdict.tune_report import Numerics
 
 # What two runs that ought to agree differ by is known from one pair of them: leave room.
-_SPREAD_FACTOR = 3.0
+SPREAD_FACTOR = 3.0
 # A script that differs so many times more than is allowed from one run to the next hides mistakes.
-_MOST_OWN_FACTOR = 10.0
+MOST_OWN_FACTOR = 10.0
+# What a training makes of rounding differs from run to run: where a single product changes its
+# sign, many times as much. So many times weights are moved to see it.
+MOST_PERTURBED = 3
 # From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
 # (1.0) could not be told from what rounding grows to.
 _MOST_GROWTH = {Numerics.REORDERED: 0.5, Numerics.LOWER_PRECISION: 0.9}
@@ -109,14 +112,14 @@ class _Comparison:
             scale = self._scale(own, norm, is_loss=is_loss)
             tolerance = self._tolerance(own, is_loss=is_loss)
             repeat = repeats.get(own.key)
-            spread = _SPREAD_FACTOR * _relative(own, repeat, scale)
-            if repeat is not None and spread >= _MOST_OWN_FACTOR * tolerance:
-                return as_own(differing(number, own, repeat, spread / _SPREAD_FACTOR, tolerance))
+            spread = SPREAD_FACTOR * _relative(own, repeat, scale)
+            if repeat is not None and spread >= MOST_OWN_FACTOR * tolerance:
+                return as_own(differing(number, own, repeat, spread / SPREAD_FACTOR, tolerance))
             grown = (_relative(own, run.get(own.key), scale) for run in perturbed)
-            growth = _SPREAD_FACTOR * max(grown, default=0.0)
+            growth = SPREAD_FACTOR * max(grown, default=0.0)
             allowed = max(tolerance, spread, growth)
             if allowed >= _MOST_GROWTH[self.numerics]:
-                undecided.append(growth / _SPREAD_FACTOR)
+                undecided.append(growth / SPREAD_FACTOR)
                 continue
             num_decided += 1
             difference = _relative(own, other, scale)

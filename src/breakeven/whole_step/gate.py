@@ -15,6 +15,9 @@ from torch import Tensor
 from breakeven.configure import move_weights, unwatched_steps
 from breakeven.errors import BreakevenError
 from breakeven.verdict import (
+    MOST_OWN_FACTOR,
+    MOST_PERTURBED,
+    SPREAD_FACTOR,
     Compared,
     Numerics,
     Tolerance,
@@ -23,7 +26,7 @@ from breakeven.verdict import (
 )
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.generated_step import GeneratedStep
-from breakeven.whole_step.joint_optimizer import parts_of
+from breakeven.whole_step.joint_optimizer import owners_of
 from breakeven.whole_step.step_difference import Change, find_difference, is_close, norm, worst
 from breakeven.whole_step.step_function import Batch, num_steps_of
 from breakeven.whole_step.stock_step import Snapshot, StockStep
@@ -64,12 +67,9 @@ _TIMED_NS = 200_000_000
 # A sample is as many calls as take this long: on a busy machine, short ones slip through
 # undisturbed and long ones do not, and the two would not compare.
 _SAMPLE_NS = 4_000_000
-# What two steps that ought to agree differ by is known from one pair of them: leave room. Beyond
-# ten times of what is usual, a mistake would hide in it.
-_SPREAD_FACTOR = 3.0
-_FACTORS = (3.0, 6.0, 10.0)
-# What becomes of moved weights is a matter of which go up.
-_MOST_MOVED = 3
+# How many times more may differ than as a rule, where moved weights show that it may: at most so
+# many times, since a mistake would hide in more.
+_FACTORS = (SPREAD_FACTOR, 2 * SPREAD_FACTOR, MOST_OWN_FACTOR)
 
 
 def check_step_numbers(
@@ -113,7 +113,7 @@ def check_step_numbers(
         with unwatched_steps():
             moved = (
                 _run_moved(bound, old, before, lambda: stock.run(batch, indices), seed)
-                for seed in range(_MOST_MOVED)
+                for seed in range(MOST_PERTURBED)
             )
             if difference and not any(comparison.is_no_more(compiled, other) for other in moved):
                 raise BreakevenError(
@@ -194,8 +194,7 @@ class _Comparison:
             for state in rule.state_names(groups[one.group])
         ]
         # Names of what each optimizer trains.
-        parts = enumerate(parts_of(stock.optimizer))
-        owners = [number for number, part in parts for _ in part.param_groups]
+        owners = owners_of(stock.optimizer)
         self._owned = [
             {one.name for one in self._trained if owners[one.group] == number}
             for number in sorted({owners[one.group] for one in self._trained})
@@ -262,7 +261,7 @@ class _Comparison:
         """
         for factor in _FACTORS:
             if self.difference(*compiled, factor) is None:
-                return self.difference(*moved, factor / _SPREAD_FACTOR) is not None
+                return self.difference(*moved, factor / SPREAD_FACTOR) is not None
         return False
 
 

@@ -40,11 +40,6 @@ class JointOptimizer:
         for one in self.optimizers:
             one.zero_grad(set_to_none=set_to_none)
 
-    def number_of(self, group: int) -> int:
-        """Return which of the optimizers a group of all of them belongs to."""
-        owners = [number for number, one in enumerate(self.optimizers) for _ in one.param_groups]
-        return owners[group]
-
 
 AnyOptimizer = Optimizer | JointOptimizer
 
@@ -52,6 +47,11 @@ AnyOptimizer = Optimizer | JointOptimizer
 def parts_of(optimizer: AnyOptimizer) -> tuple[Optimizer, ...]:
     """Return the optimizers that one consists of; itself, where it is one of torch's."""
     return optimizer.optimizers if isinstance(optimizer, JointOptimizer) else (optimizer,)
+
+
+def owners_of(optimizer: AnyOptimizer) -> list[int]:
+    """Return which of its optimizers each group belongs to, by its number."""
+    return [number for number, one in enumerate(parts_of(optimizer)) for _ in one.param_groups]
 
 
 class _JointState(Mapping[Any, Any]):

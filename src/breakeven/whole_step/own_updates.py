@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
-from breakeven.whole_step.joint_optimizer import AnyOptimizer, JointOptimizer, parts_of
+from breakeven.whole_step.joint_optimizer import AnyOptimizer, JointOptimizer, owners_of, parts_of
 from breakeven.whole_step.update_rules import Group, UpdateRule
 
 
@@ -139,7 +139,7 @@ class TracedUpdates:
         groups: Sequence[Group],
     ) -> None:
         self._rule = rule
-        self._optimizer = optimizer
+        self._owners = owners_of(optimizer)
         self._params = params
         self._groups = groups
 
@@ -150,7 +150,7 @@ class TracedUpdates:
             UsageError: A parameter has no gradient, and had one in the step before.
         """
         for name, group, param, state, numbers in self._params:
-            if self._optimizer.number_of(group) != number:
+            if self._owners[group] != number:
                 continue
             if param.grad is None:
                 raise UsageError(f"{name} gets gradients in some steps only")
