@@ -6,11 +6,11 @@ All of it by processor time: other processes take no part of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
+from breakeven.measure.one_thread import one_thread
 from breakeven.simulate import CpuRates
 from breakeven.timing import Estimate, Source
 
@@ -23,7 +23,7 @@ _LEAST_CALLS = 2
 
 def measure_cpu_rates() -> CpuRates:
     """Return the rates of one core."""
-    with _one_thread():
+    with one_thread():
         left, right = torch.rand(2, _WIDTH, _WIDTH)
         result = torch.empty_like(left)
         product_ns = _shortest_ns(lambda: torch.mm(left, right, out=result))
@@ -45,7 +45,7 @@ def time_on_one_core(step: Callable[[], object], *, budget_s: float) -> Estimate
         budget_s: Seconds of steps that are enough, and of which there is one at least.
     """
     times: list[int] = []
-    with _one_thread():
+    with one_thread():
         end = time.monotonic() + budget_s
         while time.monotonic() < end or len(times) < _LEAST_CALLS:
             times.append(_process_ns(step))
@@ -63,14 +63,3 @@ def _process_ns(call: Callable[[], object]) -> int:
     start = time.process_time_ns()
     call()
     return time.process_time_ns() - start
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread meanwhile, and as many as before afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from breakeven.cost import (
     launch_costs,
 )
 from breakeven.device import HERE, HostCalibration, HostFigure, known_device
+from breakeven.measure.one_thread import one_thread
 from breakeven.measure.step_timer import GpuClock, HostClock
 from breakeven.processor import cpu_name
 from breakeven.timing import Clock
@@ -46,7 +46,7 @@ def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS)
         clock: Injected in tests; the host's own by default.
         num_rounds: Each measures everything once, in some 2 ms.
     """
-    with _one_thread():
+    with one_thread():
         times = dict(time_rounds(tuple(host_calls()), clock or HostClock(), num_rounds))
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     if device_name:
@@ -54,17 +54,6 @@ def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS)
         calls = tuple(launch_calls(small_kernel(), cuda_clock.synchronize))
         times |= time_rounds(calls, cuda_clock, _LAUNCH_ROUNDS)
     return calibration_of(times, num_rounds=num_rounds, device_name=device_name)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep the library's calls from waiting for other threads, which a busy machine delays."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def calibration_of(
