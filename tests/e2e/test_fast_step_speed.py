@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from breakeven.whole_step import fast_step
-from breakeven.whole_step.fast import Engine
+from breakeven.whole_step.engines import Engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -1,7 +1,7 @@
 """Forward, backward and update as one compiled call."""
 
+from breakeven.whole_step.engines import Engine as Engine
 from breakeven.whole_step.fallback import FallbackStep as FallbackStep
-from breakeven.whole_step.fast import Engine as Engine
 from breakeven.whole_step.fast import FastStep as FastStep
 from breakeven.whole_step.fast import fast_step as fast_step
 from breakeven.whole_step.gate import StepCost as StepCost

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from breakeven.whole_step.batch import Batch, num_steps_of
 from breakeven.whole_step.compiling import Mode, compile_tensors
-from breakeven.whole_step.step_function import Batch, Recipe, make_step, num_steps_of
+from breakeven.whole_step.recipe import Recipe
+from breakeven.whole_step.step_function import make_step
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
 

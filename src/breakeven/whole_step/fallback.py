@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from breakeven.errors import BreakevenError
 from breakeven.whole_step.compiling import explained
 from breakeven.whole_step.fast import FastStep, fast_step
-from breakeven.whole_step.step_function import call_model
+from breakeven.whole_step.recipe import call_model
 
 
 class FallbackStep:

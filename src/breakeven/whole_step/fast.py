@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from breakeven.errors import BreakevenError, UsageError
-from breakeven.whole_step.compiled_step import CompiledStep
+from breakeven.errors import UsageError
+from breakeven.whole_step.batch import Batch, PairFacts, num_steps_of, take_apart, take_data
+from breakeven.whole_step.binding import Binding
 from breakeven.whole_step.compiling import Mode
-from breakeven.whole_step.gate import StepCost, check_step_numbers
-from breakeven.whole_step.generated_step import GeneratedStep, one_batch
-from breakeven.whole_step.hooks import call_step_hooks, refuse_hooks
+from breakeven.whole_step.engines import Engine, FirstCall, StepCompiler
+from breakeven.whole_step.epochs import epoch_rows
+from breakeven.whole_step.gate import StepCost
+from breakeven.whole_step.generated_step import GeneratedStep
+from breakeven.whole_step.hooks import call_step_hooks
 from breakeven.whole_step.joint_optimizer import AnyOptimizer, JointOptimizer
 from breakeven.whole_step.quick_slot import QuickSlot
-from breakeven.whole_step.situation import Situation
-from breakeven.whole_step.step_function import (
-    AuxLayout,
-    Batch,
-    PairFacts,
-    Recipe,
-    num_steps_of,
-    take_apart,
-)
+from breakeven.whole_step.recipe import Recipe
+from breakeven.whole_step.results import AuxLayout
+from breakeven.whole_step.step_table import StepTable
 from breakeven.whole_step.stock_step import Snapshot, StockStep
-from breakeven.whole_step.tensors import BoundTensors, check_tensors, read_tensors
+from breakeven.whole_step.tensors import check_tensors
 from breakeven.whole_step.update_rules import rule_and_options
 from breakeven.whole_step.whole_loss import WholeLoss, as_output
-
-AnyStep = CompiledStep | GeneratedStep
-Engine = Literal["auto", "generated", "inductor"]
-_ENGINES = get_args(Engine)
-# Batches of another shape than the first: this many are done by stock steps, such as the last
-# batch of each of three epochs, before one is thought worth compiling for.
-NUM_RARE = 3
-# A loop in which every batch has another shape would compile for ever.
-MOST_COMPILED = 16
 
 
 def fast_step(
@@ -89,8 +75,9 @@ def fast_step(
         raise UsageError(f"steps_per_call is {steps_per_call}: it must be 1 or more")
     if mode not in ("default", "reduce-overhead"):
         raise UsageError(f"mode is {mode!r}: it must be 'default' or 'reduce-overhead'")
-    if engine not in _ENGINES:
-        raise UsageError(f"engine is {engine!r}: it must be one of {', '.join(_ENGINES)}")
+    engines = get_args(Engine)
+    if engine not in engines:
+        raise UsageError(f"engine is {engine!r}: it must be one of {', '.join(engines)}")
     if autocast not in (None, torch.bfloat16):
         raise UsageError(
             f"autocast is {autocast}: only torch.bfloat16 is supported",
@@ -153,27 +140,33 @@ class FastStep:
         engine: Engine,
     ) -> None:
         self.steps_per_call = steps_per_call
-        self.num_compiled = 0
-        self.cost: StepCost | None = None
-        # Why the last step compiled is not generated code; None where it is.
-        self.not_generated: str | None = None
-        self._recipe = recipe
+        self._aux = recipe.aux
         self._optimizer = optimizer
-        self._mode: Mode = mode
-        self._checks_numbers = checks_numbers
-        self._engine: Engine = engine
-        # Unknown until a backward pass has shown which parameters get gradients.
-        self._trained_names: frozenset[str] | None = None
-        self._bound: BoundTensors | None = None
-        self._situation: Situation | None = None
-        self._steps: dict[Any, AnyStep] = {}
-        self._all_steps: dict[Any, dict[Any, AnyStep]] = {}
-        # Of the last call, where it was generated and for one tensor and one tensor: the next one
-        # like it goes straight there.
-        self._usual: tuple[GeneratedStep, PairFacts] | None = None
-        # The same in C alone, with what asks whether anything has changed.
-        self._quick_one, self._quick_several = QuickSlot(), QuickSlot()
-        self._num_seen: dict[Any, int] = {}
+        self._table = StepTable()
+        self._binding = Binding(recipe, optimizer, self._table)
+        self._compiler = StepCompiler(self._table, engine, mode, checks_numbers=checks_numbers)
+        self._forget_last_calls()
+
+    @property
+    def num_compiled(self) -> int:
+        """Return how many steps were compiled, for different shapes or modes."""
+        return self._table.num_compiled
+
+    @property
+    def cost(self) -> StepCost | None:
+        """Return the times of the step that was last compared with the stock step."""
+        return self._compiler.cost
+
+    @property
+    def engine(self) -> str | None:
+        """Return what the last compiled step was made by; None before there is one."""
+        step = self._table.latest
+        return None if step is None else step.engine
+
+    @property
+    def not_generated(self) -> str | None:
+        """Return why the last step compiled is not generated code; None where it is."""
+        return self._compiler.not_generated
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
         """Do one step; return its loss, detached, or the loss and what ``loss_fn`` has beside it.
@@ -192,7 +185,7 @@ class FastStep:
             if loss is not None:
                 return loss
         usual = self._usual
-        if usual is not None and usual[1].holds(inputs, targets) and self._is_current():
+        if usual is not None and usual[1].holds(inputs, targets) and self._binding.is_current():
             results = usual[0].do_one(inputs, targets)
             call_step_hooks(self._optimizer, 1)
             self._prepare_quick_call(usual[0], take_apart(inputs, targets), None)
@@ -201,7 +194,7 @@ class FastStep:
         return self._as_returned(results)
 
     def _as_returned(self, results: Sequence[Tensor]) -> Any:
-        aux = self._recipe.aux
+        aux = self._aux
         return results[0] if aux is None else (results[0], aux.rebuild(results[1:]))
 
     def run(self, inputs: Any, targets: Any, indices: Tensor) -> Any:
@@ -220,7 +213,7 @@ class FastStep:
         Raises:
             BreakevenError: As for a single step.
         """
-        data = _take_data(inputs, targets)
+        data = take_data(inputs, targets)
         is_number = indices.dtype in (torch.int32, torch.int64)
         if indices.ndim != 2 or not len(indices) or not is_number:
             raise UsageError(
@@ -235,8 +228,7 @@ class FastStep:
             parts = indices[:num_whole].split(size) if num_whole else []
         results = [self._do_several(data, rows) for rows in parts]
         for row in indices[num_whole:]:
-            chosen = replace(data, tensors=tuple(tensor[row] for tensor in data.tensors))
-            results.append(tuple(one[None] for one in self._do(chosen, None)))
+            results.append(tuple(one[None] for one in self._do(data.rows(row), None)))
         if len(results) > 1:
             results = [tuple(torch.cat(one) for one in zip(*results, strict=True))]
         return self._as_returned(results[0])
@@ -275,29 +267,26 @@ class FastStep:
         Raises:
             BreakevenError: As for a single step; or a number makes no sense.
         """
-        if self._recipe.aux is not None:
+        if self._aux is not None:
             raise UsageError(
                 "train returns losses alone, and has_aux=True asks for more",
                 hint="Call the step for each batch, or run() for the batches of an epoch.",
             )
-        data = _take_data(inputs, targets)
-        count = min((len(tensor) for tensor in data.tensors), default=0)
-        for name, value in (("batch_size", batch_size), ("epochs", epochs), ("every", every)):
-            if value < 1:
-                raise UsageError(f"{name} is {value}: it must be 1 or more")
-        num_whole = count - count % batch_size
-        if not count or (drop_last and not num_whole):
-            raise UsageError(f"{count} samples do not fill a batch of {batch_size}")
+        data = take_data(inputs, targets)
+        parts = epoch_rows(
+            min((len(tensor) for tensor in data.tensors), default=0),
+            batch_size=batch_size,
+            epochs=epochs,
+            every=every,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            generator=generator,
+        )
         losses: list[Tensor] = []
-        for _ in range(epochs):
-            order = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
-            parts = list(order[:num_whole].view(-1, batch_size).split(every)) if num_whole else []
-            if num_whole < count and not drop_last:
-                parts.append(order[num_whole:].view(1, -1))
-            for rows in parts:
-                losses.append(self.run(inputs, targets, rows.to(data.tensors[0].device)))
-                if callback is not None:
-                    callback(sum(map(len, losses)), losses[-1])
+        for rows in parts:
+            losses.append(self.run(inputs, targets, rows.to(data.tensors[0].device)))
+            if callback is not None:
+                callback(sum(map(len, losses)), losses[-1])
         return torch.cat(losses)
 
     def _do_several(self, data: Batch, indices: Tensor) -> tuple[Tensor, ...]:
@@ -311,18 +300,18 @@ class FastStep:
 
     def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do a step, or the steps of one call; return the loss or losses, and what is beside."""
-        self._refresh_bindings()
-        if self._bound is None:
+        binding = self._binding
+        if not binding.is_current():
+            self._forget_last_calls()
+            binding.refresh()
+        if binding.tensors is None:
             return self.do_stock(batch, indices)
-        key = (batch.key, None if indices is None else indices.shape)
-        step = self._steps.get(key)
-        if step is None and indices is not None:  # generated code does any number of steps
-            step = self._steps.get((batch.key, indices.shape[1:]))
+        step = self._table.find(batch, indices)
         if step is None:
-            if self._is_rare(key):
+            if self._table.is_rare(batch, indices):
                 return self.do_stock(batch, indices)
-            return self.compile(key, batch, indices)
-        results = step(self._bound, batch, indices)
+            return self.compile(batch, indices)
+        results = step(binding.tensors, batch, indices)
         call_step_hooks(self._optimizer, num_steps_of(indices))
         if isinstance(step, GeneratedStep) and batch.layout is None:
             if indices is None:
@@ -334,84 +323,37 @@ class FastStep:
         self, step: GeneratedStep, batch: Batch, indices: Tensor | None
     ) -> None:
         """Let the next call be a quick one, after one that was not."""
-        situation, bound, cost = self._situation, self._bound, self.cost
+        situation, tensors, cost = self._binding.situation, self._binding.tensors, self.cost
         optimizer = self._optimizer
-        if cost is None or self._recipe.aux is not None or isinstance(optimizer, JointOptimizer):
+        if cost is None or self._aux is not None or isinstance(optimizer, JointOptimizer):
             return
         assert situation is not None
-        assert bound is not None
+        assert tensors is not None
         slot = self._quick_one if indices is None else self._quick_several
         slot.prepare(
             step,
-            lambda: step.quick_call(situation, bound, optimizer, batch, indices),
+            lambda: step.quick_call(situation, tensors, optimizer, batch, indices),
             num_steps=None if indices is None else len(indices),
             step_ns=cost.fast_step_ns,
         )
 
-    def _forget_quick_calls(self) -> None:
+    def _forget_last_calls(self) -> None:
+        # Of the last call, where it was generated and for one tensor and one tensor: the next one
+        # like it goes straight there.
+        self._usual: tuple[GeneratedStep, PairFacts] | None = None
+        # The same in C alone, with what asks whether anything has changed.
         self._quick_one, self._quick_several = QuickSlot(), QuickSlot()
-
-    def _refresh_bindings(self) -> None:
-        """Bind tensors and options anew where what a compiled step depends on has changed."""
-        if self._is_current():
-            return
-        recipe, optimizer = self._recipe, self._optimizer
-        if self._situation is None or not self._situation.is_same():
-            rule, groups = rule_and_options(optimizer)
-            self._recipe = replace(recipe, groups=groups)
-            self._situation = Situation(recipe.model, recipe.loss_fn, optimizer, rule)
-            self._trained_names = None
-        refuse_hooks(self._situation.modules, optimizer)
-        check_tensors(recipe.model, optimizer)
-        self._bind()
-
-    def _is_current(self) -> bool:
-        """Return whether nothing has changed that a compiled step depends on."""
-        bound, situation = self._bound, self._situation
-        return (
-            bound is not None
-            and situation is not None
-            and situation.is_same()
-            and bound.is_current()
-        )
-
-    def _bind(self) -> None:
-        """Read the tensors of model and optimizer, where it is known which of them are trained."""
-        self._bound = self._usual = None
-        self._forget_quick_calls()
-        if self._trained_names is None:
-            return
-        recipe = self._recipe
-        tensors = read_tensors(
-            recipe.model, recipe.loss_fn, self._optimizer, recipe.rule, self._trained_names
-        )
-        if tensors is not None:
-            self._bound = BoundTensors(tensors, self._optimizer, recipe.rule)
-            assert self._situation is not None
-            place = (self._bound.key, self._situation.key)
-            self._steps = self._all_steps.setdefault(place, {})
-
-    def _is_rare(self, key: Any) -> bool:
-        """Return whether a new shape is left to the stock step."""
-        if self.num_compiled == MOST_COMPILED:
-            warnings.warn(
-                f"{MOST_COMPILED} steps of different shapes were compiled: others stay uncompiled",
-                stacklevel=4,
-            )
-            self.num_compiled += 1
-        if self.num_compiled > MOST_COMPILED:
-            return True
-        # The first shape of either kind, single steps or several in a call, is the usual one.
-        if not any(type(known[1]) is type(key[1]) for known in self._steps):
-            return False
-        self._num_seen[key] = self._num_seen.get(key, 0) + 1
-        return self._num_seen[key] <= NUM_RARE
 
     def do_stock(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do the steps as the loop did them before."""
-        recipe = self._recipe
+        binding = self._binding
+        recipe = binding.recipe
         stock = StockStep(recipe, self._optimizer)
-        if recipe.updating is not None and self._trained_names is None:
+        if binding.knows_trained:
+            return stock.run(batch, indices)
+        if recipe.updating is None:
+            results = stock.run(batch, indices)
+        else:
             # What is not one plain update with each optimizer is seen only when it is done.
             before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer, has_grads=True)
             try:
@@ -419,125 +361,21 @@ class FastStep:
             except UsageError:
                 before.restore()
                 raise
-        else:
-            results = stock.run(batch, indices)
-        if self._trained_names is None:
-            self._trained_names = stock.trained_names
-            self._bind()
+        binding.learn(stock.trained_names)
         return results
 
-    def compile(self, key: Any, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Compile, check on copies, and do the steps; replaced where nothing may be compiled.
-
-        Generated code comes first; what it cannot do, does wrong or does no faster than the stock
-        step is left to torch's compiler.
-        """
-        bound = self._bound
-        assert bound is not None
-        recipe = self._recipe
-        before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer)
-        self._usual = None
-        self._forget_quick_calls()
-        results: tuple[Tensor, ...] | None = None
-        try:
-            if self._engine == "generated":
-                self._check_may_generate(bound)
-                generated = self._generate(bound, one_batch(batch, indices))
-                results = self._use(key, generated, before, bound, batch, indices)
-            elif self._engine == "auto" and self._may_generate(bound):
-                results = self._try_generated(key, before, bound, batch, indices)
-            if results is None and recipe.updating is not None:
-                raise BreakevenError(
-                    "a step with several optimizers is generated code or none: "
-                    f"{self.not_generated}",
-                    hint="Keep the loop as it is, or make a step for each optimizer.",
-                )
-            if results is None:
-                step = CompiledStep(recipe, bound, batch, indices, self._mode)
-                results = self._use(key, step, before, bound, batch, indices)
-        except BaseException:
-            self._forget(key, batch, indices)
-            before.restore()
-            raise
-        self.num_compiled += 1
-        return results
-
-    def _check_may_generate(self, bound: BoundTensors) -> None:
-        if not self._may_generate(bound):
-            raise UsageError(
-                "generated steps are for the CPU, without autocast and mode='reduce-overhead'",
-                hint="Leave engine out, or name 'inductor'.",
+    def compile(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
+        """Compile a step for a call and do it; replaced where nothing may be compiled."""
+        recipe, tensors = self._binding.recipe, self._binding.tensors
+        assert tensors is not None
+        self._forget_last_calls()
+        return self._compiler.compile(
+            FirstCall(
+                stock=StockStep(recipe, self._optimizer),
+                bound=tensors,
+                before=Snapshot(recipe.model, recipe.loss_fn, self._optimizer),
+                batch=batch,
+                indices=indices,
+                repeat=lambda: self._do(batch, indices),
             )
-
-    def _may_generate(self, bound: BoundTensors) -> bool:
-        on_cpu = all(tensor.device.type == "cpu" for tensor in bound.arguments)
-        return on_cpu and self._mode == "default" and self._recipe.autocast is None
-
-    def _try_generated(
-        self, key: Any, before: Snapshot, bound: BoundTensors, batch: Batch, indices: Tensor | None
-    ) -> tuple[Tensor, ...] | None:
-        """Do the steps by generated code; None, with the reason kept, where that is no use."""
-        try:
-            step = self._generate(bound, one_batch(batch, indices))
-            results = self._use(key, step, before, bound, batch, indices)
-        except BreakevenError as error:
-            self.not_generated = error.message
-        else:
-            if self.cost is None or self.cost.speedup >= 1:
-                self.not_generated = None
-                return results
-            self.not_generated = "generated code is slower here than the stock step"
-        self._forget(key, batch, indices)
-        before.restore()
-        return None
-
-    def _forget(self, key: Any, batch: Batch, indices: Tensor | None) -> None:
-        self._steps.pop(key, None)
-        if indices is not None:
-            self._steps.pop((batch.key, indices.shape[1:]), None)
-
-    def _generate(self, bound: BoundTensors, single: Batch) -> GeneratedStep:
-        """Return generated code of a step; that of single steps serves several as well."""
-        found = self._steps.get((single.key, None))
-        if isinstance(found, GeneratedStep):
-            return found
-        return GeneratedStep(self._recipe, bound, single)
-
-    def _use(
-        self,
-        key: Any,
-        step: AnyStep,
-        before: Snapshot,
-        bound: BoundTensors,
-        batch: Batch,
-        indices: Tensor | None,
-    ) -> tuple[Tensor, ...]:
-        """Keep a step for its shapes, and do it for the first time, compared with the stock one."""
-        if isinstance(step, GeneratedStep) and indices is not None:
-            self._steps[batch.key, indices.shape[1:]] = step
-        else:
-            self._steps[key] = step
-        if not self._checks_numbers:
-            results = step(bound, batch, indices)
-            call_step_hooks(self._optimizer, num_steps_of(indices))
-            return results
-        stock = StockStep(self._recipe, self._optimizer)
-        results, self.cost = check_step_numbers(
-            step, stock, bound, before, batch, indices, lambda: self._do(batch, indices)
         )
-        return results
-
-    @property
-    def engine(self) -> str | None:
-        """Return what the last compiled step was made by; None before there is one."""
-        return next((step.engine for step in reversed(self._steps.values())), None)
-
-
-def _take_data(inputs: Any, targets: Any) -> Batch:
-    data = take_apart(inputs, targets)
-    if data.is_sparse:
-        raise UsageError(
-            "samples cannot be taken from a sparse tensor",
-            hint="Call the step itself for each batch.",
-        )
-    return data

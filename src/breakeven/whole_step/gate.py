@@ -24,11 +24,11 @@ from breakeven.verdict import (
     tolerance_of,
     weight_noise_roundoffs,
 )
+from breakeven.whole_step.batch import Batch, num_steps_of
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.generated_step import GeneratedStep
 from breakeven.whole_step.joint_optimizer import owners_of
 from breakeven.whole_step.step_difference import Change, find_difference, is_close, norm, worst
-from breakeven.whole_step.step_function import Batch, num_steps_of
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 

@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,17 +15,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from breakeven.codegen import Gathered, Generated, Plan
+from breakeven.whole_step.batch import Batch, num_steps_of
 from breakeven.whole_step.compiling import explained, unchanged_state
 from breakeven.whole_step.hooks import step_hook_guards
 from breakeven.whole_step.quick_call import QuickCall, has_quick_calls
+from breakeven.whole_step.recipe import Recipe
+from breakeven.whole_step.results import stack_results
 from breakeven.whole_step.situation import Situation
-from breakeven.whole_step.step_function import (
-    Batch,
-    Recipe,
-    make_step,
-    num_steps_of,
-    stack_results,
-)
+from breakeven.whole_step.step_function import make_step
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 from breakeven.whole_step.update_numbers import UpdateNumbers
 
@@ -183,18 +179,9 @@ class GeneratedStep:
         indices = _as_rows(batch, indices)
         if self._is_plain(batch, indices):
             return (call.do_many(batch.tensors, indices),)
-        results = [
-            call.do_one(tuple(tensor[chosen].contiguous() for tensor in batch.tensors))
-            for chosen in indices
-        ]
-        return stack_results(results)
-
-
-def one_batch(batch: Batch, indices: Tensor | None) -> Batch:
-    """Return the first of the batches that indices take from a data set; or the only one."""
-    if indices is None:
-        return batch
-    return replace(batch, tensors=tuple(t[indices[0]].contiguous() for t in batch.tensors))
+        return stack_results(
+            [call.do_one(batch.rows(chosen).contiguous().tensors) for chosen in indices]
+        )
 
 
 def _as_rows(batch: Batch, indices: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from breakeven.errors import UsageError
+from breakeven.whole_step.batch import Batch
 from breakeven.whole_step.joint_optimizer import AnyOptimizer, JointOptimizer
 from breakeven.whole_step.own_updates import OwnUpdates, stock_update
-from breakeven.whole_step.step_function import Batch, Recipe, compute_loss, detached, stack_results
+from breakeven.whole_step.recipe import Recipe, compute_loss
+from breakeven.whole_step.results import detached, stack_results
 
 
 class Snapshot:
@@ -99,11 +101,7 @@ class StockStep:
         """
         if indices is None:
             return self._step(batch)
-        results: list[tuple[Tensor, ...]] = []
-        for row in indices:
-            chosen = tuple(tensor[row] for tensor in batch.tensors)
-            results.append(self._step(Batch(chosen, batch.others, batch.layout)))
-        return stack_results(results)
+        return stack_results([self._step(batch.rows(row)) for row in indices])
 
     def _step(self, batch: Batch) -> tuple[Tensor, ...]:
         recipe, optimizer = self.recipe, self.optimizer

@@ -174,7 +174,7 @@ def test_the_changed_script_computes_the_same(style: str, monkeypatch: pytest.Mo
         steps.append(fast_step(*arguments, **options))
         return steps[-1]
 
-    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
+    def do_stock(step: FastStep, batch: Any, indices: Any) -> Any:
         num_compiled.append(1)
         return step.do_stock(batch, indices)
 

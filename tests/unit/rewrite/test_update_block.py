@@ -116,11 +116,8 @@ def test_the_changed_script_computes_the_same(
         steps.append(fast_step(*arguments, **options))
         return steps[-1]
 
-    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
-        return step.do_stock(batch, indices)
-
     if not is_compiled:
-        monkeypatch.setattr(FastStep, "compile", do_stock)
+        monkeypatch.setattr(FastStep, "compile", FastStep.do_stock)
     monkeypatch.setattr(sys.modules["breakeven"], "fast_step", make, raising=False)
     source = HEAD + textwrap.dedent(STYLES[style]) + TAIL
     expected = output_of(source)

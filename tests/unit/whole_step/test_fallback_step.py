@@ -11,6 +11,7 @@ from torch import nn
 
 from breakeven.errors import BreakevenError
 from breakeven.whole_step import FallbackStep, FastStep
+from breakeven.whole_step.engines import StepCompiler
 
 NUM_STEPS = 5
 
@@ -77,8 +78,8 @@ def test_a_step_that_cannot_be_compiled_is_done_by_the_loop(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(FastStep, "_generate", fail)
-    monkeypatch.setattr("breakeven.whole_step.fast.CompiledStep", fail)
+    monkeypatch.setattr(StepCompiler, "_generate", fail)
+    monkeypatch.setattr("breakeven.whole_step.engines.CompiledStep", fail)
     _assert_same(torch.optim.Adam, reason)
 
 
@@ -129,7 +130,7 @@ def test_a_loss_that_calls_the_model_is_done_alike_by_all(
         return (new - x.sum()).square().mean(), (new,)
 
     if engine == "stock":
-        monkeypatch.setattr(FastStep, "compile", lambda step, _, *batch: step.do_stock(*batch))
+        monkeypatch.setattr(FastStep, "compile", FastStep.do_stock)
     if engine == "loop":
         monkeypatch.setattr("breakeven.whole_step.fallback.fast_step", _refuse)
     step = FallbackStep(

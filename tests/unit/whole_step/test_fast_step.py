@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.whole_step import compiled_step, fast_step
 from breakeven.whole_step.compiling import compile_tensors, trace_tensors
-from breakeven.whole_step.fast import NUM_RARE, Engine, FastStep
+from breakeven.whole_step.engines import Engine
+from breakeven.whole_step.fast import FastStep
+from breakeven.whole_step.step_table import NUM_RARE
 from factories.traced_steps import run_as_traced
 
 
@@ -200,6 +202,25 @@ def test_another_shape_is_compiled_only_when_it_comes_again(engine: Engine) -> N
             stock(other, nn.MSELoss(), other_optimizer, x, y)
     assert_same(model, other)
     assert step.num_compiled == 2
+
+
+def test_where_many_shapes_were_compiled_no_other_one_is(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("breakeven.whole_step.step_table.MOST_COMPILED", 1)
+    model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"])
+
+    def train(count: int, size: int) -> None:
+        for x, y in batches(count, size=size):
+            step(x, y)
+            stock(other, nn.MSELoss(), other_optimizer, x, y)
+
+    train(2, size=8)
+    with pytest.warns(UserWarning, match="1 steps of different shapes were compiled"):
+        train(1, size=2)
+    train(NUM_RARE + 2, size=2)
+    assert_same(model, other)
+    assert step.num_compiled == 1
 
 
 def test_what_is_switched_in_the_model_is_noticed(engine: Engine) -> None:

@@ -106,7 +106,7 @@ def disable_compile(patches: Patches, on_use: Callable[[], None]) -> None:
 def keep_stock_steps(patches: Patches, on_use: Callable[[], object] = lambda: None) -> None:
     """Let ``fast_step`` do the steps as the loop did them."""
 
-    def do_stock(step: FastStep, _: Any, batch: Any, indices: Any) -> Any:
+    def do_stock(step: FastStep, batch: Any, indices: Any) -> Any:
         on_use()
         return step.do_stock(batch, indices)
 
