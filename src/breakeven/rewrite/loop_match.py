@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from breakeven.rewrite.known_calls import last_called
 from breakeven.rewrite.loop_parts import StepParts
 from breakeven.source import (
     DEFINITIONS,
@@ -199,14 +200,10 @@ class _Forward:
         """Return whether a statement may do more than it shows, or changes what a step is of."""
         return (
             mentions(statement, self._parts.model, self._parts.optimizer)
-            or not all(_called(call) in harmless for call in nodes_in(statement, ast.Call))
+            or not all(last_called(call) in harmless for call in nodes_in(statement, ast.Call))
             or any(nodes_in(statement, *_JUMPS))
             or bool(written_names(statement) & (self._read | self.values.keys()))
         )
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else plain_name(call.func)
 
 
 def _single_target(statement: ast.stmt) -> str | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from breakeven.rewrite.optimizers import Optimizers, method_calls
 from breakeven.rewrite.outer_call import Loop, OuterCall, find_outer_call, loops_around
 from breakeven.source import (
     NoEditError,
     SyntaxTree,
-    arguments_of,
     nodes_in,
-    parameters_of,
     plain_name,
     spans,
 )
@@ -45,17 +44,6 @@ _CHANGES_MODEL = {
     "register_module": "changes the model",
 }
 _CONTEXTS = ("autocast", "no_grad", "inference_mode", "anomaly", "saved_tensors", "graph")
-# Optimizers of torch, by class; which of them a whole step supports, it says itself.
-_OPTIMIZERS = frozenset({
-    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
-    "Rprop", "Adafactor", "Muon",
-})  # fmt: skip
-_OTHER_OPTIMIZERS = frozenset({"LBFGS", "SparseAdam"})
-
-_OF_ANY_MODEL = ("parameters", "named_parameters", "train", "eval", "zero_grad", "step", "to")
-
-# Statements `name.method()` of a block, by name.
-MethodCalls = Mapping[str, list[ast.Expr]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +92,8 @@ def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
         ensure_lasting_model(loop)
     block = loops[0].body
     position = block.index(backward)
-    cleared = _method_calls(block, "zero_grad")
-    updates = _method_calls(block[position + 1 :], "step")
+    cleared = method_calls(block, "zero_grad")
+    updates = method_calls(block[position + 1 :], "step")
     optimizers = Optimizers(script)
     optimizer = optimizers.updating(updates, cleared, backward)
     model = optimizers.model_of(optimizer, loops[0])
@@ -114,7 +102,7 @@ def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
     optimizers.ensure_only(optimizer, model, updates, cleared)
     update = updates[optimizer][0]
     between = block[position + 1 : block.index(update)]
-    clips = [(statement, call) for statement in between if (call := _clip_call(statement))][:1]
+    clips = [(statement, call) for statement in between if (call := clip_call(statement))][:1]
     clearing = [statement for statements in cleared.values() for statement in statements]
     for statement in clearing:
         if statement in between:
@@ -203,20 +191,8 @@ def _ensure_plain_context(node: ast.AST) -> None:
             raise NoEditError(f"the loop runs within `with {text}`")
 
 
-def _method_calls(block: Sequence[ast.stmt], method: str) -> dict[str, list[ast.Expr]]:
-    """Return the statements ``name.method(…)`` of a block, by name."""
-    found: dict[str, list[ast.Expr]] = {}
-    for statement in block:
-        match statement:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=attr))):
-                if attr == method and plain_name(owner):
-                    found.setdefault(plain_name(owner), []).append(statement)
-            case _:
-                pass
-    return found
-
-
-def _clip_call(statement: ast.stmt) -> ast.Call | None:
+def clip_call(statement: ast.stmt) -> ast.Call | None:
+    """Return the call of ``clip_grad_norm_`` that a statement is, if it is one."""
     match statement:
         case ast.Expr(value=ast.Call() as call):
             is_clip = plain_name(call.func).rpartition(".")[2] == "clip_grad_norm_"
@@ -235,170 +211,3 @@ def _max_norm(call: ast.Call, model: str) -> ast.expr:
     if any(nodes_in(values["max_norm"], ast.Call)):
         raise NoEditError(f"line {call.lineno} clips to a norm that may change")
     return values["max_norm"]
-
-
-class Optimizers:
-    """The optimizers that a script builds.
-
-    Args:
-        script: The script.
-
-    Raises:
-        NoEditError: One of them is of a kind that no compiled step has.
-    """
-
-    def __init__(self, script: SyntaxTree) -> None:
-        self._script = script
-        self._built: dict[str, list[ast.Call]] = {}
-        for binding in script.bindings:
-            call = binding.value
-            if not isinstance(call, ast.Call):
-                continue
-            class_name = plain_name(call.func).rpartition(".")[2]
-            if class_name in _OTHER_OPTIMIZERS:
-                raise NoEditError(f"line {binding.statement.lineno} uses {class_name}")
-            name = plain_name(binding.target)
-            if name and (class_name in _OPTIMIZERS or _parameter_owners(call)):
-                self._built.setdefault(name, []).append(call)
-
-    def updating(self, updates: MethodCalls, cleared: MethodCalls, backward: ast.stmt) -> str:
-        """Return the optimizer that a block updates with, as the script names it.
-
-        Args:
-            updates: Statements ``name.step()`` after the backward pass.
-            cleared: Statements ``name.zero_grad()``.
-            backward: The statement that calls ``backward()``.
-
-        Raises:
-            NoEditError: There is none, or it does more than one plain update.
-        """
-        for name, (statement, *more) in updates.items():
-            if name not in cleared and name not in self._built:
-                continue
-            assert isinstance(statement.value, ast.Call)
-            if more:
-                raise NoEditError(f"line {more[0].lineno} updates once more")
-            if arguments_of(statement.value):
-                raise NoEditError(f"line {statement.lineno} gives the update a closure")
-            if not cleared:
-                raise NoEditError(
-                    f"gradients are not cleared in the block of line {backward.lineno}: they may "
-                    "be accumulated"
-                )
-            return name
-        raise NoEditError(
-            f"there is no optimizer.step() after line {backward.lineno} in the same block"
-        )
-
-    def model_of(self, optimizer: str, loop: Loop) -> str:
-        """Return the model whose parameters an optimizer of a loop has, as the script names it.
-
-        Raises:
-            NoEditError: It has parameters of several, or the script does not tell.
-        """
-        handed_over = self._parameters_around(loop)
-        if optimizer in self._built and optimizer not in handed_over:
-            owners = self.owners(optimizer)
-            if len(owners) != 1 or "" in owners:
-                raise NoEditError(f"`{optimizer}` has parameters of other than one named model")
-            return owners.pop()
-        if optimizer not in handed_over and (owner := self._given_to_function(optimizer)):
-            return owner
-        # It was handed over: the model is what was handed over with it, and is used as one.
-        methods = ("parameters", "train", "zero_grad")
-        functions = [plain_name(call.func) for call in nodes_in(loop, ast.Call)]
-        # A method of the model's own counts too: it calls parts of the model.
-        own = [one.rpartition(".") for one in functions]
-        called = {*functions, *(owner for owner, _, name in own if name not in _OF_ANY_MODEL)}
-        models = _receivers(self._script.tree, *methods) & called & handed_over
-        if len(models) != 1:
-            raise NoEditError(f"the script does not tell which model `{optimizer}` updates")
-        return models.pop()
-
-    def _given_to_function(self, optimizer: str) -> str:
-        """Return the one variable that a function of the script makes an optimizer of.
-
-        Whether it has that model's parameters alone is seen when the step is made.
-        """
-        functions = {node.name for node in self._script.nodes(ast.FunctionDef)}
-        calls = [
-            binding.value
-            for binding in self._script.bindings
-            if plain_name(binding.target) == optimizer
-        ]
-        match calls:
-            case [ast.Call(func=ast.Name(id=name), args=[ast.Name(id=owner)])] if name in functions:
-                return owner
-            case _:
-                return ""
-
-    def ensure_same_model(self, model: str, optimizer: str, outer: OuterCall) -> None:
-        """Refuse a function that is given a model, and an optimizer of other parameters."""
-        model_outside, name = (
-            plain_name(outer.outside(ast.parse(own, mode="eval").body))
-            for own in (model, optimizer)
-        )
-        if self.owners(name) != {model_outside}:
-            raise NoEditError(f"the script does not tell which model `{name}` updates")
-
-    def ensure_only(
-        self, optimizer: str, model: str, updates: MethodCalls, cleared: MethodCalls
-    ) -> None:
-        """Refuse a block that works with a second optimizer, or with what may be one.
-
-        Args:
-            optimizer: The one that there may be.
-            model: Its gradients may be cleared as well.
-            updates: Statements ``name.step()`` after the backward pass.
-            cleared: Statements ``name.zero_grad()``.
-
-        Raises:
-            NoEditError: There is another.
-        """
-        for name, (first, *_) in cleared.items():
-            if name not in (optimizer, model):
-                raise NoEditError(f"line {first.lineno} clears gradients of `{name}` too")
-        for name, (first, *_) in updates.items():
-            if name != optimizer and name not in self._schedulers(optimizer):
-                raise NoEditError(
-                    f"line {first.lineno} calls {name}.step(), which is not known to be a scheduler"
-                )
-
-    def is_built(self, name: str) -> bool:
-        """Return whether the script makes an optimizer under a name."""
-        return name in self._built
-
-    def owners(self, optimizer: str) -> set[str]:
-        """Return what the parameters of an optimizer are of; an empty name where it is not told."""
-        calls = self._built.get(optimizer, ())
-        return {owner for call in calls for owner in _parameter_owners(call)}
-
-    def _parameters_around(self, node: ast.AST) -> set[str]:
-        """Return the parameters of the function around a node; none in the module."""
-        above = self._script.parents(node)
-        functions = (one for one in above if isinstance(one, ast.FunctionDef))
-        return {name for function in [*functions][:1] for name in parameters_of(function.args)}
-
-    def _schedulers(self, optimizer: str) -> set[str]:
-        """Return what is made for an optimizer; a parameter is taken for such by its name."""
-        return {
-            plain_name(binding.target)
-            for binding in self._script.bindings
-            if isinstance(binding.value, ast.Call)
-            and any(plain_name(argument) == optimizer for argument in binding.value.args)
-        } | {name for name in parameters_of(self._script.tree) if "sched" in name.lower()}
-
-
-def _parameter_owners(call: ast.Call) -> set[str]:
-    """Return what the parameters in a call are of: ``model`` for ``Adam(model.parameters())``."""
-    methods = ("parameters", "named_parameters")
-    return {owner for given in arguments_of(call) for owner in _receivers(given, *methods)}
-
-
-def _receivers(node: ast.AST, *methods: str) -> set[str]:
-    """Return on what some methods are called in a node, as the source names it."""
-    return {
-        plain_name(call.func.value)
-        for call in nodes_in(node, ast.Call)
-        if isinstance(call.func, ast.Attribute) and call.func.attr in methods
-    }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from breakeven.rewrite.known_calls import READS_VALUES, KnownCalls, last_called
-from breakeven.rewrite.loop_parts import Optimizers, ensure_lasting_model, ensure_plain, loops_of
+from breakeven.rewrite.loop_parts import clip_call, ensure_lasting_model, ensure_plain, loops_of
 from breakeven.rewrite.loss_block import (
     LOGGING,
     ensure_late,
@@ -21,6 +21,7 @@ from breakeven.rewrite.loss_block import (
     is_read_after,
     written_in_order,
 )
+from breakeven.rewrite.optimizers import MethodCalls, Optimizers
 from breakeven.rewrite.outer_call import Loop
 from breakeven.rewrite.target_update import TargetUpdates
 from breakeven.source import (
@@ -66,7 +67,7 @@ def has_several_updates(script: SyntaxTree) -> bool:
     backward = next(_backward_calls(script), None)
     if backward is None or not isinstance(loop := script.parent(backward), ast.For | ast.While):
         return False
-    return len(_updates(loop.body, Optimizers(script))) > 1
+    return len(Optimizers(script).updates_of(loop.body)) > 1
 
 
 def find_updates(script: SyntaxTree, backward_line: int | None) -> UpdateBlock:
@@ -97,9 +98,9 @@ def find_updates(script: SyntaxTree, backward_line: int | None) -> UpdateBlock:
             )
     if backward_line is not None and not any(spans(one, backward_line) for one in backwards):
         raise NoEditError(f"the measured step calls backward() in line {backward_line}")
-    updates = _updates(block, optimizers)
+    updates = optimizers.updates_of(block)
     _ensure_once(updates, block, optimizers)
-    models = _models(script, loops[0], list(updates), optimizers)
+    models = optimizers.models_in(loops[0], list(updates))
     step = _Step(script, loops, models, tuple(updates))
     first = step.first_of(block)
     end = 1 + max(block.index(one) for (one,) in updates.values())
@@ -189,7 +190,7 @@ class _Step:
             if kinds == {True, False}:
                 raise NoEditError(f"line {statement.lineno} reads values among what it computes")
             return kinds == {True}
-        if self.targets.is_update(statement) or _is_clip(statement):
+        if self.targets.is_update(statement) or clip_call(statement):
             return True
         is_plain = isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
         return is_plain and not any(
@@ -303,22 +304,7 @@ def _retains_graph(call: ast.Call) -> bool:
     return last_called(call) == "backward" and not call.args and names == ["retain_graph"]
 
 
-def _updates(block: Sequence[ast.stmt], optimizers: Optimizers) -> dict[str, list[ast.stmt]]:
-    """Return the statements ``optimizer.step()`` of a block, by optimizers of the script."""
-    found: dict[str, list[ast.stmt]] = {}
-    for statement in block:
-        match statement:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="step"))):
-                if optimizers.is_built(name := plain_name(owner)):
-                    found.setdefault(name, []).append(statement)
-            case _:
-                pass
-    return found
-
-
-def _ensure_once(
-    updates: dict[str, list[ast.stmt]], block: Sequence[ast.stmt], optimizers: Optimizers
-) -> None:
+def _ensure_once(updates: MethodCalls, block: Sequence[ast.stmt], optimizers: Optimizers) -> None:
     """Refuse an optimizer that updates twice, or elsewhere too, such as within an ``if``."""
     for statement in block:
         for call in nodes_in(statement, ast.Call):
@@ -329,37 +315,6 @@ def _ensure_once(
                     raise NoEditError(
                         f"line {call.lineno} updates in another way than once in each step"
                     )
-
-
-def _models(
-    script: SyntaxTree, loop: Loop, updates: Sequence[str], optimizers: Optimizers
-) -> tuple[str, ...]:
-    """Return the models that a loop names: those of its optimizers, and copies of models."""
-    found: dict[str, None] = {}
-    for optimizer in updates:
-        owners = optimizers.owners(optimizer)
-        if not owners or "" in owners:
-            raise NoEditError(f"`{optimizer}` has parameters of other than named models")
-        found |= dict.fromkeys(sorted(owners))
-    for binding in script.bindings:
-        call = binding.value
-        name = plain_name(binding.target)
-        while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            if call.func.attr not in ("to", "cpu", "double", "float", "eval", "train"):
-                break
-            call = call.func.value  # `Model().to(device)`
-        if not isinstance(call, ast.Call) or not name or not mentions(loop, name):
-            continue
-        copies = last_called(call) == "deepcopy" and plain_name(call.args[0]) in found
-        has_parameters = f"{name}.parameters" in _methods_in(script.tree)
-        is_class = last_called(call) in {node.name for node in script.nodes(ast.ClassDef)}
-        if copies or (is_class and has_parameters):
-            found[name] = None
-    return tuple(found)
-
-
-def _methods_in(node: ast.AST) -> set[str]:
-    return {plain_name(call.func) for call in nodes_in(node, ast.Call)}
 
 
 def _loss_name(backwards: Sequence[ast.stmt]) -> str:
@@ -383,14 +338,6 @@ def _is_no_grad(statement: ast.stmt) -> bool:
     match statement:
         case ast.With(items=[ast.withitem(context_expr=context, optional_vars=None)]):
             return ast.unparse(context) == "torch.no_grad()"
-        case _:
-            return False
-
-
-def _is_clip(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Expr(value=ast.Call() as call):
-            return last_called(call) == "clip_grad_norm_"
         case _:
             return False
 

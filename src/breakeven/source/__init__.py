@@ -11,6 +11,7 @@ from breakeven.source.line_edits import NoEditError as NoEditError
 from breakeven.source.line_edits import split_lines as split_lines
 from breakeven.source.names import all_identifiers as all_identifiers
 from breakeven.source.names import declared_names as declared_names
+from breakeven.source.names import free_name as free_name
 from breakeven.source.names import mentions as mentions
 from breakeven.source.names import reached_by as reached_by
 from breakeven.source.names import read_names as read_names

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 
 from breakeven.source.files import SourceFile
+from breakeven.source.line_edits import NoEditError
 from breakeven.source.nodes import (
     FUNCTIONS,
     nodes_in,
@@ -173,3 +174,15 @@ class _Substitution(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         found = self._replacement(node) if isinstance(node, ast.expr) else None
         return self.generic_visit(node) if found is None else found
+
+
+def free_name(names: tuple[str, ...], taken: set[str]) -> str:
+    """Return the first of some names that is not in use.
+
+    Raises:
+        NoEditError: All of them are.
+    """
+    for name in names:
+        if name not in taken:
+            return name
+    raise NoEditError(f"the names {', '.join(names)} are all in use")

@@ -210,3 +210,12 @@ def test_a_loop_over_parameters_is_of_the_step_where_it_only_moves_them(
     assert isinstance(patch, SourcePatch)
     _, _, loop = patch.text.partition("for epoch in")
     assert (statement in loop) == stays
+
+
+def test_a_copy_is_of_a_model_by_keyword_too() -> None:
+    source = LOOP.replace("for epoch in", "target = copy.deepcopy(x=generator)\nfor epoch in")
+    source = source.replace("        print(", "        target.eval()\n        print(")
+    patch = propose_fast_step(HEAD + source, file="train.py")
+    assert isinstance(patch, SourcePatch)
+    (line,) = (line for line in patch.text.splitlines() if "fast_step(" in line)
+    assert "target" in line
