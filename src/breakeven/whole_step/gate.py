@@ -28,7 +28,14 @@ from breakeven.whole_step.batch import Batch, num_steps_of
 from breakeven.whole_step.compiled_step import CompiledStep
 from breakeven.whole_step.generated_step import GeneratedStep
 from breakeven.whole_step.joint_optimizer import owners_of
-from breakeven.whole_step.step_difference import Change, find_difference, is_close, norm, worst
+from breakeven.whole_step.step_difference import (
+    Change,
+    Other,
+    find_difference,
+    is_close,
+    norm,
+    worst,
+)
 from breakeven.whole_step.stock_step import Snapshot, StockStep
 from breakeven.whole_step.tensors import BoundTensors, clone_all
 
@@ -188,17 +195,8 @@ class _Comparison:
         self._fixed_names = bound.tensors.fixed_names
         self._params = dict(stock.recipe.model.named_parameters())
         rule, groups = stock.recipe.rule, stock.optimizer.param_groups
-        self._state_names = [
-            f"{state} of {one.name}"
-            for one in self._trained
-            for state in rule.state_names(groups[one.group])
-        ]
-        # Names of what each optimizer trains.
-        owners = owners_of(stock.optimizer)
-        self._owned = [
-            {one.name for one in self._trained if owners[one.group] == number}
-            for number in sorted({owners[one.group] for one in self._trained})
-        ]
+        self._states = [rule.state_names(group) for group in groups]
+        self._owners = owners_of(stock.optimizer)
         dtypes = [one.param.dtype for one in self._trained]
         dtypes += [stock.recipe.autocast] if stock.recipe.autocast else []
         # As torch names them, less the module: float32.
@@ -216,38 +214,33 @@ class _Comparison:
             factor: How many times more may differ than as a rule.
         """
         tolerance = self._tolerance.widened(factor)
-        values, num_trained = self._values, len(self._trained)
-        changes = [
-            Change(
-                name=one.name,
-                before=self._old[place],
-                stock=values[place],
-                compiled=results[place],
-                grad=self._grads.get(one.name, torch.zeros_like(self._old[place])),
-            )
-            for place, one in enumerate(self._trained)
-        ]
-        first_state = num_trained + len(self._fixed_names)
-        buffers: list[tuple[str, Tensor, Tensor]] = []
+        pairs = list(zip(self._values, results, strict=True))
+        num_trained = len(self._trained)
+        buffers: list[Other] = []
         for place, name in enumerate(self._fixed_names, num_trained):
-            value, other = values[place], results[place]
-            buffers.append((f"buffer {name}", value, other))
+            value, other = pairs[place]
+            buffers.append(Other("buffer", f"buffer {name}", value, other))
             if name in self._params and not _has_moved_alike(self._old[place], value, other):
                 return f"the parameter {name}, which no optimizer holds ({worst(value, other)})"
-        states = list(
-            zip(self._state_names, values[first_state:], results[first_state:], strict=True)
-        )
-        (loss, *beside), (other_loss, *others_beside) = self._wanted, found
-        # What is small beside the gradients of one loss need not be so beside those of another.
-        for own in self._owned:
-            difference = find_difference(
-                (loss, other_loss),
-                [change for change in changes if change.name in own],
-                [*buffers, *(one for one in states if one[0].rpartition(" of ")[2] in own)],
-                tolerance,
+        states = iter(pairs[num_trained + len(buffers) :])
+        trained: dict[int, list[Change]] = {}
+        for one, old, (value, other) in zip(self._trained, self._old, pairs, strict=False):
+            change = Change(
+                name=one.name,
+                before=old,
+                stock=value,
+                compiled=other,
+                grad=self._grads.get(one.name, torch.zeros_like(old)),
+                states=tuple(
+                    Other(kind, f"{kind} of {one.name}", *next(states))
+                    for kind in self._states[one.group]
+                ),
             )
-            if difference is not None:
-                return difference
+            trained.setdefault(self._owners[one.group], []).append(change)
+        (loss, *beside), (other_loss, *others_beside) = self._wanted, found
+        difference = find_difference((loss, other_loss), [*trained.values()], buffers, tolerance)
+        if difference is not None:
+            return difference
         return _compare_beside(beside, others_beside, tolerance)
 
     def is_no_more(self, compiled: _Results, moved: _Results) -> bool:

@@ -17,7 +17,7 @@ from breakeven.measure import measure_step
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import Compared, Numerics, tolerance_of
 from breakeven.whole_step.compiling import explained
-from breakeven.whole_step.step_difference import Change, find_difference
+from breakeven.whole_step.step_difference import Change, Other, find_difference
 from breakeven.whole_step.step_recorder import StepRecorder, copy_of
 
 # How long it is timed for. A sample is as many calls as take some time, since reading a clock takes
@@ -106,12 +106,12 @@ def _check(
 ) -> None:
     inputs = recorder.inputs
     changes: list[Change] = []
-    others: list[tuple[str, Tensor, Tensor]] = []
+    others: list[Other] = []
     for number, (now, old, copy) in enumerate(zip(inputs, recorder.before, copies, strict=True)):
         value = now.detach()
         if not now.requires_grad:
-            name = state_names.get(id(now), f"value {number}")
-            others.append((f"{name} of {number}", value, copy))
+            kind = state_names.get(id(now), f"value {number}")
+            others.append(Other(kind, f"{kind} of {number}", value, copy))
             continue
         gradient = now.grad if now.grad is not None else torch.zeros_like(value)
         changes.append(
@@ -119,6 +119,6 @@ def _check(
         )
     dtypes = {str(t.dtype).removeprefix("torch.") for t in inputs if t.is_floating_point()}
     tolerance = tolerance_of(Compared.STEP, Numerics.REORDERED, *(dtypes or {"float32"}))
-    difference = find_difference((recorder.loss, loss), changes, others, tolerance)
+    difference = find_difference((recorder.loss, loss), [changes], others, tolerance)
     if difference is not None:
         raise BreakevenError(f"the generated code computes something else: {difference}")

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from breakeven.verdict import Tolerance, scale_of
+
+
+class Other(NamedTuple):
+    """A tensor that is not trained: a buffer, or what an optimizer keeps.
+
+    Args:
+        kind: It is held against the largest of its kind.
+        name: For a person.
+        stock: After the stock step.
+        compiled: After the compiled one.
+    """
+
+    kind: str
+    name: str
+    stock: Tensor
+    compiled: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +39,7 @@ class Change:
         stock: After the stock step.
         compiled: After the compiled one.
         grad: Its gradient in the (last) stock step.
+        states: What its optimizer keeps of it, where that is told.
     """
 
     name: str
@@ -29,12 +47,13 @@ class Change:
     stock: Tensor
     compiled: Tensor
     grad: Tensor
+    states: tuple[Other, ...] = ()
 
 
 def find_difference(
     losses: tuple[Tensor, Tensor],
-    changes: Sequence[Change],
-    others: Sequence[tuple[str, Tensor, Tensor]],
+    trained: Sequence[Sequence[Change]],
+    others: Sequence[Other],
     tolerance: Tolerance,
 ) -> str | None:
     """Return which tensor differs first and by how much, or None where all agree.
@@ -46,8 +65,9 @@ def find_difference(
 
     Args:
         losses: Of the stock and of the compiled steps.
-        changes: Trained parameters.
-        others: Names of buffers and state, after the stock and after the compiled steps.
+        trained: The parameters of each optimizer: what is small beside the gradients of one loss
+            need not be so beside those of another.
+        others: Everything else.
         tolerance: What may differ.
     """
     stock, compiled = (loss.double() for loss in losses)
@@ -55,32 +75,48 @@ def find_difference(
     # Losses near zero are sums of larger terms: their rounding is of the order of those.
     if not torch.allclose(compiled, stock, rtol=rtol, atol=rtol * 1e-2, equal_nan=True):
         return f"the loss ({worst(stock, compiled)})"
+    for changes in trained:
+        if difference := _find_among(changes, tolerance):
+            return difference
+    return _find_apart(others, tolerance.tensor)
+
+
+def _find_among(changes: Sequence[Change], tolerance: Tolerance) -> str | None:
+    """Return which parameter of one optimizer differs first, or what it keeps of which."""
+    rtol = tolerance.loss
     effects = [_effects(change) for change in changes]
     total = sum(moved for moved, _ in effects)
     steepest = max((_largest(change.grad) for change in changes), default=0.0)
     noise = rtol * steepest
-    rounding: set[str] = set()
+    excused: set[str] = set()
     for change, (moved, missed) in zip(changes, effects, strict=True):
         is_rounding = _is_all_rounding(change, noise)
         allowed = math.inf if is_rounding else tolerance.tensor * scale_of(moved, total)
         if not torch.equal(change.stock.isfinite(), change.compiled.isfinite()) or missed > allowed:
             return f"the parameter {change.name} ({worst(change.stock, change.compiled)})"
         if is_rounding:
-            rounding.add(change.name)
+            apart = ((one.name, _largest(one.stock - one.compiled)) for one in change.states)
+            excused |= {name for name, size in apart if size <= noise}
             continue
         still = change.grad == 0
         is_still = is_close(change.stock[still], change.compiled[still], rtol)
         if not is_still and not _is_rounding(change, still, noise):
             return f"the parameter {change.name}, where its gradient is zero"
+    states = [state for change in changes for state in change.states]
+    return _find_apart(states, tolerance.tensor, excused)
+
+
+def _find_apart(
+    others: Sequence[Other], allowed: float, excused: Collection[str] = ()
+) -> str | None:
+    """Return which tensor differs by more than a part of the largest of its kind."""
     scales: dict[str, float] = {}
-    for name, value, _ in others:
-        kind = name.rsplit(" ", 1)[0]
-        scales[kind] = max(scales.get(kind, 0.0), norm(value))
-    for name, value, found in others:
-        if name.rpartition(" of ")[2] in rounding and _largest(value - found) <= noise:
-            continue
-        if not is_close(value, found, tolerance.tensor, scales[name.rsplit(" ", 1)[0]]):
-            return f"{name} ({worst(value, found)})"
+    for one in others:
+        scales[one.kind] = max(scales.get(one.kind, 0.0), norm(one.stock))
+    for one in others:
+        is_excused = one.name in excused
+        if not is_excused and not is_close(one.stock, one.compiled, allowed, scales[one.kind]):
+            return f"{one.name} ({worst(one.stock, one.compiled)})"
     return None
 
 

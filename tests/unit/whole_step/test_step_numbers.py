@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from torch import Tensor
 
 from breakeven.verdict import Compared, Numerics, tolerance_of
-from breakeven.whole_step.step_difference import Change, find_difference
+from breakeven.whole_step.step_difference import Change, Other, find_difference
 
 _TOLERANCE = tolerance_of(Compared.STEP, Numerics.REORDERED, "float32")
+LOSSES = (torch.tensor(1.0), torch.tensor(1.0))
 
 
 def change(name: str, grad: list[float], compiled: list[float] | None = None) -> Change:
@@ -22,8 +24,7 @@ def change(name: str, grad: list[float], compiled: list[float] | None = None) ->
 
 
 def found(*changes: Change) -> str | None:
-    losses: tuple[Tensor, Tensor] = (torch.tensor(1.0), torch.tensor(1.0))
-    return find_difference(losses, changes, (), _TOLERANCE)
+    return find_difference(LOSSES, [changes], (), _TOLERANCE)
 
 
 WEIGHT = change("weight", [0.5, -0.3, 0.2])
@@ -87,3 +88,30 @@ def test_a_gradient_that_counts_must_move_its_parameter_as_it_did() -> None:
     answer = found(wrong)
     assert answer is not None
     assert answer.startswith("the parameter weight (0.95, not 0.9")
+
+
+def with_mean(one: Change, stock: float, compiled: float) -> Change:
+    """A parameter of which its optimizer keeps one number."""
+    kept = Other("mean", f"mean of {one.name}", torch.tensor([stock]), torch.tensor([compiled]))
+    return replace(one, states=(kept,))
+
+
+def test_gradients_are_rounding_beside_those_of_the_same_optimizer() -> None:
+    large, small = change("large", [5e4]), change("small", [1e-3], [1.1])
+    assert find_difference(LOSSES, [[large, small]], (), _TOLERANCE) is None
+    answer = find_difference(LOSSES, [[large], [small]], (), _TOLERANCE)
+    assert str(answer).startswith("the parameter small")
+
+
+def test_what_an_optimizer_keeps_is_held_against_the_largest_that_it_keeps() -> None:
+    large, small = with_mean(change("large", [0.5]), 1e5, 1e5), change("small", [0.5])
+    small = with_mean(small, 1e-3, 2e-3)
+    assert find_difference(LOSSES, [[large, small]], (), _TOLERANCE) is None
+    answer = find_difference(LOSSES, [[large], [small]], (), _TOLERANCE)
+    assert answer == "mean of small (0.002, not 0.001)"
+
+
+def test_a_buffer_differs_where_all_parameters_agree() -> None:
+    buffer = Other("buffer", "buffer count", torch.tensor(3), torch.tensor(4))
+    answer = find_difference(LOSSES, [[WEIGHT]], (buffer,), _TOLERANCE)
+    assert answer == "buffer count (4, not 3)"
