@@ -29,6 +29,7 @@ from breakeven.verdict import (
     TuneReport,
     Verdict,
     by_trust_and_time,
+    cpu_result,
     log_ratio,
 )
 
@@ -88,18 +89,8 @@ def generated_result(report: CheckReport) -> DeviceResult | None:
     step, cpu = report.generated, reference_cpu(report.results)
     if step is None or cpu is None or not step.is_worth_it:
         return None
-    return DeviceResult(
-        device=cpu.device,
-        kind=DeviceKind.CPU,
-        source=Source.MEASURED,
-        precision=cpu.precision,
-        step_ns=step.step_ns,
-        low_ns=step.low_ns,
-        high_ns=step.high_ns,
-        bound=None,
-        peak_memory_bytes=None,
-        fits=True,
-        setting="generated step",
+    return cpu_result(
+        cpu.device, step.step, precision=cpu.precision, fits=True, setting="generated step"
     )
 
 

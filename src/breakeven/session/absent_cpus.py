@@ -9,8 +9,7 @@ from breakeven.device import HostCpu
 from breakeven.errors import Caveat
 from breakeven.session.compared_step import LiveStep
 from breakeven.simulate import CpuRates, issuing_of, predict_absent_cpu, rates_of
-from breakeven.timing import Source
-from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_cores
+from breakeven.verdict import DeviceResult, cpu_on_cores, cpu_result
 
 # A CPU's rates are known in fp32; in fp64 all of them have half of it.
 _PRECISIONS = ("fp32", "tf32", "fp64")
@@ -57,16 +56,10 @@ def absent_cpu_results(
             issuing_of(program, step.here, named_host(cpu.id)),
         )
         results.append(
-            DeviceResult(
-                device=cpu_on_cores(cpu.name, cpu.num_cores),
-                kind=DeviceKind.CPU,
-                source=Source.PREDICTED,
+            cpu_result(
+                cpu_on_cores(cpu.name, cpu.num_cores),
+                estimate,
                 precision=measured.precision,
-                step_ns=estimate.value_ns,
-                low_ns=estimate.low_ns,
-                high_ns=estimate.high_ns,
-                bound=None,
-                peak_memory_bytes=None,
                 fits=None,
                 caveats=(_TESTED,),
             )

@@ -30,13 +30,8 @@ from breakeven.verdict.comparison_parts import (
     step_changes,
 )
 from breakeven.verdict.crossover import log_ratio
-from breakeven.verdict.report import (
-    CheckReport,
-    Crossover,
-    Nanoseconds,
-    NoCrossover,
-    Verdict,
-)
+from breakeven.verdict.report import CheckReport, Crossover, NoCrossover, Verdict
+from breakeven.verdict.results import Nanoseconds
 from breakeven.verdict.sweep_report import AxisValue, SweepReport
 from breakeven.verdict.system_report import SystemsReport
 

@@ -10,14 +10,8 @@ import msgspec
 
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate
-from breakeven.verdict.report import (
-    CheckReport,
-    CurvePoint,
-    DeviceResult,
-    HostSummary,
-    StepSummary,
-    curve_point,
-)
+from breakeven.verdict.report import CheckReport, CurvePoint, HostSummary, StepSummary, curve_point
+from breakeven.verdict.results import DeviceResult
 from breakeven.verdict.sweep_report import AxisValue, SweepPoint, SweepReport
 from breakeven.verdict.system_report import (
     ClaimOutcome,

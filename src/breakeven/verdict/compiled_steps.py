@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from breakeven.simulate import Bound, CompiledStep, GraphBreak, StepPrediction
-
-_Nanoseconds = Annotated[float, Meta(ge=0.0)]
+from breakeven.verdict.results import Nanoseconds
 
 
 class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +24,9 @@ class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     device: str
-    step_ns: _Nanoseconds
-    low_ns: _Nanoseconds
-    high_ns: _Nanoseconds
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
     bound: Bound
     speedup: float
     pays_after_steps: int | None
@@ -53,7 +50,7 @@ class CompiledSteps(msgspec.Struct, frozen=True, kw_only=True):
     num_graphs: int
     num_kernels: int
     breaks: tuple[GraphBreak, ...]
-    compile_ns: _Nanoseconds
+    compile_ns: Nanoseconds
     results: tuple[CompiledResult, ...]
 
 

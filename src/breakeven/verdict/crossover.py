@@ -11,15 +11,8 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from breakeven.timing import Source
-from breakeven.verdict.report import (
-    Crossover,
-    Curve,
-    CurvePoint,
-    DeviceKind,
-    DeviceResult,
-    NoCrossover,
-    curve_point,
-)
+from breakeven.verdict.report import Crossover, Curve, CurvePoint, NoCrossover, curve_point
+from breakeven.verdict.results import DeviceKind, DeviceResult
 from breakeven.verdict.size_curve import SizeCurve
 
 _WORDS = {"num_parameters": "number of parameters", "num_devices": "number of GPUs"}

@@ -7,15 +7,10 @@ import msgspec
 from breakeven.errors import Caveat
 from breakeven.simulate import Attribution, Bound, Finding, Side
 from breakeven.trace import FileWrites
+from breakeven.verdict.program_summary import ProgramSummary
 from breakeven.verdict.recording import RecordedStep
-from breakeven.verdict.report import (
-    DeviceResult,
-    HostSummary,
-    Nanoseconds,
-    ProgramSummary,
-    StepSummary,
-    Verdict,
-)
+from breakeven.verdict.report import HostSummary, StepSummary, Verdict
+from breakeven.verdict.results import DeviceResult, Nanoseconds
 
 EXPLAIN_SCHEMA_VERSION = 2
 

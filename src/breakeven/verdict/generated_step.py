@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from breakeven.timing import Estimate, Source
+from breakeven.verdict.results import Nanoseconds
 
 # What a call of `fast_step` takes beside the generated code, and how far that varies: checks,
 # addresses, numbers of the update.
 # Source: a call less its code, docs/fast-step.md and benchmarks/fast_step.py; 3.5 us on that
 # machine for a network of five layers, more for deeper ones and slower Pythons.
 CALL_NS = (2_500.0, 4_000.0, 8_000.0)
-
-_Nanoseconds = Annotated[float, Meta(ge=0.0)]
 
 
 class GeneratedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +60,24 @@ class GeneratedStep(msgspec.Struct, frozen=True, kw_only=True):
         speedup: Time of the CPU's best step as it is, divided by this one.
     """
 
-    step_ns: _Nanoseconds
-    low_ns: _Nanoseconds
-    high_ns: _Nanoseconds
-    code_ns: _Nanoseconds
-    call_ns: _Nanoseconds
-    kept_ns: _Nanoseconds
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+    code_ns: Nanoseconds
+    call_ns: Nanoseconds
+    kept_ns: Nanoseconds
     compile_ns: int
     speedup: float
+
+    @property
+    def step(self) -> Estimate:
+        """Return the time of the step."""
+        return Estimate(
+            value_ns=self.step_ns,
+            low_ns=self.low_ns,
+            high_ns=self.high_ns,
+            source=Source.MEASURED,
+        )
 
     @property
     def is_worth_it(self) -> bool:

@@ -7,30 +7,21 @@ The JSON schema is generated from these types, so a changed key is a changed con
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from breakeven.device import HostSpec
 from breakeven.errors import Caveat
-from breakeven.simulate import Bound, Finding
+from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
 from breakeven.verdict.compiled_steps import CompiledSteps
 from breakeven.verdict.generated_step import GeneratedStep
+from breakeven.verdict.program_summary import ProgramSummary
 from breakeven.verdict.recording import RecordedStep
+from breakeven.verdict.results import DeviceKind, DeviceResult, Nanoseconds
 
 SCHEMA_VERSION = 2
-
-Nanoseconds = Annotated[float, Meta(ge=0.0)]
-
-
-class DeviceKind(StrEnum):
-    """Hardware of a result."""
-
-    CPU = "cpu"
-    GPU = "gpu"
 
 
 class Choice(StrEnum):
@@ -64,134 +55,6 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int | None
     num_parameters: int
     host_ns: Nanoseconds
-
-
-class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's step.
-
-    Args:
-        device: Name of the device.
-        kind: CPU or GPU.
-        source: Measured here, or predicted.
-        precision: Arithmetic of most of its FLOP.
-        step_ns: Time of one step.
-        low_ns: Lower end of its 90 % interval.
-        high_ns: Upper end.
-        bound: What limits it; null where that was not worked out.
-        peak_memory_bytes: Largest memory in use; null where unknown.
-        fits: Whether that fits the device; null where unknown.
-        caveats: Reasons to trust the figure less.
-        num_samples: Steps that a measurement rests on; 0 for a prediction.
-        is_disturbed: Whether other work disturbed the measurement so much that it says only a
-            bound.
-        setting: What sets it apart from other results of its device: ``1 thread``; empty where it
-            is the only one.
-        num_threads: torch's threads of a CPU's measured step; null elsewhere, and in older reports.
-        calibrated_on: Day on which `breakeven calibrate` measured the very GPU that is predicted;
-            empty where it did not.
-    """
-
-    device: str
-    kind: DeviceKind
-    source: Source
-    precision: str
-    step_ns: Nanoseconds
-    low_ns: Nanoseconds
-    high_ns: Nanoseconds
-    bound: Bound | None
-    peak_memory_bytes: int | None
-    fits: bool | None
-    caveats: tuple[Caveat, ...] = ()
-    num_samples: int = 0
-    is_disturbed: bool = False
-    setting: str = ""
-    num_threads: int | None = None
-    calibrated_on: str = ""
-
-
-def threads_text(number: int) -> str:
-    """Return a number of threads for a person."""
-    return "1 thread" if number == 1 else f"{number} threads"
-
-
-def cpu_on_threads(processor: str, num_threads: int) -> str:
-    """Return the name of a CPU whose step was measured on so many threads."""
-    return f"{processor} ({threads_text(num_threads)})"
-
-
-def cpu_on_cores(processor: str, num_cores: int) -> str:
-    """Return the name of a CPU whose step was predicted for so many cores."""
-    return f"{processor} (1 core)" if num_cores == 1 else f"{processor} ({num_cores} cores)"
-
-
-class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the script does between some of its steps.
-
-    Args:
-        file: The user's file.
-        line: Its line.
-        function: What it calls there; empty where that has no name.
-        time_ns: Time per step, on this CPU.
-    """
-
-    file: str
-    line: int
-    function: str
-    time_ns: Nanoseconds
-
-
-class TrainingTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of a whole training on one device.
-
-    Args:
-        device: Name of the device, as among the results.
-        total_ns: From the beginning of the script to its last step.
-        low_ns: Lower end of its 90 % interval.
-        high_ns: Upper end.
-    """
-
-    device: str
-    total_ns: Nanoseconds
-    low_ns: Nanoseconds
-    high_ns: Nanoseconds
-
-
-class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The script's whole training: what it does besides its steps, and what becomes of all of it.
-
-    Args:
-        startup_ns: From the beginning of the script to the end of its first step, on this CPU,
-            without the import of torch.
-        data_ns: Time of a step that waits for the next batch, on this CPU; a part of the step.
-        other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
-            evaluations, checkpoints. It is taken to stay there. 0 where nothing was seen; null
-            where that cannot be told, as on a busy machine.
-        other_low_ns: Lower end of its 90 % interval.
-        other_high_ns: Upper end.
-        step_fraction: Share of the training that the steps are, on this CPU, start-up aside.
-        parts: What is done between the steps, the longest first.
-        unevenness: Mean step over the median one: more than 1 where some take longer.
-        speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``,
-            start-up aside.
-        low: Lower end of its 90 % interval.
-        high: Upper end.
-        num_steps: Steps of the training; null where they were not asked about.
-        times: Time of so many steps on each device that they fit, start-up included.
-    """
-
-    startup_ns: Nanoseconds
-    data_ns: Nanoseconds
-    other_ns: Nanoseconds | None
-    other_low_ns: Nanoseconds
-    other_high_ns: Nanoseconds
-    step_fraction: float
-    parts: tuple[ProgramPart, ...]
-    unevenness: float
-    speedup: float
-    low: float
-    high: float
-    num_steps: int | None = None
-    times: tuple[TrainingTime, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from breakeven.verdict.crossover import find_crossover, rescaled
-from breakeven.verdict.report import Crossover, Curve, CurvePoint, DeviceKind, NoCrossover
+from breakeven.verdict.report import Crossover, Curve, CurvePoint, NoCrossover
+from breakeven.verdict.results import DeviceKind
 from breakeven.verdict.sweep_report import (
     AxisRole,
     AxisValue,

@@ -14,14 +14,8 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Bound
 from breakeven.timing import Source
 from breakeven.trace import FileWrites
-from breakeven.verdict.report import (
-    Crossover,
-    Curve,
-    DeviceKind,
-    HostSummary,
-    Nanoseconds,
-    NoCrossover,
-)
+from breakeven.verdict.report import Crossover, Curve, HostSummary, NoCrossover
+from breakeven.verdict.results import DeviceKind, Nanoseconds
 
 SWEEP_SCHEMA_VERSION = 1
 

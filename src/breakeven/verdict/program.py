@@ -1,0 +1,113 @@
+"""What becomes of a whole training, which is more than its steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from breakeven.units import NS_PER_S
+from breakeven.verdict.crossover import log_ratio, rescaled
+from breakeven.verdict.program_summary import ProgramPart, ProgramSummary, TrainingTime
+from breakeven.verdict.report import Verdict
+from breakeven.verdict.results import DeviceKind, DeviceResult
+
+# What a process takes longer to its first step on a GPU: the CUDA context, the libraries and the
+# first load of each kernel. Judgement, from 1-2 s (torch 1.3, RTX 2080 Ti: pytorch issue 39005) and
+# 4 s (torch 1.1: pytorch issue 22583) for the first tensor alone.
+_GPU_START_NS = (1.0 * NS_PER_S, 3.0 * NS_PER_S, 8.0 * NS_PER_S)
+
+
+class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of a script besides its steps, on this CPU.
+
+    Args:
+        startup_ns: From its beginning to the end of its first step.
+        data_ns: Time of a step that it waits for its next batch.
+        other_ns: Time per step of what is done between some of the steps; None where that is not
+            known, as on a busy machine.
+        other_low_ns: Lower end of its 90 % interval.
+        other_high_ns: Upper end.
+        parts: What that is.
+        unevenness: Mean step over the median one: more than 1 where some take longer.
+    """
+
+    startup_ns: float = 0.0
+    data_ns: float = 0.0
+    other_ns: float | None = None
+    other_low_ns: float = 0.0
+    other_high_ns: float = 0.0
+    parts: tuple[ProgramPart, ...] = ()
+    unevenness: float = 1.0
+
+
+def program_of(
+    verdict: Verdict,
+    results: Sequence[DeviceResult],
+    facts: ProgramFacts,
+    num_steps: int | None = None,
+) -> ProgramSummary:
+    """Return what becomes of the whole training.
+
+    What is no step is taken to stay on the CPU, and to take as long there as it does.
+
+    Args:
+        verdict: Of the step.
+        results: Those that it rests on.
+        facts: What there is besides the steps.
+        num_steps: Steps of the training; None where it is not known how long it is.
+    """
+    named = {result.device: result for result in results}
+    device, over = named[verdict.device], named[verdict.over]
+    cpu = over if over.kind is DeviceKind.CPU else device
+    other_ns = facts.other_ns or 0.0
+    whole_ns = cpu.step_ns + other_ns
+    # What is not the step dampens the ratio by as much as it takes, and that is an estimate too.
+    ratios = [
+        log_ratio(rescaled(over, added_ns=added_ns), rescaled(device, added_ns=added_ns))
+        for added_ns in (other_ns, facts.other_low_ns, facts.other_high_ns)
+    ]
+    return ProgramSummary(
+        startup_ns=facts.startup_ns,
+        data_ns=facts.data_ns,
+        other_ns=facts.other_ns,
+        other_low_ns=facts.other_low_ns,
+        other_high_ns=facts.other_high_ns,
+        step_fraction=cpu.step_ns / whole_ns,
+        parts=facts.parts,
+        unevenness=facts.unevenness,
+        speedup=math.exp(ratios[0].value),
+        low=math.exp(min(ratio.low for ratio in ratios)),
+        high=math.exp(max(ratio.high for ratio in ratios)),
+        num_steps=num_steps,
+        times=()
+        if num_steps is None
+        else tuple(
+            _training_time(result, facts, num_steps)
+            for result in results
+            if result.fits is not False
+        ),
+    )
+
+
+def facts_of(program: ProgramSummary) -> ProgramFacts:
+    """Return what was seen of the script, to judge it again on other devices."""
+    names = ProgramFacts.__struct_fields__
+    return ProgramFacts(**{name: getattr(program, name) for name in names})
+
+
+def _training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) -> TrainingTime:
+    """Return the time of so many steps, from the beginning of the script."""
+    start_ns = _GPU_START_NS if result.kind is DeviceKind.GPU else (0.0, 0.0, 0.0)
+    other_ns = facts.other_ns or 0.0
+    low_ns, value_ns, high_ns = (
+        facts.startup_ns + start + (num_steps - 1) * (facts.unevenness * step_ns + other)
+        for start, step_ns, other in zip(
+            start_ns,
+            (result.low_ns, result.step_ns, result.high_ns),
+            (facts.other_low_ns, other_ns, facts.other_high_ns),
+            strict=True,
+        )
+    )
+    return TrainingTime(device=result.device, total_ns=value_ns, low_ns=low_ns, high_ns=high_ns)

@@ -1,0 +1,133 @@
+"""What a device takes for the step, as every report shows it, and how a device is called."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from breakeven.errors import Caveat
+from breakeven.simulate import Bound, StepPrediction
+from breakeven.timing import Estimate, Source
+
+Nanoseconds = Annotated[float, Meta(ge=0.0)]
+
+
+class DeviceKind(StrEnum):
+    """Hardware of a result."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's step.
+
+    Args:
+        device: Name of the device.
+        kind: CPU or GPU.
+        source: Measured here, or predicted.
+        precision: Arithmetic of most of its FLOP.
+        step_ns: Time of one step.
+        low_ns: Lower end of its 90 % interval.
+        high_ns: Upper end.
+        bound: What limits it; null where that was not worked out.
+        peak_memory_bytes: Largest memory in use; null where unknown.
+        fits: Whether that fits the device; null where unknown.
+        caveats: Reasons to trust the figure less.
+        num_samples: Steps that a measurement rests on; 0 for a prediction.
+        is_disturbed: Whether other work disturbed the measurement so much that it says only a
+            bound.
+        setting: What sets it apart from other results of its device: ``1 thread``; empty where it
+            is the only one.
+        num_threads: torch's threads of a CPU's measured step; null elsewhere, and in older reports.
+        calibrated_on: Day on which `breakeven calibrate` measured the very GPU that is predicted;
+            empty where it did not.
+    """
+
+    device: str
+    kind: DeviceKind
+    source: Source
+    precision: str
+    step_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+    bound: Bound | None
+    peak_memory_bytes: int | None
+    fits: bool | None
+    caveats: tuple[Caveat, ...] = ()
+    num_samples: int = 0
+    is_disturbed: bool = False
+    setting: str = ""
+    num_threads: int | None = None
+    calibrated_on: str = ""
+
+
+def threads_text(number: int) -> str:
+    """Return a number of threads for a person."""
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
+def cpu_on_threads(processor: str, num_threads: int) -> str:
+    """Return the name of a CPU whose step was measured on so many threads."""
+    return f"{processor} ({threads_text(num_threads)})"
+
+
+def cpu_on_cores(processor: str, num_cores: int) -> str:
+    """Return the name of a CPU whose step was predicted for so many cores."""
+    return f"{processor} (1 core)" if num_cores == 1 else f"{processor} ({num_cores} cores)"
+
+
+def device_result(prediction: StepPrediction) -> DeviceResult:
+    """Return the result that a report shows for a predicted GPU."""
+    return DeviceResult(
+        device=prediction.device.name,
+        kind=DeviceKind.GPU,
+        source=Source.PREDICTED,
+        precision=prediction.precision.value,
+        step_ns=prediction.estimate.value_ns,
+        low_ns=prediction.estimate.low_ns,
+        high_ns=prediction.estimate.high_ns,
+        bound=prediction.bound,
+        peak_memory_bytes=prediction.peak_memory_bytes,
+        fits=prediction.fits,
+        caveats=prediction.caveats,
+        calibrated_on=prediction.calibrated_on,
+    )
+
+
+def cpu_result(
+    device: str,
+    step: Estimate,
+    *,
+    precision: str,
+    fits: bool | None,
+    caveats: tuple[Caveat, ...] = (),
+    setting: str = "",
+) -> DeviceResult:
+    """Return the result for a CPU's step of which nothing but its time was worked out.
+
+    Args:
+        device: Name of the CPU.
+        step: Its time.
+        precision: As of the result, as what follows.
+        fits: As there.
+        caveats: As there.
+        setting: As there.
+    """
+    return DeviceResult(
+        device=device,
+        kind=DeviceKind.CPU,
+        source=step.source,
+        precision=precision,
+        step_ns=step.value_ns,
+        low_ns=step.low_ns,
+        high_ns=step.high_ns,
+        bound=None,
+        peak_memory_bytes=None,
+        fits=fits,
+        caveats=caveats,
+        setting=setting,
+    )
