@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from breakeven.report.document import Place
+from breakeven.report.phrase import Place
 from breakeven.report.text import plural, printable, ratio_alone
 from breakeven.timing import Source
 from breakeven.units import format_count, format_duration

@@ -15,8 +15,8 @@ from breakeven.errors import Caveat
 from breakeven.report import printable, show
 from breakeven.report.backends.terminal import interval_plot
 from breakeven.report.builders.check import log_axis
-from breakeven.report.document import Interval
-from breakeven.report.run_text import sort_results
+from breakeven.report.result_text import sort_results
+from breakeven.report.table import Interval
 from breakeven.report.text import (
     duration_with_interval,
     ratio_alone,

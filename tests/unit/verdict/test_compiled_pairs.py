@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from breakeven.report.builders.validate import validation_document
-from breakeven.report.document import Section, Table
+from breakeven.report.document import Section
+from breakeven.report.table import Table
 from breakeven.verdict import (
     AccuracyReport,
     CompiledPairs,

@@ -14,26 +14,20 @@ from breakeven.report.charts.model import PUBLISHED_PATH, Chart, colours
 from breakeven.report.charts.svg import WIDTH, SvgChart, svg_chart
 from breakeven.report.charts.timeline import svg_timeline
 from breakeven.report.document import (
-    Bar,
     Beside,
     Block,
-    Cell,
     Code,
-    Column,
     Document,
     Drawing,
     Image,
-    Line,
     Lines,
     Markdown,
-    Medium,
     Notes,
     Section,
-    Table,
     Timeline,
-    page_text,
-    plain,
 )
+from breakeven.report.phrase import Line, Medium, plain
+from breakeven.report.table import Bar, Cell, Column, Table, page_text
 from breakeven.report.text import printable, shorten
 
 _PACKAGE = "breakeven.report"

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from breakeven.report.backends.html import notes_table, page_columns, page_lines
-from breakeven.report.document import (
-    Block,
-    Cell,
-    Code,
-    Column,
-    Document,
-    Image,
-    Lines,
-    Markdown,
-    Medium,
-    Notes,
-    Section,
-    Table,
-    page_text,
-)
+from breakeven.report.document import Block, Code, Document, Image, Lines, Markdown, Notes, Section
+from breakeven.report.phrase import Medium
+from breakeven.report.table import Cell, Column, Table, page_text
 from breakeven.report.text import printable
 
 

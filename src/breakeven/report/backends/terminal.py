@@ -17,28 +17,20 @@ from rich.text import Text
 from breakeven.report.charts.model import Chart
 from breakeven.report.charts.terminal import chart_text, strip_lines
 from breakeven.report.document import (
-    AnyCell,
-    Bar,
     Beside,
     Block,
-    Cell,
     Code,
-    Column,
     Document,
     Drawing,
     Image,
-    Interval,
-    Line,
     Lines,
     Markdown,
-    Medium,
     Notes,
-    Phrase,
     Section,
-    Table,
     Timeline,
-    plain,
 )
+from breakeven.report.phrase import Line, Medium, Phrase, plain
+from breakeven.report.table import AnyCell, Bar, Cell, Column, Interval, Table
 from breakeven.report.text import printable, shorten
 
 _GAP = 2

@@ -6,45 +6,38 @@ import math
 from collections.abc import Iterator, Sequence
 
 from breakeven.report.absent_cpu_text import absent_cpu_sentences
+from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_of_results
 from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.compiled_text import compiled_results, compiled_sentences
-from breakeven.report.document import (
-    Cell,
-    Column,
-    Document,
-    Drawing,
-    Interval,
-    Line,
-    Lines,
-    Medium,
-    Section,
-    Table,
-    caveat_section,
-    columns_of,
-    place_of,
-)
-from breakeven.report.run_text import (
-    CHOICE_STYLES,
-    SOURCE_MARKS,
-    busy_warnings,
-    caveats_of_results,
-    crossover_sentence,
-    device_label,
+from breakeven.report.document import Document, Drawing, Lines, Section
+from breakeven.report.generated_text import (
     generated_crossover_sentence,
     generated_result,
     generated_sentence,
+)
+from breakeven.report.phrase import Line, Medium, place_of
+from breakeven.report.program_text import (
     program_facts,
     program_sentences,
-    reference_cpu,
-    result_name,
-    run_facts,
-    sample_legend,
-    sort_results,
-    threads_sentences,
     training_times,
     training_title,
+)
+from breakeven.report.result_text import (
+    SOURCE_MARKS,
+    device_label,
+    reference_cpu,
+    result_name,
+    sample_legend,
+    sort_results,
+)
+from breakeven.report.run_text import (
+    CHOICE_STYLES,
+    crossover_sentence,
+    run_facts,
+    threads_sentences,
     verdict_sentence,
 )
+from breakeven.report.table import Cell, Column, Interval, Table, columns_of
 from breakeven.report.text import duration_with_interval, plural, printable, ratio_alone, shorten
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent

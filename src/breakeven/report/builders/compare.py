@@ -6,17 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from breakeven.report.charts.build import axis_word, crossover_interval, settings_text
-from breakeven.report.document import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Line,
-    Lines,
-    Section,
-    Table,
-    place_of,
-)
+from breakeven.report.document import Block, Document, Lines, Section
+from breakeven.report.phrase import Line, place_of
+from breakeven.report.table import Cell, Column, Table
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration

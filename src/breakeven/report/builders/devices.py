@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from breakeven.device import DeviceSpec, HostCalibration, HostCpu, HostFigure, HostSpec, Precision
-from breakeven.report.document import Column, Document, Line, Lines, Section, Table
+from breakeven.report.document import Document, Lines, Section
+from breakeven.report.phrase import Line
+from breakeven.report.table import Column, Table
 from breakeven.report.text import duration_with_interval, printable
 from breakeven.units import (
     BYTES_PER_GIB,

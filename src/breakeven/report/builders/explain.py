@@ -23,33 +23,13 @@ from breakeven.report.builders.explain_words import (
     plan_sentence,
     short_names,
 )
-from breakeven.report.document import (
-    AnyCell,
-    Bar,
-    Beside,
-    Cell,
-    Column,
-    Document,
-    Line,
-    Lines,
-    Medium,
-    Place,
-    Section,
-    Table,
-    Timeline,
-    caveat_section,
-    columns_of,
-    place_of,
-)
-from breakeven.report.run_text import (
-    SOURCE_MARKS,
-    busy_warnings,
-    caveats_of_results,
-    device_label,
-    program_facts,
-    run_facts,
-    sort_results,
-)
+from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_of_results
+from breakeven.report.document import Beside, Document, Lines, Section, Timeline
+from breakeven.report.phrase import Line, Medium, Place, place_of
+from breakeven.report.program_text import program_facts
+from breakeven.report.result_text import SOURCE_MARKS, device_label, sort_results
+from breakeven.report.run_text import run_facts
+from breakeven.report.table import AnyCell, Bar, Cell, Column, Table, columns_of
 from breakeven.report.text import (
     duration_with_interval,
     printable,

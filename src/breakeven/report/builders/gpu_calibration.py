@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from breakeven.cost import GpuCalibration, PrecisionEfficiency
-from breakeven.report.document import Column, Document, Line, Lines, Section, Table
+from breakeven.report.document import Document, Lines, Section
+from breakeven.report.phrase import Line
+from breakeven.report.table import Column, Table
 from breakeven.report.text import printable
 from breakeven.units import format_bytes, format_duration, format_percent
 

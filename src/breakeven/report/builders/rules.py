@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from breakeven.errors import BreakevenError
-from breakeven.report.document import Column, Document, Line, Markdown, Section, Table
+from breakeven.report.document import Document, Markdown, Section
+from breakeven.report.phrase import Line
+from breakeven.report.table import Column, Table
 from breakeven.report.text import printable
 
 if TYPE_CHECKING:

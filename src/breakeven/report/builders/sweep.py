@@ -15,6 +15,7 @@ from breakeven.report.builders.sweep_words import (
     place_text,
     start_of,
 )
+from breakeven.report.caveat_text import busy_warnings, caveat_section
 from breakeven.report.charts.build import (
     axis_word,
     crossover_interval,
@@ -24,29 +25,11 @@ from breakeven.report.charts.build import (
 )
 from breakeven.report.charts.model import Chart, ChartPoint, ChartSeries, Scale
 from breakeven.report.charts.svg import published_text
-from breakeven.report.document import (
-    AnyCell,
-    Cell,
-    Column,
-    Document,
-    Drawing,
-    Fact,
-    Line,
-    Lines,
-    Medium,
-    Phrase,
-    Section,
-    Table,
-    caveat_section,
-    columns_of,
-)
-from breakeven.report.run_text import (
-    SOURCE_MARKS,
-    busy_warnings,
-    host_facts,
-    sample_legend,
-    side_effect_facts,
-)
+from breakeven.report.document import Document, Drawing, Lines, Section
+from breakeven.report.phrase import Fact, Line, Medium, Phrase
+from breakeven.report.result_text import SOURCE_MARKS, sample_legend
+from breakeven.report.run_text import host_facts, side_effect_facts
+from breakeven.report.table import AnyCell, Cell, Column, Table, columns_of
 from breakeven.report.text import plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_duration

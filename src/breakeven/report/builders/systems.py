@@ -12,21 +12,13 @@ from breakeven.report.builders.sweep import (
     sweep_warnings,
 )
 from breakeven.report.builders.sweep_words import headline
+from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
 from breakeven.report.charts.build import axis_word, report_charts
-from breakeven.report.document import (
-    Cell,
-    Column,
-    Document,
-    Fact,
-    Line,
-    Lines,
-    Medium,
-    Section,
-    Table,
-    caveat_section,
-    columns_of,
-)
-from breakeven.report.run_text import SOURCE_MARKS, busy_warnings, held_caveats, host_facts
+from breakeven.report.document import Document, Lines, Section
+from breakeven.report.phrase import Fact, Line, Medium
+from breakeven.report.result_text import SOURCE_MARKS
+from breakeven.report.run_text import host_facts
+from breakeven.report.table import Cell, Column, Table, columns_of
 from breakeven.report.text import (
     duration_with_interval,
     plural,

@@ -23,23 +23,9 @@ from breakeven.report.builders.validate_words import (
     warnings,
     worst_rows,
 )
-from breakeven.report.document import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Fact,
-    Image,
-    Line,
-    Lines,
-    Markdown,
-    Medium,
-    Note,
-    Notes,
-    Section,
-    Table,
-    columns_of,
-)
+from breakeven.report.document import Block, Document, Image, Lines, Markdown, Note, Notes, Section
+from breakeven.report.phrase import Fact, Line, Medium
+from breakeven.report.table import Cell, Column, Table, columns_of
 from breakeven.report.text import plural, printable, shorten
 from breakeven.units import format_duration
 from breakeven.verdict import AccuracyReport, LeaveOut, RowResult, compare_compiled

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from breakeven.report.builders.explain_words import CauseGroup, cause_words, group_of
 from breakeven.report.charts.svg import WIDTH
-from breakeven.report.document import place_of
+from breakeven.report.phrase import place_of
 from breakeven.report.text import printable, shorten
 from breakeven.units import format_duration
 from breakeven.verdict import DEVICE_TRACK, HOST_TRACK, TimelineSpan
