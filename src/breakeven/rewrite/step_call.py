@@ -76,7 +76,7 @@ def block_call(source: str, script: SyntaxTree, block: LossBlock) -> StepCall:
     parts = block.parts
     taken = all_identifiers(script.tree)
     name = free_name(_FUNCTION_NAMES, taken)
-    before, making = _making(parts, ast.Name(name, ast.Load()), of_block=block)
+    before, making = _making(parts, ast.Name(name, ast.Load()), is_new=True)
     returned = ast.unparse(block.loss)
     beside = _tuple_of(block.beside)
     statements = [*block.moved, _return(returned, beside)]
@@ -167,23 +167,29 @@ def _making_call(source: str, making: Sequence[ast.expr], options: Sequence[str]
 
 
 def _making(
-    parts: StepParts, function: ast.expr, of_block: LossBlock | None = None
+    parts: StepParts, function: ast.expr, *, is_new: bool = False
 ) -> tuple[Loop, list[ast.expr]]:
     """Return the loop before which the step is made, and of what, in the names of that place.
 
     That is the model, the loss function, the optimizer, and the norm that gradients are clipped
     to, if any.
+
+    Args:
+        parts: Of the step.
+        function: The loss function.
+        is_new: Whether that is written there, so that it has no other name elsewhere.
     """
-    model, optimizer = (ast.parse(n, mode="eval").body for n in (parts.model, parts.optimizer))
-    max_norm = [] if parts.max_norm is None else [parts.max_norm]
-    before = _loop_to_build_before(parts.loops, [model, optimizer, *max_norm])
-    lasting = [model, optimizer, *max_norm]
+    lasting = [ast.parse(n, mode="eval").body for n in (parts.model, parts.optimizer)]
+    lasting += [] if parts.max_norm is None else [parts.max_norm]
+    before = _loop_to_build_before(parts.loops, lasting)
     if (outer := parts.outer) is not None:
         if before is not parts.loops[-1]:
             raise NoEditError(f"the step changes within `{outer.function.name}`")
         lasting = [outer.outside(part) for part in lasting]
-        function = function if of_block is not None else outer.outside(function)
-        looked_at = lasting if of_block is not None else [*lasting, function]
+        looked_at = lasting
+        if not is_new:
+            function = outer.outside(function)
+            looked_at = [*lasting, function]
         before = _loop_to_build_before(outer.loops, looked_at)
     return before, [lasting[0], function, *lasting[1:]]
 
