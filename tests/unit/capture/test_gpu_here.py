@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,18 @@ from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import is_cuda
 from breakeven.capture.sessions.in_process import _request
 from breakeven.capture.sessions.plain import PlainSession
-from breakeven.capture.sessions.run_facts import gpu_here, gpu_name, gpu_peak_bytes
+from breakeven.capture.sessions.run_facts import (
+    gpu_here,
+    gpu_name,
+    gpu_peak_bytes,
+    gpu_with_most,
+)
 from breakeven.measure import GpuClock
+
+
+def _tell(told: str | int, index: int | None = None) -> str | int:
+    """Return what torch says of a GPU, another than the current one being twice as much."""
+    return told * 2 if index else told
 
 
 @pytest.fixture
@@ -37,7 +49,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
                 ("max_memory_allocated", 2 << 20),
                 ("current_allocated_memory", 1 << 20),
             ):
-                monkeypatch.setattr(backend, name, lambda _told=told: _told, raising=False)
+                monkeypatch.setattr(backend, name, partial(_tell, told), raising=False)
         return waits
 
     return let
@@ -60,12 +72,28 @@ def test_a_gpu_has_the_name_and_the_memory_that_torch_tells(
     there("cuda", "xpu", "mps")
     monkeypatch.setattr("breakeven.capture.sessions.run_facts.cpu_name", lambda: "Apple M2")
     monkeypatch.setattr(torch.version, "hip", None)
-    assert [gpu_name(kind) for kind in ("cuda", "xpu", "mps")] == [
-        "Made-up cuda", "Made-up xpu", "Apple M2 GPU",
-    ]  # fmt: skip
-    assert [gpu_peak_bytes(kind) for kind in ("cuda", "xpu", "mps")] == [2 << 20, 2 << 20, 1 << 20]
+    gpus = [torch.device(kind) for kind in ("cuda", "xpu", "mps")]
+    assert [gpu_name(gpu) for gpu in gpus] == ["Made-up cuda", "Made-up xpu", "Apple M2 GPU"]
+    assert [gpu_peak_bytes(gpu) for gpu in gpus] == [2 << 20, 2 << 20, 1 << 20]
     monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert gpu_name("cuda") == "Made-up cuda (ROCm)"
+    assert gpu_name(gpus[0]) == "Made-up cuda (ROCm)"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_the_gpu_that_most_numbers_lie_on_is_told_of(
+    kind: str, there: Callable[..., list[str]]
+) -> None:
+    there(kind)
+
+    def lying(where: str, numel: int) -> Any:
+        return SimpleNamespace(device=torch.device(where), numel=lambda: numel)
+
+    few, many, rest = lying(f"{kind}:0", 3), lying(f"{kind}:1", 4), lying("cpu", 9)
+    second = gpu_with_most(kind, [few, many, rest])
+    assert second == torch.device(kind, 1)
+    assert gpu_name(second) == f"Made-up {kind}" * 2
+    assert gpu_peak_bytes(second) == 4 << 20
+    assert gpu_with_most(kind, [rest]) is None
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
@@ -101,11 +129,12 @@ def test_steps_on_a_gpu_wait_for_it_at_their_ends(
 ) -> None:
     waits = there(kind)
     # Tensors there can be no more than said to be there.
-    monkeypatch.setattr("breakeven.capture.sessions.plain.is_on", lambda where, _: where == kind)
+    gpu = torch.device(kind, 0)
+    monkeypatch.setattr("breakeven.capture.sessions.plain.gpu_with_most", lambda *_: gpu)
     run = train(session_on_gpu())
     assert run is not None
-    assert run.processor == gpu_name(kind)
-    assert run.peak_memory_bytes == gpu_peak_bytes(kind)
+    assert run.processor == gpu_name(gpu)
+    assert run.peak_memory_bytes == gpu_peak_bytes(gpu)
     assert run.phases is None  # the host goes on before the device is done
     # One wait ends each sample.
     assert len(waits) >= len(run.measurement.samples_ns) > 0

@@ -25,7 +25,7 @@ from breakeven.capture.sessions.run_facts import (
     gpu_here,
     gpu_name,
     gpu_peak_bytes,
-    is_on,
+    gpu_with_most,
     user_sources,
 )
 from breakeven.capture.sessions.session import (
@@ -106,7 +106,7 @@ class PlainSession(UpdateSession):
         self._num_threads = 0
         # Of what backward passes began at, where no optimizer says what is trained.
         self._loss_dtype: torch.dtype | None = None
-        self._loss_device = ""
+        self._loss_device: torch.device | None = None
         self._is_compiled = False
         self._load: OtherLoad | None = None
         self._turns = turns
@@ -190,7 +190,8 @@ class PlainSession(UpdateSession):
         if not self._trials.is_running:
             page_faults = self._page_faults.per_step(self._timer.num_calls)
         measurement = self._timer.measurement()
-        if measurement is None or not self._is_on_its_device():
+        gpu = self._gpu_of_step()
+        if measurement is None or (self._gpu and gpu is None):
             return None
         caveats = [COMPILE_IGNORED] if self._is_compiled else []
         load = self._load.fraction() if self._load else 0.0
@@ -215,10 +216,10 @@ class PlainSession(UpdateSession):
         other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         return PlainRun(
             measurement=measurement,
-            processor=gpu_name(self._gpu) if self._gpu else cpu_name(),
+            processor=gpu_name(gpu) if gpu else cpu_name(),
             precision=self._precision(),
             num_threads=num_threads,
-            peak_memory_bytes=gpu_peak_bytes(self._gpu) if self._gpu else peak_bytes(),
+            peak_memory_bytes=gpu_peak_bytes(gpu) if gpu else peak_bytes(),
             loader=_typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
@@ -238,7 +239,7 @@ class PlainSession(UpdateSession):
         """End a step after each so many backward passes, as no optimizer of torch does."""
         first = next(iter(call.outputs), None)
         if isinstance(first, torch.Tensor):  # and no edge of the graph
-            self._loss_dtype, self._loss_device = first.dtype, first.device.type
+            self._loss_dtype, self._loss_device = first.dtype, first.device
         self._num_backwards += 1
         if self._num_backwards % self._request.backwards_per_step == 0:
             self._mark(-1)
@@ -326,11 +327,19 @@ class PlainSession(UpdateSession):
     def _around_fetch(self, _: object) -> AbstractContextManager[object]:
         return self._generated.fetching()
 
-    def _is_on_its_device(self) -> bool:
-        """Return False where the script was left a GPU, and trained on the CPU."""
+    def _gpu_of_step(self) -> torch.device | None:
+        """Return the GPU that the steps ran on; None where they were left one and it was not used.
+
+        A script that says ``cuda:1`` leaves another one the current device.
+        """
         parameters = list(self._optimizers.parameters())
-        is_known = bool(parameters or self._loss_device) and bool(self._gpu)
-        return not is_known or self._loss_device == self._gpu or is_on(self._gpu, parameters)
+        found = gpu_with_most(self._gpu, parameters)
+        if found is not None or not self._gpu:
+            return found
+        if self._loss_device is not None and self._loss_device.type == self._gpu:
+            return self._loss_device
+        is_known = bool(parameters) or self._loss_device is not None
+        return None if is_known else torch.device(self._gpu)
 
     def _precision(self) -> str:
         """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""

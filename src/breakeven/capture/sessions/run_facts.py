@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -36,37 +37,42 @@ def gpu_here() -> str:
     return "mps" if torch.backends.mps.is_available() else ""
 
 
-def gpu_name(kind: str) -> str:
+def gpu_name(device: torch.device) -> str:
     """Return what the GPU is called.
 
     Args:
-        kind: torch's type of it.
+        device: The current one of its type where it has no index.
     """
+    kind = device.type
     if kind == "mps":  # a part of the processor, and called like it
         return f"{cpu_name()} GPU"
-    name = torch.get_device_module(kind).get_device_name()
+    name = torch.get_device_module(kind).get_device_name(device.index)
     return f"{name} (ROCm)" if kind == "cuda" and torch.version.hip else name
 
 
-def gpu_peak_bytes(kind: str) -> int:
+def gpu_peak_bytes(device: torch.device) -> int:
     """Return the most of its memory that tensors took so far; for Apple's, what they take now.
 
     Args:
-        kind: torch's type of it.
+        device: The current one of its type where it has no index.
     """
-    if kind == "mps":
+    if device.type == "mps":
         return torch.mps.current_allocated_memory()
-    return torch.get_device_module(kind).max_memory_allocated()
+    return torch.get_device_module(device.type).max_memory_allocated(device.index)
 
 
-def is_on(kind: str, tensors: Iterable[torch.Tensor]) -> bool:
-    """Return whether any of the tensors lies on the GPU.
+def gpu_with_most(kind: str, tensors: Iterable[torch.Tensor]) -> torch.device | None:
+    """Return which GPU most numbers of the tensors lie on, or None where none does.
 
     Args:
         kind: torch's type of it.
         tensors: Any.
     """
-    return any(tensor.device.type == kind for tensor in tensors)
+    counts: Counter[torch.device] = Counter()
+    for tensor in tensors:
+        if tensor.device.type == kind:
+            counts[tensor.device] += tensor.numel()
+    return counts.most_common(1)[0][0] if counts else None
 
 
 # Values that are looked at: some 10 ms of work.
