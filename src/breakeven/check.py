@@ -231,5 +231,5 @@ def _report(
         absent_cpus=absent_cpus,
         compiled=compared.compiled(compile_mode),
         recording=step.recorded(scaled=scaled),
-        program=step.program(length),
+        program=step.program(length, absent_cpus),
     )

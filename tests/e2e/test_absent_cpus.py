@@ -16,7 +16,7 @@ SCRIPT = SCRIPTS / "small_network.py"
 def test_cpus_that_are_named_are_predicted(run_check: RunCheck) -> None:
     run = run_check(
         SCRIPT, "--no-fast-step", "--device", "T4", "--device", "i9-10940X",
-        "--device", "8 cores of EPYC 7R13",
+        "--device", "8 cores of EPYC 7R13", "--steps", "1000",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     absent = run.document["absent_cpus"]
@@ -27,6 +27,13 @@ def test_cpus_that_are_named_are_predicted(run_check: RunCheck) -> None:
         assert result["low_ns"] < result["step_ns"] < result["high_ns"]
         # A small network's step is Python for the most part: no CPU has a tenth of it.
         assert 0.1 < result["step_ns"] / here < 10
+    # The whole training has the same rest on each.
+    times = {one["device"]: one for one in run.document["program"]["times"]}
+    assert len(times) == 4
+    for result in absent:
+        time = times[result["device"]]
+        assert time["low_ns"] < time["total_ns"] < time["high_ns"]
+        assert time["total_ns"] > 999 * result["step_ns"]
     assert [one["device"] for one in run.gpus] == ["T4"]
     assert run.document["verdict"]["device"] not in {one["device"] for one in absent}
 

@@ -57,7 +57,8 @@ def training_times(report: CheckReport) -> Iterator[tuple[str, str]]:
     Nothing where it is not known how long the training is.
     """
     program = report.program
-    labels = {result.device: device_label(result) for result in report.results}
+    results = (*report.results, *report.absent_cpus)
+    labels = {result.device: device_label(result) for result in results}
     times = () if program is None else program.times
     for time in sorted(times, key=lambda each: each.total_ns):
         ends = f"{format_time(time.low_ns)}–{format_time(time.high_ns)}"

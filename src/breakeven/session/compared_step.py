@@ -310,15 +310,20 @@ class LiveStep:
         own = (*self.compared.trace.caveats, *self.plain.caveats, *self._host_caveats())
         return tuple({caveat.message: caveat for caveat in (*own, *more)}.values())
 
-    def program(self, length: TrainingLength = UNKNOWN_LENGTH) -> ProgramSummary:
+    def program(
+        self,
+        length: TrainingLength = UNKNOWN_LENGTH,
+        absent_cpus: Sequence[DeviceResult] = (),
+    ) -> ProgramSummary:
         """Return what becomes of the whole training.
 
         Args:
             length: How long it is, where that is known.
+            absent_cpus: The step on CPUs that are not here.
         """
         return program_of(
             self.compared.verdict,
-            self.compared.results,
+            (*self.compared.results, *absent_cpus),
             program_facts(self.as_set, self.plain),
             length.steps(self.as_set.loader),
         )

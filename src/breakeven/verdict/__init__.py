@@ -58,6 +58,7 @@ from breakeven.verdict.program import facts_of as facts_of
 from breakeven.verdict.program import program_of as program_of
 from breakeven.verdict.program_summary import ProgramPart as ProgramPart
 from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
+from breakeven.verdict.program_summary import TrainingTime as TrainingTime
 from breakeven.verdict.recording import RECORDING_VERSION as RECORDING_VERSION
 from breakeven.verdict.recording import RecordedStep as RecordedStep
 from breakeven.verdict.recording import record as record

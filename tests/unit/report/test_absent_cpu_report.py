@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from breakeven.errors import Caveat
 from breakeven.report import chart_document, show, to_json
 from breakeven.timing import Source
-from breakeven.verdict import CheckReport, DeviceKind, DeviceResult, compare_reports
+from breakeven.verdict import (
+    CheckReport,
+    DeviceKind,
+    DeviceResult,
+    ProgramSummary,
+    TrainingTime,
+    compare_reports,
+)
 from factories import reports as made_up
 from factories import terminal
 from factories.terminal import flat
@@ -50,6 +57,25 @@ def test_its_caveat_names_it() -> None:
     assert f"carried over from this CPU ({NAME})" in flat(shown(report())) or (
         f"{NAME}: carried over from this CPU" in flat(shown(report()))
     )
+
+
+def test_the_whole_training_there_is_among_the_others() -> None:
+    plain = report()
+    names = [one.device for one in (*plain.results, *plain.absent_cpus)]
+    times = tuple(
+        TrainingTime(device=name, total_ns=3e9 + i, low_ns=2e9, high_ns=4e9)
+        for i, name in enumerate(names)
+    )
+    program = ProgramSummary(
+        startup_ns=1e9, data_ns=0.0, other_ns=0.0, other_low_ns=0.0, other_high_ns=0.0,
+        step_fraction=1.0, parts=(), unevenness=1.0, speedup=1.0, low=1.0, high=1.0,
+        num_steps=1_000, times=times,
+    )  # fmt: skip
+    text = shown(replace(plain, program=program))
+
+    rows = [line for line in text.splitlines() if "3 s (2 s–4 s)" in line]
+    assert len(rows) == len(names)
+    assert sum(NAME in row for row in rows) == 1
 
 
 def test_nothing_is_said_where_none_is_named() -> None:
