@@ -5,6 +5,8 @@ from breakeven.cost.collective import PeerPath as PeerPath
 from breakeven.cost.collective import all_reduce_ns as all_reduce_ns
 from breakeven.cost.collective import broadcast_ns as broadcast_ns
 from breakeven.cost.collective import peer_link as peer_link
+from breakeven.cost.compute_units import clock_headroom as clock_headroom
+from breakeven.cost.compute_units import sustained_fraction as sustained_fraction
 from breakeven.cost.efficiency import TABLE_VERSION as TABLE_VERSION
 from breakeven.cost.efficiency import Arithmetic as Arithmetic
 from breakeven.cost.efficiency import DeviceEfficiency as DeviceEfficiency
@@ -66,8 +68,6 @@ from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
-from breakeven.cost.roofline import clock_headroom as clock_headroom
-from breakeven.cost.roofline import sustained_fraction as sustained_fraction
 from breakeven.cost.rules import is_in_place as is_in_place
 from breakeven.cost.step_costs import LaunchCosts as LaunchCosts
 from breakeven.cost.step_costs import StepCosts as StepCosts

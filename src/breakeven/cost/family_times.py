@@ -9,6 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from breakeven.cost.attention import BACKWARD, BLOCK, implementation_on, rate_of
+from breakeven.cost.compute_units import (
+    clock_headroom,
+    loads_per_element,
+    reached_flop_per_s,
+    resolve_arithmetic,
+    suits_matrix_units,
+)
 from breakeven.cost.efficiency import (
     Arithmetic,
     EfficiencyTable,
@@ -21,16 +28,11 @@ from breakeven.cost.roofline import (
     DeviceArrays,
     EfficiencyArrays,
     WorkArrays,
-    clock_headroom,
     conversion_ns,
     device_arrays,
     flat_compute_ns,
-    loads_per_element,
     memory_ns,
-    reached_flop_per_s,
-    resolve_arithmetic,
     step_latency_ns,
-    suits_matrix_units,
     tiled_compute_ns,
 )
 from breakeven.device import DeviceSpec, Precision
@@ -336,6 +338,7 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
             kernel.conversion_bytes,
             kernel.matrix_share,
             loads_per_element(kernel),
+            kernel.loads,
             kernel.num_blocks,
         )
         for kernel in kernels

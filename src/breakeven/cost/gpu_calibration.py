@@ -12,13 +12,13 @@ from functools import cache
 
 import msgspec
 
+from breakeven.cost.compute_units import sustained_fraction
 from breakeven.cost.efficiency import (
     DeviceEfficiency,
     EfficiencyTable,
     FamilyEfficiency,
 )
 from breakeven.cost.kernel import Kernel
-from breakeven.cost.roofline import sustained_fraction
 from breakeven.cost.step_effects import EffectKey, Era, StepEffect, family_group, units_of
 from breakeven.device import DeviceSpec, Precision, calibration_files
 from breakeven.errors import BreakevenError

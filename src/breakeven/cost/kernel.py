@@ -102,6 +102,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
             them better than that of the steps which the model is fitted to.
         alignment_bytes: What the starts of the rows of a product's matrices are all multiples of,
             up to `ALIGNED_BYTES`; 0 where that does not matter.
+        loads: Loads of single elements by single threads, where a kernel fetches both operands of
+            every multiplication by itself; 0 elsewhere.
         num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
             one for each channel); 0 where there are enough for any device.
         algorithms: What the library may run instead on plain units; it takes the fastest.
@@ -123,6 +125,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     conversion_bytes: float = 0.0
     matrix_share: float = 1.0
     alignment_bytes: int = 0
+    loads: float = 0.0
     num_blocks: int = 0
     algorithms: tuple[Algorithm, ...] = ()
     time_factor: float = 1.0

@@ -50,6 +50,10 @@ _WIDEST_WINOGRAD_BYTES = 4
 _PRODUCT_SHARE, _WINDOW_SHARE = 0.5, 0.85
 
 
+# Windows that torch's kernels for single channels are compiled for.
+_UNROLLED_WINDOWS = ((1, 1), (3, 3), (5, 5))
+
+
 def _is_all(values: Iterable[int] | int | None, value: int) -> bool:
     if values is None:
         return True
@@ -140,16 +144,32 @@ class _Convolution:
             batch=self.groups,
             conversion_bytes=0.0 if self.is_product else _conversion_bytes((*reads, writes)),
             matrix_share=self._matrix_share((*reads, writes)),
+            loads=self._loads((*reads, writes)),
             algorithms=self._winograd(direction, writes.element_bytes),
             variant="_".join(word for word in (self.shape_variant, direction) if word),
         )
 
     def _matrix_share(self, tensors: Iterable[TensorSpec]) -> float:
-        # A weight of one pixel lies the same in both formats.
-        data = (spec for spec in tensors if spec.shape != self._weight_shape)
-        if any(spec.layout != "channels_last" for spec in data):
+        if not self._is_channels_last(tensors):
             return 1.0
         return _PRODUCT_SHARE if self.is_product else _WINDOW_SHARE
+
+    def _is_channels_last(self, tensors: Iterable[TensorSpec]) -> bool:
+        # A weight of one pixel lies the same in both formats.
+        data = (spec for spec in tensors if spec.shape != self._weight_shape)
+        return all(spec.layout == "channels_last" for spec in data)
+
+    def _loads(self, tensors: Iterable[TensorSpec]) -> float:
+        """Return the single loads of torch's loop for windows of any size, channel by channel.
+
+        Each thread loads a value and a weight for each multiplication. Windows of 1, 3 and 5 pixels
+        have kernels of their own, and so has cuDNN for channels-last memory.
+        Source: aten/src/ATen/native/cuda/DepthwiseConv2d.cu.
+        """
+        has_own_kernel = self._weight_shape[2:] in _UNROLLED_WINDOWS
+        if not self.is_depthwise or has_own_kernel or self._is_channels_last(tensors):
+            return 0.0
+        return self.flop
 
     def _winograd(self, direction: str, element_bytes: int) -> tuple[Algorithm, ...]:
         """Return the algorithms of Winograd that cuDNN has: one fused kernel, and one in steps.

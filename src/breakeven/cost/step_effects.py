@@ -17,10 +17,10 @@ from functools import cache
 
 import msgspec
 
+from breakeven.cost.compute_units import resolve_arithmetic
 from breakeven.cost.efficiency import read_shipped
 from breakeven.cost.host_cost import HostPart
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.roofline import resolve_arithmetic
 from breakeven.device import DeviceSpec, Precision
 
 # Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,
@@ -54,6 +54,11 @@ class Era(StrEnum):
     def is_before_cudnn_8(self) -> bool:
         """Return whether its convolutions in fp64 are those of cuDNN 7 or before."""
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
+
+    @property
+    def is_before_torch_1_1(self) -> bool:
+        """Return whether it is of 2018 or before, when releases differed more from each other."""
+        return self in (Era.TORCH7, Era.TORCH_0)
 
     @property
     def packs_groups(self) -> bool:
@@ -154,6 +159,12 @@ class KernelSpread(msgspec.Struct, frozen=True, kw_only=True):
         """Return the same factor on all."""
         return cls(compute=scale, memory=scale, fp64=scale)
 
+    def times(self, factor: float) -> KernelSpread:
+        """Return these, multiplied."""
+        return KernelSpread(
+            compute=self.compute * factor, memory=self.memory * factor, fp64=self.fp64 * factor
+        )
+
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """How far steps lie from their predictions, from rows that were left out of the fit.
@@ -164,12 +175,26 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
         known_host_log_sigma: Standard deviation of the logarithm of the host's time where the
             machine's own steps were seen.
         unknown_host_log_sigma: The same of any other machine that was not measured.
+        early_factor: Factor on all of these where the software is of 2018 or before.
     """
 
     calibrated: KernelSpread
     unseen: KernelSpread
     known_host_log_sigma: float
     unknown_host_log_sigma: float
+    early_factor: float = 1.0
+
+    def under(self, era: Era) -> Spread:
+        """Return the uncertainty under the software of ``era``."""
+        if not era.is_before_torch_1_1:
+            return self
+        factor = self.early_factor
+        return Spread(
+            calibrated=self.calibrated.times(factor),
+            unseen=self.unseen.times(factor),
+            known_host_log_sigma=self.known_host_log_sigma * factor,
+            unknown_host_log_sigma=self.unknown_host_log_sigma * factor,
+        )
 
 
 class StepEffects(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):

@@ -147,6 +147,14 @@ def test_traffic_over_bandwidth_plus_floor() -> None:
     assert not times.is_latency_bound[0, 0]
 
 
+def test_loads_of_single_elements_take_their_cycles_where_that_is_longer() -> None:
+    few, many = (msgspec.structs.replace(elementwise(1e9), loads=loads) for loads in (1e6, 1e12))
+    device, table = make_device(), make_table()
+    assert time_ns(few, device, table) == time_ns(elementwise(1e9), device, table)
+    # A tenth of a cycle each, spread over 10 SMs at 1 GHz; 0.9 µs before.
+    assert time_ns(many, device, table) == pytest.approx(1e12 * 0.1 / 10 + 900)
+
+
 def test_every_launch_pays_the_floor() -> None:
     times = kernel_times(
         [elementwise(12.0, launches=7)], [make_device()], efficiencies=make_table()

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from breakeven.cost import Family, Kernel, lower
@@ -92,6 +93,24 @@ def test_depthwise():
     assert kernel.variant == "depthwise"
     assert (kernel.m, kernel.n, kernel.k, kernel.batch) == (128, 1, 9, 32)
     assert kernel.flop == 2 * 128 * 32 * 9
+
+
+@pytest.mark.parametrize(("side", "num_loads"), [(3, 0), (5, 0), (7, 2 * 49), (9, 2 * 81)])
+def test_channels_alone_load_each_operand_where_torch_has_no_unrolled_window(side, num_loads):
+    op = convolution((2, 32, 8, 8), (32, 1, side, side), (2, 32, 8, 8), groups=32)
+    assert lower(op, SETTINGS).kernels[0].loads == 128 * 32 * num_loads
+
+
+def test_channels_last_depthwise_convolutions_are_cudnns():
+    op = convolution((2, 32, 8, 8), (32, 1, 7, 7), (2, 32, 8, 8), groups=32)
+    data = [msgspec.structs.replace(x, layout="channels_last") for x in (op.inputs[0], *op.outputs)]
+    op = msgspec.structs.replace(op, inputs=(data[0], op.inputs[1]), outputs=(data[1],))
+    assert lower(op, SETTINGS).kernels[0].loads == 0
+
+
+def test_other_convolutions_load_no_single_elements():
+    op = convolution((2, 32, 8, 8), (64, 32, 7, 7), (2, 64, 8, 8))
+    assert lower(op, SETTINGS).kernels[0].loads == 0
 
 
 def test_one_and_three_dimensions():
