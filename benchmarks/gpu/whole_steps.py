@@ -35,7 +35,7 @@ FIELDS: tuple[str, ...] = (
     "case_id", "source", "workload", "device", "num_devices", "precision", "batch_size", "phase",
     "optimizer", "h2d", "host", "framework", "value_ms", "repeats", "split", "note", "compile",
     "host_issue_ms", "spread", "is_fitted", "before_ms", "before_low_ms", "before_high_ms",
-    "after_ms", "after_low_ms", "after_high_ms",
+    "after_ms", "after_low_ms", "after_high_ms", "calibration",
 )  # fmt: skip
 _F = NumberFormat
 _GPT = "llm:gpt2?d_model={}&n_heads={}&n_layers={}&vocab={}&seq={}&drop=0"

@@ -79,6 +79,34 @@ def test_what_does_not_end_is_ended_with_all_it_started_and_tried_twice(
     assert is_gone_soon(Path("/proc", (tmp_path / "child").read_text(), "stat"))
 
 
+def test_steps_are_predicted_anew_where_the_calibration_is_another(
+    gpu_run: Any, tmp_path: Path
+) -> None:
+    from whole_steps import write_rows  # the script's folder is on the path
+
+    (file,) = (tmp_path / "calibrations").iterdir()
+    known = load_script(SCRIPT, "gpu_run")._digest(file)
+    steps = tmp_path / "steps.csv"
+    for cells, is_needed in (
+        ({"calibration": known}, False),
+        ({"calibration": "another"}, True),
+        ({}, True),
+        ({"note": "refused"}, False),
+    ):
+        write_rows(steps, [{"case_id": "gpu-001", **cells}])
+        # A copy has times of its own.
+        os.utime(steps, (0, 0))
+        assert gpu_run._needs_prediction() is is_needed, cells
+
+
+def test_the_faults_that_come_first_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    first = load_script(SCRIPT, "gpu_run")._FAULTS_FIRST
+    script = (ROOT / "tests" / "e2e" / "scripts" / "fixes.py").read_text()
+    assert first
+    assert all(f"\ndef {name}():" in script for name in first)
+
+
 def is_gone_soon(status: Path) -> bool:
     """Return whether a process ends within seconds; one that nobody waits for stays as ``Z``."""
     for _ in range(100):
