@@ -52,7 +52,6 @@ def describe_step_effects(effects: StepEffects) -> str:
         ),
         f"  hosts: sigma {spread.known_host_log_sigma:.2f} where its steps are known, "
         f"{spread.unknown_host_log_sigma:.2f} elsewhere",
-        f"  {spread.early_factor:.2f} times all that under software of 2018 and before",
         "largest effects, as factors on times",
     ]
     kinds: defaultdict[str, list[StepEffect]] = defaultdict(list)

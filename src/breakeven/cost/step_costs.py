@@ -248,7 +248,7 @@ class StepCosts:
         """Return how far the host's time within a step may be off, as a sigma of its logarithm."""
         if host.is_measured:
             return host.log_sigma
-        spread = self._effects.spread.under(self._era)
+        spread = self._effects.spread
         if self._is_machine_seen:
             return spread.known_host_log_sigma
         if self._is_unknown_software():
@@ -291,7 +291,7 @@ class StepCosts:
         is_memory_bound: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
         """Return the factors on the uncertainty of kernels on devices, as (kernel, device)."""
-        spread = self._effects.spread.under(self._era)
+        spread = self._effects.spread
         of_devices = [
             spread.calibrated
             if device.id in self._calibrations or self._effects.has(("device", device.id))

@@ -56,11 +56,6 @@ class Era(StrEnum):
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
 
     @property
-    def is_before_torch_1_1(self) -> bool:
-        """Return whether it is of 2018 or before, when releases differed more from each other."""
-        return self in (Era.TORCH7, Era.TORCH_0)
-
-    @property
     def packs_groups(self) -> bool:
         """Return whether convolutions of few channels per group share tiles.
 
@@ -159,12 +154,6 @@ class KernelSpread(msgspec.Struct, frozen=True, kw_only=True):
         """Return the same factor on all."""
         return cls(compute=scale, memory=scale, fp64=scale)
 
-    def times(self, factor: float) -> KernelSpread:
-        """Return these, multiplied."""
-        return KernelSpread(
-            compute=self.compute * factor, memory=self.memory * factor, fp64=self.fp64 * factor
-        )
-
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """How far steps lie from their predictions, from rows that were left out of the fit.
@@ -175,26 +164,12 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
         known_host_log_sigma: Standard deviation of the logarithm of the host's time where the
             machine's own steps were seen.
         unknown_host_log_sigma: The same of any other machine that was not measured.
-        early_factor: Factor on all of these where the software is of 2018 or before.
     """
 
     calibrated: KernelSpread
     unseen: KernelSpread
     known_host_log_sigma: float
     unknown_host_log_sigma: float
-    early_factor: float = 1.0
-
-    def under(self, era: Era) -> Spread:
-        """Return the uncertainty under the software of ``era``."""
-        if not era.is_before_torch_1_1:
-            return self
-        factor = self.early_factor
-        return Spread(
-            calibrated=self.calibrated.times(factor),
-            unseen=self.unseen.times(factor),
-            known_host_log_sigma=self.known_host_log_sigma * factor,
-            unknown_host_log_sigma=self.unknown_host_log_sigma * factor,
-        )
 
 
 class StepEffects(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):

@@ -276,7 +276,6 @@ _REPOSITORIES = {
     "lambda": "https://github.com/lambdal/deeplearning-benchmark",
     "neusight": "https://github.com/sitar-lab/NeuSight",
     "jcjohnson": "https://github.com/jcjohnson/cnn-benchmarks",
-    "timm": "https://github.com/huggingface/pytorch-image-models",
 }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from breakeven.calibrate import fit_multi_gpu, fit_step_effects
-from breakeven.cost import KernelSpread, Spread, StepEffects, era_of, load_efficiencies
-from breakeven.device import find_device, known_device
+from breakeven.cost import KernelSpread, Spread, StepEffects, load_efficiencies
+from breakeven.device import known_device
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
 from breakeven.simulate import Bound, MultiGpuTable, Strategy
@@ -18,7 +18,6 @@ from breakeven.trace import NumberFormat
 from breakeven.validate.predictor import (
     HeldOutPredictor,
     fingerprint,
-    gpu_of,
     provenance_of,
     shipped_calibration,
 )
@@ -46,9 +45,8 @@ def calibrate_on_steps(
 
     The spread makes the 90 % intervals hold 90 % of the rows that were left out: by model family
     for a GPU and a machine whose steps are known, by GPU for others; each of its figures those of
-    the steps that it decides: bound by the host, in fp64, or bound by memory or arithmetic, or of
-    software of 2018 and before. They are all that is taken from residuals; they move no prediction.
-    Sources that timed one GPU alone have no part in what is found by GPU.
+    the steps that it decides: bound by the host, in fp64, or bound by memory or arithmetic. They
+    are all that is taken from residuals; they move no prediction.
 
     Args:
         rows: Measured steps; those on unknown devices or several GPUs are left out.
@@ -61,16 +59,18 @@ def calibrate_on_steps(
     rows = [row for row in rows if row.num_devices == 1 and known_device(row.device)]
     if not rows:
         raise BreakevenError("the table has no step on one GPU of the catalogue")
-    scales: dict[LeaveOut, dict[str, float]] = {}
-    beyond: list[float] = []
+    scales: dict[LeaveOut, tuple[KernelSpread, float]] = {}
     for protocol in (LeaveOut.MODEL, LeaveOut.GPU):
         progress.begin(f"leaving out each {protocol}")
         predictor = HeldOutPredictor(protocol, progress=progress, spread=_NEUTRAL)
-        needed = _needed(rows, predictor.predict(rows), protocol)
-        scales[protocol] = _scales([one for one in needed if not one.is_early])
-        beyond += [one.half_widths / scales[protocol][one.regime] for one in needed if one.is_early]
+        scales[protocol] = _needed_scales(rows, predictor.predict(rows))
         progress.end()
-    spread = _spread(scales, early_factor=_percentile(beyond) if beyond else 1.0)
+    spread = Spread(
+        calibrated=scales[LeaveOut.MODEL][0],
+        unseen=scales[LeaveOut.GPU][0],
+        known_host_log_sigma=round(scales[LeaveOut.MODEL][1] * _NEUTRAL.known_host_log_sigma, 3),
+        unknown_host_log_sigma=round(scales[LeaveOut.GPU][1] * _NEUTRAL.unknown_host_log_sigma, 3),
+    )
     progress.begin("fitting all")
     samples = TracedRows.of(rows, progress=progress).samples(load_efficiencies())
     used = [rows[position] for position in samples]
@@ -118,67 +118,25 @@ def calibrate_on_shared_steps(
     )
 
 
-class _Needed(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a row that was left out is off.
-
-    Args:
-        regime: What decides that: the host, or a field of `KernelSpread`.
-        half_widths: How far, in half widths of its interval.
-        is_early: Its software is of 2018 or before.
-    """
-
-    regime: str
-    half_widths: float
-    is_early: bool
-
-
-def _needed(
-    rows: Sequence[MeasuredRow], outcomes: Sequence[RowOutcome], protocol: LeaveOut
-) -> list[_Needed]:
-    # Of a source that timed one GPU alone, leaving that out leaves out its software and how it
-    # measured as well: it does not tell how well one GPU predicts another.
-    gpus: defaultdict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        gpus[row.source].add(gpu_of(find_device(row.device)))
-    return [
-        _Needed(
-            regime=_regime(row, outcome),
-            half_widths=_half_widths(row.value_ns, outcome),
-            is_early=era_of(row.framework).is_before_torch_1_1,
-        )
-        for row, outcome in zip(rows, outcomes, strict=True)
-        if isinstance(outcome, RowPrediction)
-        and (protocol is LeaveOut.MODEL or len(gpus[row.source]) > 1)
-    ]
-
-
-def _scales(needed: Sequence[_Needed]) -> dict[str, float]:
-    """Return by how much the uncertainty of each regime must grow."""
+def _needed_scales(
+    rows: Sequence[MeasuredRow], outcomes: Sequence[RowOutcome]
+) -> tuple[KernelSpread, float]:
+    """Return by how much the uncertainty of kernels, and that of hosts, must grow."""
+    needed: defaultdict[str, list[float]] = defaultdict(list)
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if isinstance(outcome, RowPrediction):
+            needed[_regime(row, outcome)].append(_half_widths(row.value_ns, outcome))
     # Few rows have no tail: those of all kernels stand in for them.
-    of_kernels = [one.half_widths for one in needed if one.regime != _HOST]
-    scales: dict[str, float] = {}
-    for name in (*KernelSpread.__struct_fields__, _HOST):
-        values = [one.half_widths for one in needed if one.regime == name]
+    of_kernels = [value for name, values in needed.items() if name != _HOST for value in values]
+
+    def scale(name: str) -> float:
+        values = needed[name]
         if name != _HOST and len(values) < _LEAST_ROWS:
             values = of_kernels
-        scales[name] = _percentile(values) if values else 1.0
-    return scales
+        return round(float(np.percentile(values, _COVERAGE_PERCENTILE)), 3) if values else 1.0
 
-
-def _percentile(values: Sequence[float]) -> float:
-    return round(float(np.percentile(values, _COVERAGE_PERCENTILE)), 3)
-
-
-def _spread(scales: Mapping[LeaveOut, Mapping[str, float]], *, early_factor: float) -> Spread:
-    seen, unseen = scales[LeaveOut.MODEL], scales[LeaveOut.GPU]
     names = KernelSpread.__struct_fields__
-    return Spread(
-        calibrated=KernelSpread(**{name: seen[name] for name in names}),
-        unseen=KernelSpread(**{name: unseen[name] for name in names}),
-        known_host_log_sigma=round(seen[_HOST] * _NEUTRAL.known_host_log_sigma, 3),
-        unknown_host_log_sigma=round(unseen[_HOST] * _NEUTRAL.unknown_host_log_sigma, 3),
-        early_factor=early_factor,
-    )
+    return KernelSpread(**{name: scale(name) for name in names}), scale(_HOST)
 
 
 def _regime(row: MeasuredRow, outcome: RowPrediction) -> str:

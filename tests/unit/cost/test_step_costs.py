@@ -33,7 +33,6 @@ SPREAD = Spread(
     unseen=KernelSpread(compute=2.0, memory=3.0, fp64=4.0),
     known_host_log_sigma=0.1,
     unknown_host_log_sigma=0.4,
-    early_factor=1.5,
 )
 POINTWISE = Kernel(family=Family.ELEMENTWISE, flop=1e6, read_bytes=4e8, write_bytes=4e8)
 PRODUCT = Kernel(
@@ -126,16 +125,6 @@ def test_kernels_in_fp64_have_an_uncertainty_of_their_own() -> None:
     times = costs({("device", "t4"): 1.0}).kernel_times(kernels, (T4, A100))
     expected = kernel_times(kernels, (T4, A100))
     np.testing.assert_allclose(times.log_sigma, expected.log_sigma * [0.7, 4.0])
-
-
-@pytest.mark.parametrize("era", [Era.TORCH7, Era.TORCH_0])
-def test_software_of_2018_and_before_makes_all_less_sure(era: Era) -> None:
-    factors = {("device", "t4"): 1.0, ("host machine", "lab"): 1.0}
-    for machine in ("lab", ""):
-        early, late = (costs(factors, era=each, machine=machine) for each in (era, Era.TORCH_1))
-        times = [each.kernel_times(KERNELS, (T4, A100)) for each in (early, late)]
-        np.testing.assert_allclose(times[0].log_sigma, 1.5 * times[1].log_sigma)
-        assert early.host_log_sigma(HOST) == pytest.approx(1.5 * late.host_log_sigma(HOST))
 
 
 def test_unknown_software_makes_all_less_sure_where_no_step_of_the_machine_was_seen() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from breakeven.calibrate import (
     multi_gpu_document,
     step_effects_document,
 )
-from breakeven.cost import Era, StepEffects, load_efficiencies, load_step_effects
+from breakeven.cost import StepEffects, load_efficiencies, load_step_effects
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.progress import SilentProgress
@@ -268,21 +267,6 @@ def test_a_table_calibrates_effects_with_their_spread_and_fingerprints(tmp_path:
     assert sum(line.startswith('  {"kind":') for line in lines) == len(effects.effects)
     with pytest.raises(BreakevenError, match="no step on one GPU"):
         calibrate_on_steps(rows[-2:-1], command="make it", progress=SilentProgress())
-
-
-def test_software_of_2018_and_before_has_a_spread_of_its_own(tmp_path: Path) -> None:
-    rows = table(tmp_path, num_devices=1)
-    late = calibrate_on_steps(rows, command="make it", progress=SilentProgress()).spread
-    assert late.early_factor == 1.0
-    early = [
-        replace(row, framework="torch7 cudnn 5105", value_ns=row.value_ns * 8 ** (index % 2))
-        for index, row in enumerate(rows)
-    ]
-    both = calibrate_on_steps([*rows, *early], command="make it", progress=SilentProgress()).spread
-    assert both.early_factor > 1.0
-    old = Era.TORCH7
-    assert both.under(old).unseen.compute == pytest.approx(both.unseen.compute * both.early_factor)
-    assert both.under(Era.TORCH_2) == both
 
 
 def test_a_table_calibrates_costs_of_several_gpus(tmp_path: Path) -> None:
