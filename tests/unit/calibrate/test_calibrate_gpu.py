@@ -240,7 +240,7 @@ def test_without_traces_what_steps_show_is_left_out(
 
     monkeypatch.setattr(calibrating, "fit_steps", fit)
     found = calibrate_gpu(request(), SilentProgress(), host=reference_host()).calibration
-    assert found.families
+    assert found.samples
     assert found.left_out == (
         "what whole steps show: on Windows, the steps of workloads cannot be traced",
     )

@@ -47,11 +47,15 @@ def assert_gradients(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtyp
     exact = gradients_of(exact_model, x)(
         *(one.double() if one.is_floating_point() else one for one in examples)
     )
+    largest = max(float(other.abs().max()) for other in exact)
     for one, other in zip(found, exact, strict=True):
         if not one.is_floating_point():
             assert torch.equal(one, other)
             continue
-        error = (one.double() - other).abs().max() / other.abs().max().clamp_min(1e-30)
+        # A single sum may nearly cancel, and is then as far off as its terms are large; how far
+        # depends on their order, and with that on the processor.
+        scale = largest if one.numel() == 1 else float(other.abs().max()) or 1e-30
+        error = float((one.double() - other).abs().max()) / scale
         assert error < (2e-6 if dtype == torch.float32 else 1e-14), error
 
 
