@@ -129,10 +129,11 @@ def test_steps_on_a_gpu_wait_for_it_at_their_ends(
 ) -> None:
     waits = there(kind)
     # Tensors there can be no more than said to be there.
-    gpu = torch.device(kind, 0)
+    gpu = torch.device(kind, 1)
     monkeypatch.setattr("breakeven.capture.sessions.plain.gpu_with_most", lambda *_: gpu)
     run = train(session_on_gpu())
     assert run is not None
+    # Another one than the current device.
     assert run.processor == gpu_name(gpu)
     assert run.peak_memory_bytes == gpu_peak_bytes(gpu)
     assert run.phases is None  # the host goes on before the device is done
