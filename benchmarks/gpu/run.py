@@ -288,8 +288,9 @@ class Run:
         rows: list[dict[str, Any]] = [dict(row) for row in read_rows(self._steps)]
         file, calibration = self._calibration_file(), self._calibration()
         assert file is not None
+        digest = _digest(file)
         for row in rows:
-            row["calibration"] = _digest(file)
+            row["calibration"] = digest
         device = calibration.spec or find_device(calibration.device)
         steps = [step_of(row) for row in rows]
         for when, own in (("before", None), ("after", calibration)):
@@ -325,9 +326,6 @@ class Run:
             arguments=("-m", "pytest", "-q", "-m", "gpu", "--require-gpu", "tests"),
         )  # fmt: skip
         script = "tests/e2e/scripts/fixes.py"
-        text = (ROOT / script).read_text("utf-8")
-        causes = [line[4:].partition("(")[0] for line in text.splitlines()
-                  if line.startswith("def ") and "():" in line]  # fmt: skip
         checked = (*check, script)
         for cause in _FAULTS_FIRST:
             yield from _fault_commands(cause, checked)
@@ -352,6 +350,9 @@ class Run:
             arguments = (*breakeven, "workloads", entry.name, "--json", "-q")
             about_s = max(60, entry.about_s)
             yield from _commands("systems", entry.name, arguments, (False, True), about_s)
+        text = (ROOT / script).read_text("utf-8")
+        causes = [line[4:].partition("(")[0] for line in text.splitlines()
+                  if line.startswith("def ") and "():" in line]  # fmt: skip
         for cause in causes:
             if cause not in _FAULTS_FIRST:
                 yield from _fault_commands(cause, checked)
