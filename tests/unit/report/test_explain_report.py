@@ -15,7 +15,6 @@ from rich.cells import cell_len
 
 from breakeven.report import json_schema, show, to_json
 from breakeven.report.builders.explain_words import (
-    CHOICE_WORDS,
     NO_MODULE,
     CauseGroup,
     cause_shares,
@@ -26,15 +25,13 @@ from breakeven.report.builders.explain_words import (
     line_shares,
     module_shares,
     phase_shares,
-    plan_sentence,
     short_names,
 )
 from breakeven.report.charts.timeline import timeline_strip
 from breakeven.report.show import encode_document
 from breakeven.simulate import Severity, StepCause
-from breakeven.timing import Source
 from breakeven.trace import SourceText
-from breakeven.verdict import Choice, ExplainReport, RecordedStep
+from breakeven.verdict import ExplainReport, RecordedStep
 from factories import explanations as made_up
 from factories import terminal
 from factories.terminal import HOSTILE, flat
@@ -238,62 +235,6 @@ def test_no_finding_is_said() -> None:
     assert "No finding of the rules asked for." in shown(some)
 
 
-def test_the_plan_shows_the_step_after_each_fix_and_where_the_verdict_turns() -> None:
-    lines = shown(made_up.launch_bound(), columns=110).splitlines()
-    rows = [line for line in lines if "rnn_stream.py:" in line and "○" in line]
-    assert rows[0].split()[:6] == ["1", "SYNC001", "rnn_stream.py:61", "○", "1.07", "ms"]
-    # 1,410 / 1,070 µs on the GPU; the CPU's step is the measured one still.
-    assert rows[0].split()[6:10] == ["1.3×", "●", "1.21", "ms"]
-    assert rows[0].endswith("too close (turns)")
-    # The data is loaded elsewhere, so the CPU's step is shorter too, and no longer a measured one.
-    assert rows[1].split()[6:11] == ["1.8×", "○", "1.12", "ms", "1.08×"]
-    assert rows[1].rstrip().endswith("GPU 1.4× (turns)")
-    assert "After the first 2 fixes the verdict turns. A GPU pays off: RTX 4090" in flat(
-        "\n".join(lines)
-    )
-
-
-def test_a_plan_that_turns_nothing_says_so() -> None:
-    first, *others = made_up.launch_bound().plan
-    same = (first, *(replace(step, verdict=first.verdict) for step in others))
-    assert plan_sentence(same).startswith(
-        "All 2 fixes together do not turn the verdict. Train this on your CPU"
-    )
-    assert plan_sentence(same[:2]).startswith("The fix does not turn the verdict.")
-
-
-def test_a_plan_turns_with_the_fix_from_which_on_the_verdict_stays() -> None:
-    first, close, gpu = made_up.launch_bound().plan
-    back = replace(close, verdict=first.verdict)
-    assert plan_sentence((first, gpu, back, gpu)).startswith("After the first 3 fixes")
-    assert plan_sentence((first, gpu, gpu)).startswith("After the first fix the verdict turns.")
-    assert plan_sentence((gpu, first)).endswith("faster than the best GPU, RTX 4090.")
-
-
-def test_a_cpu_whose_time_is_predicted_after_a_fix_is_this_cpu_still() -> None:
-    *_, gpu = made_up.launch_bound().plan
-    assert plan_sentence(made_up.launch_bound().plan).endswith("faster than this CPU.")
-    assert gpu.results[0].source is Source.PREDICTED
-
-
-def test_devices_that_do_not_fit_in_a_row_are_counted() -> None:
-    assert "1 more device in --json" in shown(made_up.launch_bound(), columns=80)
-    wide = shown(made_up.launch_bound(), columns=120)
-    assert "more device" not in wide
-    assert re.search(r"one fix after another +RTX 4090 +this CPU +T4 +verdict", wide)
-
-
-def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:
-    report = made_up.launch_bound()
-    results = tuple(
-        replace(result, fits=False) if result.device == "T4" else result
-        for result in report.plan[0].results
-    )
-    plan = (replace(report.plan[0], results=results), *report.plan[1:])
-    text = shown(replace(report, plan=plan), columns=120)
-    assert re.search(r"as it is .* too big ", text)
-
-
 def _recording(source: SourceText) -> RecordedStep:
     return RecordedStep(
         version=1,
@@ -472,13 +413,6 @@ def test_a_report_that_breaks_its_schema_is_not_written() -> None:
     )
     with pytest.raises(msgspec.ValidationError):
         to_json(broken)
-
-
-def test_choices_are_words() -> None:
-    text = shown(made_up.launch_bound())
-    for word in ("CPU 1.2×", "GPU 1.4×", "too close"):
-        assert word in text
-    assert {CHOICE_WORDS[choice] for choice in Choice} == {"CPU", "GPU", "too close", "undecided"}
 
 
 def test_files_are_named_below_the_folder_that_they_share() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from breakeven.report.builders.check import verdict_lines
+from breakeven.report.builders.explain_plan import plan_section
 from breakeven.report.builders.explain_words import (
-    CHOICE_WORDS,
     CauseGroup,
     CauseShare,
     LineShare,
@@ -20,27 +19,18 @@ from breakeven.report.builders.explain_words import (
     line_shares,
     module_shares,
     phase_shares,
-    plan_sentence,
     short_names,
 )
 from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_of_results
 from breakeven.report.document import Beside, Document, Lines, Section, Timeline
 from breakeven.report.phrase import Line, Medium, Place, place_of
 from breakeven.report.program_text import program_facts
-from breakeven.report.result_text import SOURCE_MARKS, device_label, sort_results
 from breakeven.report.run_text import run_facts
 from breakeven.report.table import AnyCell, Bar, Cell, Column, Table, columns_of
-from breakeven.report.text import (
-    duration_with_interval,
-    printable,
-    ratio_alone,
-    ratio_with_interval,
-    shorten,
-)
+from breakeven.report.text import printable, shorten
 from breakeven.simulate import Finding, Severity
-from breakeven.timing import Source
 from breakeven.units import format_duration, format_percent
-from breakeven.verdict import DeviceKind, DeviceResult, ExplainReport, PlanStep
+from breakeven.verdict import ExplainReport
 
 _MAX_CAUSES = 9
 _LEAST_FRACTION = 0.01
@@ -54,10 +44,6 @@ _LEAST_MODULE_FRACTION = {Medium.TERMINAL: 0.02, Medium.PAGE: 0.005}
 _MAX_DEPTH = 6
 _MAX_NAME_CHARACTERS = 40
 _MAX_PATH_CHARACTERS = 120
-_MAX_PLACE_CHARACTERS = 22
-_MAX_DEVICE_CHARACTERS = 16
-# Narrower, and the place of a fix would cut the figures.
-_LEAST_PLACES_CHARACTERS = 72
 _MAX_FINDINGS = 10
 _MAX_NOTES = 6
 _SEVERITY_STYLES = {
@@ -109,7 +95,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
             *_timeline_section(report),
             Beside(causes, lines),
             _finding_section(report, shows_evidence=shows_evidence),
-            *_plan_section(report),
+            *plan_section(report),
             *(section for medium in Medium for section in _module_section(report, medium)),
             *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
         ),
@@ -269,9 +255,8 @@ def _finding_section(report: ExplainReport, *, shows_evidence: bool) -> Section:
     left_out = f"{suppressed} findings of other rules are left out."
     none = ["There is no finding."] if not report.findings else []
     page = [*none, *([left_out] if suppressed else [])]
-    blocks = [terminal, Lines(tuple(map(Line, page)), only=Medium.PAGE)]
-    if report.findings:
-        return Section("What to change, by gain", (*blocks, _finding_table(report)))
+    table = [_finding_table(report)] if report.findings else []
+    blocks = (terminal, Lines(tuple(map(Line, page)), only=Medium.PAGE), *table)
     return Section("What to change, by gain", blocks)
 
 
@@ -349,139 +334,6 @@ def _lines_of(finding: Finding, *, shows_evidence: bool) -> Iterator[Line]:
         yield Line(f"seen: {printable(finding.evidence, 600)}", "dim", _INDENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlanColumn:
-    """One device along the plan, with its result after each step; None where there is none."""
-
-    name: str
-    results: tuple[DeviceResult | None, ...]
-
-    @property
-    def short_name(self) -> str:
-        first = self.results[0]
-        is_here = first is not None and device_label(first) == "this CPU"
-        return "this CPU" if is_here else shorten(self.name, _MAX_DEVICE_CHARACTERS)
-
-    def speedup(self, number: int) -> float | None:
-        """Return how many times faster the step is than at first; None where it is the same."""
-        first, now = self.results[0], self.results[number]
-        if first is None or now is None or now.step_ns <= 0 or first.step_ns == now.step_ns:
-            return None
-        return first.step_ns / now.step_ns
-
-
-def _plan_columns(report: ExplainReport) -> tuple[_PlanColumn, ...]:
-    """Return the devices of a plan: the one that is explained, the CPU, then by their last step.
-
-    A device keeps its column where it was measured at first and is predicted later, but a GPU
-    that is here has two: its measured step, and the predictions.
-    """
-    order = sorted(
-        sort_results(report.plan[-1].results),
-        key=lambda result: (result.device != report.device, result.kind is not DeviceKind.CPU),
-    )
-    names = dict.fromkeys(
-        (result.kind, result.device) for result in (*order, *report.plan[0].results)
-    )
-    return tuple(
-        _PlanColumn(
-            name=printable(device, 60),
-            results=tuple(_result(step, kind, device) for step in report.plan),
-        )
-        for kind, device in names
-    )
-
-
-def _result(step: PlanStep, kind: DeviceKind, device: str) -> DeviceResult | None:
-    """Return a device's result, the predicted one where a GPU is measured too."""
-    found = [one for one in step.results if one.kind is kind and one.device == device]
-    if kind is DeviceKind.GPU:
-        found.sort(key=lambda result: result.source is not Source.PREDICTED)
-    return found[0] if found else None
-
-
-def _plan_section(report: ExplainReport) -> Iterator[Section]:
-    plan = report.plan
-    if not plan:
-        return
-    turns = [
-        number > 0 and plan[number - 1].verdict.choice is not step.verdict.choice
-        for number, step in enumerate(plan)
-    ]
-    table = Table(
-        (
-            Column(
-                "one fix after another",
-                brief_header="fixes",
-                page_header="fix",
-                cells=[_step_cell(step, number) for number, step in enumerate(plan)],
-            ),
-            *(
-                Column(
-                    column.short_name,
-                    page_header=column.name,
-                    cells=[_plan_cell(column, number) for number in range(len(plan))],
-                    is_number=True,
-                    is_across=True,
-                )
-                for column in _plan_columns(report)
-            ),
-            Column("verdict", [_verdict_cell(*pair) for pair in zip(plan, turns, strict=True)]),
-        ),
-        caption="The step after one fix after another, and where to train then",
-        note="Times without a remark are predicted; × is the speed against the step as it is.",
-        legend="● measured   ○ predicted   × as fast as it is",
-        marks=["turns" if is_turn else "" for is_turn in turns],
-        indent=0,
-        brief_below=_LEAST_PLACES_CHARACTERS,
-        left_out=_left_out,
-    )
-    sentences = (Line(plan_sentence(plan)),) if len(plan) > 1 else ()
-    title = "What the fixes come to" if len(plan) > 1 else "The step on each device"
-    yield Section(title, (Lines(sentences), table))
-
-
-def _left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
-    devices = "device" if len(hidden) == 1 else "devices"
-    return f"{len(hidden)} more {devices} in --json" if hidden else ""
-
-
-def _step_cell(step: PlanStep, number: int) -> Cell:
-    """Return ``2 SYNC001 train.py:61``, or in brief without the place."""
-    if not step.code:
-        return Cell("  as it is", page="as it is")
-    label, place = f"{number} {printable(step.code, 20)}", ""
-    if step.file is not None:
-        name = step.file.replace("\\", "/").rpartition("/")[2]
-        place = " " + Place(file=name, line=step.line).text(_MAX_PLACE_CHARACTERS)
-    return Cell(label + place, brief=label)
-
-
-def _plan_cell(column: _PlanColumn, number: int) -> AnyCell:
-    result = column.results[number]
-    if result is None:
-        return ""
-    if result.fits is False:
-        return Cell("too big", style="red", page="too big for its memory")
-    speedup = column.speedup(number)
-    ratio = "" if speedup is None else f" {ratio_alone(speedup)}"
-    colour = "green" if speedup is not None and speedup > 1 else "yellow"
-    time = (SOURCE_MARKS[result.source], f" {format_duration(result.step_ns)}")
-    interval = duration_with_interval(result.step_ns, result.low_ns, result.high_ns)
-    measured = " measured" if result.source is Source.MEASURED else ""
-    return Cell((*time, (ratio, colour)), brief=time, page=f"{interval}{ratio}{measured}")
-
-
-def _verdict_cell(step: PlanStep, is_turn: bool) -> Cell:
-    verdict = step.verdict
-    word = page = CHOICE_WORDS[verdict.choice]
-    if verdict.is_settled:
-        page = f"{word} {ratio_with_interval(verdict.speedup, verdict.low, verdict.high)}"
-        word = f"{word} {ratio_alone(verdict.speedup)}"
-    phrase = f"{word} (turns)" if is_turn else word
-    return Cell(phrase, style="bold green" if is_turn else "", brief=word, page=page)
-
-
 def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
     """Yield the modules as a tree, each with its bar below its parent's."""
     is_page = medium is Medium.PAGE
@@ -494,17 +346,13 @@ def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
         return
     shown = shares[: _MAX_MODULES[medium]]
     num_hidden = len(shares) - len(shown)
+    bars = [_bar(one.start_fraction, one.fraction, CauseGroup.ARITHMETIC) for one in shown]
+    forward = [one.forward_fraction for one in shown]
+    backward = [one.backward_fraction for one in shown]
     table = Table(
         (
             Column("module", [_module_name(share, medium) for share in shown]),
-            Column(
-                "",
-                [
-                    _bar(share.start_fraction, share.fraction, CauseGroup.ARITHMETIC)
-                    for share in shown
-                ],
-                joins=2,
-            ),
+            Column("", bars, joins=2),
             Column(
                 "step",
                 page_header="of the step",
@@ -514,15 +362,12 @@ def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
             *(
                 Column(
                     phase,
-                    [
-                        format_percent(fraction) if fraction > 0 else ""
-                        for fraction in (getattr(share, f"{phase}_fraction") for share in shown)
-                    ],
+                    [format_percent(fraction) if fraction > 0 else "" for fraction in fractions],
                     is_number=True,
                     style="dim",
                     joins=1,
                 )
-                for phase in ("forward", "backward")
+                for phase, fractions in (("forward", forward), ("backward", backward))
             ),
         ),
         caption="A bar lies below that of the module around it",

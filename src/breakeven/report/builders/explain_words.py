@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
 
-from breakeven.report.run_text import verdict_sentence
 from breakeven.report.text import duration_with_interval, printable, shorten
 from breakeven.simulate import Attribution, Bound, Finding, Severity, Side, StepCause, TimePart
 from breakeven.trace import Phase, SourceText
 from breakeven.units import format_digits, format_percent
-from breakeven.verdict import Choice, ExplainReport, PlanStep, RecordedStep
+from breakeven.verdict import ExplainReport, RecordedStep
 
 _DEVICE_PREFIX = "device-"
 _ARITHMETIC = frozenset(
@@ -80,13 +79,6 @@ _CAUSE_WORDS = {
     StepCause.SYNC: "waits, fixed cost",
     StepCause.DEVICE_IDLE: "GPU idle: latency, gaps",
     StepCause.OVERLAP: "host-device contention",
-}
-# A verdict in a word or two, for a table.
-CHOICE_WORDS = {
-    Choice.CPU: "CPU",
-    Choice.GPU: "GPU",
-    Choice.TOO_CLOSE: "too close",
-    Choice.UNDECIDED: "undecided",
 }
 _BOUND_WORDS = {
     Bound.LAUNCH: "kernel launches",
@@ -177,24 +169,6 @@ def gain_text(finding: Finding) -> str:
 
 def _percent_digits(fraction: float) -> str:
     return format_digits(100 * fraction, 2)
-
-
-def plan_sentence(plan: Sequence[PlanStep]) -> str:
-    """Return whether the fixes of a plan turn the verdict, and from which on."""
-    before, after = plan[0].verdict.choice, plan[-1].verdict.choice
-    # By the results of the first step: there the CPU is the one that was measured, "this CPU".
-    end = verdict_sentence(plan[-1].verdict, plan[0].results)
-    fixes = len(plan) - 1
-    if before is after:
-        all_fixes = "The fix does" if fixes == 1 else f"All {fixes} fixes together do"
-        return f"{all_fixes} not turn the verdict. {end}"
-    turned = next(
-        number
-        for number in range(1, len(plan))
-        if all(step.verdict.choice is after for step in plan[number:])
-    )
-    first = "the first fix" if turned == 1 else f"the first {turned} fixes"
-    return f"After {first} the verdict turns. {end}"
 
 
 # A module path of 10,000 dots must not become a tree of 10,000 levels.
