@@ -70,6 +70,13 @@ class Cell:
 AnyCell = str | Cell | Bar | Interval
 
 
+def terminal_phrase(cell: AnyCell, *, is_brief: bool) -> Phrase:
+    """Return a cell as a terminal shows it; nothing for what is drawn."""
+    if isinstance(cell, Cell):
+        return cell.brief if is_brief and cell.brief is not None else cell.phrase
+    return cell if isinstance(cell, str) else ""
+
+
 def page_text(cell: AnyCell) -> str:
     """Return a cell as a page shows it."""
     if isinstance(cell, Cell):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from breakeven.report.backends.terminal_table import GAP, FittedColumn, fit_table
 from breakeven.report.charts.model import Chart
 from breakeven.report.charts.terminal import chart_text, strip_lines
 from breakeven.report.document import (
@@ -29,22 +28,14 @@ from breakeven.report.document import (
     Section,
     Timeline,
 )
-from breakeven.report.phrase import Line, Medium, Phrase, plain
-from breakeven.report.table import AnyCell, Bar, Cell, Column, Interval, Table
-from breakeven.report.text import printable, shorten
+from breakeven.report.phrase import Line, Medium, Phrase
+from breakeven.report.table import Bar, Cell, Interval, Table, terminal_phrase
+from breakeven.report.text import plural, printable
 
-_GAP = 2
 _ASCII = str.maketrans(
     {"●": "*", "○": "o", "◆": "#", "▪": "=", "─": "-", "┊": ":", "█": "#", "→": "->"}
 )
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_BAR_CHARACTERS = (6, 44)
-_INTERVAL_CHARACTERS = (13, 28)
-# Headings of columns that are several of a kind are broken at the first of these widths at which
-# all of the columns fit.
-_HEADER_CHARACTERS = (16, 11, 8)
-_MAX_HEADER_LINES = 3
-_LEAST_ROWS, _MOST_ROWS = 14, 24
 _CHART_ROWS = (10, 16)
 _CHART_COLUMNS = 100
 _MAX_CURVES = 10
@@ -220,8 +211,8 @@ class _Renderer:
             yield _indented(self.text(text, _CODE_STYLES.get(line[:1], "")), 2)
         num_hidden = len(lines) - _MAX_CODE_LINES
         if num_hidden > 0:
-            more = "1 more line" if num_hidden == 1 else f"{num_hidden:,} more lines"
-            yield _indented(self.text(f"and {more}", "dim"), 2)
+            more = f"and {plural(num_hidden, 'more line')}"
+            yield _indented(self.text(more, "dim"), 2)
 
     def _markdown(self, text: str) -> RenderableType:
         # Slow to import, and needed here only.
@@ -266,7 +257,7 @@ class _Renderer:
         yield grid
 
     def _table(self, table: Table, width: int) -> Iterator[RenderableType]:
-        fitted = _fit(table, width - table.indent, self._console.height, self._shown)
+        fitted = fit_table(table, width - table.indent, self._console.height, self._shown)
         for number, columns in enumerate(fitted.parts):
             if number:
                 yield Text()
@@ -278,10 +269,12 @@ class _Renderer:
             if phrase:
                 yield _indented(self.text(phrase, "dim"), table.indent)
 
-    def _drawn(self, table: Table, columns: Sequence[_Fitted], rows: Sequence[int]) -> RichTable:
+    def _drawn(
+        self, table: Table, columns: Sequence[FittedColumn], rows: Sequence[int]
+    ) -> RichTable:
         drawn = RichTable(
             box=None,
-            padding=(0, _GAP, 0, 0),
+            padding=(0, GAP, 0, 0),
             pad_edge=False,
             header_style="dim",
             show_header=table.has_header,
@@ -303,7 +296,7 @@ class _Renderer:
             drawn.add_row(*(self._cell(one, position) for one in columns), style=style)
         return drawn
 
-    def _cell(self, fitted: _Fitted, position: int) -> Text:
+    def _cell(self, fitted: FittedColumn, position: int) -> Text:
         cell, column, width = fitted.cells[position], fitted.column, fitted.width
         match cell:
             case Interval():
@@ -313,7 +306,7 @@ class _Renderer:
                 return self.text(self._bar(cell, width), cell.style)
             case _:
                 style = cell.style if isinstance(cell, Cell) else ""
-                text = self.text(_phrase(cell, is_brief=fitted.is_brief), style)
+                text = self.text(terminal_phrase(cell, is_brief=fitted.is_brief), style)
         if column.folds or column.cuts_end or text.cell_len <= width:
             if column.cuts_end:
                 text.truncate(width, overflow="ellipsis")
@@ -339,164 +332,6 @@ class _Renderer:
         eighths = max(round(bar.length * num_characters * len(_EIGHTHS)), 1)
         full, part = divmod(eighths, len(_EIGHTHS))
         return "█" * full + (_EIGHTHS[part] if part else "")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitted:
-    """A column with its width, heading and cells as they have room."""
-
-    column: Column
-    header: str
-    cells: Sequence[AnyCell]
-    is_brief: bool
-    width: int
-    least: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _FittedTable:
-    parts: Sequence[Sequence[_Fitted]]
-    rows: Sequence[int]
-    hidden: Sequence[str]
-
-
-def _fit(table: Table, room: int, height: int, shown: Callable[[str], str]) -> _FittedTable:
-    """Return a table as it fits: columns that join, briefer cells, then narrower columns."""
-    rows = list(range(table.num_rows))
-    if table.is_thinned:
-        rows = _kept_rows(table, min(max(height // 2, _LEAST_ROWS), _MOST_ROWS))
-    columns = [column for column in table.columns if column.only is not Medium.PAGE]
-    has_brief = any(isinstance(cell, Cell) and cell.brief for c in columns for cell in c.cells)
-    briefs = (False, True)
-    if table.brief_below:
-        briefs = (room + table.indent < table.brief_below,)
-    fitted: list[_Fitted] = []
-    for is_brief in briefs if has_brief else (False,):
-        for header_characters in _HEADER_CHARACTERS:
-            fitted = [
-                _fitted(
-                    column if table.has_header else dataclasses.replace(column, header=""),
-                    rows,
-                    shown,
-                    is_brief=is_brief,
-                    header_characters=header_characters,
-                    breaks_headers=table.splits,
-                )
-                for column in columns
-            ]
-            if _total(fitted) <= room or not any(column.is_across for column in columns):
-                break
-        if _total(fitted) <= room:
-            break
-    chosen = _joined(fitted, room)
-    hidden = [one.column.header for one in fitted if one.column.is_across and one not in chosen]
-    chosen = _narrowed(chosen, room)
-    parts = _split(chosen, room) if table.splits else [chosen]
-    return _FittedTable(parts=parts, rows=rows, hidden=hidden)
-
-
-def _fitted(
-    column: Column,
-    rows: Sequence[int],
-    shown: Callable[[str], str],
-    *,
-    is_brief: bool,
-    header_characters: int,
-    breaks_headers: bool,
-) -> _Fitted:
-    cells = [column.cells[row] for row in rows]
-    sample = cells[0] if cells else ""
-    header = column.header
-    if is_brief and column.brief_header is not None:
-        header = column.brief_header
-    if isinstance(sample, Interval | Bar):
-        least, most = _INTERVAL_CHARACTERS if isinstance(sample, Interval) else _BAR_CHARACTERS
-        return _Fitted(
-            column=column, header=header, cells=cells, is_brief=False, width=most, least=least
-        )
-    texts = [shown(plain(_phrase(cell, is_brief=is_brief))) for cell in cells]
-    widest = max(map(cell_len, texts), default=0)
-    if column.is_across or breaks_headers:
-        width = max(_HEADER_CHARACTERS[-1] if breaks_headers else header_characters, widest)
-        lines = textwrap.wrap(header, width) or [""]
-        if len(lines) > _MAX_HEADER_LINES:
-            lines = textwrap.wrap(shorten(header, width * _MAX_HEADER_LINES), width)
-        header = "\n".join(lines[:_MAX_HEADER_LINES])
-    width = max(widest, *map(cell_len, header.split("\n")), 1)
-    width = width if column.most is None else min(width, column.most)
-    least = width if column.least is None else min(column.least, width)
-    return _Fitted(
-        column=column, header=header, cells=cells, is_brief=is_brief, width=width, least=least
-    )
-
-
-def _joined(columns: Sequence[_Fitted], room: int) -> list[_Fitted]:
-    """Return the columns that are always there, and of the others those that there is room for."""
-    chosen = {id(one) for one in columns if not one.column.joins and not one.column.is_across}
-    first_across = next((one for one in columns if one.column.is_across), None)
-    if first_across is not None:
-        chosen.add(id(first_across))
-    used = sum(one.least + _GAP for one in columns if id(one) in chosen)
-    is_full = False
-    for one in sorted(columns, key=lambda one: one.column.joins):
-        if id(one) in chosen or (is_full and one.column.is_across):
-            continue
-        if used + one.least <= room:
-            chosen.add(id(one))
-            used += one.least + _GAP
-        elif one.column.is_across:
-            is_full = True
-    return [one for one in columns if id(one) in chosen]
-
-
-def _narrowed(columns: Sequence[_Fitted], room: int) -> list[_Fitted]:
-    """Make the widest columns narrower until all fit, or none can give more."""
-    widths = [one.width for one in columns]
-    while sum(widths) + _GAP * (len(widths) - 1) > room:
-        able = [n for n, one in enumerate(columns) if widths[n] > one.least]
-        if not able:
-            break
-        widths[max(able, key=lambda n: widths[n])] -= 1
-    return [
-        dataclasses.replace(one, width=width, header=_header(one, width))
-        for one, width in zip(columns, widths, strict=True)
-    ]
-
-
-def _header(fitted: _Fitted, width: int) -> str:
-    """Return a heading; that of an axis names both ends."""
-    start, bar, end = fitted.header.partition("|")
-    return start + end.rjust(width - len(start)) if bar else fitted.header
-
-
-def _split(columns: Sequence[_Fitted], room: int) -> list[list[_Fitted]]:
-    """Return columns in parts that fit, each behind the two first ones, which name the rows."""
-    head, rest = list(columns[:2]), columns[2:]
-    parts = [list(head)]
-    for column in rest:
-        if len(parts[-1]) > len(head) and _total([*parts[-1], column]) > room:
-            parts.append(list(head))
-        parts[-1].append(column)
-    return parts
-
-
-def _total(columns: Sequence[_Fitted]) -> int:
-    return sum(one.least + _GAP for one in columns) - _GAP
-
-
-def _kept_rows(table: Table, num_kept: int) -> list[int]:
-    """Return rows evenly spread, with the first, the last and those to be kept."""
-    num_rows = table.num_rows
-    if num_rows <= num_kept:
-        return list(range(num_rows))
-    even = range(0, num_rows, math.ceil(num_rows / num_kept))
-    return sorted({*even, num_rows - 1, *table.kept_rows})
-
-
-def _phrase(cell: AnyCell, *, is_brief: bool) -> Phrase:
-    if isinstance(cell, Cell):
-        return cell.brief if is_brief and cell.brief is not None else cell.phrase
-    return cell if isinstance(cell, str) else ""
 
 
 def _indented(renderable: Text | RichTable, num_characters: int) -> RenderableType:
