@@ -10,7 +10,7 @@ from test_html_report import HOSTILE
 
 from breakeven.errors import UsageError
 from breakeven.report import chart_document
-from breakeven.report.builders.explain_words import cause_shares, line_shares
+from breakeven.report.builders.explain_shares import cause_shares, line_shares
 from breakeven.report.charts.timeline import svg_timeline
 from breakeven.simulate import StepCause
 from breakeven.units import format_percent

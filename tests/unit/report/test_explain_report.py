@@ -14,19 +14,9 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from breakeven.report import json_schema, show, to_json
-from breakeven.report.builders.explain_words import (
-    NO_MODULE,
-    CauseGroup,
-    cause_shares,
-    cause_words,
-    frames_text,
-    gain_text,
-    group_of,
-    line_shares,
-    module_shares,
-    phase_shares,
-    short_names,
-)
+from breakeven.report.builders.explain_shares import line_shares
+from breakeven.report.builders.explain_words import gain_text
+from breakeven.report.cause_text import CauseGroup
 from breakeven.report.charts.timeline import timeline_strip
 from breakeven.report.show import encode_document
 from breakeven.simulate import Severity, StepCause
@@ -70,66 +60,11 @@ def test_the_head_says_step_interval_bound_device_and_that_it_is_predicted() -> 
     assert lines[2].startswith("Train this on your CPU: 1.2×")
 
 
-def test_shares_add_up_to_the_step() -> None:
-    attribution = made_up.launch_bound_attribution()
-    for shares in (cause_shares(attribution), line_shares(attribution, None)):
-        assert sum(share.time_ns for share in shares) == attribution.step_ns
-        assert sum(share.fraction for share in shares) == pytest.approx(1.0)
-        times = [share.time_ns for share in shares]
-        assert times == sorted(times, reverse=True)
-    assert sum(fraction for _, fraction in phase_shares(attribution)) == pytest.approx(1.0)
-    top = [share for share in module_shares(attribution, least_fraction=0.0) if share.depth == 0]
-    assert sum(share.fraction for share in top) == pytest.approx(1.0)
-
-
 def test_short_causes_are_summed_up_in_one_bar() -> None:
     report = made_up.launch_bound()
     text = shown(report)
     # 24 + 18 + 12 + 9 of 1,410 µs.
     assert re.search(r"4 more causes +█+[▏▎▍▌▋▊▉]? +4\.5 % +63 µs", text)
-
-
-def test_phases_come_in_the_order_of_a_step() -> None:
-    names = [name for name, _ in phase_shares(made_up.launch_bound_attribution())]
-    assert names == ["data", "forward", "backward", "optimizer", "the rest"]
-
-
-def test_modules_nest_below_their_parents() -> None:
-    rows = module_shares(made_up.launch_bound_attribution(), least_fraction=0.0)
-    assert [(row.depth, row.name) for row in rows] == [
-        (0, "StreamNet"),
-        (1, "encoder.cells"),
-        (2, "0"),
-        (2, "1"),
-        (1, "head"),
-        (0, NO_MODULE),
-    ]
-    whole, cells, first, second, head, outside = rows
-    # 952, 726, 620, 106 and 166 of 1,410 µs.
-    assert [round(row.fraction * 1_410) for row in rows[:5]] == [952, 726, 620, 106, 166]
-    assert second.start_fraction == pytest.approx(first.start_fraction + first.fraction)
-    assert head.start_fraction == pytest.approx(cells.start_fraction + cells.fraction)
-    assert outside.start_fraction == pytest.approx(whole.fraction)
-    assert cells.fraction == pytest.approx(first.fraction + second.fraction)
-    for row in rows[:5]:
-        assert row.forward_fraction + row.backward_fraction == pytest.approx(row.fraction)
-
-
-def test_small_modules_are_left_out_and_deep_ones_cut() -> None:
-    attribution = made_up.attribution(
-        made_up.part("python", "forward", "a.b.c.d", 1, 900),
-        made_up.part("python", "forward", "a.b.e", 1, 90),
-        made_up.part("python", "forward", "tiny", 1, 10),
-    )
-    names = [row.name for row in module_shares(attribution, least_fraction=0.02)]
-    assert names == ["a.b", "c.d", "e"]
-    cut = module_shares(attribution, least_fraction=0.02, max_depth=2)
-    assert [(row.name, round(row.fraction, 2)) for row in cut] == [("a.b", 0.99)]
-
-
-def test_without_modules_there_is_no_tree() -> None:
-    assert module_shares(made_up.healthy().attribution, least_fraction=0.0) == ()
-    assert "by module" not in shown(made_up.healthy())
 
 
 def test_a_strip_shows_what_takes_the_most_of_each_slice() -> None:
@@ -263,19 +198,6 @@ def test_a_line_of_nobody_is_named_as_such() -> None:
     assert re.search(r"40 %  outside your code +autograd", text)
 
 
-def test_every_cause_has_words_and_a_colour() -> None:
-    words = [cause_words(cause) for cause in StepCause]
-    assert len(set(words)) == len(words)
-    assert not set(words) & {cause.value for cause in StepCause} - {"autograd"}
-    assert group_of("device-gemm") is CauseGroup.ARITHMETIC
-    assert group_of("device-sort") is CauseGroup.KERNELS
-    assert group_of("device-idle") is CauseGroup.WAITING
-    assert cause_words("device-batched_gemm") == "GPU: batched gemm"
-    assert cause_words("of a later version\x1b") == r"of a later version\x1b"
-    letters = [group.value.letter for group in CauseGroup]
-    assert len(set(letters)) == len(letters)
-
-
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("columns", [40, 80, 160])
 def test_hostile_names_cannot_steer_a_terminal(name: str, columns: int) -> None:
@@ -332,21 +254,6 @@ def test_outer_functions_give_way_where_there_is_little_room() -> None:
     assert "→ backward" in narrow
     assert "training_step → backward" not in narrow
     assert "-> training_step -> backward" in shown(made_up.trainer(), encoding="ascii")
-
-
-@pytest.mark.parametrize(
-    ("frames", "text"),
-    [
-        ((), ""),
-        (("a.b:Trainer.fit",), "fit"),
-        (("a.b:Trainer.fit", "a.c:Loop.backward"), "backward"),
-        (("a.b:Trainer.fit", "a.c:Loop.step", "t:move"), "step → move"),
-        # The class tells what a function of Python's own name does.
-        (("a.b:Trainer.fit", "a.c:CombinedLoader.__next__"), "CombinedLoader.__next__"),
-    ],
-)
-def test_functions_are_named_without_their_modules(frames: tuple[str, ...], text: str) -> None:
-    assert frames_text(frames) == text
 
 
 def test_markup_of_a_name_is_shown_as_it_is() -> None:
@@ -413,19 +320,6 @@ def test_a_report_that_breaks_its_schema_is_not_written() -> None:
     )
     with pytest.raises(msgspec.ValidationError):
         to_json(broken)
-
-
-def test_files_are_named_below_the_folder_that_they_share() -> None:
-    assert short_names(["/home/me/run/train.py", "/home/me/run/models/net.py", None]) == {
-        "/home/me/run/train.py": "train.py",
-        "/home/me/run/models/net.py": "models/net.py",
-    }
-    assert short_names(["/a/train.py"]) == {"/a/train.py": "train.py"}
-    assert short_names(["train.py", "/a/net.py"]) == {
-        "train.py": "train.py",
-        "/a/net.py": "/a/net.py",
-    }
-    assert short_names([]) == {}
 
 
 def test_a_long_line_of_code_leaves_its_figures_whole() -> None:

@@ -6,21 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from breakeven.report.builders.check import verdict_lines
 from breakeven.report.builders.explain_plan import plan_section
-from breakeven.report.builders.explain_words import (
-    CauseGroup,
+from breakeven.report.builders.explain_shares import (
     CauseShare,
     LineShare,
     ModuleShare,
-    busy_sentence,
     cause_shares,
-    frames_text,
-    gain_text,
-    headline,
     line_shares,
     module_shares,
     phase_shares,
+)
+from breakeven.report.builders.explain_words import (
+    busy_sentence,
+    frames_text,
+    gain_text,
+    headline,
     short_names,
 )
+from breakeven.report.cause_text import CauseGroup
 from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_of_results
 from breakeven.report.document import Beside, Document, Lines, Section, Timeline
 from breakeven.report.phrase import Line, Medium, Place, place_of
@@ -40,8 +42,8 @@ _MAX_FRAMES = 6
 _MAX_MODULES = {Medium.TERMINAL: 14, Medium.PAGE: 60}
 # A tree of many small modules would hide the large ones.
 _LEAST_MODULE_FRACTION = {Medium.TERMINAL: 0.02, Medium.PAGE: 0.005}
-# The style sheet knows so many levels of a tree.
-_MAX_DEPTH = 6
+# Levels of a tree: the style sheet knows six, and a path of 10,000 dots must not become 10,000.
+_MAX_DEPTH = {Medium.TERMINAL: 12, Medium.PAGE: 6}
 _MAX_NAME_CHARACTERS = 40
 _MAX_PATH_CHARACTERS = 120
 _MAX_FINDINGS = 10
@@ -336,11 +338,10 @@ def _lines_of(finding: Finding, *, shows_evidence: bool) -> Iterator[Line]:
 
 def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
     """Yield the modules as a tree, each with its bar below its parent's."""
-    is_page = medium is Medium.PAGE
     shares = module_shares(
         report.attribution,
         least_fraction=_LEAST_MODULE_FRACTION[medium],
-        max_depth=_MAX_DEPTH if is_page else 2 * _MAX_DEPTH,
+        max_depth=_MAX_DEPTH[medium],
     )
     if not shares:
         return

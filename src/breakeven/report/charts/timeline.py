@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from breakeven.report.builders.explain_words import CauseGroup, cause_words, group_of
+from breakeven.report.cause_text import CauseGroup, cause_words, group_of
 from breakeven.report.charts.svg import WIDTH
 from breakeven.report.phrase import place_of
 from breakeven.report.text import printable, shorten
