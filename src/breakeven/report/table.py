@@ -183,3 +183,13 @@ def columns_of(
         Column(heading, cells, is_number=mark == "n")
         for heading, cells, mark in zip(headings, columns, marks, strict=True)
     )
+
+
+def left_out_text(*parts: str) -> str:
+    """Return what a table left out, and where it is: ``8 of 40 sizes; all by --json``.
+
+    Args:
+        *parts: What of it, each empty for nothing.
+    """
+    said = [part for part in parts if part]
+    return "; ".join([*said, "all by --json"]) if said else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from breakeven.units import format_digits, format_duration
@@ -69,6 +70,12 @@ def ratio_alone(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """Return ``1 kernel`` or ``1,200 kernels``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Return ``T4, A100 and 3 more``: at most so many in full."""
+    rest = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 class _Formatter(Protocol):

@@ -19,6 +19,7 @@ from breakeven.report.result_text import sort_results
 from breakeven.report.table import Interval
 from breakeven.report.text import (
     duration_with_interval,
+    listed,
     ratio_alone,
     ratio_with_interval,
     shorten,
@@ -277,6 +278,11 @@ def test_printable_and_shorten() -> None:
     assert shorten("abcdefghij", 5) == "ab…ij"
     assert shorten("abc", 3) == "abc"
     assert len(printable("z" * 10_000)) == 300
+
+
+def test_a_list_names_so_many_and_counts_the_rest() -> None:
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed(["a", "b", "c", "d"], 2) == "a, b and 2 more"
 
 
 def test_interval_plot_on_a_log_axis() -> None:

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import assert_never
 
 from breakeven.errors import Caveat
-from breakeven.report.builders.sweep_words import (
-    crossover_groups,
-    group_title,
-    headline,
-    held_settings,
-    place_text,
-    start_of,
-)
+from breakeven.report.builders.sweep_crossovers import crossover_sections, headline
 from breakeven.report.caveat_text import busy_warnings, caveat_section
-from breakeven.report.charts.build import (
-    axis_word,
-    crossover_interval,
-    report_charts,
-    settings_text,
-    value_text,
-)
+from breakeven.report.charts.build import axis_word, report_charts, settings_text, value_text
 from breakeven.report.charts.model import Chart, ChartPoint, ChartSeries, Scale
 from breakeven.report.charts.svg import published_text
 from breakeven.report.document import Document, Drawing, Lines, Section
-from breakeven.report.phrase import Fact, Line, Medium, Phrase
+from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS, sample_legend
 from breakeven.report.run_text import host_facts, side_effect_facts
-from breakeven.report.table import AnyCell, Cell, Column, Table, columns_of
-from breakeven.report.text import plural, printable, shorten
+from breakeven.report.table import AnyCell, Cell, Column, Table, columns_of, left_out_text
+from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_duration
-from breakeven.verdict import (
-    AxisRole,
-    Crossover,
-    DeviceKind,
-    NoCrossover,
-    SweepAxis,
-    SweepCrossover,
-    SweepPoint,
-    SweepReport,
-)
+from breakeven.verdict import AxisRole, DeviceKind, SweepAxis, SweepPoint, SweepReport
 
 _MAX_BLOCKS = 3
 _MAX_CHARTS = 24
@@ -51,9 +28,6 @@ _MAX_SETTINGS = 4
 # Values of an axis that are written out; of more, only the first and the last are.
 _MAX_VALUES = 6
 _MAX_LABEL_CHARACTERS = 24
-_MAX_HELD_CHARACTERS = 14
-_MAX_ROWS = 12
-_NEVER = {DeviceKind.CPU: "never", DeviceKind.GPU: "always", None: "not known"}
 
 
 def sweep_document(report: SweepReport) -> Document:
@@ -96,12 +70,7 @@ def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
         report: The sweep.
         level: Of their headings, in a page.
     """
-    for group in crossover_groups(report):
-        table = _crossover_table(group)
-        yield Section(group_title(group), blocks=(table,), only=Medium.TERMINAL)
-    if report.crossovers:
-        table = _every_crossover(report)
-        yield Section("Crossovers", (table,), level=level, only=Medium.PAGE)
+    yield from crossover_sections(report, level=level)
     charts = report_charts(report)
     yield from _step_sections(report, charts)
     shown = charts[:_MAX_CHARTS]
@@ -137,7 +106,7 @@ def _where(points: Sequence[SweepPoint], report: SweepReport) -> str:
     names = list(dict.fromkeys(printable(point.device, 40) for point in points))
     devices = {point.device for point in points}
     num_points = sum(point.device in devices for point in report.points)
-    where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    where = listed(names, 3)
     return where if len(points) == num_points else f"{where}; {len(points)} of {num_points} times"
 
 
@@ -148,8 +117,8 @@ def _threads(report: SweepReport) -> str:
         return plural(report.host.num_threads, "thread")
     if len(counts) == 1:
         return plural(counts[0], "thread")
-    listed = ", ".join(f"{count:,}" for count in counts[:-1])
-    return f"{listed} or {counts[-1]:,} threads, whichever suits a point"
+    fewer = ", ".join(f"{count:,}" for count in counts[:-1])
+    return f"{fewer} or {counts[-1]:,} threads, whichever suits a point"
 
 
 def _cpu_points(report: SweepReport) -> list[SweepPoint]:
@@ -161,108 +130,6 @@ def _axis_text(axis: SweepAxis) -> str:
     if len(texts) <= _MAX_VALUES:
         return f"{axis_word(axis.name)} {', '.join(texts)}"
     return f"{axis_word(axis.name)} {texts[0]} to {texts[-1]} ({len(texts):,} values)"
-
-
-def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
-    """Return the crossovers along one axis.
-
-    With all other axes held once, each GPU has a line of its own in words; with several held
-    settings, each of these has a row, and each GPU a column.
-    """
-    settings = held_settings(group)
-    if len(settings) == 1:
-        ordered = sorted(group, key=start_of)
-        names = [shorten(printable(crossover.device), 24) for crossover in ordered]
-        sentences = [Cell(_sentence(crossover)) for crossover in ordered]
-        columns = (Column("GPU", names), Column("from", sentences, folds=True, least=12))
-        return Table(columns, has_header=False)
-    num_shown = min(len(settings), _MAX_ROWS)
-    last = len(settings) - 1
-    shown = [settings[round(i * last / max(num_shown - 1, 1))] for i in range(num_shown)]
-    devices = list(dict.fromkeys(crossover.device for crossover in group))
-    found = {(c.device, settings.index(c.held)): c for c in group}
-    numbers = [settings.index(held) for held in shown]
-
-    def left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
-        parts: list[str] = []
-        if num_shown < len(settings):
-            parts.append(f"{num_shown} of {len(settings):,} settings")
-        if hidden:
-            parts.append(f"no room for {len(hidden)} more {'GPU' if len(hidden) == 1 else 'GPUs'}")
-        return "; ".join([*parts, "all by --json"]) if parts else ""
-
-    return Table(
-        (
-            *(
-                Column(
-                    printable(name.replace("_", " ")),
-                    [printable(value_text(held.get(name, ""))) for held in shown],
-                    is_number=True,
-                    most=_MAX_HELD_CHARACTERS,
-                )
-                for name in settings[0]
-            ),
-            *(
-                Column(
-                    printable(device),
-                    [_crossover_cell(found.get((device, number))) for number in numbers],
-                    is_number=True,
-                    is_across=True,
-                )
-                for device in devices
-            ),
-        ),
-        left_out=left_out,
-    )
-
-
-def _sentence(crossover: SweepCrossover) -> Phrase:
-    outcome = crossover.outcome
-    match outcome:
-        case Crossover():
-            return ("from ", (place_text(outcome), "bold"), f" on ({crossover_interval(outcome)})")
-        case NoCrossover():
-            # The name stands before the sentence already.
-            reason = printable(outcome.none_because, 600)
-            return reason.removeprefix(f"{printable(crossover.device)} ")
-        case _:
-            assert_never(outcome)
-
-
-def _crossover_cell(crossover: SweepCrossover | None) -> AnyCell:
-    if crossover is None:
-        return "-"
-    outcome = crossover.outcome
-    if not isinstance(outcome, Crossover):
-        return _NEVER[outcome.faster]
-    value = f"{outcome.value:,}"
-    return Cell(f"{value} ({crossover_interval(outcome)})", brief=value)
-
-
-def _every_crossover(report: SweepReport) -> Table:
-    """Return what is known of each GPU against the CPU."""
-    headings = ("GPU", "along", "from", "90 % interval", "searched", "against", "held", "remark")
-    columns = columns_of(headings, map(_crossover_cells, report.crossovers), numbers="  nnn")
-    return Table(
-        [column for column in columns if any(column.cells)],
-        "From where on each GPU is faster than the CPU, for all larger values searched",
-    )
-
-
-def _crossover_cells(found: SweepCrossover) -> tuple[str, ...]:
-    outcome = found.outcome
-    searched = outcome.searched
-    is_found = isinstance(outcome, Crossover)
-    return (
-        printable(found.device, 60),
-        axis_word(outcome.axis),
-        f"{outcome.value:,}" if is_found else _NEVER[outcome.faster],
-        crossover_interval(outcome) if is_found else "",
-        "" if searched is None else f"{searched[0]:,} to {searched[1]:,}",
-        printable(found.cpu, 60),
-        settings_text(found.held),
-        "" if is_found else printable(outcome.none_because, 600),
-    )
 
 
 def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Section]:
@@ -307,13 +174,10 @@ def _step_table(chart: Chart, legend: str) -> Table:
     shortest = [_shortest(chart, row) for row in rows]
 
     def left_out(num_rows: int, num_all: int, hidden: Sequence[str]) -> str:
-        parts: list[str] = []
-        if num_rows < num_all:
-            parts.append(f"{num_rows} of {num_all} sizes")
-        if hidden:
-            rest = f" and {len(hidden) - 4} more" if len(hidden) > 4 else ""
-            parts.append(f"no room for {', '.join(hidden[:4])}{rest}")
-        return "; ".join([*parts, "all by --json"]) if parts else ""
+        return left_out_text(
+            f"{num_rows} of {num_all} sizes" if num_rows < num_all else "",
+            f"no room for {listed(hidden, 4)}" if hidden else "",
+        )
 
     return Table(
         (

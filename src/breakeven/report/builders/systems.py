@@ -11,7 +11,7 @@ from breakeven.report.builders.sweep import (
     sweep_sections,
     sweep_warnings,
 )
-from breakeven.report.builders.sweep_words import headline
+from breakeven.report.builders.sweep_crossovers import headline
 from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
 from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.document import Document, Lines, Section
