@@ -130,7 +130,7 @@ def test_steps_on_a_gpu_wait_for_it_at_their_ends(
     waits = there(kind)
     # Tensors there can be no more than said to be there.
     gpu = torch.device(kind, 1)
-    monkeypatch.setattr("breakeven.capture.sessions.plain.gpu_with_most", lambda *_: gpu)
+    monkeypatch.setattr("breakeven.capture.sessions.plain_run.gpu_with_most", lambda *_: gpu)
     run = train(session_on_gpu())
     assert run is not None
     # Another one than the current device.

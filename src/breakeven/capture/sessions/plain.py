@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from statistics import median
 
 import torch
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse, PlainRun
-from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
-from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
 from breakeven.capture.sessions.plain_parts import (
@@ -21,11 +17,16 @@ from breakeven.capture.sessions.plain_parts import (
     WarningWatch,
     other_work_of,
 )
+from breakeven.capture.sessions.plain_run import (
+    Trained,
+    caveats_of_run,
+    typical_use,
+    uses_workers,
+)
 from breakeven.capture.sessions.run_facts import (
     gpu_here,
     gpu_name,
     gpu_peak_bytes,
-    gpu_with_most,
     user_sources,
 )
 from breakeven.capture.sessions.session import (
@@ -35,7 +36,6 @@ from breakeven.capture.sessions.session import (
     UpdateSession,
 )
 from breakeven.capture.sessions.turns import TurnClock, Turns
-from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,
     MOST_SAMPLES,
@@ -48,10 +48,9 @@ from breakeven.measure import (
     StepTimer,
 )
 from breakeven.memory import peak_bytes
-from breakeven.processor import cpu_name, cpu_quota
+from breakeven.processor import cpu_name
 from breakeven.settings import configured
-from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, StepPhases, TurnKind
-from breakeven.units import format_percent
+from breakeven.timing import BUSY_FRACTION, StepPhases, TurnKind
 
 # For so many times the time for samples, what is done between some of the steps is waited for in
 # the run by which a program is judged.
@@ -71,15 +70,6 @@ _LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG:
 _PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.5}
 _MOST_STEPS = {TurnKind.NONE: MOST_SAMPLES, TurnKind.SHORT: MOST_SAMPLES, TurnKind.LONG: 50_000}
 
-_NEEDS_CUDA = Caveat(
-    code="needs-cuda",
-    message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
-)
-
-_PRECISIONS: dict[torch.dtype | None, str] = {
-    torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
-}  # fmt: skip
-
 
 class PlainSession(UpdateSession):
     """Times the steps of a training loop, with nothing added but the step boundary.
@@ -98,15 +88,13 @@ class PlainSession(UpdateSession):
         super().__init__(request, on_done, on_step, around_fetch=self._around_fetch)
         # Its type, as torch calls it; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
+        self._trained = Trained(self._optimizers, self._gpu)
         self._uses: list[LoaderUse] = []
         self._alone_ns = 0.0
         self._num_backwards = 0
         self._num_skipped = 0
         # Of the steps as the script runs them; 0 before trials with others.
         self._num_threads = 0
-        # Of what backward passes began at, where no optimizer says what is trained.
-        self._loss_dtype: torch.dtype | None = None
-        self._loss_device: torch.device | None = None
         self._is_compiled = False
         self._load: OtherLoad | None = None
         self._turns = turns
@@ -190,37 +178,32 @@ class PlainSession(UpdateSession):
         if not self._trials.is_running:
             page_faults = self._page_faults.per_step(self._timer.num_calls)
         measurement = self._timer.measurement()
-        gpu = self._gpu_of_step()
+        gpu = self._trained.gpu()
         if measurement is None or (self._gpu and gpu is None):
             return None
-        caveats = [COMPILE_IGNORED] if self._is_compiled else []
         load = self._load.fraction() if self._load else 0.0
-        is_bound = _uses_workers(self._uses) and load > BUSY_FRACTION
-        if _uses_workers(self._uses):
+        is_bound = uses_workers(self._uses) and load > BUSY_FRACTION
+        if uses_workers(self._uses):
             # What waits does so for the script's own workers. Beside other work, these wait as
             # well, and nobody asks them how long.
             measurement = replace(measurement, waited_ns=(), is_bound=is_bound)
-        if load > BUSY_FRACTION:
-            caveats.append(_busy(load, is_disturbed=measurement.is_disturbed))
-        if self._request.has_cuda:
-            caveats.append(_NEEDS_CUDA)
-        if self._graphs.num_replays:
-            caveats.append(GRAPHS_RUN_EAGERLY)
         num_threads = self._num_threads or torch.get_num_threads()
-        quota = cpu_quota()
-        if quota is not None and quota < num_threads:
-            caveats.append(_under_quota(quota))
-        asked_threads = self._request.configuration.num_threads
-        if asked_threads not in (0, num_threads):
-            caveats.append(_own_threads(asked_threads, num_threads))
+        caveats = caveats_of_run(
+            self._request,
+            load_fraction=load,
+            is_disturbed=measurement.is_disturbed,
+            num_threads=num_threads,
+            ignores_compile=self._is_compiled,
+            ignores_graphs=self._graphs.num_replays > 0,
+        )
         other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         return PlainRun(
             measurement=measurement,
             processor=gpu_name(gpu) if gpu else cpu_name(),
-            precision=self._precision(),
+            precision=self._trained.precision(),
             num_threads=num_threads,
             peak_memory_bytes=gpu_peak_bytes(gpu) if gpu else peak_bytes(),
-            loader=_typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
+            loader=typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
@@ -237,9 +220,7 @@ class PlainSession(UpdateSession):
 
     def _end_backward(self, call: BackwardCall) -> None:
         """End a step after each so many backward passes, as no optimizer of torch does."""
-        first = next(iter(call.outputs), None)
-        if isinstance(first, torch.Tensor):  # and no edge of the graph
-            self._loss_dtype, self._loss_device = first.dtype, first.device
+        self._trained.note_loss(next(iter(call.outputs), None))
         self._num_backwards += 1
         if self._num_backwards % self._request.backwards_per_step == 0:
             self._mark(-1)
@@ -290,7 +271,7 @@ class PlainSession(UpdateSession):
     def _begin_trials(self) -> bool:
         """Go on with fewer threads; return whether there is anything to try."""
         measurement = self._timer.measurement()
-        if not self._request.tries_threads or measurement is None or _uses_workers(self._uses):
+        if not self._request.tries_threads or measurement is None or uses_workers(self._uses):
             return False
         self._num_threads = torch.get_num_threads()
         self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
@@ -327,27 +308,6 @@ class PlainSession(UpdateSession):
     def _around_fetch(self, _: object) -> AbstractContextManager[object]:
         return self._generated.fetching()
 
-    def _gpu_of_step(self) -> torch.device | None:
-        """Return the GPU that the steps ran on; None where they were left one and it was not used.
-
-        A script that says ``cuda:1`` leaves another one the current device.
-        """
-        parameters = list(self._optimizers.parameters())
-        found = gpu_with_most(self._gpu, parameters)
-        if found is not None or not self._gpu:
-            return found
-        if self._loss_device is not None and self._loss_device.type == self._gpu:
-            return self._loss_device
-        is_known = bool(parameters) or self._loss_device is not None
-        return None if is_known else torch.device(self._gpu)
-
-    def _precision(self) -> str:
-        """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
-        counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
-        for parameter in self._optimizers.parameters():
-            counts[parameter.dtype] += parameter.numel()
-        return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
-
     def _step_phases(self, num_warmup: int) -> StepPhases | None:
         if not self._has_phases:
             return None
@@ -362,54 +322,3 @@ class PlainSession(UpdateSession):
 
     def _note_compile(self) -> None:
         self._is_compiled = True
-
-
-def _busy(load: float, *, is_disturbed: bool) -> Caveat:
-    beside = f"other processes used {format_percent(load)} of this machine while the step was"
-    if is_disturbed:
-        message = f"{beside} measured; they held up every step, so that its time is a bound"
-        return Caveat(code=BUSY_MACHINE, message=message)
-    return Caveat(code=BUSY_BESIDE, message=f"{beside} measured; what they held up is left out")
-
-
-def _under_quota(quota: float) -> Caveat:
-    return Caveat(
-        code="cpu-quota",
-        message=f"a limit (cgroup) lets this process have the time of {quota:.3g} processors: over "
-        "time, work on more threads than that takes longer than shown, on this CPU and for the "
-        "host of a GPU",
-    )
-
-
-def _own_threads(asked: int, used: int) -> Caveat:
-    return Caveat(
-        code="own-threads",
-        message=f"the script sets torch's threads itself: it ran on {used}, not on {asked}",
-    )
-
-
-def _uses_workers(uses: list[LoaderUse]) -> bool:
-    """Return whether data loader workers run, which are other processes but not other work."""
-    return any(use.num_workers for use in uses)
-
-
-def _typical_use(uses: list[LoaderUse], num_steps: int, alone_ns: float) -> LoaderUse | None:
-    """Return what a step takes from the loader that feeds most of them.
-
-    Args:
-        uses: Of the steps that took batches.
-        num_steps: All of them.
-        alone_ns: Time per batch where nothing trains beside worker processes.
-    """
-    if not uses:
-        return None
-    # The first fetch starts workers and fills caches.
-    waits = [use.wait_ns for use in uses[1:] or uses]
-    alike = Counter(replace(use, wait_ns=0.0) for use in uses)
-    (typical, count) = alike.most_common(1)[0]
-    return replace(
-        typical,
-        wait_ns=float(median(waits)),
-        alone_ns=alone_ns,
-        fetching_fraction=min(1.0, count / max(num_steps, 1)),
-    )

@@ -1,0 +1,47 @@
+"""What is told of timed steps besides their time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.capture.answers import LoaderUse
+from breakeven.capture.sessions.in_process import _request
+from breakeven.capture.sessions.plain_run import caveats_of_run, typical_use, uses_workers
+from breakeven.trace import Configuration
+
+USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0, wait_ns=5.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "codes"),
+    [
+        ({}, []),
+        ({"load_fraction": 0.5}, ["busy-beside"]),
+        ({"load_fraction": 0.5, "is_disturbed": True}, ["busy-machine"]),
+        ({"num_threads": 4}, ["cpu-quota", "own-threads"]),
+        ({"ignores_compile": True, "ignores_graphs": True}, ["compile-ignored", "graph-eager"]),
+    ],
+)
+def test_there_is_a_caveat_for_each_reason(
+    changed: dict[str, Any], codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("breakeven.capture.sessions.plain_run.cpu_quota", lambda: 2.0)
+    request = replace(_request("made up"), configuration=Configuration(num_threads=2))
+    told = {
+        "load_fraction": 0.0, "is_disturbed": False, "num_threads": 2,
+        "ignores_compile": False, "ignores_graphs": False, **changed,
+    }  # fmt: skip
+    assert [caveat.code for caveat in caveats_of_run(request, **told)] == codes
+
+
+def test_the_loader_that_feeds_most_steps_is_the_typical_one() -> None:
+    first, other = replace(USE, wait_ns=900.0), replace(USE, num_workers=2, wait_ns=7.0)
+    uses = [first, USE, other, replace(USE, wait_ns=6.0)]
+    # The wait of the first is left out; three of five steps took a batch of this loader.
+    expected = replace(USE, wait_ns=6.0, alone_ns=3.0, fetching_fraction=0.6)
+    assert typical_use(uses, 5, alone_ns=3.0) == expected
+    assert typical_use([], 5, alone_ns=0.0) is None
+    assert [uses_workers(uses), uses_workers([USE])] == [True, False]
