@@ -261,6 +261,9 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.
+        caller: The user's outermost line that led there, where a run did not end by itself and
+            that is another one.
+        caller_source: Text of that line.
         num_steps: Steps done until then.
         missing: Module or file that was absent.
         our_line: The innermost of breakeven's own lines that the script called, where an exception
@@ -274,6 +277,8 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     exception: str = ""
     location: Location | None = None
     source: str = ""
+    caller: Location | None = None
+    caller_source: str = ""
     num_steps: int = 0
     missing: str = ""
     our_line: Location | None = None

@@ -80,6 +80,14 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def outermost_user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the outermost frame at or below ``frame`` that runs a file of the user."""
+    found = frame = user_frame(frame)
+    while frame is not None:
+        found, frame = frame, user_frame(frame.f_back)
+    return found
+
+
 def runs_user_code(frame: FrameType | None, *, below: CodeType) -> bool:
     """Return whether a file of the user runs in ``frame``, before the call of ``below``."""
     while frame is not None and frame.f_code is not below:

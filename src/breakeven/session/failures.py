@@ -35,6 +35,8 @@ _HINTS = {
     "argument after `--`",
     "SyntaxError": "the file is no Python that this version understands",
 }
+# What torchvision raises where its library of operators does not load.
+_NO_TORCHVISION_OPERATORS = "operator torchvision::"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -222,6 +224,13 @@ def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple
             "the script is started by torchrun, which sets variables of the environment: run "
             f"`{_LAUNCHER_ENVIRONMENT} breakeven check ...`, with the number of GPUs as WORLD_SIZE",
         )
+    if _NO_TORCHVISION_OPERATORS in failure.message:
+        return (
+            message,
+            "this torchvision is built for another torch, of another release or with CUDA where "
+            "torch has none: install both from one index, such as `python -m pip install torch "
+            "torchvision --index-url https://download.pytorch.org/whl/cpu`",
+        )
     if failure.exception in _HINTS:
         return message, _HINTS[failure.exception]
     if failure.exception == "MemoryError" or any(
@@ -300,7 +309,11 @@ def _at(failure: RunFailure) -> str:
 
 
 def _stuck(failure: RunFailure) -> str:
-    return f"; stuck at {_line_of(failure)}" if failure.location else ""
+    if not failure.location:
+        return ""
+    caller = failure.caller
+    called = f", called from {_text_of_line(caller, failure.caller_source)}" if caller else ""
+    return f"; stuck at {_line_of(failure)}{called}"
 
 
 def _line_of(failure: RunFailure) -> str:

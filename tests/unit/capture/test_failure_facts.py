@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,40 @@ def test_module_is_absent_by_name_or_without_one(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     assert failure_of(raised(path, "import nowhere.at_all\n"), 0).missing == "nowhere"
     assert failure_of(raised(path, "raise ModuleNotFoundError('get it')\n"), 0).missing == ""
+
+
+def stopped(path: Path, text: str) -> RunFailure:
+    """Return what is told of a script that is ended where it calls ``stop()``."""
+    path.write_text(text)
+    failures: list[RunFailure] = []
+
+    def stop() -> None:
+        failures.append(failure_in_frame(FailureKind.TIME_LIMIT, "1 s", sys._getframe(1), 0))
+
+    # In a thread, where no line of this file calls the script.
+    script = threading.Thread(target=exec, args=(compile(text, str(path), "exec"), {"stop": stop}))
+    script.start()
+    script.join()
+    return failures[0]
+
+
+def test_script_that_is_ended_in_a_function_is_told_with_its_outermost_line(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.py"
+    text = "def evaluate():\n    for _ in [0]:\n        stop()\n\n\nlosses = evaluate()\n"
+    failure = stopped(path, text)
+    assert failure.location is not None
+    assert (failure.location.line, failure.source) == (3, "stop()")
+    assert failure.caller is not None
+    assert (failure.caller.file, failure.caller.line) == (str(path), 6)
+    assert failure.caller_source == "losses = evaluate()"
+
+
+def test_script_that_is_ended_in_its_own_line_has_no_caller(tmp_path: Path) -> None:
+    failure = stopped(tmp_path / "train.py", "stop()\n")
+    assert failure.source == "stop()"
+    assert failure.caller is None
 
 
 def test_traceback_keeps_its_lines_beside_a_message_without_end(tmp_path: Path) -> None:

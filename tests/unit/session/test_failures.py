@@ -111,6 +111,26 @@ def test_failure_is_told_with_its_line_and_what_to_do(
     assert error.exit_code == 3
 
 
+def test_limit_within_a_function_is_told_with_the_line_that_called_it() -> None:
+    failure = RunFailure(
+        kind=FailureKind.TIME_LIMIT,
+        message="60 s",
+        location=LINE,
+        source="x = net(y)",
+        caller=Location(file="/elsewhere/train.py", line=70),
+        caller_source="losses = evaluate()",
+    )
+    assert script_error(failure, SCRIPT, "").message.endswith(
+        f"stuck{AT}, called from /elsewhere/train.py:70: `losses = evaluate()`"
+    )
+
+
+def test_torchvision_for_another_torch_is_to_be_installed_with_it() -> None:
+    message = "operator torchvision::nms does not exist"
+    error = explain(FailureKind.EXCEPTION, message, exception="RuntimeError")
+    assert "pip install torch torchvision --index-url" in (error.hint or "")
+
+
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_failure_without_a_known_line_names_none(kind: FailureKind) -> None:
     error = explain(kind, "text", exception="ValueError", location=None)

@@ -27,7 +27,7 @@ from breakeven.capture.location import (
     is_user_file,
     locate,
     location_of,
-    user_frame,
+    outermost_user_frame,
 )
 from breakeven.configure import Patches
 from breakeven.trace import Location
@@ -73,12 +73,17 @@ def failure_in_frame(
         frame: Where the script stood.
         num_steps: Steps done until then.
     """
-    location = locate(user_frame(frame))
+    location = locate(frame)
+    caller = locate(outermost_user_frame(frame))
+    if caller == location:
+        caller = None
     return RunFailure(
         kind=kind,
         message=message,
         location=location,
         source=source_line(location),
+        caller=caller,
+        caller_source=source_line(caller),
         num_steps=num_steps,
     )
 
