@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -147,6 +149,36 @@ def test_default_device_and_device_context_may_be_cuda(enter: Callable[[], Any])
             assert torch.ones(2).device.type == expected
             assert torch.tensor([1.0]).device.type == expected
     assert torch.ones(2).device.type == "cpu"
+
+
+@BOTH
+def test_number_is_a_cuda_device(enter: Callable[[], Any]) -> None:
+    kind = torch.device
+    with enter():
+        device = torch.device(0)
+        assert (str(device), str(torch.device(device=1))) == ("cuda:0", "cuda:1")
+        assert torch.ones(2, device=device).is_cuda is (enter is pretend)
+        assert str(torch.device("cpu")) == "cpu"
+        assert torch.device("cuda:1") == torch.device("cuda", 1)
+        assert isinstance(device, torch.device | None)
+        assert not isinstance("cuda:0", torch.device)
+        assert pickle.loads(pickle.dumps(copy.deepcopy(device))) == device
+        # As keys of what was made before, and the other way round.
+        assert {kind: "found"}[torch.device] == "found"
+        assert {torch.device: "found"}[type(device)] == "found"
+    assert torch.device is kind
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@BOTH
+def test_scripted_function_may_be_given_a_device(enter: Callable[[], Any]) -> None:
+    with enter():
+
+        @torch.jit.script
+        def ones(device: torch.device) -> torch.Tensor:
+            return torch.ones(2, device=device).to(torch.device("cpu"))
+
+        assert ones(torch.device("cpu")).tolist() == [1, 1]
 
 
 @BOTH

@@ -39,6 +39,7 @@ from breakeven.capture.pretend.stand_ins import (
     disable_compile,
     patch_autocast,
     patch_autocast_policy,
+    patch_device,
     patch_generator,
     patch_serialization,
     patch_torchscript,
@@ -88,6 +89,7 @@ def pretended_cuda(
             patch_process_group(patches, is_pretended=True, on_group=one_gpu.note_processes)
         patch_torchscript(patches)
         patch_compiled_calls(patches, recorder)
+        patch_device(patches)
         patch_generator(patches, recorder.cuda.name_of)
         disable_compile(patches, on_compile)
         _patch_device_context(patches, recorder)

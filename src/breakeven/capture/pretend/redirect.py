@@ -17,6 +17,7 @@ from breakeven.capture.pretend.parallel import bypass_data_parallel, patch_proce
 from breakeven.capture.pretend.stand_ins import (
     disable_compile,
     patch_default_device,
+    patch_device,
     patch_generator,
     patch_module_to,
     patch_serialization,
@@ -75,6 +76,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         self.replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
         self.replace(torch.Tensor, "record_stream", lambda *_: None)
+        patch_device(self)
         patch_default_device(self, _find_on_cpu)
         patch_module_to(self, _find_on_cpu)
         patch_serialization(self, cuda=cuda)

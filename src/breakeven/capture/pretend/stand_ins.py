@@ -32,6 +32,33 @@ def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:
     patches.replace(context, "__init__", initialize)
 
 
+def patch_device(patches: Patches) -> None:
+    """Let ``torch.device(0)`` be a CUDA device, where torch itself finds none."""
+    original: Any = torch.device
+
+    class Kind(type):
+        """Stands for a class of torch that cannot be derived from, also as a key."""
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            given = (*args, *kwargs.values())
+            if len(given) == 1 and type(given[0]) is int:
+                return original("cuda", given[0])
+            return original(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or other is original
+
+        def __hash__(cls) -> int:
+            return hash(original)
+
+    # Devices are pickled by the name of their class.
+    device = Kind("device", (), {"__module__": "torch", "__doc__": original.__doc__})
+    patches.replace(torch, "device", device)
+
+
 def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:
     """Let ``Module.to`` take a number, which means no device where there is no GPU."""
     functions = vars(torch._C)["_nn"]

@@ -215,11 +215,13 @@ def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
 
 # Those of Apple and Intel stand for a CUDA device, in a script that names no other.
 _GPUS = frozenset(("cuda", "mps", "xpu"))
+# What stands in for it asks in Python, and each call that names a device asks.
+_Device = torch.device
 
 
 def is_cuda(device: Any) -> bool:
     """Return whether ``device`` (a string, ``torch.device`` or index) means a GPU."""
-    if isinstance(device, torch.device):
+    if isinstance(device, _Device):
         return device.type in _GPUS
     if isinstance(device, str):
         return device.split(":", 1)[0] in _GPUS
