@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Callable
@@ -14,12 +15,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from breakeven.capture import record_steps, trace_step
+from breakeven.capture.record import step_tracer
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.held_objects import held_arrays, may_reach_device
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.trace import HostArray, Phase, StepTrace
+from breakeven.units import NS_PER_S
 
 NUM_STEPS = 5
 HERE = torch.float16
@@ -187,6 +190,19 @@ def test_steps_that_warm_up_on_the_cpu_are_counted() -> None:
     for _ in range(2):
         tracer.mark(0)
     assert tracer.round_ends() == (9, 10)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "is_enough"), [(0.1, [False] * 5), (8, [False, True]), (30, [True])]
+)
+def test_step_that_logs_first_is_followed_by_one_that_does_not_where_that_takes_seconds(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, is_enough: list[bool]
+) -> None:
+    times_ns = itertools.count(1, int(step_s * NS_PER_S))
+    monkeypatch.setattr(step_tracer, "perf_counter_ns", lambda: next(times_ns))
+    tracer = StepTracer(StepRecorder(DeviceMap()), lambda: None)
+    assert not tracer.mark(0)
+    assert [tracer.mark(0) for _ in is_enough] == is_enough
 
 
 class AllAtOnce(list[int]):

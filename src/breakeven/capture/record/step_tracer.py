@@ -32,7 +32,7 @@ _MAX_STEPS = 10
 # begins with what is done every so many steps, and so in the first (logging), one like the rest.
 _ENOUGH_NS = 500_000_000
 # Longer than this, and two must do.
-_TOO_LONG_NS = 5_000_000_000
+_TOO_LONG_NS = 20_000_000_000
 # A script that evaluates its model after the first update, or the first epoch, does so once or
 # twice before it trains on.
 _MOST_EVALUATIONS = 2
