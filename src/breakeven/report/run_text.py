@@ -194,6 +194,9 @@ def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
     best = reference_cpu(report.results)
     if best is None or len(cpus) < 2 or best is not cpus[0]:
         return
+    # They may be those that other work disturbed less, and no faster.
+    if best.step_ns >= cpus[1].step_ns:
+        return
     count = report.host.num_threads
     yield (
         f"To run on {best.setting}, set OMP_NUM_THREADS={count} before python, or call "

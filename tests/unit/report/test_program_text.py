@@ -79,22 +79,46 @@ def test_the_time_of_a_training_is_told_where_its_length_is_known() -> None:
     )
 
 
-def test_how_to_get_the_best_threads_is_said_where_the_script_has_others() -> None:
+def on_threads(*, factor: float, is_disturbed: bool = False) -> CheckReport:
+    """Return a report of a CPU on one thread, which is best, and on eight, as the script runs it.
+
+    Args:
+        factor: How many times as long the step takes on eight.
+        is_disturbed: Whether other work disturbed it there.
+    """
     report = made_up.cpu_wins()
     cpu = next(result for result in report.results if result.device == made_up.CPU_NAME)
     one = replace(cpu, device="CPU (1 thread)", setting="1 thread")
-    many = replace(cpu, setting="8 threads", step_ns=2 * cpu.step_ns, high_ns=4 * cpu.step_ns)
+    step_ns = factor * cpu.step_ns
+    many = replace(
+        cpu,
+        setting="8 threads",
+        step_ns=step_ns,
+        low_ns=min(cpu.low_ns, step_ns),
+        high_ns=2 * step_ns,
+        is_disturbed=is_disturbed,
+    )
     results = (one, many, *(result for result in report.results if result is not cpu))
-    report = replace(
+    return replace(
         report,
         results=results,
         verdict=decide(results),
         host=replace(report.host, num_threads=1),
     )
-    text = shown(report)
+
+
+def test_how_to_get_the_best_threads_is_said_where_the_script_has_others() -> None:
+    text = shown(on_threads(factor=2))
     assert "To run on 1 thread, set OMP_NUM_THREADS=1 before python" in text
     assert "As small a change saves on the GPU" in text
     assert "OMP_NUM_THREADS" not in shown(made_up.cpu_wins())
+
+
+def test_threads_that_were_only_disturbed_less_are_no_advice() -> None:
+    text = shown(on_threads(factor=0.8, is_disturbed=True))
+    assert "this CPU, 1 thread" in text
+    assert "OMP_NUM_THREADS" not in text
+    assert "set OMP_NUM_THREADS=1" in shown(on_threads(factor=2, is_disturbed=True))
 
 
 @pytest.mark.parametrize(
