@@ -44,6 +44,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         target: What to run.
         is_traced: Record a step with a pretended CUDA device; otherwise time plain steps.
         is_moved: Record a script that never uses a GPU as if model and batches were moved to one.
+        records_longer: Record as many steps as come within some seconds, where a few did not show
+            what is typical.
         time_limit_s: When to give up.
         budget_s: How long to take samples once steps run; a few slow steps may exceed it.
         has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
@@ -84,6 +86,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     is_traced: bool
     time_limit_s: float
     is_moved: bool = False
+    records_longer: bool = False
     budget_s: float = 1.0
     has_cuda: bool = False
     on_gpu: bool = False

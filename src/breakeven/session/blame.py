@@ -49,7 +49,9 @@ def find_cause(
     target = request.target
     # At another batch size than its own, the script by itself proves nothing.
     is_timed = failure.kind is FailureKind.KILLED and failure.message in TIMERS
-    if failure.kind in _KNOWN or is_timed or request.new_batch_size:
+    # Timing slows nothing, so that the script would reach its limit by itself.
+    is_slow = failure.kind is FailureKind.TIME_LIMIT and not request.is_traced
+    if failure.kind in _KNOWN or is_timed or is_slow or request.new_batch_size:
         return script_error(failure, target, output)
     begin("running the script by itself, to see whose failure it is")
     alone, took_s = _probe(launcher, request, failure, has_cuda=False)
@@ -70,11 +72,9 @@ def find_cause(
     if not _is_well(well, failure):
         assert isinstance(alone, RunFailure)
         return script_error(alone, target, own_output, known=_own_fault(launcher, alone, target))
-    watching = "recorded" if request.is_traced else "timed"
     if is_late:
-        return late_error(
-            failure, target, output, watching=watching, num_steps=well.num_steps, took_s=took_s
-        )
+        return late_error(failure, target, output, num_steps=well.num_steps, took_s=took_s)
+    watching = "recorded" if request.is_traced else "timed"
     return our_error(failure, target, watching=watching, otherwise=otherwise)
 
 

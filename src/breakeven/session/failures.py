@@ -88,24 +88,22 @@ def late_error(
     target: Target,
     output: str,
     *,
-    watching: str,
     num_steps: int,
     took_s: float,
 ) -> ScriptError:
     """Return the error of a script that by itself is fast enough.
 
     Args:
-        failure: The time limit of a run in which breakeven watched.
+        failure: The time limit of a run in which breakeven recorded it.
         target: What it ran.
         output: The end of what the script printed.
-        watching: As for `our_error`.
         num_steps: Steps that it took by itself.
         took_s: How long that took, in seconds.
     """
     return _error_at(
         failure,
         f"{target.label} did not complete {_wanted(failure)} within {failure.message} while "
-        f"breakeven {watching} it{_stuck(failure)}; by itself it took {num_steps} steps in "
+        f"breakeven recorded it{_stuck(failure)}; by itself it took {num_steps} steps in "
         f"{took_s:.1f} s",
         "raise --time-limit, since breakeven looks at more steps and recording slows them, or "
         "give the script a smaller model",

@@ -62,7 +62,8 @@ class AtBest(NamedTuple):
 def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = False) -> AtBest:
     """Time the step; further runs have the number of threads that suits it.
 
-    Where other work held up the recording, fewer threads suit it, and it is made again.
+    Where other work held up the recording, fewer threads suit it, and it is made again; and of
+    more steps, since a script that evaluates or draws in its first few was recorded as it does.
 
     Args:
         runs: Runs the target.
@@ -78,6 +79,7 @@ def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = Fa
     best = at_its_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_held_up else _CLEARLY_FASTER)
     runs.use_threads(best.num_threads, for_traces=is_held_up)
     if is_held_up:
+        runs.record_longer()
         traced = runs.trace()
     results = [measured_result(run, DeviceKind.CPU) for run in (best, as_set)]
     if best.num_threads == as_set.num_threads:

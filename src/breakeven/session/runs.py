@@ -83,6 +83,7 @@ class Runs:
         # What further runs have instead; 0 for the same.
         self._plain_threads = 0
         self._traced_threads = 0
+        self._records_longer = False
 
     @property
     def request(self) -> RunRequest:
@@ -100,6 +101,7 @@ class Runs:
         request = replace(
             self._with_threads(self._traced_threads),
             is_traced=True,
+            records_longer=self._records_longer,
             loader_batch_size=loader_batch_size,
             new_batch_size=new_batch_size,
         )
@@ -126,6 +128,10 @@ class Runs:
         if num_threads != self._num_threads:
             self._plain_threads = num_threads
             self._traced_threads = num_threads if for_traces else self._traced_threads
+
+    def record_longer(self) -> None:
+        """Let all further recordings take more steps: a few did not show the typical one."""
+        self._records_longer = True
 
     def measure(self, *, watches_program: bool = True, tries_generated: bool = False) -> PlainRun:
         """Time the step on this CPU; a script that insists on a GPU sees one.

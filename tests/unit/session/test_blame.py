@@ -167,6 +167,13 @@ def test_time_limit_is_to_be_raised_where_breakeven_takes_the_time() -> None:
     assert "AssertionError" not in error.message
 
 
+def test_script_that_is_too_slow_when_timed_is_not_run_once_more_to_its_limit() -> None:
+    error, launcher = cause(LATE, request=replace(REQUEST, is_traced=False))
+    assert isinstance(error, ScriptError)
+    assert "did not complete a training step within 60 s; stuck at" in error.message
+    assert launcher.probed == []
+
+
 @pytest.mark.parametrize("kind", [FailureKind.INTERNAL, FailureKind.OTHER_PROCESS])
 def test_known_cause_is_not_looked_for(kind: FailureKind) -> None:
     _, launcher = cause(failure(kind))

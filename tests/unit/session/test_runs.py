@@ -157,6 +157,8 @@ def test_recording_that_was_held_up_is_made_again_on_fewer_threads() -> None:
     assert (found.best.num_threads, len(found.results)) == (1, 2)
     assert launcher.requests[1].is_traced
     assert launcher.requests[1].configuration.num_threads == 1
+    # Or it was of steps that do more than most.
+    assert [request.records_longer for request in launcher.requests] == [False, True]
     assert found.traced == traced_run()
 
 
