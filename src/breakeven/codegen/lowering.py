@@ -20,7 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 # Each registers the operators that it lowers.
 from breakeven.codegen import (  # noqa: F401
     conv_ops,
+    fill_ops,
     index_ops,
+    join_ops,
     pointwise_ops,
     pool_ops,
     product_ops,

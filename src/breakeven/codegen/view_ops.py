@@ -1,4 +1,4 @@
-"""Operators that change the look at a tensor, or put tensors together."""
+"""Operators that change the look at a tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from breakeven.codegen.operators import Handler, Op, lowers
 from breakeven.codegen.program import (
     Const,
-    Element,
     Indirect,
     Joined,
     UnsupportedError,
@@ -35,7 +34,7 @@ def _on_view(change: Callable[[Lowering, Op, View, list[Any]], Any]) -> Handler:
             results = op.result
             if isinstance(results, list | tuple):
                 return [replace(args[0], shape=tuple(one.shape)) for one in results]
-            return replace(args[0], shape=tuple(results.shape))
+            return replace(args[0], shape=op.shape)
         if isinstance(args[0], Joined):
             found = _parts_of(lowering, args[0], op, args)
             if found is not None:
@@ -50,14 +49,10 @@ def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> An
     rank = len(joined.shape)
     name = op.name
     if name == "slice":
-        dim, start, end, step = slice_bounds(joined.shape, args[1:])
-        return joined.slice(dim, start, max(0, end - start)) if step == 1 else None
+        dim, start, size, step = slice_bounds(joined.shape, args[1:])
+        return joined.slice(dim, start, size) if step == 1 else None
     if name in ("split", "split_with_sizes"):
-        dim = (args[2] if len(args) > 2 else 0) % len(joined.shape)
-        start, found = 0, []
-        for part in op.result:
-            found.append(joined.slice(dim, start, part.shape[dim]))
-            start += part.shape[dim]
+        found = [joined.slice(*bounds) for bounds in _split_bounds(op, rank, args)]
         return None if None in found else found
     if name == "select" and args[1] % rank == joined.dim:
         return _at(lowering, joined, args[2] % joined.shape[joined.dim])
@@ -131,14 +126,15 @@ def _select(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
 @lowers("slice")
 @_on_view
 def _slice(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    dim, start, end, step = slice_bounds(view.shape, args[1:])
-    return view.sliced(dim, start, max(0, -(-(end - start) // step)), step)
+    return view.sliced(*slice_bounds(view.shape, args[1:]))
 
 
 def slice_bounds(shape: Sequence[int], args: Sequence[Any]) -> tuple[int, int, int, int]:
+    """Return the dimension of a slice, where it begins, its size and its step."""
     dim, start, end, step = [*args, *(0, None, None, 1)[len(args) :]]
     dim %= len(shape)
-    return dim, *slice(start, end, step).indices(shape[dim])
+    indices = range(shape[dim])[start:end:step]
+    return dim, indices.start, len(indices), step
 
 
 @lowers("unbind")
@@ -151,180 +147,14 @@ def _unbind(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[Vie
 @lowers("split", "split_with_sizes")
 @_on_view
 def _split(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[View]:
-    dim = (args[2] if len(args) > 2 else 0) % len(view.shape)
-    parts: list[View] = []
-    start = 0
-    for part in op.result:
-        parts.append(view.sliced(dim, start, part.shape[dim]))
-        start += part.shape[dim]
-    return parts
+    return [view.sliced(*bounds) for bounds in _split_bounds(op, len(view.shape), args)]
 
 
-@lowers(
-    "full",
-    "scalar_tensor",
-    "full_like",
-    "zeros",
-    "ones",
-    "zeros_like",
-    "ones_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "empty",
-    "empty_like",
-    "new_empty",
-    "empty_strided",
-    "new_empty_strided",
-)
-def _full(lowering: Lowering, op: Op, args: list[Any]) -> Const:
-    name = op.name
-    if name == "scalar_tensor":
-        value = args[0]
-    elif "full" in name:
-        value = args[2] if name == "new_full" else args[1]
-    else:
-        value = 1 if "ones" in name else 0
-    if not isinstance(value, bool | int | float):
-        raise UnsupportedError("it is filled with a value that is not known beforehand")
-    result = op.result
-    lowering.check_dtype(result.dtype)
-    return Const.of(value, result.shape, result.dtype)
-
-
-@lowers("convert_element_type", "_to_copy")
-def _convert(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
-    given = lowering.value(args[0])
-    if given.dtype == result.dtype:
-        return given
-    lowering.check_dtype(result.dtype)
-    if isinstance(given, Const):
-        return Const.of(given.value, given.shape, result.dtype)
-    expression = "{0} != 0" if result.dtype == torch.bool else "{0}"
-    return lowering.pointwise(expression, [given], result.shape, result.dtype)
-
-
-@lowers("copy_")
-def _copy_to(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    place = args[0]
-    if not isinstance(place, View) or not place.buffer.is_argument:
-        raise UnsupportedError("it writes to what is not an argument")
-    if any(place.buffer is other.buffer for other, _ in lowering.copies):
-        raise UnsupportedError("it writes to an argument twice")
-    lowering.copies.append((place, lowering.value(args[1])))
-    return args[1]
-
-
-@lowers("copy")
-def _copy(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
-    given = lowering.value(args[1])
-    if given.dtype == result.dtype and tuple(given.shape) == tuple(result.shape):
-        return given
-    return lowering.pointwise("{0}", [given], result.shape, result.dtype)
-
-
-@lowers("cat")
-def _cat(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
-    shape, dtype = op.shape, op.result.dtype
-    dim = (args[1] if len(args) > 1 else 0) % len(shape)
-    # An old rule of torch: an empty tensor of one dimension joins anything.
-    parts = [lowering.value(part) for part in args[0] if len(part.shape) == len(shape)]
-    parts = [
-        part if part.dtype == dtype else lowering.pointwise("{0}", [part], part.shape, dtype)
-        for part in parts
-    ]
-    return Joined(shape, dtype, dim, tuple(part for part in parts if part.shape[dim]))
-
-
-@lowers("select_scatter")
-def _select_scatter(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
-    shape, dtype = op.shape, op.result.dtype
-    dim = args[2] % len(shape)
-    index = args[3] % shape[dim]
-    part = lowering.view(args[1])
-    if part.dtype != dtype:
-        raise UnsupportedError("it puts one type into another")
-    wide = View(
-        part.buffer,
-        (*part.shape[:dim], 1, *part.shape[dim:]),
-        (*part.strides[:dim], 0, *part.strides[dim:]),
-        part.offset,
-    )
-    before = _slice_of(lowering, args[0], dim, 0, index)
-    after = _slice_of(lowering, args[0], dim, index + 1, shape[dim] - index - 1)
-    return Joined(shape, dtype, dim, (*before, wide, *after))
-
-
-@lowers("slice_scatter")
-def _slice_scatter(lowering: Lowering, op: Op, args: list[Any]) -> View | Joined:
-    shape, dtype = op.shape, op.result.dtype
-    dim, start, end, step = slice_bounds(shape, args[2:])
-    part = lowering.value(args[1])
-    if step == 1 and end > start and part.dtype == dtype:
-        before, after = (0, start), (end, shape[dim] - end)
-        parts = [_slice_of(lowering, args[0], dim, *rest) for rest in (before, after)]
-        found = [*parts[0], part, *parts[1]]
-        return Joined(shape, dtype, dim, tuple(found))
-    joined = _base_copy(lowering, args[0], shape, dtype)
-    size = max(0, -(-(end - start) // step))
-    lowering.copy(part, joined.sliced(dim, start, size, step))
-    return joined
-
-
-def _slice_of(lowering: Lowering, base: Any, dim: int, start: int, size: int) -> list[Value]:
-    """Return the tensors that lie in a slice of another."""
-    if not size:
-        return []
-    if isinstance(base, Joined) and base.dim == dim:
-        found: list[Value] = []
-        at = 0
-        for part in base.parts:
-            first, last = max(start, at), min(start + size, at + part.shape[dim])
-            if first < last:
-                if last - first == part.shape[dim]:
-                    found.append(part)
-                else:
-                    found += _slice_of(lowering, part, dim, first - at, last - first)
-            at += part.shape[dim]
-        return found
-    if isinstance(base, Const):
-        shape = list(base.shape)
-        shape[dim] = size
-        return [replace(base, shape=tuple(shape))]
-    return [lowering.view(base).sliced(dim, start, size)]
-
-
-def _base_copy(lowering: Lowering, base: Any, shape: tuple[int, ...], dtype: torch.dtype) -> View:
-    base = lowering.value(base)
-    order = None
-    if isinstance(base, Element):
-        order = lowering.place(base).order
-    elif isinstance(base, View):
-        order = base.order()
-    joined = lowering.new_view(shape, dtype, order)
-    lowering.copy(base, joined)
-    return joined
-
-
-@lowers("constant_pad_nd")
-def _pad(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    shape, dtype = op.shape, op.result.dtype
-    given = lowering.view(args[0])
-    value = args[2] if len(args) > 2 and args[2] is not None else 0
-    padded = lowering.new_view(shape, dtype, given.order())
-    lowering.copy(Const.of(value, shape, dtype), padded)
-    place, source = padded, given
-    for pair in range(len(args[1]) // 2):
-        dim = len(shape) - 1 - pair
-        before, after = args[1][2 * pair], args[1][2 * pair + 1]
-        source = source.sliced(
-            dim, max(0, -before), given.shape[dim] + min(0, before) + min(0, after)
-        )
-        place = place.sliced(dim, max(0, before), source.shape[dim])
-    lowering.copy(source, place)
-    return padded
+def _split_bounds(op: Op, rank: int, args: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """Return the dimension of each part of a split, where it begins, and its size."""
+    dim = (args[2] if len(args) > 2 else 0) % rank
+    sizes = [part.shape[dim] for part in op.result]
+    return [(dim, sum(sizes[:number]), size) for number, size in enumerate(sizes)]
 
 
 @lowers("rev", "flip")
@@ -393,24 +223,3 @@ def _as_strided(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View
     dense = lowering.new_view(view.shape, view.dtype, order)
     lowering.copy(view, dense)
     return View(dense.buffer, shape, strides, int(offset))
-
-
-@lowers("fill")
-def _fill(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result, value = op.result, lowering.value(args[1], op.result.dtype)
-    if isinstance(value, Const):
-        return Const.of(value.value, result.shape, result.dtype)
-    text = "{0} != 0" if result.dtype == torch.bool else "{0}"
-    return lowering.pointwise(text, [value], result.shape, result.dtype)
-
-
-@lowers("arange", "iota")
-def _arange(lowering: Lowering, op: Op, args: list[Any]) -> Element:
-    result = op.result
-    if op.name == "iota":
-        start, step = op.kwargs["start"], op.kwargs["step"]
-    else:
-        start = args[0] if len(args) > 1 else 0
-        step = args[2] if len(args) > 2 else 1
-    lowering.check_dtype(result.dtype)
-    return lowering.pointwise(f"{start} + {{i0}} * {step}", [], result.shape, result.dtype)
