@@ -10,6 +10,7 @@ from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.paired_runs import Rival, is_promising, searched_speedup
 from breakeven.tune.search_result import ratio_text, seconds_text
+from breakeven.units import NS_PER_S
 
 # Of a budget, trials that bring nothing may take this part: those that promise most come first,
 # and where they fail, the rest hardly helps.
@@ -26,6 +27,8 @@ _LEAST_TRIAL_RUNS = 4
 # What promises this part of the step shows it in a pair, or is none of what it promises.
 _RUNS_OF_OBVIOUS = 2
 _OBVIOUS_GAIN = 0.6
+# Settings hardly ever save more of a step: what takes longer than this to start will not pay.
+_MOST_SAVED = 0.75
 _GATE_RUNS = 1
 _FIRST_GATE_RUNS = 3
 
@@ -127,6 +130,23 @@ class TrialCosts:
     def longest_s(self) -> float:
         """Return the seconds after which a run would use up what the confirmation needs."""
         return self._budget.left_s - self.reserve_s(self.base_s)
+
+    def why_too_late(self, candidate: Candidate, num_steps: int, step_ns: float) -> str | None:
+        """Return why a candidate starts too late to pay off; None where it may.
+
+        Args:
+            candidate: Which.
+            num_steps: Steps of the run that is tuned for.
+            step_ns: What each takes as it is.
+        """
+        extra_s = candidate.expected_cost_s(self._facts)
+        all_steps_s = num_steps * step_ns / NS_PER_S
+        if extra_s <= _MOST_SAVED * all_steps_s:
+            return None
+        return (
+            f"would start about {seconds_text(extra_s)} later, and all {num_steps:,} steps of this "
+            f"run take {seconds_text(all_steps_s)}, of which it would have to save too much"
+        )
 
     def why_no_time(self, candidate: Candidate, planned_s: float) -> str | None:
         """Return why a candidate cannot be tried in time; None where it can.

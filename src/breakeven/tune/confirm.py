@@ -15,6 +15,7 @@ from breakeven.settings import StepFacts
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.budget import CONFIRMING_PAIRS, MOST_CONFIRMING_PAIRS, TimeBudget
+from breakeven.tune.kept import Kept, configuration_of, least_strict, without
 from breakeven.tune.paired_runs import (
     WORTHWHILE,
     BaseFailedError,
@@ -24,14 +25,11 @@ from breakeven.tune.paired_runs import (
     samples_of,
 )
 from breakeven.tune.search_result import (
-    Kept,
     SearchResult,
     busy_caveat,
-    least_strict,
     pays_off_after,
     ratio_text,
     starts_too_late,
-    without,
 )
 from breakeven.tune.trial_runs import TrialRuns, failure_outcome
 from breakeven.verdict import Numerics, Outcome, Trial
@@ -95,12 +93,13 @@ def confirm(
         progress: Progress callback.
     """
     progress = progress or SilentProgress()
-    kept, configuration = found.kept, found.configuration
+    kept = found.kept
     dropped: dict[str, tuple[Outcome, str]] = {}
     load_fraction = 0.0
     for confidence in _CONFIDENCES:
         if not kept:
             break
+        configuration = configuration_of(kept)
         rival = Rival(configuration=configuration, samples=samples_of(configuration))
         progress.begin("confirming in fresh processes: " + _names(kept))
         outcome, reason = _attempt(rival, runs, budget, confidence, progress)
@@ -119,7 +118,7 @@ def confirm(
             dropped |= {each.trial.candidate: (outcome, reason) for each in kept}
             break
         dropped[weakest.trial.candidate] = (outcome, reason)
-        kept, configuration = tuple(each for each in kept if each is not weakest), rest
+        kept = tuple(each for each in kept if each is not weakest)
     return Confirmation(
         baseline_step_ns=found.baseline.step_ns,
         tuned_step_ns=found.baseline.step_ns,

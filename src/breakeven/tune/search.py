@@ -11,6 +11,7 @@ from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.budget import TimeBudget, TrialCosts
+from breakeven.tune.kept import Kept, configuration_of, least_strict, why_not_added, without
 from breakeven.tune.paired_runs import (
     BaseFailedError,
     Decision,
@@ -24,22 +25,16 @@ from breakeven.tune.paired_runs import (
     searched_speedup,
 )
 from breakeven.tune.search_result import (
-    Kept,
     SearchResult,
     TrialLog,
-    least_strict,
     ratio_text,
-    seconds_text,
     short_text,
     starts_too_late,
-    without,
 )
 from breakeven.tune.trial_runs import RunResult, TrialRuns, failure_outcome, takes_too_much_memory
-from breakeven.units import NS_PER_S, format_bytes
+from breakeven.units import format_bytes
 from breakeven.verdict import Numerics, Outcome, Trial
 
-# Settings hardly ever save more of a step: what takes longer than this to start will not pay.
-_MOST_SAVED = 0.75
 # Half of what issuing operators takes, and the rest of what a compiled step leaves of it.
 _LEADING_GAIN = 0.45
 
@@ -106,12 +101,16 @@ class _Search:
         self._log = TrialLog()
         self._pending: list[Candidate] = []
         self._kept: list[Kept] = []
-        self._base = Configuration()
         self._costs = TrialCosts(self.facts, self.budget, self.baseline.wall_s)
         self._last: RunResult | None = self.baseline  # latest run of all, where it was the base's
         # Start-up of the base with nothing cached, where compiling is part of it.
         self._cold_ns: float | None = None
         self._one_thread = OneThread(self.runs)
+
+    @property
+    def _base(self) -> Configuration:
+        """Return what is kept so far: candidates are compared with it."""
+        return configuration_of(self._kept)
 
     def run(self, candidates: Sequence[Candidate], *, is_exact_only: bool) -> SearchResult:
         """Try everything, check again what is kept, and return what came of it."""
@@ -129,7 +128,6 @@ class _Search:
                 self._pending += family
         self._recheck()
         return SearchResult(
-            configuration=self._base,
             kept=tuple(self._kept),
             trials=self._log.trials,
             baseline=self.baseline,
@@ -143,7 +141,7 @@ class _Search:
         """
         ready: list[Candidate] = []
         for candidate in self._pending:
-            reason = self._why_not(candidate)
+            reason = why_not_added(candidate, self._kept, self.facts)
             if reason is None:
                 ready.append(candidate)
             elif candidate not in self._log:
@@ -167,18 +165,6 @@ class _Search:
         leads = bool(candidate.changes.get("fast_step")) and gain >= _LEADING_GAIN
         is_first = self._steadies(candidate) and self._costs.is_cheap(candidate)
         return leads, is_first, self._costs.gain_per_s(candidate)
-
-    def _why_not(self, candidate: Candidate) -> str | None:
-        if reason := candidate.why_not(self.facts, self._base):
-            return reason
-        changed = candidate.apply(self._base)
-        if changed == self._base:
-            return "changes nothing that is not changed already"
-        undoes = any(getattr(changed, name) != value for name, value in self._base.changes.items())
-        for each in self._kept:
-            if each.candidate.family == candidate.family and undoes:
-                return f"{each.candidate.name} is kept instead"
-        return None
 
     def _try_family(self, family: Sequence[Candidate]) -> None:
         """Compare the candidates of a family with the base, and keep the fastest, if any."""
@@ -241,17 +227,9 @@ class _Search:
 
     def _is_worth_a_trial(self, candidate: Candidate, planned_s: float) -> bool:
         """Return whether a candidate may pay off, and be decided in time after what is planned."""
-        extra_s = candidate.expected_cost_s(self.facts)
-        all_steps_s = self.num_steps * self.baseline.step_ns / NS_PER_S
-        if extra_s > _MOST_SAVED * all_steps_s:
-            reason = (
-                f"would start about {seconds_text(extra_s)} later, and all {self.num_steps:,} "
-                f"steps of this run take {seconds_text(all_steps_s)}, of which it would have to "
-                "save too much"
-            )
+        if reason := self._costs.why_too_late(candidate, self.num_steps, self.baseline.step_ns):
             self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
-            return False
-        if reason := self._costs.why_no_time(candidate, planned_s):
+        elif reason := self._costs.why_no_time(candidate, planned_s):
             self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
         return not reason
 
@@ -334,13 +312,13 @@ class _Search:
         if rival.extra_s > 0:
             self._cold_ns = rival.own_runs[0].startup_ns
         self._kept.append(Kept(candidate, trial))
-        self._move_to(candidate.apply(self._base), rival.own_runs)
+        self._note_base(rival.own_runs)
         for each in self._kept[:-1]:
             if without(self._kept, each, self.facts) == self._base:
                 self._drop(each, Outcome.NOT_FASTER, f"{candidate.name} does without")
 
-    def _move_to(self, base: Configuration, runs: Sequence[RunResult]) -> None:
-        self._base = base
+    def _note_base(self, runs: Sequence[RunResult]) -> None:
+        """Note runs of what is kept now, where that is something else than before."""
         if not self._one_thread.is_on:
             self._costs.base_s = min(run.wall_s for run in runs)
         self._last = None
@@ -364,10 +342,8 @@ class _Search:
             raise _baseline_error(error) from error
         last = self._kept[-1]
         outcome, reason = failure_outcome(error.failure)
-        reduced = without(self._kept, last, self.facts)
         self._drop(last, outcome, f"failed in a later run: {reason}")
-        assert reduced is not None  # nothing builds on what came last
-        self._base, self._last = reduced, None
+        self._last = None
 
     def _drop(self, kept: Kept, outcome: Outcome, reason: str) -> None:
         self._kept.remove(kept)
@@ -408,4 +384,4 @@ class _Search:
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
             if wins_ties:
                 self._one_thread.note_speed(searched_speedup(full).value)
-            self._move_to(reduced, full.base_runs)
+            self._note_base(full.base_runs)

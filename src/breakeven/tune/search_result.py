@@ -1,8 +1,8 @@
-"""What came of each candidate and why, what a search found, and how that is taken apart again."""
+"""What came of each candidate and why, and what a search found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
@@ -10,24 +10,14 @@ from statistics import median
 from msgspec.structs import replace
 
 from breakeven.errors import Caveat
-from breakeven.settings import Candidate, StepFacts
+from breakeven.settings import Candidate
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
+from breakeven.tune.kept import Kept, configuration_of
 from breakeven.tune.paired_runs import Rival, searched_speedup
 from breakeven.tune.trial_runs import RunResult
 from breakeven.units import NS_PER_S, format_digits, format_duration, format_percent
-from breakeven.verdict import Numerics, Outcome, Trial
-
-# From what must be bit for bit the same to what may be quite different.
-_STRICTNESS = (Numerics.EXACT, Numerics.REORDERED, Numerics.LOWER_PRECISION, Numerics.TRAINING)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A candidate that is part of the configuration, and its trial."""
-
-    candidate: Candidate
-    trial: Trial
+from breakeven.verdict import Outcome, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,36 +25,21 @@ class SearchResult:
     """What a search found; nothing of it is confirmed yet.
 
     Args:
-        configuration: Of all that is kept; empty where nothing is.
-        kept: What it consists of, in the order in which it was added.
+        kept: What the configuration consists of, in the order in which it was added.
         trials: Every candidate, in the order in which they were tried.
         baseline: The script as it is, at the beginning.
         caveats: What to know of the measurement.
     """
 
-    configuration: Configuration
     kept: tuple[Kept, ...]
     trials: tuple[Trial, ...]
     baseline: RunResult
     caveats: tuple[Caveat, ...] = ()
 
-
-def without(kept: Sequence[Kept], dropped: Kept, facts: StepFacts) -> Configuration | None:
-    """Return the configuration of all but one; None where another one builds on that one."""
-    configuration = Configuration()
-    for each in kept:
-        if each is dropped:
-            continue
-        if each.candidate.why_not(facts, configuration) is not None:
-            return None
-        configuration = each.candidate.apply(configuration)
-    return configuration
-
-
-def least_strict(candidates: Iterable[Candidate]) -> Numerics:
-    """Return what all candidates together may do to the numbers."""
-    classes = [each.numerics for each in candidates]
-    return max(classes, key=_STRICTNESS.index, default=Numerics.EXACT)
+    @property
+    def configuration(self) -> Configuration:
+        """Return that of all that is kept; empty where nothing is."""
+        return configuration_of(self.kept)
 
 
 def pays_off_after(startup_ns: float, base_step_ns: float, speedup: float) -> int | None:

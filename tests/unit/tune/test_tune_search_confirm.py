@@ -8,8 +8,9 @@ from breakeven.capture import RunFailure
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
 from breakeven.tune.confirm import Confirmation, confirm
+from breakeven.tune.kept import Kept
 from breakeven.tune.search import search
-from breakeven.tune.search_result import Kept, SearchResult
+from breakeven.tune.search_result import SearchResult
 from breakeven.tune.trial_runs import RunResult
 from breakeven.verdict import Numerics, Outcome, Trial
 from factories.trials import (
@@ -32,10 +33,8 @@ BASELINE = RunResult(step_ns=STEP_NS, startup_ns=1e8, wall_s=0.6)
 
 def found(*kept: tuple[MadeUp, float], startup_ns: float = 0.0) -> SearchResult:
     """Return what a search would say that kept these, each with the lower end of its interval."""
-    configuration = Configuration()
     members: list[Kept] = []
     for candidate, low in kept:
-        configuration = candidate.apply(configuration)
         trial = Trial(
             candidate=candidate.name,
             title=candidate.title,
@@ -49,7 +48,6 @@ def found(*kept: tuple[MadeUp, float], startup_ns: float = 0.0) -> SearchResult:
         )
         members.append(Kept(candidate, trial))
     return SearchResult(
-        configuration=configuration,
         kept=tuple(members),
         trials=tuple(each.trial for each in members),
         baseline=BASELINE,
