@@ -47,6 +47,7 @@ class RowKind(IntEnum):
 
 
 _COPIES = frozenset({RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY, RowKind.REPLAYED_COPY})
+IS_COPY = np.array([kind in _COPIES for kind in RowKind])
 _ON_DEVICES = _COPIES | {RowKind.SYNC, RowKind.LOADER}
 _KERNELS = (RowKind.KERNEL, RowKind.REPLAYED_KERNEL)
 _IS_LAUNCHED_ONCE = np.array([kind in _COPIES | {RowKind.GRAPH_LAUNCH} for kind in RowKind])
