@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import TypeVar
 
 from breakeven.report.phrase import Medium, Phrase, plain
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,14 @@ def columns_of(
         Column(heading, cells, is_number=mark == "n")
         for heading, cells, mark in zip(headings, columns, marks, strict=True)
     )
+
+
+def evenly_spread(items: Sequence[_Item], most: int) -> Sequence[_Item]:
+    """Return so many items at most, evenly spread, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    last = len(items) - 1
+    return [items[round(number * last / (most - 1))] for number in range(most)]
 
 
 def left_out_text(*parts: str) -> str:

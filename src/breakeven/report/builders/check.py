@@ -37,7 +37,7 @@ from breakeven.report.run_text import (
     threads_sentences,
     verdict_sentence,
 )
-from breakeven.report.table import Cell, Column, Interval, Table, columns_of
+from breakeven.report.table import Cell, Column, Interval, Table, columns_of, evenly_spread
 from breakeven.report.text import duration_with_interval, plural, printable, ratio_alone, shorten
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent
@@ -280,7 +280,7 @@ def _crossover_blocks(report: CheckReport) -> Iterator[Lines | Table]:
         if point.size in cpu_points and point.step_ns > 0
     ]
     if len(pairs) > 1:
-        yield _curve_table(gpu, _thinned(pairs))
+        yield _curve_table(gpu, evenly_spread(pairs, _MAX_SIZES))
 
 
 def _curve(report: CheckReport, kind: DeviceKind, device: str | None) -> Curve | None:
@@ -303,16 +303,6 @@ def _curve_table(gpu: Curve, pairs: Sequence[tuple[CurvePoint, CurvePoint]]) -> 
         header = f"{cpu_point.size:,}"
         columns.append(Column(header, (cell,), is_number=True, joins=joins))
     return Table(columns)
-
-
-def _thinned(
-    pairs: Sequence[tuple[CurvePoint, CurvePoint]],
-) -> Sequence[tuple[CurvePoint, CurvePoint]]:
-    """Return pairs evenly spread, the first and the last among them."""
-    if len(pairs) <= _MAX_SIZES:
-        return pairs
-    last = len(pairs) - 1
-    return [pairs[round(index * last / (_MAX_SIZES - 1))] for index in range(_MAX_SIZES)]
 
 
 def _finding_section(report: CheckReport) -> Iterator[Section]:

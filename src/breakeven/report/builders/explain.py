@@ -74,8 +74,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
         heading=f"Where the {time} on {report.device} go",
         blocks=(
             Lines((Line(f"By phase: {', '.join(phases)}"),), only=Medium.PAGE),
-            _cause_table(report),
-            _all_causes_table(report),
+            *(_cause_table(report, medium) for medium in Medium),
             Lines((Line(f"phases: {' · '.join(phases)}", "dim"),), only=Medium.TERMINAL),
         ),
     )
@@ -111,50 +110,42 @@ def _timeline_section(report: ExplainReport) -> Iterator[Section]:
         yield Section("One step on both sides", (Lines((hint,)), timeline))
 
 
-def _cause_table(report: ExplainReport) -> Table:
-    """Return the longest causes, and all others as one."""
-    shares = cause_shares(report.attribution)
-    num_shown = min(sum(share.fraction >= _LEAST_FRACTION for share in shares), _MAX_CAUSES)
-    rest = shares[num_shown:]
-    if len(rest) > 1:
-        others = CauseShare(
-            name=f"{len(rest)} more causes",
-            group=None,
-            time_ns=sum(share.time_ns for share in rest),
-            fraction=sum(share.fraction for share in rest),
-        )
-        shares = (*shares[:num_shown], others)
-    times = [format_duration(share.time_ns, 2) for share in shares]
-    return _share_table(shares, times, "", Medium.TERMINAL)
-
-
-def _all_causes_table(report: ExplainReport) -> Table:
-    shares = cause_shares(report.attribution)
-    times = [format_duration(share.time_ns) for share in shares]
-    caption = "By cause: each nanosecond is counted once, along the critical path"
-    return _share_table(shares, times, caption, Medium.PAGE)
-
-
-def _share_table(
-    shares: Sequence[CauseShare], times: Sequence[str], caption: str, medium: Medium
-) -> Table:
+def _cause_table(report: ExplainReport, medium: Medium) -> Table:
+    """Return the causes, the longest first."""
+    is_page = medium is Medium.PAGE
+    every = cause_shares(report.attribution)
+    shares = every if is_page else _summed_up(every)
     longest = max((share.fraction for share in shares), default=1.0)
+    bars = [_bar(0.0, share.fraction / longest, share.group) for share in shares]
+    percents = [format_percent(share.fraction) for share in shares]
+    times = [format_duration(share.time_ns, 3 if is_page else 2) for share in shares]
     return Table(
         (
             Column("cause", [share.name for share in shares]),
-            Column(
-                "", [_bar(0.0, share.fraction / longest, share.group) for share in shares], joins=1
-            ),
-            Column(
-                "of the step", [format_percent(share.fraction) for share in shares], is_number=True
-            ),
+            Column("", bars, joins=1),
+            Column("of the step", percents, is_number=True),
             Column("time", times, is_number=True, style="dim"),
         ),
-        caption=caption,
+        caption="By cause: each nanosecond is counted once, along the critical path",
         has_header=False,
         indent=0,
         only=medium,
     )
+
+
+def _summed_up(shares: Sequence[CauseShare]) -> Sequence[CauseShare]:
+    """Return the longest causes, and all others as one."""
+    num_shown = min(sum(share.fraction >= _LEAST_FRACTION for share in shares), _MAX_CAUSES)
+    rest = shares[num_shown:]
+    if len(rest) < 2:
+        return shares
+    others = CauseShare(
+        name=f"{len(rest)} more causes",
+        group=None,
+        time_ns=sum(share.time_ns for share in rest),
+        fraction=sum(share.fraction for share in rest),
+    )
+    return (*shares[:num_shown], others)
 
 
 def _bar(start: float, length: float, group: CauseGroup | None) -> Bar:

@@ -14,7 +14,15 @@ from breakeven.report.charts.build import (
 )
 from breakeven.report.document import Section
 from breakeven.report.phrase import Medium, Phrase
-from breakeven.report.table import AnyCell, Cell, Column, Table, columns_of, left_out_text
+from breakeven.report.table import (
+    AnyCell,
+    Cell,
+    Column,
+    Table,
+    columns_of,
+    evenly_spread,
+    left_out_text,
+)
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.verdict import (
     NUM_PARAMETERS,
@@ -170,13 +178,12 @@ def _group_table(group: Sequence[SweepCrossover]) -> Table:
         sentences = [Cell(_sentence(crossover)) for crossover in ordered]
         columns = (Column("GPU", names), Column("from", sentences, folds=True, least=12))
         return Table(columns, has_header=False)
-    last, num_shown = len(settings) - 1, min(len(settings), _MAX_ROWS)
-    shown = [round(number * last / max(num_shown - 1, 1)) for number in range(num_shown)]
+    shown = evenly_spread(range(len(settings)), _MAX_ROWS)
     found = {(c.device, settings.index(c.held)): c for c in group}
 
     def left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
         return left_out_text(
-            f"{num_shown} of {len(settings):,} settings" if num_shown < len(settings) else "",
+            f"{len(shown)} of {len(settings):,} settings" if len(shown) < len(settings) else "",
             f"no room for {plural(len(hidden), 'more GPU')}" if hidden else "",
         )
 
