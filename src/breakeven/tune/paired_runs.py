@@ -5,7 +5,7 @@ Taking turns, what changes meanwhile meets all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -64,7 +64,7 @@ class BaseFailedError(Exception):
         self.failure = failure
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Rival:
     """A configuration that is compared with a base.
 
@@ -146,6 +146,13 @@ class Rival:
             num_looks=num_looks,
             load_fraction=self.load_fraction,
         )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CandidateRival(Rival):
+    """A candidate on top of what is kept, which is its base."""
+
+    candidate: Candidate
 
 
 def _ratio(base: RunResult, own: RunResult, samples: float) -> RunRatio:
@@ -307,19 +314,18 @@ def decide(rival: Rival, *, wins_ties: bool = False) -> Decision:
 
 
 def fastest_first(
-    family: Sequence[Candidate], faster: Sequence[Candidate], rivals: Mapping[str, Rival]
-) -> list[Candidate]:
+    family: Sequence[Candidate], faster: Sequence[CandidateRival]
+) -> list[CandidateRival]:
     """Return candidates by speed; of all as fast as the fastest, those listed first lead.
 
     Args:
         family: In the order that wins ties: the simpler first.
         faster: Those of them to return.
-        rivals: How fast each is, by its name.
     """
-    speeds = {each.name: searched_speedup(rivals[each.name]).value for each in faster}
+    speeds = {each: searched_speedup(each).value for each in faster}
     best = max(speeds.values(), default=1.0)
-    listed = [each for each in family if each.name in speeds]
-    return sorted(listed, key=lambda each: -min(speeds[each.name], best / _TIE))
+    listed = sorted(faster, key=lambda each: family.index(each.candidate))
+    return sorted(listed, key=lambda each: -min(speeds[each], best / _TIE))
 
 
 class OneThread:

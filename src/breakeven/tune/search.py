@@ -14,6 +14,7 @@ from breakeven.tune.budget import TimeBudget, TrialCosts
 from breakeven.tune.kept import Kept, configuration_of, least_strict, why_not_added, without
 from breakeven.tune.paired_runs import (
     BaseFailedError,
+    CandidateRival,
     Decision,
     OneThread,
     PairedRuns,
@@ -183,43 +184,41 @@ class _Search:
     ) -> None:
         """Run what is worth a trial of a family beside the base until it is decided."""
         self._one_thread.begin(running, self._base)
-        rivals = {each.name: self._rival(each) for each in running}
+        rivals = racing = [self._rival(each) for each in running]
         names = ", ".join(each.name for each in running)
         self.progress.begin(f"trying {names}", planned_s)
         base = self._one_thread.applied(self._base)
         last = None if self._one_thread.is_on else self._last
         pairs = PairedRuns(self.runs, base, last, self._costs.longest_s)
-        faster: list[Candidate] = []
-        while running := [each for each in running if self._is_in_time(each, rivals[each.name])]:
+        faster: list[CandidateRival] = []
+        while racing := [each for each in racing if self._is_in_time(each)]:
             self._last = None  # also where the round is not completed
-            self._last = pairs.round([rivals[each.name] for each in running])
-            self._costs.note_runs(self._base, [rivals[each.name] for each in running])
-            running = [each for each in running if self._survives(each, rivals[each.name])]
-            decisions = {each.name: self._decide(each, rivals[each.name]) for each in running}
-            decided = [each for each in running if decisions[each.name] is Decision.FASTER]
-            running = [each for each in running if each not in decided]
-            faster += decided
-        on_one_thread = [rivals[each.name] for each in family if self._is_one_thread(each, rivals)]
-        kept = self._keep_best(fastest_first(family, faster, rivals), rivals)
-        for rival in on_one_thread:
+            self._last = pairs.round(racing)
+            self._costs.note_runs(self._base, racing)
+            racing = [each for each in racing if self._survives(each)]
+            faster += [each for each in racing if self._decide(each) is Decision.FASTER]
+            racing = [each for each in racing if each not in faster]
+        on_one_thread = [each for each in rivals if self._is_one_thread(each)]
+        kept = self._keep_best(fastest_first(family, faster))
+        for rival in sorted(on_one_thread, key=lambda each: family.index(each.candidate)):
             self._one_thread.note_speed(searched_speedup(rival).value / kept)
 
-    def _is_one_thread(self, candidate: Candidate, rivals: dict[str, Rival]) -> bool:
+    def _is_one_thread(self, rival: CandidateRival) -> bool:
         """Return whether a candidate has shown how fast the step is on one thread."""
-        rival = rivals.get(candidate.name)
-        if rival is None or rival.failure is not None or not rival.num_pairs:
+        if rival.failure is not None or not rival.num_pairs:
             return False
-        return self._steadies(candidate) and not rival.finds_nothing(self._base)
+        return self._steadies(rival.candidate) and not rival.finds_nothing(self._base)
 
     def _steadies(self, candidate: Candidate) -> bool:
         return self._one_thread.steadies(candidate.apply(self._base), self._base)
 
-    def _decide(self, candidate: Candidate, rival: Rival) -> Decision:
-        return decide(rival, wins_ties=self._steadies(candidate))
+    def _decide(self, rival: CandidateRival) -> Decision:
+        return decide(rival, wins_ties=self._steadies(rival.candidate))
 
-    def _rival(self, candidate: Candidate) -> Rival:
+    def _rival(self, candidate: Candidate) -> CandidateRival:
         configuration = candidate.apply(self._base)
-        return Rival(
+        return CandidateRival(
+            candidate=candidate,
             configuration=self._one_thread.applied(configuration),
             samples=samples_of(configuration) / samples_of(self._base),
             extra_s=candidate.expected_cost_s(self.facts),
@@ -233,89 +232,89 @@ class _Search:
             self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
         return not reason
 
-    def _is_in_time(self, candidate: Candidate, rival: Rival) -> bool:
+    def _is_in_time(self, rival: CandidateRival) -> bool:
         """Return whether there is time for one more pair; note where there is not."""
         if reason := self._costs.why_no_pair(rival):
-            self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
+            self._add(rival, Outcome.OUT_OF_BUDGET, reason)
         return not reason
 
-    def _survives(self, candidate: Candidate, rival: Rival) -> bool:
+    def _survives(self, rival: CandidateRival) -> bool:
         """Return whether a candidate is still in the race after a round; note why not."""
         if rival.failure is not None:
-            self._add(candidate, rival, *failure_outcome(rival.failure))
+            self._add(rival, *failure_outcome(rival.failure))
             return False
         text = ratio_text(searched_speedup(rival))
-        self.progress.detail(f"{candidate.name}: {text}")
+        self.progress.detail(f"{rival.candidate.name}: {text}")
         self._log.note_load(rival.load_fraction)
         latest = rival.own_runs[-1]
         if rival.finds_nothing(self._one_thread.applied(self._base)):
             reason = "finds nothing to change in this script"
-            self._add(candidate, rival, Outcome.NOT_APPLICABLE, reason)
+            self._add(rival, Outcome.NOT_APPLICABLE, reason)
         elif takes_too_much_memory(latest, self.baseline):
             reason = (
                 f"takes {format_bytes(latest.peak_memory_bytes)} of memory, where the script as "
                 f"it is takes {format_bytes(self.baseline.peak_memory_bytes)}"
             )
-            self._add(candidate, rival, Outcome.OUT_OF_MEMORY, reason)
-        elif self._decide(candidate, rival) is Decision.NOT_FASTER:
+            self._add(rival, Outcome.OUT_OF_MEMORY, reason)
+        elif self._decide(rival) is Decision.NOT_FASTER:
             reason = f"{text}: not shown to be faster"
-            self._add(candidate, rival, Outcome.NOT_FASTER, reason)
+            self._add(rival, Outcome.NOT_FASTER, reason)
         else:
             return True
         return False
 
-    def _keep_best(self, faster: Sequence[Candidate], rivals: dict[str, Rival]) -> float:
+    def _keep_best(self, faster: Sequence[CandidateRival]) -> float:
         """Keep the first that pays off and computes the right numbers; return its speedup, or 1."""
-        winner: Candidate | None = None
-        for candidate in faster:
-            rival = rivals[candidate.name]
+        winner: CandidateRival | None = None
+        for rival in faster:
             if winner is not None:
-                own, best = (searched_speedup(each) for each in (rival, rivals[winner.name]))
-                reason = f"{short_text(own)}: not as fast as {winner.name} ({short_text(best)})"
-                self._add(candidate, rival, Outcome.NOT_FASTER, reason)
-            elif self._pays_off(candidate, rival) and self._is_right(candidate, rival):
-                winner = candidate
+                own, best = (short_text(searched_speedup(each)) for each in (rival, winner))
+                reason = f"{own}: not as fast as {winner.candidate.name} ({best})"
+                self._add(rival, Outcome.NOT_FASTER, reason)
+            elif self._pays_off(rival) and self._is_right(rival):
+                winner = rival
         if winner is None:
             return 1.0
-        self._keep(winner, rivals[winner.name])
-        return searched_speedup(rivals[winner.name]).value
+        self._keep(winner)
+        return searched_speedup(winner).value
 
-    def _pays_off(self, candidate: Candidate, rival: Rival) -> bool:
-        trial = self._add(candidate, rival, Outcome.NOT_WORTH_IT, "")
+    def _pays_off(self, rival: CandidateRival) -> bool:
+        trial = self._add(rival, Outcome.NOT_WORTH_IT, "")
         after = trial.pays_off_after_steps
-        if self._steadies(candidate) or (after is not None and after <= self.num_steps):
+        if self._steadies(rival.candidate) or (after is not None and after <= self.num_steps):
             return True
         speedup = searched_speedup(rival)
         reason = starts_too_late(speedup, trial.startup_ns, after, self.num_steps)
         self._log.change(trial, Outcome.NOT_WORTH_IT, reason)
         return False
 
-    def _is_right(self, candidate: Candidate, rival: Rival) -> bool:
+    def _is_right(self, rival: CandidateRival) -> bool:
         """Run the numerics gate: for what proved faster only, since it takes runs of its own."""
         if not self._costs.has_time_to_gate(rival):
             text = ratio_text(searched_speedup(rival))
             reason = f"{text}, but no time is left to compare its losses and gradients"
-            self._add(candidate, rival, Outcome.OUT_OF_BUDGET, reason)
+            self._add(rival, Outcome.OUT_OF_BUDGET, reason)
             return False
+        candidate = rival.candidate
         self.progress.detail(f"{candidate.name}: comparing losses and gradients")
         self._last = None
         self._costs.note_gate()
         numerics = least_strict([*(each.candidate for each in self._kept), candidate])
         difference = self.runs.check_numbers(candidate.apply(self._base), numerics)
         if difference is not None:
-            self._add(candidate, rival, Outcome.WRONG_NUMBERS, difference)
+            self._add(rival, Outcome.WRONG_NUMBERS, difference)
         return difference is None
 
-    def _keep(self, candidate: Candidate, rival: Rival) -> None:
-        trial = self._add(candidate, rival, Outcome.KEPT, ratio_text(searched_speedup(rival)))
-        self._log.note_warnings(candidate, rival.new_warnings)
+    def _keep(self, rival: CandidateRival) -> None:
+        trial = self._add(rival, Outcome.KEPT, ratio_text(searched_speedup(rival)))
+        self._log.note_warnings(rival)
         if rival.extra_s > 0:
             self._cold_ns = rival.own_runs[0].startup_ns
-        self._kept.append(Kept(candidate, trial))
+        self._kept.append(Kept(rival.candidate, trial))
         self._note_base(rival.own_runs)
         for each in self._kept[:-1]:
             if without(self._kept, each, self.facts) == self._base:
-                self._drop(each, Outcome.NOT_FASTER, f"{candidate.name} does without")
+                self._drop(each, Outcome.NOT_FASTER, f"{rival.candidate.name} does without")
 
     def _note_base(self, runs: Sequence[RunResult]) -> None:
         """Note runs of what is kept now, where that is something else than before."""
@@ -323,11 +322,11 @@ class _Search:
             self._costs.base_s = min(run.wall_s for run in runs)
         self._last = None
 
-    def _add(self, candidate: Candidate, rival: Rival, outcome: Outcome, reason: str) -> Trial:
+    def _add(self, rival: CandidateRival, outcome: Outcome, reason: str) -> Trial:
         if not rival.num_pairs:
-            return self._log.add(candidate, rival, outcome, reason, startup_ns=0.0)
+            return self._log.add(rival, outcome, reason)
         reason += " (both on one thread)" if self._one_thread.is_on else ""
-        return self._log.add(candidate, rival, outcome, reason, self._startup_ns(rival))
+        return self._log.add(rival, outcome, reason, self._startup_ns(rival))
 
     def _startup_ns(self, rival: Rival) -> float:
         """Return how much later a rival starts; what it compiles must be compiled anew."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
@@ -14,7 +13,7 @@ from breakeven.settings import Candidate
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.kept import Kept, configuration_of
-from breakeven.tune.paired_runs import Rival, searched_speedup
+from breakeven.tune.paired_runs import CandidateRival, searched_speedup
 from breakeven.tune.trial_runs import RunResult
 from breakeven.units import NS_PER_S, format_digits, format_duration, format_percent
 from breakeven.verdict import Outcome, Trial
@@ -112,16 +111,11 @@ class TrialLog:
         )
 
     def add(
-        self,
-        candidate: Candidate,
-        rival: Rival,
-        outcome: Outcome,
-        reason: str,
-        startup_ns: float = 0.0,
+        self, rival: CandidateRival, outcome: Outcome, reason: str, startup_ns: float = 0.0
     ) -> Trial:
         """Note a candidate that was measured, and return its trial."""
-        self.add_untried(candidate, outcome, reason)
-        trial = self._trials[candidate.name]
+        self.add_untried(rival.candidate, outcome, reason)
+        trial = self._trials[rival.candidate.name]
         if rival.num_pairs:
             trial = measured(
                 trial,
@@ -130,7 +124,7 @@ class TrialLog:
                 step_ns=rival.step_ns,
                 startup_ns=startup_ns,
             )
-            self._trials[candidate.name] = trial
+            self._trials[trial.candidate] = trial
         return trial
 
     def forget(self, candidate: Candidate) -> None:
@@ -142,11 +136,12 @@ class TrialLog:
         self._trials[trial.candidate] = replace(trial, outcome=outcome, reason=reason)
         self._warnings.pop(trial.candidate, None)
 
-    def note_warnings(self, candidate: Candidate, warnings: Sequence[str]) -> None:
+    def note_warnings(self, rival: CandidateRival) -> None:
         """Keep what Python warns of only with a candidate that is kept."""
-        if warnings:
-            message = f"with {candidate.name} the script warns: {'; '.join(warnings)}"
-            self._warnings[candidate.name] = Caveat(code="candidate-warns", message=message)
+        if warnings := rival.new_warnings:
+            name = rival.candidate.name
+            message = f"with {name} the script warns: {'; '.join(warnings)}"
+            self._warnings[name] = Caveat(code="candidate-warns", message=message)
 
     def note_load(self, load_fraction: float) -> None:
         """Keep the largest share of the machine that other processes used."""
