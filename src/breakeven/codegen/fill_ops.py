@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from breakeven.codegen.operators import Op, lowers
+from breakeven.codegen.operators import Op, argument, lowers
 from breakeven.codegen.program import Const, Element, UnsupportedError, Value, View
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _arange(lowering: Lowering, op: Op, args: list[Any]) -> Element:
         start, step = op.kwargs["start"], op.kwargs["step"]
     else:
         start = args[0] if len(args) > 1 else 0
-        step = args[2] if len(args) > 2 else 1
+        step = argument(args, 2, 1)
     lowering.check_dtype(result.dtype)
     return lowering.pointwise(f"{start} + {{i0}} * {step}", [], result.shape, result.dtype)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from breakeven.codegen.operators import Op, lowers
+from breakeven.codegen.operators import Op, argument, lowers
 from breakeven.codegen.program import Const, Element, Joined, UnsupportedError, Value, View
 from breakeven.codegen.view_ops import slice_bounds
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @lowers("cat")
 def _cat(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
     shape, dtype = op.shape, op.result.dtype
-    dim = (args[1] if len(args) > 1 else 0) % len(shape)
+    dim = argument(args, 1, 0) % len(shape)
     # An old rule of torch: an empty tensor of one dimension joins anything.
     parts = [lowering.value(part) for part in args[0] if len(part.shape) == len(shape)]
     parts = [

@@ -84,6 +84,11 @@ def covered_operators() -> set[str]:
     return {*HANDLERS, *POINTWISE}
 
 
+def argument(args: Sequence[Any], place: int, default: Any = None) -> Any:
+    """Return the argument at a place, or what ATen takes where there is none."""
+    return args[place] if len(args) > place else default
+
+
 def prefix_of(dtype: torch.dtype) -> str:
     """Return how the names of C functions for a type of floats begin."""
     return "f64" if dtype == torch.float64 else "f32"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from breakeven.codegen.operators import FLOATS, Op, cast_operands, lowers
+from breakeven.codegen.operators import FLOATS, Op, argument, cast_operands, lowers
 from breakeven.codegen.pointwise import POWERS
 from breakeven.codegen.program import (
     Const,
@@ -45,7 +45,7 @@ def _clamp(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     result = op.result
     low, high = [*args[1:], *op.kwargs.values(), None, None][:2]
     if op.kwargs:
-        low, high = op.kwargs.get("min", args[1] if len(args) > 1 else None), op.kwargs.get("max")
+        low, high = op.kwargs.get("min", argument(args, 1)), op.kwargs.get("max")
     if op.name == "clamp_max":
         low, high = None, low
     value = lowering.value(args[0])
@@ -133,7 +133,7 @@ def _divided(lowering: Lowering, op: Op, args: list[Any], name: str) -> Value:
 @lowers("glu")
 def _glu(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     view = lowering.view(args[0])
-    dim = (args[1] if len(args) > 1 else -1) % len(view.shape)
+    dim = argument(args, 1, -1) % len(view.shape)
     half = view.shape[dim] // 2
     inputs = [view.sliced(dim, 0, half), view.sliced(dim, half, half)]
     text = cast_operands("{0} * {f}sigmoid({1})", inputs, op.result.dtype)

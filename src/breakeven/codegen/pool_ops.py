@@ -115,8 +115,11 @@ def _max_windows(
 
 
 def _average_windows(
-    source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
+    op: Op, source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
 ) -> list[_Dimension]:
+    if op.name.startswith("_adaptive"):
+        sizes = zip(source.shape[-2:], target.shape[-2:], strict=True)
+        return [_adaptive(size, number) for size, number in sizes]
     kernel, stride, padding, _, counts_padding, divisor = [
         *args,
         *([], 0, False, True, None)[len(args) - 1 :],
@@ -213,10 +216,7 @@ def _max_pool_backward(lowering: Lowering, op: Op, args: list[Any]) -> View:
 def _average_pool(lowering: Lowering, op: Op, args: list[Any]) -> View:
     source, target = op.given(0), op.result
     prefix = float_prefix(source.dtype)
-    if op.name == "avg_pool2d":
-        dims = _average_windows(source, target, args[1:])
-    else:
-        dims = _adaptive_windows(source, target)
+    dims = _average_windows(op, source, target, args[1:])
     x, planes, samples = _samples(lowering, args[0])
     out = _new(lowering, op.shape, target.dtype)
     _pool(lowering, f"{prefix}_average_pool", dims, [x], [out], [planes, samples])
@@ -227,17 +227,9 @@ def _average_pool(lowering: Lowering, op: Op, args: list[Any]) -> View:
 def _average_pool_backward(lowering: Lowering, op: Op, args: list[Any]) -> View:
     gradient, source = op.given(0), op.given(1)
     prefix = float_prefix(gradient.dtype)
-    if op.name == "avg_pool2d_backward":
-        dims = _average_windows(source, gradient, args[2:])
-    else:
-        dims = _adaptive_windows(source, gradient)
+    dims = _average_windows(op, source, gradient, args[2:])
     dy, planes, samples = _samples(lowering, args[0])
     result = _new(lowering, op.shape, op.result.dtype)
     kernel = f"{prefix}_average_pool_gradient"
     _pool(lowering, kernel, dims, [dy], [result], [planes, samples], is_gradient=True)
     return result
-
-
-def _adaptive_windows(source: torch.Tensor, target: torch.Tensor) -> list[_Dimension]:
-    sizes = zip(source.shape[-2:], target.shape[-2:], strict=True)
-    return [_adaptive(size, number) for size, number in sizes]

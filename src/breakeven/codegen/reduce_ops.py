@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from breakeven.codegen.emit import literal
-from breakeven.codegen.operators import FLOATS, Op, cast_operands, lowers, prefix_of
+from breakeven.codegen.operators import (
+    FLOATS,
+    Op,
+    argument,
+    cast_operands,
+    lowers,
+    prefix_of,
+)
 from breakeven.codegen.program import (
     C_TYPES,
     UnsupportedError,
@@ -40,7 +47,7 @@ def _max(lowering: Lowering, op: Op, args: list[Any]) -> Any:
 @lowers("argmax", "argmin")
 def _argmax(lowering: Lowering, op: Op, args: list[Any]) -> View:
     view, name = lowering.view(args[0]), op.name.removeprefix("arg")
-    dim = args[1] if len(args) > 1 else None
+    dim = argument(args, 1)
     if dim is None:
         view, dim = lowering.reshaped(view, (count(view.shape),)), 0
     best = torch.empty(op.shape, dtype=view.dtype, device="meta")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx
 
+from breakeven.codegen.operators import argument
 from breakeven.codegen.samples import (
     WITHIN_ELEMENTS,
     IndivisibleError,
@@ -115,7 +116,7 @@ def _without(
 @rule("slice")
 def _slice(samples: Samples, node: fx.Node) -> States:
     given: Any = args_of(node)[0]
-    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % rank_of(given)
+    dim = argument(args_of(node), 1, 0) % rank_of(given)
     state = samples.state(given)
     if isinstance(state, Whole) or state.dim != dim:
         return state
@@ -124,14 +125,14 @@ def _slice(samples: Samples, node: fx.Node) -> States:
 
 @rule("unbind")
 def _unbind(samples: Samples, node: fx.Node) -> States:
-    dim = args_of(node)[1] if len(args_of(node)) > 1 else 0
+    dim = argument(args_of(node), 1, 0)
     state = _without(samples, node, args_of(node)[0], [dim], keeps=False)
     return tuple(state for _ in node.meta["val"])
 
 
 @rule("split", "split_with_sizes")
 def _split(samples: Samples, node: fx.Node) -> States:
-    dim = args_of(node)[2] if len(args_of(node)) > 2 else 0
+    dim = argument(args_of(node), 2, 0)
     state = _without(samples, node, args_of(node)[0], [dim], keeps=True)
     return tuple(state for _ in node.meta["val"])
 
@@ -139,7 +140,7 @@ def _split(samples: Samples, node: fx.Node) -> States:
 @rule("cat")
 def _cat(samples: Samples, node: fx.Node) -> States:
     rank = rank_of(node)
-    dim = args_of(node)[1] if len(args_of(node)) > 1 else 0
+    dim = argument(args_of(node), 1, 0)
     operands = tensors_of(args_of(node)[0])
     if any(rank_of(one) != rank for one in operands):
         raise IndivisibleError(f"{node} joins an empty tensor")
@@ -172,7 +173,7 @@ def _select_scatter(samples: Samples, node: fx.Node) -> States:
 
 @rule("slice_scatter")
 def _slice_scatter(samples: Samples, node: fx.Node) -> States:
-    dim = args_of(node)[2] if len(args_of(node)) > 2 else 0
+    dim = argument(args_of(node), 2, 0)
     operands = [(one, range(rank_of(node))) for one in args_of(node)[:2]]
     return _put_together(samples, node, dim, operands)
 
@@ -200,7 +201,7 @@ def _put_together(
 @rule("sum", "mean", "amax", "amin", "prod", "any")
 def _reduce(samples: Samples, node: fx.Node) -> States:
     given: Any = args_of(node)[0]
-    dims: Any = args_of(node)[1] if len(args_of(node)) > 1 else None
+    dims: Any = argument(args_of(node), 1)
     dims = [dims] if isinstance(dims, int) else list(dims or range(rank_of(given)))
     state = samples.state(given)
     name = name_of(node)
@@ -217,7 +218,7 @@ def _reduce(samples: Samples, node: fx.Node) -> States:
 def _within(samples: Samples, node: fx.Node) -> States:
     """Return the state of what changes along some dimensions, of which samples are none."""
     given: Any = args_of(node)[0]
-    dims: Any = args_of(node)[1] if len(args_of(node)) > 1 else -1
+    dims: Any = argument(args_of(node), 1, -1)
     if name_of(node) == "constant_pad_nd":
         dims = [-1 - number // 2 for number, size in enumerate(dims) if size]
     dims = [dims] if isinstance(dims, int) else list(dims)
@@ -229,7 +230,7 @@ def _within(samples: Samples, node: fx.Node) -> States:
 def _along(samples: Samples, node: fx.Node) -> States:
     given: Any = args_of(node)[0]
     results = node.meta["val"]
-    dims: Any = args_of(node)[1] if len(args_of(node)) > 1 else None
+    dims: Any = argument(args_of(node), 1)
     if isinstance(dims, bool) or not isinstance(dims, int | list | tuple):
         raise IndivisibleError(f"{node} looks at several samples")
     first = results[0] if isinstance(results, list | tuple) else results

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from breakeven.codegen.operators import Handler, Op, lowers
+from breakeven.codegen.operators import Handler, Op, argument, lowers
 from breakeven.codegen.program import (
     Const,
     Indirect,
@@ -56,7 +56,7 @@ def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> An
         return None if None in found else found
     if name == "select" and args[1] % rank == joined.dim:
         return _at(lowering, joined, args[2] % joined.shape[joined.dim])
-    if name == "unbind" and (args[1] if len(args) > 1 else 0) % rank == joined.dim:
+    if name == "unbind" and argument(args, 1, 0) % rank == joined.dim:
         return [_at(lowering, joined, index) for index in range(joined.shape[joined.dim])]
     # All of them at once is the usual way to read these: each for itself where some are not read.
     if name == "permute" or (
@@ -140,7 +140,7 @@ def slice_bounds(shape: Sequence[int], args: Sequence[Any]) -> tuple[int, int, i
 @lowers("unbind")
 @_on_view
 def _unbind(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[View]:
-    dim = (args[1] if len(args) > 1 else 0) % len(view.shape)
+    dim = argument(args, 1, 0) % len(view.shape)
     return [view.selected(dim, index) for index in range(view.shape[dim])]
 
 
@@ -152,7 +152,7 @@ def _split(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[View
 
 def _split_bounds(op: Op, rank: int, args: Sequence[Any]) -> list[tuple[int, int, int]]:
     """Return the dimension of each part of a split, where it begins, and its size."""
-    dim = (args[2] if len(args) > 2 else 0) % rank
+    dim = argument(args, 2, 0) % rank
     sizes = [part.shape[dim] for part in op.result]
     return [(dim, sum(sizes[:number]), size) for number, size in enumerate(sizes)]
 
