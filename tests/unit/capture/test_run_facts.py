@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,6 +250,22 @@ def test_a_trainers_copy_of_a_loader_has_the_workers_that_were_asked_for() -> No
 
     (loader,) = _epochs(make, 2).facts.loaders
     assert (loader.num_workers, loader.persistent_workers) == (2, True)
+
+
+def test_librarys_copy_of_a_loader_is_where_the_script_makes_its_own() -> None:
+    text = "def copy(loader):\n    return kind(loader.dataset, batch_size=loader.batch_size)\n"
+    library: dict[str, Any] = {"kind": DataLoader}
+    exec(compile(text, str(Path(torch.__file__).parent / "made_up.py"), "exec"), library)
+
+    def make() -> DataLoader:
+        data = Rooted(12)
+        other = DataLoader(data, batch_size=2)
+        own = DataLoader(data, batch_size=4)
+        copied = library["copy"](own)
+        return copied if other.dataset is copied.dataset else other
+
+    (loader,) = _epochs(make, 2).facts.loaders
+    assert loader.location.line == make.__code__.co_firstlineno + 3
 
 
 @pytest.mark.parametrize(

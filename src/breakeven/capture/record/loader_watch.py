@@ -9,6 +9,7 @@ from collections import Counter, UserDict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from time import perf_counter_ns, thread_time_ns
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils.data._utils import worker as working
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from breakeven.capture.answers import LoaderUse
-from breakeven.capture.location import caller_of_constructor, locate
+from breakeven.capture.location import caller_of_constructor, is_user_file, locate
 from breakeven.capture.record.held_objects import elements_of
 from breakeven.capture.record.loader_facts import (
     LoaderRecord,
@@ -85,7 +86,7 @@ class LoaderWatch(Patches):
                 args, kwargs = _with_enough_samples(dataset, batch_size, args, kwargs)
             original_init(loader, dataset, batch_size, *args, **kwargs)
             if watch._in_process:
-                location = locate(caller_of_constructor(sys._getframe(1), loader))
+                location = watch._location(loader, caller_of_constructor(sys._getframe(1), loader))
                 watch._records[loader] = _new_record(watch._wrapped_by(loader) or loader, location)
                 if not loader.num_workers or not needs_workers(loader):
                     watch._keep_in_process(loader)
@@ -191,6 +192,18 @@ class LoaderWatch(Patches):
             is_timed: Whether fetches ran at full speed, so that their time says something.
         """
         return join_records(list(self._used), is_timed=is_timed)
+
+    def _location(self, loader: Any, maker: FrameType | None) -> Location | None:
+        """Return where the script makes a loader; of a library's copy, where it made that."""
+        location = locate(maker)
+        if maker is None or is_user_file(maker.f_code.co_filename):
+            return location
+        own_places = (
+            own.location
+            for other, own in self._records.items()
+            if other.dataset is loader.dataset and batch_size_of(other) == batch_size_of(loader)
+        )
+        return next((place for place in own_places if place), location)
 
     def _wrapped_by(self, loader: Any) -> LoaderRecord | None:
         """Return what the script asked of the loader that this one is a library's copy of.
