@@ -363,6 +363,16 @@ def test_a_solver_of_a_library_is_found_at_its_call() -> None:
     assert solver(200, text, lines=(4, 2)).findings()["LAUNCH002"].line == 4
 
 
+def test_a_function_of_the_scripts_own_is_no_solver_by_its_name() -> None:
+    text = "def selective_scan(x):\n    return mixed(x)\n\nend = self.selective_scan(x)\n"
+    script = solver(200, text, lines=(4, 2))
+    assert "LAUNCH002" in script.findings()
+    script.stacks = [
+        (*outer, replace(inner, function="selective_scan")) for *outer, inner in script.stacks
+    ]
+    assert "LAUNCH002" not in script.findings()
+
+
 def test_a_long_step_without_a_solver_is_none() -> None:
     text = "def f(t, y):\n    return torch.tanh(y)\n\nend = network(f, y0, t)\n"
     assert "LAUNCH002" not in solver(200, text, lines=(4, 2)).findings()

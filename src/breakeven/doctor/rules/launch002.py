@@ -143,7 +143,9 @@ def _solver_site(case: Case, stack: tuple[Location, ...]) -> tuple[Location, ...
         source = case.sources.find(location)
         if source is None:
             continue
-        names = (dotted_name(call.func) for call in source.calls_on(location.line))
-        if any(_SOLVER.search(name.rpartition(".")[2]) for name in names):
+        calls = (dotted_name(call.func) for call in source.calls_on(location.line))
+        names = {name.rpartition(".")[2] for name in calls}
+        # A function of the script's own that is called so is judged by its loops.
+        if any(map(_SOLVER.search, names - {stack[depth].function})):
             return stack[:depth]
     return ()
