@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from breakeven.report.builders.explain_plan import plan_sentence
 from breakeven.timing import Source
-from breakeven.verdict import Choice
+from breakeven.verdict import Choice, DeviceKind, PlanStep
 from factories import explanations as made_up
 from factories.terminal import flat, shown
 
@@ -57,6 +57,24 @@ def test_devices_that_do_not_fit_in_a_row_are_counted() -> None:
     wide = shown(made_up.launch_bound(), columns=120)
     assert "more device" not in wide
     assert re.search(r"one fix after another +RTX 4090 +this CPU +T4 +verdict", wide)
+
+
+def with_two_cpus(step: PlanStep) -> PlanStep:
+    """Return a step of a plan with its CPU on one thread and on eight."""
+    (cpu,) = (result for result in step.results if result.kind is DeviceKind.CPU)
+    cpus = tuple(
+        replace(cpu, device=f"{cpu.device} ({text})", setting=text)
+        for text in ("1 thread", "8 threads")
+    )
+    return replace(step, results=(*cpus, *(one for one in step.results if one is not cpu)))
+
+
+def test_the_cpu_on_several_numbers_of_threads_has_a_column_for_each() -> None:
+    report = made_up.launch_bound()
+    text = shown(replace(report, plan=tuple(map(with_two_cpus, report.plan))), columns=120)
+    head = text[text.index("What the fixes come to") : text.index("as it is")]
+    assert re.search(r"this CPU, 1 +this CPU, 8 ", head)
+    assert re.search(r"one fix after another +RTX 4090 +thread +threads ", head)
 
 
 def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:

@@ -104,8 +104,9 @@ class _DeviceColumn:
     @property
     def short_name(self) -> str:
         first = self.results[0]
-        is_here = first is not None and device_label(first) == "this CPU"
-        return "this CPU" if is_here else shorten(self.name, _MAX_DEVICE_CHARACTERS)
+        label = "" if first is None else device_label(first)
+        is_here = label.startswith("this CPU")
+        return label if is_here else shorten(self.name, _MAX_DEVICE_CHARACTERS)
 
     def speedup(self, number: int) -> float | None:
         """Return how many times faster the step is than at first; None where it is the same."""
