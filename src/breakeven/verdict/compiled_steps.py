@@ -9,6 +9,9 @@ import msgspec
 from breakeven.simulate import Bound, CompiledStep, GraphBreak, StepPrediction
 from breakeven.verdict.results import Nanoseconds
 
+# A smaller share of the step is no gain: predictions differ by rounding, and say no more than that.
+_LEAST_SAVED = 1e-3
+
 
 class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU's compiled step.
@@ -85,6 +88,7 @@ def compiled_steps(
 def _result(eager: StepPrediction, compiled: StepPrediction, compile_ns: float) -> CompiledResult:
     before, after = eager.estimate, compiled.estimate
     saved_ns = before.value_ns - after.value_ns
+    is_paid_for = saved_ns > _LEAST_SAVED * before.value_ns
     return CompiledResult(
         device=compiled.device.name,
         step_ns=after.value_ns,
@@ -92,5 +96,5 @@ def _result(eager: StepPrediction, compiled: StepPrediction, compile_ns: float) 
         high_ns=after.high_ns,
         bound=compiled.bound,
         speedup=before.value_ns / after.value_ns,
-        pays_after_steps=math.ceil(compile_ns / saved_ns) if saved_ns > 0 else None,
+        pays_after_steps=math.ceil(compile_ns / saved_ns) if is_paid_for else None,
     )
