@@ -288,7 +288,7 @@ class DevicePath:
 
     def _anchored(self, host: HostSpec, phases: StepPhases) -> HostSpec:
         program = self.program
-        step_ns = self._plain.measurement.own_ns
+        step_ns, estimate = self._plain.measurement.own_ns, self._plain.measurement.estimate
         # Of a step that waited, its parts did so too.
         own_share = step_ns / self._plain.measurement.median_ns
         backward_ns = own_share * phases.backward_ns
@@ -308,6 +308,7 @@ class DevicePath:
                 forward_ns=max(0.0, before_ns - script_before_ns - data_ns),
                 backward_ns=backward_ns,
                 optimizer_ns=max(0.0, update_ns - script_after_ns),
+                spread=estimate.high_ns / estimate.low_ns,
             ),
         )
 

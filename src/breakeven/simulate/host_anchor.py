@@ -25,15 +25,15 @@ from breakeven.simulate.cpu_step import (
     native_ns,
     predict_cpu_step,
 )
-from breakeven.simulate.program import Program
+from breakeven.simulate.program import Z_90, Program
 from breakeven.trace import Phase
 
 # What an operator takes the CPU besides its arithmetic, within a step and so with colder caches
 # than in a loop of its own: at least so many operators there, and so many times its calls there.
 _LEAST_DISPATCH_OPS = 3.0
 _COLD_DISPATCH = 1.5
-# How far off each part of the evidence is: the measured time, the arithmetic of what was recorded,
-# what a device's operators add.
+# How far off each part of the evidence is: the measured time at least, the arithmetic of what was
+# recorded, what a device's operators add.
 _TIME_ERROR = 0.05
 _ARITHMETIC_ERROR = 0.12
 _DEVICE_ERROR = 0.5
@@ -49,11 +49,13 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
         forward_ns: All but the phases below, the DataLoader and other work of the script.
         backward_ns: Backward passes.
         optimizer_ns: From the end of the last backward pass to the end of the update.
+        spread: Upper over lower end of the step's 90 % interval.
     """
 
     forward_ns: float
     backward_ns: float
     optimizer_ns: float
+    spread: float = 1.0
 
 
 # How far off a host's factors are as a rule, from the thirty networks of
@@ -132,6 +134,7 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         phase: _work(
             phases[phase], time_ns=max(time_ns, 0.0), cold=cold,
             slowness=slowness if phase is Phase.OPTIMIZER else 1.0,
+            time_error=max(_TIME_ERROR, math.log(measured.spread) / (2 * Z_90)),
         )
         for phase, time_ns in times_ns.items()
     }  # fmt: skip
@@ -211,7 +214,9 @@ def _phase(
     )
 
 
-def _work(phase: _Phase, *, time_ns: float, cold: float, slowness: float) -> _Work:
+def _work(
+    phase: _Phase, *, time_ns: float, cold: float, slowness: float, time_error: float
+) -> _Work:
     """Return the host's work in a phase.
 
     Args:
@@ -219,6 +224,7 @@ def _work(phase: _Phase, *, time_ns: float, cold: float, slowness: float) -> _Wo
         time_ns: What it took on the CPU.
         cold: Share of the step that is arithmetic.
         slowness: Of the update, what it took over what was expected of it.
+        time_error: How far off a measured time is, as a share of it.
     """
     modelled_ns, device_ns = phase.modelled_ns, phase.device_ns
     arithmetic_ns, looping_ns = phase.arithmetic_ns, slowness * phase.looping_ns
@@ -230,9 +236,9 @@ def _work(phase: _Phase, *, time_ns: float, cold: float, slowness: float) -> _Wo
         )
     seen_ns = time_ns - arithmetic_ns - looping_ns + device_ns
     seen_error_ns = math.hypot(
-        _TIME_ERROR * time_ns,
+        time_error * time_ns,
         _ARITHMETIC_ERROR * arithmetic_ns,
-        2 * _TIME_ERROR * looping_ns,
+        2 * time_error * looping_ns,
         cold * (time_ns - arithmetic_ns),
     )
     seen_ns = max(seen_ns, _LEAST_SHARE * time_ns)

@@ -7,7 +7,7 @@ from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec
 from breakeven.session.measured_step import DevicePath
-from breakeven.timing import StepPhases
+from breakeven.timing import Measurement, StepPhases
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
 from factories.hosts import HOST
 from factories.runs import device_op, loader_use, plain_run, traced_run
@@ -148,6 +148,14 @@ def test_measured_step_tells_the_hosts_work() -> None:
     assert host.step_ns > 0
     assert slower.forward_factor > host.forward_factor > 1
     assert slower.backward_factor == host.backward_factor
+
+
+def test_few_steps_tell_less_of_the_hosts_work() -> None:
+    # Arithmetic is half of it; whether the rest is the host's, one sample cannot tell.
+    long = [replace(op, host_ns=50_000) for op in STEP]
+    many = replace(plain_run(3_000_000), phases=PHASES)
+    once = replace(many, measurement=Measurement(samples_ns=(3_000_000,)))
+    assert 1 < 2 * fed(*long, plain=once).forward_factor < fed(*long, plain=many).forward_factor
 
 
 def test_host_is_left_where_the_measured_step_tells_nothing_of_it() -> None:

@@ -123,6 +123,17 @@ def test_slower_step_is_a_slower_host(tiny: Program) -> None:
     assert slow.backward_factor > as_foreseen.backward_factor
 
 
+def test_step_that_was_hardly_timed_leaves_the_host_as_is_usual(tiny: Program) -> None:
+    step = predict_cpu_step(tiny, HERE)
+    usual_ns = gpu_step_ns(tiny, anchored_host(tiny, HERE, measured(step)))
+    well = replace(measured(step, 20.0), spread=1.05)
+    # One sample beside other work: nobody knows by how much that held it up.
+    once = replace(well, spread=16.0)
+    well_ns, once_ns = (gpu_step_ns(tiny, anchored_host(tiny, HERE, one)) for one in (well, once))
+    assert well_ns > 10 * usual_ns
+    assert once_ns < 3 * usual_ns
+
+
 def test_arithmetic_says_nothing_of_the_host() -> None:
     program = build_program(recorded(LONG_NS))
     step = predict_cpu_step(program, HERE)
