@@ -214,6 +214,18 @@ def test_images_lie_in_memory_as_asked(layout):
 
 
 @needs_timm
+@pytest.mark.parametrize(("option", "dtype"), [("", "float32"), ("&fast_norm=1", "float16")])
+def test_norms_of_timm_compute_in_16_bits_where_that_is_asked_for(option, dtype):
+    trace = traced(
+        f"timm:test_convnext?img=64{option}",
+        TimedPhase.INFERENCE,
+        number_format=NumberFormat.AMP_FP16,
+    )
+    norms = [op for op in trace.first.ops if "layer_norm" in op.name]
+    assert {op.inputs[0].dtype for op in norms} == {dtype}
+
+
+@needs_timm
 @pytest.mark.parametrize("size", [224, 160])
 def test_a_transformer_of_images_is_built_for_their_size(size):
     trace = traced(f"timm:vit_tiny_patch16_224?img={size}", TimedPhase.INFERENCE)

@@ -62,12 +62,13 @@ class Part:
         return not self.numel
 
 
-def parts_of(op: Op, lowering: Lowering) -> tuple[Part, ...]:
+def parts_of(op: Op, lowering: Lowering, *, is_channels_last: bool = False) -> tuple[Part, ...]:
     """Return the parts of an operator that runs kernels.
 
     Args:
         op: The operator.
         lowering: Its kernels in eager mode.
+        is_channels_last: Images lie in channels-last memory, whatever the operator says.
     """
     kernels = lowering.kernels
     families = {kernel.family for kernel in kernels}
@@ -97,9 +98,9 @@ def parts_of(op: Op, lowering: Lowering) -> tuple[Part, ...]:
     if Family.SOFTMAX in families:
         return _softmax(op, kernels)
     if Family.POOLING in families:
-        return (_pooling(op, kernels),)
+        return (_pooling(op, kernels, is_channels_last=is_channels_last),)
     if Family.REDUCTION in families:
-        return (_reduction(op, kernels),)
+        return (_reduction(op, kernels, is_channels_last=is_channels_last),)
     is_gather = Family.GATHER in families
     read_bytes = max(kernel.read_bytes for kernel in kernels)
     # A copy in place, a fill and random numbers read nothing of what they overwrite.
@@ -154,10 +155,14 @@ def _statistics(source: TensorSpec, num_rows: int) -> TensorSpec:
     return TensorSpec(shape=(num_rows,), dtype="float32", device=source.device)
 
 
-def _reduction(op: Op, kernels: Sequence[Kernel]) -> Part:
+def _reduction(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> Part:
     source = max(op.inputs, key=lambda spec: spec.numel)
     rows = max(1, op.outputs[0].numel)
-    is_outer = any(kernel.variant == "outer" for kernel in kernels)
+    # The pixels of a channel lie apart where the channels of a pixel lie together.
+    is_over_pixels = len(source.shape) == 4 and rows == source.shape[0] * source.shape[1]
+    is_outer = (is_channels_last and is_over_pixels) or any(
+        kernel.variant == "outer" for kernel in kernels
+    )
     return Part(
         reads=op.inputs,
         writes=op.outputs,
@@ -168,11 +173,11 @@ def _reduction(op: Op, kernels: Sequence[Kernel]) -> Part:
     )
 
 
-def _pooling(op: Op, kernels: Sequence[Kernel]) -> Part:
+def _pooling(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> Part:
     """Return a pooling; over whole images it is a mean, as Inductor decomposes it."""
     is_backward, reads = "backward" in op.name, op.inputs
     if "adaptive" in op.name and not is_backward and math.prod(op.outputs[0].shape[-2:]) == 1:
-        return _reduction(op, kernels)
+        return _reduction(op, kernels, is_channels_last=is_channels_last)
     if is_backward:
         # Of the input, the second argument, the gradient takes only the shape.
         reads = (*reads[:1], *reads[2:])

@@ -62,7 +62,11 @@ class FusedStep:
 
 
 def fuse(
-    events: Sequence[Event], lowerings: Sequence[Lowering | None], regions: Sequence[int]
+    events: Sequence[Event],
+    lowerings: Sequence[Lowering | None],
+    regions: Sequence[int],
+    *,
+    is_channels_last: bool = False,
 ) -> FusedStep:
     """Return the kernels of the compiled graphs of a step.
 
@@ -70,8 +74,9 @@ def fuse(
         events: The step.
         lowerings: Kernels by event, in eager mode; None where it is no operator of the device.
         regions: By event which compiled graph it is in; -1 where it is in none.
+        is_channels_last: The compiler brings images into channels-last memory.
     """
-    graph = FusionGraph(events)
+    graph = FusionGraph(events, is_channels_last=is_channels_last)
     for position, event in enumerate(events):
         graph.add(position, event, lowerings[position], regions[position])
     groups = _grouped(node for node in graph.nodes if not is_backward(node))

@@ -75,9 +75,11 @@ class FusionGraph:
 
     Args:
         events: The step.
+        is_channels_last: The compiler brings images into channels-last memory.
     """
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[Event], *, is_channels_last: bool = False) -> None:
+        self._is_channels_last = is_channels_last
         self.nodes: list[Node] = []
         self.storage_bytes: defaultdict[int, float] = defaultdict(float)
         self._current: dict[int, list[Value]] = {}
@@ -119,7 +121,7 @@ class FusionGraph:
             self._current[result.storage] = self._casts[cast]
             return
         between: dict[int, Value] = {}
-        for part in parts_of(event, lowering):
+        for part in parts_of(event, lowering, is_channels_last=self._is_channels_last):
             node = Node(position, region, part)
             self._add(node, part.reads, part.writes, between, part.most_read_bytes)
         if cast is not None:

@@ -124,12 +124,13 @@ class StepCosts:
         launches = np.array([float(kernel.launches) for kernel in kernels]).reshape(-1, 1)
         floor_ns = launches * np.array([[generation_of(device).floor_ns for device in devices]])
         time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
-        busy_ns = (times.time_ns - floor_ns) * time_factor
+        busy_ns = times.time_ns - floor_ns
         if self._era.is_before_cudnn_8:
             busy_ns = busy_ns + old_fp64_ns(kernels, devices)
         # What steps showed of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(
-            busy_ns * factors[..., 0], np.minimum(busy_ns, datasheet_ns(kernels, devices))
+            busy_ns * time_factor * factors[..., 0],
+            np.minimum(busy_ns, datasheet_ns(kernels, devices)),
         )
         scale = self._sigma_scales(kernels, devices, times.is_memory_bound)
         library = _UNKNOWN_SOFTWARE_LOG_SIGMA if self._is_unknown_software() else 0.0

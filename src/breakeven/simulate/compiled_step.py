@@ -81,8 +81,8 @@ def compiled_step(
     )
     modes = {region: of_optimizer if region == _OPTIMIZER else mode for region in set(regions)}
     replayed = {region for region, own in modes.items() if own is not None and own.has_graphs}
-    step = fuse(trace.events, program.lowerings, regions)
     is_channels_last = may_change_layout and _takes_channels_last(trace, regions)
+    step = fuse(trace.events, program.lowerings, regions, is_channels_last=is_channels_last)
     replaced: dict[int, tuple[Event, ...]] = {
         position: () for position, region in enumerate(regions) if region >= 0
     }
@@ -268,23 +268,34 @@ def _takes_channels_last(trace: StepTrace, regions: Sequence[int]) -> bool:
     is_inference = len(forward) == len(compiled)
     if not convolutions or len(forward) >= _MOST_NODES_PER_CONVOLUTION * len(convolutions):
         return False
-    if any(len(op.inputs[1].shape) != 4 for op in convolutions):
-        return False
-    kinds = [_kind(op) for op in convolutions]
     if is_inference:
         flop = [
             op.outputs[0].numel * op.inputs[1].numel / op.inputs[1].shape[0] for op in convolutions
         ]
-        return sum(f * k for f, k in zip(flop, kinds, strict=True)) <= sum(flop)
-    return not (_GROUPED in kinds or _NARROWING in kinds or all(k == _SMALL for k in kinds))
+        ratios = [_channels_last_ratio(op) for op in convolutions]
+        return sum(f * ratio for f, ratio in zip(flop, ratios, strict=True)) <= sum(flop)
+    return not (
+        any(_is_grouped(op) or _is_narrowing(op) for op in convolutions)
+        or all(_is_small(op) for op in convolutions)
+    )
 
 
-def _kind(op: Op) -> float:
-    num_out, num_in, *window = op.inputs[1].shape
-    if int(op.attributes.get("groups", 1) or 1) > 1 and num_in > 1:
+def _channels_last_ratio(op: Op) -> float:
+    if _is_grouped(op):
         return _GROUPED
-    if 2 * num_out <= num_in and window[0] > 1:
-        return _NARROWING
-    if num_out <= _SMALL_CHANNELS and num_in <= _SMALL_CHANNELS:
+    if _is_small(op):
         return _SMALL
-    return _DEFAULT
+    return _NARROWING if _is_narrowing(op) else _DEFAULT
+
+
+def _is_grouped(op: Op) -> bool:
+    return int(op.attributes.get("groups", 1) or 1) > 1 and op.inputs[1].shape[1] > 1
+
+
+def _is_small(op: Op) -> bool:
+    return max(op.inputs[1].shape[:2]) <= _SMALL_CHANNELS
+
+
+def _is_narrowing(op: Op) -> bool:
+    num_out, num_in, *window = op.inputs[1].shape
+    return 2 * num_out <= num_in and window[0] > 1

@@ -83,7 +83,9 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
     scaled, and the loop waits for each step.
 
     Args:
-        spec: Options are ``img``, the size of the images, and arguments of the model's function.
+        spec: Options are ``img``, the size of the images, ``fast_norm``, which lets timm's own
+            normalization layers compute in the dtype of autocast, and arguments of the model's
+            function.
         dtype: Of parameters and images.
         channels_last: Whether parameters and images lie in channels-last memory.
 
@@ -117,12 +119,16 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
 
 def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
     """Return the model for images of a size; models of convolutions alone take no such argument."""
+    was_fast = timm.layers.is_fast_norm()
+    timm.layers.set_fast_norm(bool(options.pop("fast_norm", was_fast)))
     try:
         return timm.create_model(name, img_size=size, **options)
     except TypeError as error:
         if "img_size" not in str(error):
             raise
-    return timm.create_model(name, **options)
+        return timm.create_model(name, **options)
+    finally:
+        timm.layers.set_fast_norm(was_fast)
 
 
 def _image_size(

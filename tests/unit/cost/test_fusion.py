@@ -43,6 +43,14 @@ def test_a_chain_of_pointwise_operators_is_one_kernel_that_moves_its_ends_alone(
     assert [(s.storage, s.num_bytes) for s in kernel.writes] == [(3, 64 * N * 4)]
 
 
+@pytest.mark.parametrize("is_channels_last", [False, True])
+def test_the_pixels_of_a_channel_are_at_hand_where_they_lie_together(is_channels_last) -> None:
+    mean = run("mean.dim", [spec(0, 8, 64, 14, 14)], [spec(1, 8, 64, 1, 1)], dim=[2, 3])
+    step = fuse([mean], [lower(mean, Settings())], [0], is_channels_last=is_channels_last)
+
+    assert step.kernels[0].keeps_row is not is_channels_last
+
+
 def test_what_a_library_call_needs_is_written_for_it() -> None:
     product = run("mm.default", [spec(1), spec(5, N, N)], [spec(2)])
     step = fused(

@@ -181,12 +181,40 @@ def test_plain_convolutions_are_brought_into_channels_last_order() -> None:
 
     assert _layouts(convolution) == {"channels_last"}
     assert _layouts(grouped) == {"contiguous"}
+    # A convolution over channels, as channel attention has, is no image's.
+    assert _layouts(convolution, CHANNEL_ATTENTION) == {"channels_last"}
 
 
-def _layouts(op: Op) -> set[str]:
-    trace = step(op)
-    (call,) = (o for o in compiled(trace).edit.apply(trace).ops if "convolution" in o.name)
+CHANNEL_ATTENTION = Op(
+    name="aten.convolution.default",
+    inputs=(spec(10, 8, 1, 128), spec(11, 1, 1, 3)),
+    outputs=(spec(12, 8, 1, 128),),
+    attributes={"groups": 1, "stride": [1]},
+)
+
+
+def _layouts(*ops: Op) -> set[str]:
+    trace = step(*ops)
+    call = next(o for o in compiled(trace).edit.apply(trace).ops if "convolution" in o.name)
     return {tensor.layout for tensor in (*call.inputs, *call.outputs)}
+
+
+def test_what_narrows_in_training_keeps_the_order_however_few_its_channels() -> None:
+    convolution = Op(
+        name="aten.convolution.default",
+        inputs=(spec(0, 8, 64, 28, 28), spec(1, 16, 64, 3, 3)),
+        outputs=(spec(2, 8, 16, 28, 28),),
+        attributes={"groups": 1, "stride": [1, 1]},
+    )
+    wide = msgspec.structs.replace(
+        convolution,
+        inputs=(spec(2, 8, 16, 28, 28), spec(3, 128, 16, 3, 3)),
+        outputs=(spec(4, 8, 128, 28, 28),),
+    )
+    last = msgspec.structs.replace(wide, phase=Phase.BACKWARD)
+
+    assert _layouts(wide, convolution) == {"channels_last"}
+    assert _layouts(wide, convolution, last) == {"contiguous"}
 
 
 def test_issuing_compiled_code_slows_no_kernel_down() -> None:
