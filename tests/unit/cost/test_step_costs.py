@@ -142,6 +142,18 @@ def test_unknown_software_makes_all_less_sure_where_no_step_of_the_machine_was_s
     assert seen.host_log_sigma(HOST) == 0.1
 
 
+def test_no_factor_takes_a_generated_kernel_past_the_bandwidth_of_its_device() -> None:
+    kernels = [msgspec.structs.replace(POINTWISE, time_factor=factor) for factor in (1.0, 0.5, 0.1)]
+    plain_ns, _, least_ns = costs().kernel_times(kernels, [A100]).time_ns[:, 0]
+    moved_ns = 1e9 * (POINTWISE.num_bytes - A100.l2_bytes) / A100.memory_bytes_per_s
+
+    assert moved_ns <= least_ns < plain_ns
+    slower = msgspec.structs.replace(POINTWISE, time_factor=2.0)
+    floor_ns = generation_of(A100).floor_ns
+    slow_ns = costs().kernel_times([slower], [A100]).time_ns[0, 0]
+    assert slow_ns - floor_ns == pytest.approx(2 * (plain_ns - floor_ns))
+
+
 def test_a_datasheet_host_gets_all_its_effects() -> None:
     factors = {
         ("host",): 2.0,
