@@ -158,10 +158,10 @@ def _statistics(source: TensorSpec, num_rows: int) -> TensorSpec:
 def _reduction(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> Part:
     source = max(op.inputs, key=lambda spec: spec.numel)
     rows = max(1, op.outputs[0].numel)
-    # The pixels of a channel lie apart where the channels of a pixel lie together.
-    is_over_pixels = len(source.shape) == 4 and rows == source.shape[0] * source.shape[1]
-    is_outer = (is_channels_last and is_over_pixels) or any(
-        kernel.variant == "outer" for kernel in kernels
+    is_outer = (
+        _reduces_outside(op, source)
+        if is_channels_last and len(source.shape) == 4
+        else any(kernel.variant == "outer" for kernel in kernels)
     )
     return Part(
         reads=op.inputs,
@@ -171,6 +171,18 @@ def _reduction(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> 
         keeps_row=not is_outer and source.numel <= rows * _LONGEST_KEPT_ROW,
         flop=_flop(kernels),
     )
+
+
+def _reduces_outside(op: Op, source: TensorSpec) -> bool:
+    """Return whether what a reduction of images keeps lies inside, in channels-last memory.
+
+    There the channels of a pixel lie together, and the pixels of a channel apart.
+    """
+    given: Sequence[int] | int | None = op.attributes.get("dim")
+    if given is None:  # all of it, or, of a pooling, all pixels
+        return math.prod(op.outputs[0].shape) > 1
+    dims = (given,) if isinstance(given, int) else given
+    return 1 not in {dim % len(source.shape) for dim in dims}
 
 
 def _pooling(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> Part:

@@ -32,8 +32,8 @@ from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_threads, threads_
 # So many times as fast as the script runs, and another number of threads is shown.
 _CLEARLY_FASTER = 1.1
 # Operators that took so many times as long while they were recorded as the whole step does were
-# held up by other work. As a rule they take nine tenths of it.
-_HELD_UP = 1.5
+# held up by other work, or are those of another step than most. As a rule they take nine tenths.
+_UNTYPICAL = 1.5
 # And a step that takes so many times as long as they and the Python between did beside other
 # work is not believed.
 _UNBELIEVABLE = 5.0
@@ -62,8 +62,8 @@ class AtBest(NamedTuple):
 def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = False) -> AtBest:
     """Time the step; further runs have the number of threads that suits it.
 
-    Where other work held up the recording, fewer threads suit it, and it is made again; and of
-    more steps, since a script that evaluates or draws in its first few was recorded as it does.
+    Where the recorded step is not typical, it is recorded again: with fewer threads, where other
+    work held it up, and of more steps, where the script evaluates or draws in its first few.
 
     Args:
         runs: Runs the target.
@@ -75,10 +75,10 @@ def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = Fa
         # What was held up is shown, but nothing rests on it.
         as_set = _without_warning(as_set)
     step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
-    is_held_up = sum(op.host_ns for op in traced.trace.ops) > _HELD_UP * step_ns
-    best = at_its_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_held_up else _CLEARLY_FASTER)
-    runs.use_threads(best.num_threads, for_traces=is_held_up)
-    if is_held_up:
+    is_untypical = sum(op.host_ns for op in traced.trace.ops) > _UNTYPICAL * step_ns
+    best = at_its_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_untypical else _CLEARLY_FASTER)
+    runs.use_threads(best.num_threads, for_traces=is_untypical)
+    if is_untypical:
         runs.record_longer()
         traced = runs.trace()
     results = [measured_result(run, DeviceKind.CPU) for run in (best, as_set)]

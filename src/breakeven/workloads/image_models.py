@@ -109,7 +109,7 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
     except (TypeError, RuntimeError, AssertionError) as error:
         raise WorkloadError(
             f"{spec.text!r} cannot be built: {error}",
-            hint="options are img=SIZE and arguments of timm's function of that name",
+            hint="options are img=SIZE, fast_norm=1 and arguments of timm's function of that name",
         ) from error
     make_step = _steps(
         model, F.cross_entropy, (default[0], size, size), dtype, channels_last=channels_last
@@ -119,16 +119,25 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
 
 def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
     """Return the model for images of a size; models of convolutions alone take no such argument."""
-    was_fast = timm.layers.is_fast_norm()
-    timm.layers.set_fast_norm(bool(options.pop("fast_norm", was_fast)))
+    is_fast = options.pop("fast_norm", 0)
+    if is_fast not in (0, 1):
+        raise WorkloadError(f"fast_norm is 0 or 1, not {is_fast!r}")
+    if not is_fast:
+        return _create_for(timm, name, size, options)
+    timm.layers.set_fast_norm(True)
+    try:
+        return _create_for(timm, name, size, options)
+    finally:
+        timm.layers.set_fast_norm(False)
+
+
+def _create_for(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
     try:
         return timm.create_model(name, img_size=size, **options)
     except TypeError as error:
         if "img_size" not in str(error):
             raise
-        return timm.create_model(name, **options)
-    finally:
-        timm.layers.set_fast_norm(was_fast)
+    return timm.create_model(name, **options)
 
 
 def _image_size(

@@ -6,8 +6,9 @@ import pickle
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # replaces torch.manual_seed, once
@@ -161,6 +162,10 @@ def test_number_is_a_cuda_device(enter: Callable[[], Any]) -> None:
         assert str(torch.device("cpu")) == "cpu"
         assert torch.device("cuda:1") == torch.device("cuda", 1)
         assert isinstance(device, torch.device | None)
+        assert issubclass(type(device), torch.device)
+        assert torch.device != "cuda"
+        assert torch.device.type is kind.type
+        assert str(torch.device(np.int64(1))) == "cuda:1"
         assert not isinstance("cuda:0", torch.device)
         assert pickle.loads(pickle.dumps(copy.deepcopy(device))) == device
         # As keys of what was made before, and the other way round.
@@ -179,6 +184,12 @@ def test_scripted_function_may_be_given_a_device(enter: Callable[[], Any]) -> No
             return torch.ones(2, device=device).to(torch.device("cpu"))
 
         assert ones(torch.device("cpu")).tolist() == [1, 1]
+        scripted = torch.jit.script(ones_on)
+        assert scripted(torch.device("cpu")).tolist() == [1, 1]
+
+
+def ones_on(device: Optional[torch.device] = None) -> torch.Tensor:  # noqa: UP045 - TorchScript
+    return torch.ones(2, device=device)
 
 
 @BOTH

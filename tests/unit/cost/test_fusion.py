@@ -43,12 +43,16 @@ def test_a_chain_of_pointwise_operators_is_one_kernel_that_moves_its_ends_alone(
     assert [(s.storage, s.num_bytes) for s in kernel.writes] == [(3, 64 * N * 4)]
 
 
-@pytest.mark.parametrize("is_channels_last", [False, True])
-def test_the_pixels_of_a_channel_are_at_hand_where_they_lie_together(is_channels_last) -> None:
-    mean = run("mean.dim", [spec(0, 8, 64, 14, 14)], [spec(1, 8, 64, 1, 1)], dim=[2, 3])
+@pytest.mark.parametrize(
+    ("dims", "is_channels_last", "is_kept"),
+    [([2, 3], False, True), ([2, 3], True, False), ([1], False, False), ([1], True, True)],
+)
+def test_what_is_reduced_is_at_hand_where_it_lies_together(dims, is_channels_last, is_kept) -> None:
+    kept = [1 if dim in dims else size for dim, size in enumerate((8, 196, 14, 14))]
+    mean = run("mean.dim", [spec(0, 8, 196, 14, 14)], [spec(1, *kept)], dim=dims)
     step = fuse([mean], [lower(mean, Settings())], [0], is_channels_last=is_channels_last)
 
-    assert step.kernels[0].keeps_row is not is_channels_last
+    assert step.kernels[0].keeps_row is is_kept
 
 
 def test_what_a_library_call_needs_is_written_for_it() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
 import torch.jit._builtins
 import torch.serialization
 import torch.utils._device
+from torch.jit import annotations
 
 from breakeven.capture.record.device_map import CudaDevices, DeviceMap, is_cuda
 from breakeven.capture.record.recorder import StepRecorder
@@ -40,16 +42,22 @@ def patch_device(patches: Patches) -> None:
         """Stands for a class of torch that cannot be derived from, also as a key."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            given = (*args, *kwargs.values())
-            if len(given) == 1 and type(given[0]) is int:
-                return original("cuda", given[0])
+            given = args if not kwargs else (kwargs.get("device"),) if not args else ()
+            if len(given) == 1 and isinstance(given[0], Integral):
+                return original("cuda", int(given[0]))
             return original(*args, **kwargs)
+
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(original, name)
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, original)
 
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, original)
+
         def __eq__(cls, other: object) -> bool:
-            return other is cls or other is original
+            return True if other is cls or other is original else NotImplemented
 
         def __hash__(cls) -> int:
             return hash(original)
@@ -57,6 +65,13 @@ def patch_device(patches: Patches) -> None:
     # Devices are pickled by the name of their class.
     device = Kind("device", (), {"__module__": "torch", "__doc__": original.__doc__})
     patches.replace(torch, "device", device)
+    find_type = annotations.try_ann_to_type
+
+    def find_type_of_device(annotation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Know what was annotated before, too: TorchScript compares by identity."""
+        return find_type(device if annotation is original else annotation, *args, **kwargs)
+
+    patches.replace(annotations, "try_ann_to_type", find_type_of_device)
 
 
 def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:

@@ -31,7 +31,7 @@ _MAX_STEPS = 10
 # Longer than this, and three steps must do: one that sets up the optimizer's state, one that
 # begins with what is done every so many steps, and so in the first (logging), one like the rest.
 _ENOUGH_NS = 500_000_000
-# Longer than this, and two must do; for so long more are taken where a few were not typical.
+# Longer than this, and two must do. Where a few were not typical, more are taken for so long.
 _TOO_LONG_NS = 20_000_000_000
 # A script that evaluates its model after the first update, or the first epoch, does so once or
 # twice before it trains on.
@@ -66,7 +66,7 @@ class StepTracer:
     Args:
         recorder: Records the events.
         end_loading: Returns what the step that ends took from DataLoaders.
-        is_patient: Whether to take more steps than three where these take long.
+        records_longer: Whether to take more steps than three where these take long.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class StepTracer:
         recorder: StepRecorder,
         end_loading: Callable[[], LoaderUse | None],
         *,
-        is_patient: bool = False,
+        records_longer: bool = False,
     ) -> None:
-        self._is_patient = is_patient
+        self._records_longer = records_longer
         self._recorder = recorder
         self._end_loading = end_loading
         self._optimizers: list[int] = []
@@ -178,7 +178,7 @@ class StepTracer:
         if num_steps < 2 or not self._has_whole_step():
             return False
         elapsed_ns = perf_counter_ns() - self._first_ns
-        are_three_enough = num_steps > 2 and not self._is_patient
+        are_three_enough = num_steps > 2 and not self._records_longer
         enough_ns = _ENOUGH_NS if are_three_enough else _TOO_LONG_NS
         return num_steps >= _MAX_STEPS or elapsed_ns > enough_ns
 

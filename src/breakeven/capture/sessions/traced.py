@@ -70,7 +70,7 @@ class TracedSession(UpdateSession):
         self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(
-            self._recorder, self._loaders.end_step, is_patient=request.records_longer
+            self._recorder, self._loaders.end_step, records_longer=request.records_longer
         )
         self._recorder.on_evaluation = self._tracer.leave_out
         # Since when steps on the GPU are waited for, and what had happened on it by then.

@@ -29,7 +29,7 @@ from breakeven.report.phrase import Line, Medium, Place, place_of
 from breakeven.report.program_text import program_facts
 from breakeven.report.run_text import run_facts
 from breakeven.report.table import AnyCell, Bar, Cell, Column, Table, columns_of
-from breakeven.report.text import printable, shorten
+from breakeven.report.text import plural, printable, shorten
 from breakeven.simulate import Finding, Severity
 from breakeven.units import format_duration, format_percent
 from breakeven.verdict import ExplainReport
@@ -245,7 +245,8 @@ def _finding_section(report: ExplainReport, *, shows_evidence: bool) -> Section:
     terminal = Lines(
         tuple(_finding_lines(report, shows_evidence=shows_evidence)), only=Medium.TERMINAL
     )
-    left_out = f"{suppressed} findings of other rules are left out."
+    verb = "is" if suppressed == 1 else "are"
+    left_out = f"{plural(suppressed, 'finding')} of other rules {verb} left out."
     none = ["There is no finding."] if not report.findings else []
     page = [*none, *([left_out] if suppressed else [])]
     table = [_finding_table(report)] if report.findings else []
