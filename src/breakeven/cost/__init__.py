@@ -51,6 +51,9 @@ from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
 from breakeven.cost.known_families import KnownFamily as KnownFamily
 from breakeven.cost.known_families import known_families as known_families
+from breakeven.cost.launch_costs import LaunchCosts as LaunchCosts
+from breakeven.cost.launch_costs import copy_ns as copy_ns
+from breakeven.cost.launch_costs import launch_costs as launch_costs
 from breakeven.cost.lower_compiled import CALL as CALL
 from breakeven.cost.lower_compiled import FUSED as FUSED
 from breakeven.cost.lower_compiled import compiled_name as compiled_name
@@ -69,10 +72,7 @@ from breakeven.cost.named_hosts import reference_host as reference_host
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
 from breakeven.cost.rules import is_in_place as is_in_place
-from breakeven.cost.step_costs import LaunchCosts as LaunchCosts
 from breakeven.cost.step_costs import StepCosts as StepCosts
-from breakeven.cost.step_costs import copy_ns as copy_ns
-from breakeven.cost.step_costs import launch_costs as launch_costs
 from breakeven.cost.step_costs import read_calibrations_again as read_calibrations_again
 from breakeven.cost.step_costs import shipped_costs as shipped_costs
 from breakeven.cost.step_effects import STEP_EFFECTS_VERSION as STEP_EFFECTS_VERSION
