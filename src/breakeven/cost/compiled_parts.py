@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from breakeven.cost.kernel import Family, Kernel, Lowering
 from breakeven.cost.lower_optimizer import is_foreach_loop, lists_of
+from breakeven.cost.lower_reduction import reduced_dimensions
 from breakeven.cost.rules import base_name
 from breakeven.trace import Op, TensorSpec
 
@@ -159,7 +160,7 @@ def _reduction(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> 
     source = max(op.inputs, key=lambda spec: spec.numel)
     rows = max(1, op.outputs[0].numel)
     is_outer = (
-        _reduces_outside(op, source)
+        _reduces_outside(op)
         if is_channels_last and len(source.shape) == 4
         else any(kernel.variant == "outer" for kernel in kernels)
     )
@@ -173,16 +174,14 @@ def _reduction(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> 
     )
 
 
-def _reduces_outside(op: Op, source: TensorSpec) -> bool:
+def _reduces_outside(op: Op) -> bool:
     """Return whether what a reduction of images keeps lies inside, in channels-last memory.
 
     There the channels of a pixel lie together, and the pixels of a channel apart.
     """
-    given: Sequence[int] | int | None = op.attributes.get("dim")
-    if given is None:  # all of it, or, of a pooling, all pixels
-        return math.prod(op.outputs[0].shape) > 1
-    dims = (given,) if isinstance(given, int) else given
-    return 1 not in {dim % len(source.shape) for dim in dims}
+    if dims := reduced_dimensions(op):
+        return 1 not in dims
+    return math.prod(op.outputs[0].shape) > 1  # all of it, or, of a pooling, all pixels
 
 
 def _pooling(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> Part:

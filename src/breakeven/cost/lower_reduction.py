@@ -77,12 +77,17 @@ def _lower_reduction(op: Op) -> Kernel:
 
 def _keeps_last_dimension(op: Op) -> bool:
     """Return whether columns are reduced, as for the gradient of a bias."""
+    reduced = reduced_dimensions(op)
+    return bool(reduced) and len(op.inputs[0].shape) - 1 not in reduced
+
+
+def reduced_dimensions(op: Op) -> set[int]:
+    """Return the dimensions that a reduction is given: none where it is given none, for all."""
     given: Sequence[int] | int | None = op.attributes.get("dim")
     if given is None or not op.inputs or not op.inputs[0].shape:
-        return False
+        return set()
     num_dimensions = len(op.inputs[0].shape)
-    reduced = {dim % num_dimensions for dim in ((given,) if isinstance(given, int) else given)}
-    return bool(reduced) and num_dimensions - 1 not in reduced
+    return {dim % num_dimensions for dim in ((given,) if isinstance(given, int) else given)}
 
 
 @RULES.add("logsumexp")

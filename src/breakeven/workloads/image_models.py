@@ -118,7 +118,7 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
 
 
 def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
-    """Return the model for images of a size; models of convolutions alone take no such argument."""
+    """Return the model for images of a size, with the norms that are asked for."""
     is_fast = options.pop("fast_norm", 0)
     if is_fast not in (0, 1):
         raise WorkloadError(f"fast_norm is 0 or 1, not {is_fast!r}")
@@ -132,6 +132,7 @@ def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Modu
 
 
 def _create_for(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
+    """Return the model for images of a size; models of convolutions alone take no such argument."""
     try:
         return timm.create_model(name, img_size=size, **options)
     except TypeError as error:

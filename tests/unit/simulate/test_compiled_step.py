@@ -166,31 +166,30 @@ def test_the_mode_is_that_which_the_script_asks_for(argument: str, mode: Compile
     assert compile_mode_of(step()) is None
 
 
-def test_plain_convolutions_are_brought_into_channels_last_order() -> None:
-    convolution = Op(
+def convolution(number: int, *weight: int, groups: int = 1) -> Op:
+    """Return one of images of 28 pixels, of the storage of a number; its result is the next."""
+    num_out, num_in, *_ = weight
+    return Op(
         name="aten.convolution.default",
-        inputs=(spec(0, 8, 128, 28, 28), spec(1, 128, 128, 3, 3)),
-        outputs=(spec(2, 8, 128, 28, 28),),
-        attributes={"groups": 1, "stride": [1, 1]},
-    )
-    grouped = msgspec.structs.replace(
-        convolution,
-        inputs=(spec(0, 8, 128, 28, 28), spec(1, 128, 4, 3, 3)),
-        attributes={"groups": 32, "stride": [1, 1]},
+        inputs=(spec(number, 8, groups * num_in, 28, 28), spec(number + 20, *weight)),
+        outputs=(spec(number + 1, 8, num_out, 28, 28),),
+        attributes={"groups": groups, "stride": [1, 1]},
     )
 
-    assert _layouts(convolution) == {"channels_last"}
-    assert _layouts(grouped) == {"contiguous"}
+
+def test_plain_convolutions_are_brought_into_channels_last_order() -> None:
+    plain, grouped = convolution(0, 128, 128, 3, 3), convolution(0, 128, 4, 3, 3, groups=32)
     # A convolution over channels, as channel attention has, is no image's.
-    assert _layouts(convolution, CHANNEL_ATTENTION) == {"channels_last"}
+    over_channels = Op(
+        name="aten.convolution.default",
+        inputs=(spec(10, 8, 1, 128), spec(11, 1, 1, 3)),
+        outputs=(spec(12, 8, 1, 128),),
+        attributes={"groups": 1, "stride": [1]},
+    )
 
-
-CHANNEL_ATTENTION = Op(
-    name="aten.convolution.default",
-    inputs=(spec(10, 8, 1, 128), spec(11, 1, 1, 3)),
-    outputs=(spec(12, 8, 1, 128),),
-    attributes={"groups": 1, "stride": [1]},
-)
+    assert _layouts(plain) == {"channels_last"}
+    assert _layouts(grouped) == {"contiguous"}
+    assert _layouts(plain, over_channels) == {"channels_last"}
 
 
 def _layouts(*ops: Op) -> set[str]:
@@ -200,21 +199,11 @@ def _layouts(*ops: Op) -> set[str]:
 
 
 def test_what_narrows_in_training_keeps_the_order_however_few_its_channels() -> None:
-    convolution = Op(
-        name="aten.convolution.default",
-        inputs=(spec(0, 8, 64, 28, 28), spec(1, 16, 64, 3, 3)),
-        outputs=(spec(2, 8, 16, 28, 28),),
-        attributes={"groups": 1, "stride": [1, 1]},
-    )
-    wide = msgspec.structs.replace(
-        convolution,
-        inputs=(spec(2, 8, 16, 28, 28), spec(3, 128, 16, 3, 3)),
-        outputs=(spec(4, 8, 128, 28, 28),),
-    )
+    wide, narrowing = convolution(1, 128, 16, 3, 3), convolution(0, 16, 64, 3, 3)
     last = msgspec.structs.replace(wide, phase=Phase.BACKWARD)
 
-    assert _layouts(wide, convolution) == {"channels_last"}
-    assert _layouts(wide, convolution, last) == {"contiguous"}
+    assert _layouts(wide, narrowing) == {"channels_last"}
+    assert _layouts(wide, narrowing, last) == {"contiguous"}
 
 
 def test_issuing_compiled_code_slows_no_kernel_down() -> None:

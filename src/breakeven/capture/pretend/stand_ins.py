@@ -42,9 +42,9 @@ def patch_device(patches: Patches) -> None:
         """Stands for a class of torch that cannot be derived from, also as a key."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            given = args if not kwargs else (kwargs.get("device"),) if not args else ()
-            if len(given) == 1 and isinstance(given[0], Integral):
-                return original("cuda", int(given[0]))
+            given = args[0] if args else kwargs.get("device")
+            if len(args) + len(kwargs) == 1 and isinstance(given, Integral):
+                return original("cuda", int(given))
             return original(*args, **kwargs)
 
         def __getattr__(cls, name: str) -> Any:

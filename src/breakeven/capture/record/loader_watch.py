@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections import Counter, UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from time import perf_counter_ns, thread_time_ns
 from types import FrameType
@@ -200,8 +200,8 @@ class LoaderWatch(Patches):
             return location
         own_places = (
             own.location
-            for other, own in self._records.items()
-            if other.dataset is loader.dataset and batch_size_of(other) == batch_size_of(loader)
+            for other, own in self._alike(loader)
+            if batch_size_of(other) == batch_size_of(loader)
         )
         return next((place for place in own_places if place), location)
 
@@ -212,8 +212,11 @@ class LoaderWatch(Patches):
         """
         if type(loader) is DataLoader or loader.num_workers:
             return None
-        alike = (own for other, own in self._records.items() if other.dataset is loader.dataset)
-        return next((own for own in alike if own.num_workers), None)
+        return next((own for _, own in self._alike(loader) if own.num_workers), None)
+
+    def _alike(self, loader: Any) -> Iterator[tuple[Any, LoaderRecord]]:
+        """Return the loaders of the same data that were made before, with their records."""
+        return (each for each in self._records.items() if each[0].dataset is loader.dataset)
 
     def _record_of(self, loader: Any) -> LoaderRecord:
         """Return the record of a loader; one that was made before has no line."""

@@ -169,6 +169,10 @@ def attributes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
     return found
 
 
+# As torch has them: what stands in for its device meanwhile is slow to ask.
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
 def _as_json(value: Any) -> Any:
     """Return ``value`` as JSON knows it, or None for tensors and for what says nothing."""
     if value is None or isinstance(value, (bool, int, str)):
@@ -176,7 +180,7 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, float):
         # JSON has no infinities and no NaN; no cost depends on them.
         return value if abs(value) < float("inf") else str(value)
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+    if isinstance(value, _NAMED):
         return str(value)
     if isinstance(value, (list, tuple)):
         items = [_as_json(item) for item in value]
