@@ -258,7 +258,7 @@ def lookup(rows: int, num_indices: int, module: str = "users") -> Op:
 
 
 def embedding(*lookups: Op, text: str = TABLE) -> list[Finding]:
-    table = lookups[0].outputs[0]
+    table = lookups[-1].outputs[0]
     update = Op(
         name="aten._foreach_addcdiv_.List", inputs=(table,) * 3, outputs=(), phase=Phase.OPTIMIZER
     )
@@ -288,6 +288,17 @@ def test_without_the_source_it_is_the_line_of_the_lookup() -> None:
 @pytest.mark.parametrize(("rows", "num_indices"), [(1_000_000, 200_000), (10_000, 16)])
 def test_tables_that_are_used_or_small(rows: int, num_indices: int) -> None:
     assert embedding(lookup(rows, num_indices)) == []
+
+
+def test_a_table_that_is_tied_to_the_output_layer_has_a_dense_gradient_anyway() -> None:
+    gradient = lookup(1_000_000, 512)
+    table = replace(gradient.outputs[0], storage=7)
+    read = replace(gradient, name="aten.embedding.default", phase=Phase.FORWARD)
+    read = replace(read, inputs=(table, gradient.inputs[1]), outputs=gradient.inputs[:1])
+    head = replace(read, name="aten.t.default", inputs=(table,), outputs=())
+
+    assert len(embedding(read, gradient)) == 1
+    assert embedding(read, head, gradient) == []
 
 
 def test_a_table_that_is_a_small_part_of_the_model_stays() -> None:

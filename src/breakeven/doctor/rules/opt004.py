@@ -2,7 +2,9 @@
 
 What it does:
     Finds tables of embeddings of 4 MB or more whose gradient has ten times as many rows as
-    the step looked up, or more, where they are half of all parameters at least.
+    the step looked up, or more, where they are half of all parameters at least. A table that the
+    forward pass also reads as a whole, such as one tied to the output layer, is left out: its
+    gradient is dense whatever the lookup gives.
 
 Why it costs time:
     The gradient of all rows is written with zeros, and the optimizer goes through all of them
@@ -49,14 +51,15 @@ _MIN_ROWS_PER_INDEX = 10
 _MIN_PARAMETER_FRACTION = 0.5
 # Smaller tables are updated in microseconds.
 _MIN_TABLE_BYTES = 4_000_000
+_LOOKUPS = ("embedding", "embedding_renorm_", "_embedding_bag")
 _LAYERS = ("Embedding", "EmbeddingBag")
 
 
 def detect(case: Case) -> Found:
     tables: dict[tuple[Location | None, tuple[int, ...]], dict[int, Op]] = {}
+    read_whole = _shapes_read_whole(case)
     for index, op in case.each_on_device():
-        if _is_wasteful(op):
-            shape = op.outputs[0].shape
+        if _is_wasteful(op) and (shape := op.outputs[0].shape) not in read_whole:
             made = layer_at(case.sources, op.module, _LAYERS, shape)
             place = made[0].location(made[1]) if made else op.location
             tables.setdefault((place, shape), {})[index] = op
@@ -97,6 +100,17 @@ def _is_wasteful(op: Op) -> bool:
     table = op.outputs[0]
     is_large = table.num_bytes >= _MIN_TABLE_BYTES
     return is_large and table.shape[0] >= _MIN_ROWS_PER_INDEX * _num_used(op)
+
+
+def _shapes_read_whole(case: Case) -> set[tuple[int, ...]]:
+    """Return the shapes of tables that the forward pass reads otherwise than by their rows."""
+    lookups: set[tuple[int, tuple[int, ...]]] = set()
+    others: set[tuple[int, tuple[int, ...]]] = set()
+    for _, op in case.each_on_device():
+        if op.phase is Phase.FORWARD:
+            kind = lookups if base_name(op) in _LOOKUPS else others
+            kind.update((tensor.storage, tensor.shape) for tensor in op.inputs)
+    return {shape for _, shape in lookups & others}
 
 
 def _num_used(lookup: Op) -> int:
