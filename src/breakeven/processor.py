@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 _CPUINFO = Path("/proc/cpuinfo")
-# Matrix tiles (AMX) or dot products (AVX-512, Arm) of bfloat16, as Linux names them.
-# Source: arch/x86/include/asm/cpufeatures.h, Documentation/arch/arm64/elf_hwcaps.rst.
-_BF16_FLAGS = frozenset(("amx_bf16", "avx512_bf16", "bf16", "svebf16"))
-# Apple's name of the Arm feature. Source: sysctl(3), hw.optional.arm.
-_APPLE_FLAG = "hw.optional.arm.FEAT_BF16"
+# Matrix tiles (AMX), dot products (AVX-512, Arm) or arithmetic of the 16-bit formats, as Linux
+# names them. Source: arch/x86/include/asm/cpufeatures.h, Documentation/arch/arm64/elf_hwcaps.rst.
+_HALF_FLAGS = {
+    "bf16": frozenset(("amx_bf16", "avx512_bf16", "bf16", "svebf16")),
+    "fp16": frozenset(("amx_fp16", "avx512_fp16", "asimdhp")),
+}
+# Apple's names of the Arm features. Source: sysctl(3), hw.optional.arm.
+_APPLE_FLAGS = {"bf16": "hw.optional.arm.FEAT_BF16", "fp16": "hw.optional.arm.FEAT_FP16"}
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _GROUPS = Path("/proc/self/cgroup")
 _GROUP_MOUNT = Path("/sys/fs/cgroup")
@@ -137,25 +140,26 @@ def _siblings(folder: Path, number: int) -> str:
         return str(number)
 
 
-def has_bf16_hardware() -> bool:
-    """Return whether the processor multiplies bfloat16 itself; False where nothing tells."""
+def has_half_hardware(precision: str) -> bool:
+    """Return whether the processor multiplies ``bf16`` or ``fp16`` itself; False if none tells."""
     if platform.system() == "Darwin":
-        return sysctl(_APPLE_FLAG) == "1"
+        return sysctl(_APPLE_FLAGS[precision]) == "1"
     try:
         text = _CPUINFO.read_text(errors="replace")
     except OSError:
         return False
-    return cpuinfo_has_bf16(text)
+    return cpuinfo_has_half(text, precision)
 
 
-def cpuinfo_has_bf16(text: str) -> bool:
-    """Return whether a processor in the text of Linux's ``/proc/cpuinfo`` multiplies bfloat16.
+def cpuinfo_has_half(text: str, precision: str) -> bool:
+    """Return whether a processor in the text of Linux's ``/proc/cpuinfo`` multiplies a format.
 
     Args:
         text: Lines of ``name : value``; flags are in ``flags`` (x86) or ``Features`` (Arm).
+        precision: ``bf16`` or ``fp16``.
     """
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features") and _BF16_FLAGS & set(value.split()):
+        if name.strip() in ("flags", "Features") and _HALF_FLAGS[precision] & set(value.split()):
             return True
     return False

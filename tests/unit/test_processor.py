@@ -1,4 +1,4 @@
-"""The processor's name, its cores, and whether it multiplies bfloat16."""
+"""The processor's name, its cores, and whether it multiplies 16-bit formats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from breakeven import processor
 from breakeven.processor import (
     cpu_name,
     cpu_quota,
-    cpuinfo_has_bf16,
-    has_bf16_hardware,
+    cpuinfo_has_half,
+    has_half_hardware,
     num_cores,
     num_physical_cores,
     sysctl,
@@ -150,16 +150,29 @@ def test_a_system_without_control_groups_limits_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_flags_of_linux(text: str, expected: bool) -> None:
-    assert cpuinfo_has_bf16(text) is expected
+    assert cpuinfo_has_half(text, "bf16") is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("flags\t\t: fpu avx512f avx512_fp16\n", True),
+        ("Features\t: fp asimd fphp asimdhp\n", True),
+        # Conversions, and the other format: no arithmetic of its own.
+        ("flags\t\t: fpu f16c avx512f avx512_bf16\n", False),
+    ],
+)
+def test_flags_of_half_precision(text: str, expected: bool) -> None:
+    assert cpuinfo_has_half(text, "fp16") is expected
 
 
 def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
-    assert not has_bf16_hardware()
+    assert not has_half_hardware("bf16")
 
     (tmp_path / "cpuinfo").write_bytes(b"model name : \xff\nflags : avx512_bf16\n")
-    assert has_bf16_hardware()
+    assert has_half_hardware("bf16")
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("1", True), ("0", False), ("", False)])
@@ -172,5 +185,5 @@ def test_apple_is_asked(answer: str, expected: bool, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(processor.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(processor, "sysctl", sysctl)
-    assert has_bf16_hardware() is expected
+    assert has_half_hardware("bf16") is expected
     assert asked == ["hw.optional.arm.FEAT_BF16"]

@@ -10,6 +10,7 @@ from breakeven.report.charts.build import axis_word, crossover_interval
 from breakeven.report.phrase import Fact, Medium
 from breakeven.report.result_text import device_label, named_label, reference_cpu
 from breakeven.report.text import plural, printable, ratio_with_interval
+from breakeven.timing import EMULATED_ON_CPU
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
 from breakeven.verdict import (
@@ -183,6 +184,16 @@ def _file_name(write: FileWrite) -> str:
 # Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
 _SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
 _MUCH = 0.05
+
+
+def emulation_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
+    """Yield that the CPU is compared in a format which it has no arithmetic for."""
+    cpu = reference_cpu(report.results)
+    if cpu is not None and any(caveat.code == EMULATED_ON_CPU for caveat in cpu.caveats):
+        yield (
+            f"This CPU emulates {cpu.precision}: in fp32 the step may be several times as fast on "
+            "it, and a GPU's lead as much smaller. Let the script keep fp32 there, and check that."
+        )
 
 
 def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:

@@ -4,6 +4,7 @@ from breakeven.timing.measurement import BUSY_BESIDE as BUSY_BESIDE
 from breakeven.timing.measurement import BUSY_FRACTION as BUSY_FRACTION
 from breakeven.timing.measurement import BUSY_MACHINE as BUSY_MACHINE
 from breakeven.timing.measurement import CONFIDENCE as CONFIDENCE
+from breakeven.timing.measurement import EMULATED_ON_CPU as EMULATED_ON_CPU
 from breakeven.timing.measurement import Clock as Clock
 from breakeven.timing.measurement import CpuFacts as CpuFacts
 from breakeven.timing.measurement import CpuSetting as CpuSetting

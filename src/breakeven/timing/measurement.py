@@ -17,6 +17,8 @@ CONFIDENCE = 0.90
 BUSY_MACHINE = "busy-machine"
 # And of that on one from which what other work held up could be left out.
 BUSY_BESIDE = "busy-beside"
+# And of that on one in a 16-bit format which the CPU has no arithmetic for.
+EMULATED_ON_CPU = "emulated-on-cpu"
 # Of all processors, used by other processes: above this a measurement says little.
 BUSY_FRACTION = 0.15
 

@@ -27,7 +27,7 @@ from breakeven.capture import (
 from breakeven.codegen import CompilerError, find_compiler, kept_steps
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
-from breakeven.processor import has_bf16_hardware
+from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress, SilentProgress
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.session import Runs, why_not_measured
@@ -170,7 +170,7 @@ def step_facts(
         dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns,
         page_faults=plain.page_faults_per_step,
         is_on_cuda=is_on_cuda,
-        has_bf16=has_bf16_hardware(),
+        has_bf16=has_half_hardware("bf16"),
         has_compiler=_has_compiler(),
         is_compiled=trace.settings.is_compiled,
         no_fast_step=no_fast_step,

@@ -22,6 +22,8 @@ USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0,
         ({"load_fraction": 0.5}, ["busy-beside"]),
         ({"load_fraction": 0.5, "is_disturbed": True}, ["busy-machine"]),
         ({"num_threads": 4}, ["cpu-quota", "own-threads"]),
+        ({"cpu_precision": "fp16"}, ["emulated-on-cpu"]),
+        ({"cpu_precision": "bf16"}, []),
         ({"ignores_compile": True, "ignores_graphs": True}, ["compile-ignored", "graph-eager"]),
     ],
 )
@@ -29,10 +31,13 @@ def test_there_is_a_caveat_for_each_reason(
     changed: dict[str, Any], codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("breakeven.capture.sessions.plain_run.cpu_quota", lambda: 2.0)
+    hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
+    monkeypatch.setattr(hardware, lambda precision: precision == "bf16")
     request = replace(_request("made up"), configuration=Configuration(num_threads=2))
     told = {
         "load_fraction": 0.0, "is_disturbed": False, "num_threads": 2,
-        "ignores_compile": False, "ignores_graphs": False, **changed,
+        "ignores_compile": False, "ignores_graphs": False,
+        "cpu_precision": "fp32", **changed,
     }  # fmt: skip
     assert [caveat.code for caveat in caveats_of_run(request, **told)] == codes
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from breakeven.errors import Caveat
 from breakeven.report import chart_document
+from breakeven.timing import EMULATED_ON_CPU
 from breakeven.units import format_time
-from breakeven.verdict import CheckReport, ProgramFacts, ProgramPart, decide, program_of
+from breakeven.verdict import CheckReport, DeviceKind, ProgramFacts, ProgramPart, decide, program_of
 from factories import reports as made_up
 from factories import terminal
 from factories.terminal import flat
@@ -112,6 +114,20 @@ def test_how_to_get_the_best_threads_is_said_where_the_script_has_others() -> No
     assert "To run on 1 thread, set OMP_NUM_THREADS=1 before python" in text
     assert "As small a change saves on the GPU" in text
     assert "OMP_NUM_THREADS" not in shown(made_up.cpu_wins())
+
+
+def test_a_cpu_that_emulates_the_format_of_the_step_is_told_beside_the_verdict() -> None:
+    report = made_up.gpu_wins()
+    caveat = Caveat(code=EMULATED_ON_CPU, message="it is emulated")
+    results = tuple(
+        replace(result, precision="fp16", caveats=(caveat,))
+        if result.kind is DeviceKind.CPU
+        else result
+        for result in report.results
+    )
+
+    assert "This CPU emulates fp16: in fp32" in shown(replace(report, results=results))
+    assert "emulates" not in shown(report)
 
 
 def test_threads_that_were_only_disturbed_less_are_no_advice() -> None:

@@ -188,6 +188,7 @@ class PlainSession(UpdateSession):
             # well, and nobody asks them how long.
             measurement = replace(measurement, waited_ns=(), is_bound=is_bound)
         num_threads = self._num_threads or torch.get_num_threads()
+        precision = self._trained.precision()
         caveats = caveats_of_run(
             self._request,
             load_fraction=load,
@@ -195,12 +196,13 @@ class PlainSession(UpdateSession):
             num_threads=num_threads,
             ignores_compile=self._is_compiled,
             ignores_graphs=self._graphs.num_replays > 0,
+            cpu_precision="" if gpu else precision,
         )
         other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         return PlainRun(
             measurement=measurement,
             processor=gpu_name(gpu) if gpu else cpu_name(),
-            precision=self._trained.precision(),
+            precision=precision,
             num_threads=num_threads,
             peak_memory_bytes=gpu_peak_bytes(gpu) if gpu else peak_bytes(),
             loader=typical_use(self._uses, self._timer.num_rounds, self._alone_ns),

@@ -16,8 +16,8 @@ from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.run_facts import gpu_with_most
 from breakeven.errors import Caveat
-from breakeven.processor import cpu_quota
-from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE
+from breakeven.processor import cpu_name, cpu_quota, has_half_hardware
+from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU
 from breakeven.units import format_percent
 
 _NEEDS_CUDA = Caveat(
@@ -100,7 +100,7 @@ def typical_use(uses: Sequence[LoaderUse], num_steps: int, alone_ns: float) -> L
 
 def caveats_of_run(
     request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
-    ignores_compile: bool, ignores_graphs: bool,
+    ignores_compile: bool, ignores_graphs: bool, cpu_precision: str,
 ) -> Iterator[Caveat]:  # fmt: skip
     """Yield reasons to trust the time of the steps less.
 
@@ -111,6 +111,7 @@ def caveats_of_run(
         num_threads: Threads of torch that the steps ran on.
         ignores_compile: Whether the script asked for ``torch.compile``, which was ignored.
         ignores_graphs: Whether what it captured as CUDA graphs ran as operators.
+        cpu_precision: Arithmetic of steps that ran on this CPU; empty for those on a GPU.
     """
     if ignores_compile:
         yield COMPILE_IGNORED
@@ -120,6 +121,12 @@ def caveats_of_run(
         yield _NEEDS_CUDA
     if ignores_graphs:
         yield GRAPHS_RUN_EAGERLY
+    if cpu_precision in ("fp16", "bf16") and not has_half_hardware(cpu_precision):
+        yield Caveat(
+            code=EMULATED_ON_CPU,
+            message=f"{cpu_name()} has no {cpu_precision} arithmetic of its own: torch emulates "
+            "it there, far slower than fp32",
+        )
     quota = cpu_quota()
     if quota is not None and quota < num_threads:
         yield Caveat(

@@ -33,6 +33,7 @@ from breakeven.report.result_text import (
 from breakeven.report.run_text import (
     CHOICE_STYLES,
     crossover_sentence,
+    emulation_sentences,
     run_facts,
     threads_sentences,
     verdict_sentence,
@@ -96,7 +97,11 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
         # An explanation says in full at a terminal what this sums up.
         only = Medium.PAGE if isinstance(report, ExplainReport) else None
         yield Line(printable(verdict.because, 600), only=only)
-    for sentence in (*threads_sentences(report), *program_sentences(report)):
+    for sentence in (
+        *emulation_sentences(report),
+        *threads_sentences(report),
+        *program_sentences(report),
+    ):
         yield Line(sentence)
     generated = generated_sentence(report) if isinstance(report, CheckReport) else None
     if generated is not None:
