@@ -25,6 +25,7 @@ from breakeven.cost.rules import (
     RuleTable,
     SettingsRule,
     base_name,
+    gather_kernel,
     has_out_argument,
     is_in_place,
     multiply_add_flop,
@@ -173,6 +174,9 @@ _OTHERS = names_in(
     sub sum zero
     """
 )
+# Their results are views of rows that are read at the positions of a dense gradient.
+# Source: aten/src/ATen/native/EmbeddingBag.cpp, _embedding_bag_sparse_backward.
+_GATHERS = names_in("_embedding_bag_backward _embedding_bag_sparse_backward")
 # Row and column of a stored value, int64 each.
 _POSITION_BYTES = 16
 # Positions are sorted and repeated ones found before values are added up.
@@ -187,7 +191,7 @@ def has_sparse(op: Op) -> bool:
 
 def has_sparse_rule(op_name: str) -> bool:
     """Return whether it is known what the operator does with a sparse tensor."""
-    return base_name(op_name) in _PRODUCTS | _CONVERSIONS | _OTHERS
+    return base_name(op_name) in _PRODUCTS | _CONVERSIONS | _OTHERS | _GATHERS
 
 
 def lower_sparse(op: Op) -> Kernel:
@@ -199,6 +203,9 @@ def lower_sparse(op: Op) -> Kernel:
     name = base_name(op.name)
     if name in _PRODUCTS:
         return _product(op, stored, position_bytes)
+    if name in _GATHERS:
+        indices_bytes = total_bytes(op.inputs[1:])
+        return gather_kernel(op, read_bytes=indices_bytes + tensor_bytes(stored))
     has_sparse_result = any(spec.is_sparse for spec in op.outputs)
     if name in _CONVERSIONS or not (has_sparse_result or is_in_place(op.name)):
         read_bytes = total_bytes(op.inputs) + position_bytes

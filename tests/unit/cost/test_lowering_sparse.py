@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from breakeven.capture.record.device_map import HOST, DeviceMap, bytes_of, sparse_values
 from breakeven.capture.record.operators import describe
-from breakeven.cost import Kernel, lower
+from breakeven.cost import Family, Kernel, lower
 from breakeven.trace import Op, Settings, TensorSpec
 
 ROWS, COLUMNS, STORED = 100_000, 64, 256
@@ -128,6 +128,17 @@ def test_what_an_unknown_operator_does_with_it_is_not_said_to_be_known() -> None
 def test_a_dense_copy_is_written_in_full() -> None:
     kernel = only_kernel("aten._to_dense.default", (stored(STORED, COLUMNS),), dense(ROWS, COLUMNS))
     assert kernel.write_bytes == ROWS * COLUMNS * 4
+
+
+def test_the_sparse_gradient_of_bags_is_the_rows_of_their_gradient() -> None:
+    positions = TensorSpec(shape=(STORED,), dtype="int64", device="cuda:0")
+    rows = stored(STORED, COLUMNS)
+    kernel = only_kernel(
+        "aten._embedding_bag_backward.default", (dense(8, COLUMNS), positions), rows
+    )
+    assert kernel.family is Family.GATHER
+    assert kernel.read_bytes == rows.num_bytes + positions.num_bytes
+    assert kernel.write_bytes == rows.num_bytes
 
 
 def test_making_one_of_positions_and_values_runs_nothing() -> None:
