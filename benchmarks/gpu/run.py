@@ -251,10 +251,12 @@ class Run:
     def _measure_steps(self) -> None:
         """Measure steps, and keep each; one that leaves a broken GPU behind ends the call.
 
+        So does one that ends the process. Neither is tried again.
+
         Raises:
             BreakevenError: The GPU answers no more.
         """
-        from whole_steps import measured_row, read_rows, write_rows
+        from whole_steps import described_row, read_rows, timed_cells, write_rows
 
         from breakeven.calibrate.gpu.machine import check_gpu
 
@@ -262,10 +264,17 @@ class Run:
             if self._left_s() < step.about_s + _LEAST_S:
                 continue
             rows: list[Any] = read_rows(self._steps)
-            row = measured_row(step, self._device, number=len(rows) + 1)
-            print(step.name, row.get("value_ms", row.get("note")), flush=True)
+            row = described_row(step, self._device, number=len(rows) + 1)
+            # A library that aborts leaves this behind: the next call goes on after the step.
             write_rows(self._steps, [*rows, row])
-            if "note" in row:
+            try:
+                row |= timed_cells(step, self._device)
+            except BaseException:
+                write_rows(self._steps, rows)
+                raise
+            print(step.name, row.get("value_ms", row["note"]), flush=True)
+            write_rows(self._steps, [*rows, row])
+            if row["note"]:
                 check_gpu(self._device)
 
     def _needs_prediction(self) -> bool:

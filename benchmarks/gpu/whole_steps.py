@@ -94,10 +94,10 @@ class Place:
     host: HostSpec
 
 
-def measured_row(step: WantedStep, device: torch.device, *, number: int) -> dict[str, object]:
-    """Return the row of a step that is timed now; one that fails says why in its note."""
+def described_row(step: WantedStep, device: torch.device, *, number: int) -> dict[str, object]:
+    """Return the row of a step that is about to be timed: its note stays where that ends us."""
     machine = describe_machine(device)
-    row: dict[str, object] = {
+    return {
         "case_id": f"gpu-{number:03d}",
         "source": "benchmarks/gpu",
         "workload": step.workload,
@@ -112,12 +112,18 @@ def measured_row(step: WantedStep, device: torch.device, *, number: int) -> dict
         "framework": f"torch {machine.torch_version} {machine.driver}",
         "compile": step.compile,
         "is_fitted": int(step.name in _FITTED),
+        "note": "the process was ended while it was measured",
     }
+
+
+def timed_cells(step: WantedStep, device: torch.device) -> dict[str, object]:
+    """Return the cells of a step that is timed now; one that fails says why in its note."""
     try:
         found = time_step(step, DeviceTimer(device))
     except Exception as error:  # what the device, its library or the compiler refuses is a row too
-        return row | {"note": reason_of(error)}
-    return row | {
+        return {"note": reason_of(error)}
+    return {
+        "note": "",
         "value_ms": round(found.time_ns / NS_PER_MS, 6),
         "repeats": found.num_steps,
         "host_issue_ms": round(found.issue_ns / NS_PER_MS, 6),

@@ -145,6 +145,50 @@ def test_an_interrupted_calibration_goes_on(
     assert len(result.calibration.samples) == len(few) + 3
 
 
+class KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_what_ended_the_process_is_not_asked_again(
+    few: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = calibrating.time_sample
+    as_it_was: dict[Path, bytes] = {}
+
+    def aborts(sample, precision, timer):
+        if len(few) == 4:
+            files = (tmp_path / "cache").glob("calibrating-*.json")
+            as_it_was.update({file: file.read_bytes() for file in files})
+            few.append(f"{sample.name} {precision}")
+            raise KilledError
+        return real(sample, precision, timer)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(calibrating, "time_sample", aborts)
+        with pytest.raises(KilledError):
+            calibrate_gpu(request(), SilentProgress())
+    ((file, content),) = as_it_was.items()
+    file.write_bytes(content)
+    result = calibrate_gpu(request(), SilentProgress())
+    assert result.calibration.left_out == (f"{few[4]}: breakeven was ended while it was measured",)
+    assert len(few) == len({*few})
+    assert len(result.calibration.samples) == len(few) - 1 + 3
+
+
+def test_copies_of_any_memory_are_kept_where_none_can_be_pinned(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copies(*_, **__):
+        yield measured_sample(few_copies[0], Precision.FP32)
+        raise RuntimeError("cannot pin memory")
+
+    few_copies = [replace(all_samples(is_tiny=True)[0], name="copy pageable 4096")]
+    monkeypatch.setattr(calibrating, "measure_copies", copies)
+    found = calibrate_gpu(request(), SilentProgress()).calibration
+    assert "copy pageable 4096" in {sample.name for sample in found.samples}
+    assert "copies: RuntimeError: cannot pin memory" in found.left_out
+
+
 def test_what_the_device_refuses_is_left_out_and_named(
     few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +313,9 @@ def test_the_time_is_kept_and_what_is_left_is_counted() -> None:
         until_s=9.0,
     )  # fmt: skip
     told: list[str] = []
-    num_left = plan.run(told.append, told.append, lambda: None)
+    asked: list[str] = []
+    num_left = plan.run(told.append, told.append, asked.append)
+    assert asked == ["one", "refused", "two"]
     assert done == ["one", "two"]
     assert failed == [("refused", "no")]
     assert num_left == 2

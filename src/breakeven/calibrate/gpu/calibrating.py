@@ -111,26 +111,26 @@ def calibrate_gpu(
     check_gpu(request.device)
     machine = describe_machine(request.device)
     key = {**machine_key_of(machine), "sizes": "tiny" if request.is_tiny else "usual"}
-    known = None if request.is_forced else read_calibrating(key, Measured)
-    kept = Kept(measured=known or Measured(), write=partial(write_calibrating, key), now_s=now_s)
-    measured = kept.measured
-    measured.failed = {name: why for name, why in measured.failed.items() if is_for_good(why)}
     budget_s = request.budget_s or (QUICK_S if request.is_quick else FULL_S)
-    num_known = _num_measured(measured)
     asked_s = now_s()
-    try:
-        with machine_lock(partial(progress.detail, _WAITING)):
-            begun_s += now_s() - asked_s
-            plan = Plan(
-                tuple(_items(request, measured)),
-                is_known=partial(_is_known, measured),
-                failed=partial(_note_failure, measured, request.device),
-                now_s=now_s,
-                until_s=begun_s + budget_s - _FIT_S[request.is_quick],
-            )
-            num_left = plan.run(progress.begin, progress.detail, kept.save)
-    finally:
-        kept.save(is_due=True)
+    with machine_lock(partial(progress.detail, _WAITING)):
+        begun_s += now_s() - asked_s
+        known = None if request.is_forced else read_calibrating(key, Measured)
+        kept = Kept(measured=known or Measured(), write=partial(write_calibrating, key))
+        kept.take_up()
+        measured = kept.measured
+        num_known = _num_measured(measured)
+        plan = Plan(
+            tuple(_items(request, measured)),
+            is_known=partial(_is_known, measured),
+            failed=partial(_note_failure, measured, request.device),
+            now_s=now_s,
+            until_s=begun_s + budget_s - _FIT_S[request.is_quick],
+        )
+        try:
+            num_left = plan.run(progress.begin, progress.detail, kept.ask)
+        finally:
+            kept.close()
     progress.begin("fitting what was measured")
     calibration = fit_calibration(request, machine, measured, num_left, host)
     progress.end()
@@ -204,11 +204,13 @@ def sample_name(sample: Sample, precision: Precision) -> str:
 
 
 def _is_known(measured: Measured, name: str) -> bool:
+    if name in measured.failed:
+        return True
     if name == "launch":
         return measured.launch is not None
     if name == "copies":
         return bool(measured.copies)
-    return name in measured.samples or name in measured.steps or name in measured.failed
+    return name in measured.samples or name in measured.steps
 
 
 def _num_measured(measured: Measured) -> int:

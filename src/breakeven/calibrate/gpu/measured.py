@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from breakeven.cost import CalibratedMachine, CalibrationStep, MeasuredLaunch, MeasuredSample
 from breakeven.errors import BreakevenError
 from breakeven.store import code_digest
-
-# Measurements are written this often while more are taken.
-_SAVE_EVERY_S = 5.0
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -25,6 +21,7 @@ class Measured(msgspec.Struct, kw_only=True):
         copies: Copies to the GPU, by name.
         steps: Whole steps, by name.
         failed: What did not run, and why, by the same names.
+        asked: What is being measured, while it is.
     """
 
     launch: MeasuredLaunch | None = None
@@ -32,10 +29,13 @@ class Measured(msgspec.Struct, kw_only=True):
     copies: dict[str, MeasuredSample] = {}
     steps: dict[str, CalibrationStep] = {}
     failed: dict[str, str] = {}
+    asked: str = ""
 
 
 # As torch and its libraries say it, in lower case.
 _NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
+# A library that aborts, as Metal's does of what it cannot compile, leaves nothing else behind.
+_ENDED = "breakeven was ended while it was measured"
 # Packages whose code decides what is measured.
 _MEASURING = ("calibrate", "measure", "workloads")
 
@@ -62,26 +62,30 @@ def is_for_good(reason: str) -> bool:
 
 @dataclass(kw_only=True)
 class Kept:
-    """Measurements that are written from time to time.
+    """Measurements that are written before each further one.
 
     Args:
         measured: Those so far.
         write: Keeps them.
-        now_s: Clock, in seconds.
     """
 
     measured: Measured
     write: Callable[[Measured], None]
-    now_s: Callable[[], float] = time.monotonic
-    _written_s: float = field(default=float("-inf"), init=False)
 
-    def save(self, *, is_due: bool = False) -> None:
-        """Write what there is, unless that was done a moment ago.
+    def take_up(self) -> None:
+        """Go on where the last process ended: what ended it is not asked again."""
+        failed = self.measured.failed
+        self.measured.failed = {name: why for name, why in failed.items() if is_for_good(why)}
+        if self.measured.asked:
+            self.measured.failed[self.measured.asked] = _ENDED
+            self.measured.asked = ""
 
-        Args:
-            is_due: Write in any case.
-        """
-        now_s = self.now_s()
-        if is_due or now_s - self._written_s >= _SAVE_EVERY_S:
-            self.write(self.measured)
-            self._written_s = now_s
+    def ask(self, name: str) -> None:
+        """Note what is about to be measured, for the case that this process does not survive it."""
+        self.measured.asked = name
+        self.write(self.measured)
+
+    def close(self) -> None:
+        """Write what there is: whatever was asked last, this process has survived it."""
+        self.measured.asked = ""
+        self.write(self.measured)

@@ -54,14 +54,17 @@ class Plan:
         self._until_s = until_s
 
     def run(
-        self, begin: Callable[[str], None], detail: Callable[[str], None], after: Callable[[], None]
+        self,
+        begin: Callable[[str], None],
+        detail: Callable[[str], None],
+        before: Callable[[str], None],
     ) -> int:
         """Return how many items were left out since the time was over.
 
         Args:
             begin: Told of each stage.
             detail: Told of each item, with a bar.
-            after: Called after each item.
+            before: Called with each item's name before it is measured.
         """
         num_left, stage = 0, ""
         slowness: dict[str, float] = {}
@@ -77,13 +80,13 @@ class Plan:
                 stage = item.stage
                 begin(stage)
             detail(f"{_bar(number, len(self._items))} {item.name}")
+            before(item.name)
             try:
                 item.measure()
             except Exception as error:
                 # What the device or its library refuses is left out, naming it.
                 self._failed(item.name, error)
             slowness[item.stage] = max(slowest, (self._now_s() - begun_s) / item.about_s)
-            after()
         return num_left
 
 

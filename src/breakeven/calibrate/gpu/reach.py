@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -37,11 +37,10 @@ def measure_launch(timer: DeviceTimer) -> MeasuredLaunch:
     )
 
 
-def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> tuple[MeasuredSample, ...]:
-    """Return the times of copies to the device that are waited for."""
+def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> Iterator[MeasuredSample]:
+    """Yield the times of copies to the device that are waited for, those of any memory first."""
     sizes = _TINY_COPY_BYTES if is_tiny else _COPY_BYTES
     kinds = ("pageable",) if timer.device.type in ("mps", STAND_IN) else ("pageable", "pinned")
-    samples: list[MeasuredSample] = []
     for kind in kinds:
         for num_bytes in sizes:
             source = torch.ones(num_bytes, dtype=torch.uint8)
@@ -54,16 +53,13 @@ def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> tuple[MeasuredSample
                 timer.synchronize()
 
             found = timer.time_call(copy, budget_s=_BUDGET_S, fills_queue=False)
-            samples.append(
-                MeasuredSample(
-                    name=f"copy {kind} {num_bytes}",
-                    precision=Precision.FP32,
-                    time_ns=found.time_ns,
-                    spread=round(found.spread, 3),
-                    num_calls=found.num_calls,
-                )
+            yield MeasuredSample(
+                name=f"copy {kind} {num_bytes}",
+                precision=Precision.FP32,
+                time_ns=found.time_ns,
+                spread=round(found.spread, 3),
+                num_calls=found.num_calls,
             )
-    return tuple(samples)
 
 
 def fit_copies(samples: Sequence[MeasuredSample]) -> tuple[MeasuredCopy, ...]:
