@@ -13,7 +13,7 @@ from breakeven.session.batch_sizes import (
 )
 from breakeven.session.compared_step import ComparedStep
 from breakeven.timing import Estimate
-from breakeven.trace import ScaledTrace, ScalingError, StepTrace, scaled_from_one
+from breakeven.trace import ScaledTrace, ScalingError, StepTrace, num_micro_batches, scaled_from_one
 from breakeven.verdict import (
     NoCrossover,
     find_crossover,
@@ -54,7 +54,9 @@ class HandFedSizes:
             return _none(error.message), ()
         base = self.scaled.first.batch_size
         assert base is not None, "a step is scaled from its batch size"
-        steps = {size: self.scaled.at(size) for size in _sizes(base)}
+        # Of a step that accumulates gradients, each batch has a sample at least.
+        least = num_micro_batches(self._step.events, self._step.facts.model_calls)
+        steps = {size: self.scaled.at(size) for size in _sizes(base, least)}
         sizes, gpus = gpu_curves(steps, devices, best, host, largest_measured=base)
         cpu = cpu_curve(compared, {base: self._cpu}, sizes)
         self.caveats.append(
@@ -77,7 +79,7 @@ def _none(because: str) -> NoCrossover:
     )
 
 
-def _sizes(base: int) -> list[int]:
-    """Return the script's own size and the powers of two around it."""
-    low, high = max(base // _FARTHEST, 1), max(min(base * _FARTHEST, LARGEST), base)
+def _sizes(base: int, least: int) -> list[int]:
+    """Return the script's own size and the powers of two around it, from the least on."""
+    low, high = max(base // _FARTHEST, least), max(min(base * _FARTHEST, LARGEST), base)
     return sorted({base, *powers_between(low - 1, high + 1)})

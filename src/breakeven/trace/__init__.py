@@ -18,6 +18,7 @@ from breakeven.trace.events import Op as Op
 from breakeven.trace.events import Phase as Phase
 from breakeven.trace.events import Sync as Sync
 from breakeven.trace.events import TensorSpec as TensorSpec
+from breakeven.trace.micro_batches import num_micro_batches as num_micro_batches
 from breakeven.trace.step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
 from breakeven.trace.step_trace import Call as Call
 from breakeven.trace.step_trace import DeviceFault as DeviceFault

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from breakeven.trace.batch_scaling import ScaledTrace, ScalingError
 from breakeven.trace.events import Copy, Event, HostWork, Op, Phase, Sync, TensorSpec
+from breakeven.trace.micro_batches import num_micro_batches
 from breakeven.trace.step_trace import StepTrace
 
 # Operators that make another shape of the same elements.
@@ -34,9 +35,10 @@ def scaled_from_one(trace: StepTrace) -> ScaledTrace:
     Raises:
         ScalingError: Which dimensions are those of the batch cannot be told; the message says why.
     """
-    size = trace.batch_size
-    if size is None:
+    if trace.batch_size is None:
         raise ScalingError("no single call of a model tells how large the batch is")
+    # Of a step that accumulates gradients, that of each call: it is what tensors show.
+    size = trace.batch_size // num_micro_batches(trace.events, trace.facts.model_calls)
     if size == 1:
         raise ScalingError("a batch of one sample looks like no batch at all")
     growth = _Growth(trace, size)
@@ -48,7 +50,7 @@ def scaled_from_one(trace: StepTrace) -> ScaledTrace:
     second = replace(
         trace,
         events=tuple(growth.event(event) for event in trace.events),
-        batch_size=2 * size,
+        batch_size=2 * trace.batch_size,
         peak_memory_bytes=2 * trace.peak_memory_bytes
         - min(_kept_bytes(trace), trace.peak_memory_bytes),
     )
@@ -73,6 +75,7 @@ class _Growth:
         self._found: set[int] = set()
         self._known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         self._specs: dict[int, TensorSpec] = {}
+        self._views: dict[tuple[int, int], TensorSpec] = {}
         kept: list[TensorSpec] = []
         for op in trace.ops:
             found = [tensor for tensor in op.inputs if tensor.storage not in made]
@@ -83,6 +86,7 @@ class _Growth:
             kept += op.inputs if op.phase is Phase.OPTIMIZER else _first_of_each(found)
             for tensor in (*op.inputs, *op.outputs):
                 self._specs.setdefault(tensor.storage, tensor)
+                self._views[tensor.storage, tensor.num_bytes] = tensor
         # A batch that is there before the step begins with its samples; nothing else does.
         self.fixed = {
             length
@@ -117,7 +121,9 @@ class _Growth:
                 host_ns=round(event.host_ns * after / before) if before else event.host_ns,
             )
         if isinstance(event, Copy | Sync):
-            spec = self._specs.get(event.storage)
+            # A batch may be a small part of the memory that holds all data.
+            part = self._views.get((event.storage, event.num_bytes))
+            spec = part or self._specs.get(event.storage)
             if spec is None or not spec.numel:
                 return event
             num_bytes = event.num_bytes * self._tensor(spec).numel // spec.numel
@@ -151,6 +157,8 @@ class _Growth:
             for position, length in enumerate(output.shape)
             if length and length % self._size == 0 and length not in self.fixed
         ]
+        if output.shape[:1] == (self._size,):
+            places = [0]  # there may be as many heads as samples; the batch is in front
         if growth != 2 or len(places) != 1:
             return new  # which is found not to agree
         shape = list(output.shape)

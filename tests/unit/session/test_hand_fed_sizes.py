@@ -11,20 +11,32 @@ from breakeven.session import ComparedStep, measured_result
 from breakeven.session.hand_fed import HandFedSizes
 from breakeven.simulate import build_program, predict_steps
 from breakeven.timing import Source
-from breakeven.trace import StepTrace, TensorSpec
+from breakeven.trace import ModelCall, Phase, RunFacts, StepTrace, TensorSpec
 from breakeven.verdict import DeviceKind, NoCrossover
 from factories.runs import device_op, plain_run
 
 GPU = find_device("T4")
 
 
-def searched(batch_size: int | None, step_ns: float, gpu: DeviceSpec = GPU):
+def searched(
+    batch_size: int | None, step_ns: float, gpu: DeviceSpec = GPU, *, num_batches: int = 1
+):
     # The script finds its batch where it lies, and works on it.
     op = device_op(batch_size or 1)
     found = TensorSpec(shape=op.inputs[0].shape, dtype="float32", device="cuda:0", storage=1)
     made = replace(found, storage=2)
+    forward = replace(op, inputs=(found,), outputs=(made,))
+    calls = tuple(
+        ModelCall(
+            model="Net", location=None, stack=-1, is_training=True, has_grad=True,
+            is_used_in_backward=True, first_event=2 * number, num_events=1,
+        )
+        for number in range(num_batches)
+    )  # fmt: skip
     trace = StepTrace(
-        events=(replace(op, inputs=(found,), outputs=(made,)),), batch_size=batch_size
+        events=(forward, replace(forward, phase=Phase.BACKWARD)) * num_batches,
+        batch_size=None if batch_size is None else batch_size * num_batches,
+        facts=RunFacts(model_calls=calls),
     )
     plain = plain_run(round(step_ns))
     compared = ComparedStep(
@@ -59,6 +71,11 @@ def test_what_is_predicted_of_the_cpu_is_less_certain_the_farther_it_is():
     widths = {point.size: point.high_ns / point.low_ns for point in cpu.points}
     assert widths[64] < widths[128] < widths[1024]
     assert widths[64] < widths[32] < widths[4]
+
+
+def test_each_batch_whose_gradients_are_accumulated_keeps_a_sample():
+    _, (_, (cpu, _)), _ = searched(3, 5e4, num_batches=8)
+    assert [point.size for point in cpu.points][:3] == [8, 16, 24]
 
 
 def test_sizes_that_do_not_fit_the_gpu_are_left_out():

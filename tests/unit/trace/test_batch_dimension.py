@@ -84,6 +84,68 @@ def recorded(name: str, size: int, *, optimizer: str = "Adam", is_resident: bool
     return replace(trace_step(step).trace, batch_size=size)
 
 
+class Tokens(nn.Module):
+    """Positions are looked up as tokens are, and heads are as many as samples of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(17, 30)
+        self.positions = nn.Embedding(40, 30)
+        self.mix = nn.Linear(30, 90)
+        self.head = nn.Linear(30, 17)
+
+    def forward(self, tokens):
+        batch, time = tokens.shape
+        x = self.embedding(tokens) + self.positions(torch.arange(time, device=tokens.device))
+        q, k, v = (
+            part.view(batch, time, SIZE, 5).transpose(1, 2) for part in self.mix(x).split(30, dim=2)
+        )
+        x = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(x.transpose(1, 2).contiguous().view(batch, time, 30))
+
+
+def accumulated(size: int, *, num_batches: int = 3):
+    """Record a step of several batches that are cut from a corpus and copied to the GPU."""
+    torch.manual_seed(0)
+    model = Tokens()
+    update = torch.optim.Adam(model.parameters())
+    corpus = torch.randint(0, 17, (5000,))
+    time = 2 * SIZE
+
+    def step():
+        update.zero_grad()
+        for number in range(num_batches):
+            first = number * size * time
+            text = corpus[first : first + size * time + 1]
+            x, y = text[:-1].view(size, time).cuda(), text[1:].view(size, time).cuda()
+            logits = model(x)
+            loss = F.cross_entropy(logits.view(-1, 17), y.view(-1)) / num_batches
+            loss.backward()
+        update.step()
+
+    return trace_step(step).trace
+
+
+def test_a_step_that_accumulates_gradients_is_scaled_by_each_of_its_batches():
+    trace = accumulated(SIZE)
+    assert trace.batch_size == 3 * SIZE
+
+    scaled, real = scaled_from_one(trace).at(3 * LARGER), accumulated(LARGER)
+    # The text that a batch is cut from has a token more than the batch.
+    on_device = [
+        [shape for op, shape in zip(step.ops, shapes(step), strict=True) if not op.is_on_host]
+        for step in (scaled, real)
+    ]
+    assert on_device[0] == on_device[1]
+    assert len(on_device[0]) > 3 * 40
+    assert [copy.num_bytes for copy in scaled.copies] == [copy.num_bytes for copy in real.copies]
+
+
+def test_a_batch_as_large_as_another_dimension_of_its_own_is_refused():
+    with pytest.raises(ScalingError, match="as large as a dimension of the model or its data"):
+        scaled_from_one(accumulated(2 * SIZE))
+
+
 def shapes(trace: StepTrace):
     return [
         (op.name, [t.shape for t in op.inputs], [t.shape for t in op.outputs]) for op in trace.ops

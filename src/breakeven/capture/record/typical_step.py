@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse
 from breakeven.capture.record.event_log import StepLog
-from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts
+from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts, num_micro_batches
 
 _Shapes = tuple[tuple[int, ...], ...]
 
@@ -53,11 +53,15 @@ class Segment(msgspec.Struct, kw_only=True):
 
     @property
     def batch_size(self) -> int | None:
-        """Return the samples: what its loader yields, or the input of its one model call."""
+        """Return the samples: what its loader yields, or the inputs of its model calls."""
         if self.loader is not None:
             return self.loader.batch_size * self.loader.batches_per_step
-        # With several calls (time steps, parts of a GAN) nothing says which of them counts.
-        return self.log.model_inputs[0] if len(self.log.model_inputs) == 1 else None
+        inputs = self.log.model_inputs
+        calls = [call.noted for call in self.log.model_calls]
+        if len(inputs) > 1 and len(inputs) == num_micro_batches(self.events, calls):
+            return sum(inputs)
+        # With other calls (time steps, parts of a GAN) nothing says which of them counts.
+        return inputs[0] if len(inputs) == 1 else None
 
 
 def join(parts: list[Segment]) -> Segment:
