@@ -241,10 +241,12 @@ _LEAST: dict[str, Any] = {
     "ordereddict": {}, "list": [], "tuple": (),
 }  # fmt: skip
 
-# How a torch without CUDA, or a machine without its driver, says so.
+# How a torch without CUDA says so, and one with it on a machine without driver or GPU, where no
+# memory of any device can be asked for.
 _LACK = re.compile(
     r"no attribute '(_cuda|_nccl|_gds|_record_untuned|_accelerator|cuda)|dummy base class"
     r"|not compiled with CUDA|requires CUDA|Cannot access accelerator|nvidia-ml-py|NVIDIA driver"
+    r"|CUDA driver version is insufficient|no CUDA-capable device|^Invalid device argument"
 )
 
 
