@@ -36,6 +36,42 @@ def train(
     return recording.trace
 
 
+class Tagger(nn.Module):
+    """Reads sequences, by a recurrent layer or by attention."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.layer = layer
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = self.layer(self.embedding(tokens))
+        return found[0] if isinstance(found, tuple) else found
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (lambda: nn.LSTM(6, 5), 3),
+        (lambda: nn.TransformerEncoderLayer(6, 2, 8), 3),
+        (lambda: nn.LSTM(6, 5, batch_first=True), 7),
+        (lambda: nn.Linear(6, 5), 7),
+    ],
+)
+def test_the_batch_of_a_model_with_time_in_front_is_behind_it(
+    layer: Callable[[], nn.Module], expected: int
+) -> None:
+    with record_steps() as recording:
+        model = Tagger(layer()).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        tokens = torch.randint(0, 11, (7, 3), device="cuda")
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(tokens).square().mean().backward()
+            optimizer.step()
+    assert recording.trace.batch_size == expected
+
+
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
 

@@ -113,6 +113,8 @@ class _Here(threading.local):
         self.modules: list[tuple[str, torch.nn.Module]] = []
         # The call of the outermost of them, if it is a whole model.
         self.call: CalledModel | None = None
+        # The shape of what that model was given.
+        self.model_input: tuple[int, ...] = ()
 
 
 class EventLog(TorchDispatchMode):

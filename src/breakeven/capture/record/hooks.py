@@ -257,6 +257,9 @@ class ModulePath(Patches):
                 self._names[part] = f"{root}.{name}" if name else root
         if is_outermost and torch.is_grad_enabled():
             recorder.step.model_inputs += _num_samples(module, inputs)
+            here.model_input = _first_shape(inputs)
+        elif recorder.step.model_inputs and _has_time_in_front(module, inputs, here.model_input):
+            recorder.step.model_inputs[-1] = here.model_input[1]
         if is_outermost and recorder.is_noting:
             here.call = _start_call(module, inputs, recorder)
         here.modules.append((self._names[module], module))
@@ -278,8 +281,26 @@ def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
     """
     if isinstance(module, (nn.RNNBase, nn.Transformer)) or not has_parameters(module):
         return []
+    shape = _first_shape(inputs)
+    return [shape[0]] if len(shape) > 1 else []
+
+
+def _first_shape(inputs: tuple[Any, ...]) -> tuple[int, ...]:
     first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
-    return [first.size(0)] if first is not None and first.dim() > 1 else []
+    return () if first is None else tuple(first.shape)
+
+
+def _has_time_in_front(
+    module: nn.Module, inputs: tuple[Any, ...], model_input: tuple[int, ...]
+) -> bool:
+    """Return whether a layer of a model says so of the model's input, whose shape is given.
+
+    Recurrent layers and those of transformers take it in front by default.
+    """
+    if len(model_input) < 2 or getattr(module, "batch_first", True):
+        return False
+    shape = _first_shape(inputs)
+    return len(shape) == 3 and shape[:2] == model_input[:2]
 
 
 def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> CalledModel | None:
