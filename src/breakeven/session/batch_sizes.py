@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from breakeven.capture import LoaderUse, PlainRun
 from breakeven.device import DeviceSpec, HostSpec
@@ -39,11 +40,15 @@ LARGEST = 65_536
 # A curve needs less certainty than the verdict, whose size is measured for longer.
 _BUDGET_S = 0.4
 
+Value = TypeVar("Value")
 Answer = tuple[Crossover | NoCrossover, tuple[Curve, ...]]
 
 
 class BatchSizes:
     """The same step at other batch sizes of its DataLoader.
+
+    Runs are asked for by the size of one batch. Curves and crossovers count the samples of a step,
+    as the report's own batch size does: a step that accumulates gradients takes several batches.
 
     Args:
         runs: Runs the script.
@@ -79,7 +84,7 @@ class BatchSizes:
         self._measure_towards_crossover(scaled, best, host)
         sizes, gpus = self._gpu_curves(scaled, devices, best, host)
         self._note_skipped(sizes)
-        cpu = cpu_curve(compared, self._cpu, sizes)
+        cpu = cpu_curve(compared, self._by_samples(self._cpu), sizes)
         if len(cpu.points) < 2:
             return _none("No other batch size could be measured on this CPU."), (cpu, *gpus)
         return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
@@ -104,7 +109,8 @@ class BatchSizes:
 
         sizes = [base * 2**power for power in range(LARGEST.bit_length())]
         sizes = [size for size in sizes if size <= LARGEST] or [base]
-        traces = [scaled.at(size * self._loader.batches_per_step) for size in sizes]
+        per_step = self._loader.batches_per_step
+        traces = [scaled.at(size * per_step) for size in sizes]
         found = [predict_steps(trace, (best,), host)[0] for trace in traces]
         gpu = {
             size: prediction.estimate
@@ -123,15 +129,21 @@ class BatchSizes:
             device=f"generated code on {self._plain.processor}",
             kind=DeviceKind.CPU,
             axis=AXIS,
-            points=tuple(curve_point(size, curve.at(size)) for size in sorted({*sizes, *times})),
+            points=tuple(
+                curve_point(size * per_step, curve.at(size)) for size in sorted({*sizes, *times})
+            ),
         )
         of_gpu = Curve(
             device=best.name,
             kind=DeviceKind.GPU,
             axis=AXIS,
-            points=tuple(curve_point(size, gpu[size]) for size in sizes),
+            points=tuple(curve_point(size * per_step, gpu[size]) for size in sizes),
         )
         return find_crossover(of_cpu, of_gpu)
+
+    def _by_samples(self, by_size: Mapping[int, Value]) -> dict[int, Value]:
+        """Return what is known by the size of a batch, by the samples of a step."""
+        return {size * self._loader.batches_per_step: known for size, known in by_size.items()}
 
     def _measure_generated(self, times: dict[int, Estimate], size: int) -> None:
         """Measure generated code at another size, where there is time and memory for it."""
@@ -215,9 +227,10 @@ class BatchSizes:
     def _gpu_curves(
         self, scaled: ScaledTrace, devices: Sequence[DeviceSpec], best: DeviceSpec, host: HostSpec
     ) -> tuple[list[int], list[Curve]]:
-        """Return the sizes of all curves and the curves of the GPUs."""
-        steps = {size: scaled.at(size * self._loader.batches_per_step) for size in self._sizes()}
-        return gpu_curves(steps, devices, best, host, largest_measured=max(self._cpu))
+        """Return the sizes of all curves, in samples of a step, and the curves of the GPUs."""
+        steps = {size: scaled.at(size) for size in self._by_samples(dict.fromkeys(self._sizes()))}
+        largest = max(self._by_samples(self._cpu))
+        return gpu_curves(steps, devices, best, host, largest_measured=largest)
 
     def _sizes(self) -> list[int]:
         """Return the measured sizes, the powers of two between them, and where measuring ended."""
@@ -230,7 +243,8 @@ class BatchSizes:
 
     def _note_skipped(self, sizes: Sequence[int]) -> None:
         """Say which sizes beyond the measured ones the curves have, and why those were not."""
-        low, high = min(self._cpu), max(self._cpu)
+        measured = self._by_samples(self._cpu)
+        low, high = min(measured), max(measured)
         if self._skipped is None or (low <= sizes[0] and sizes[-1] <= high):
             return
         side = f"above {high}" if sizes[-1] > high else f"below {low}"

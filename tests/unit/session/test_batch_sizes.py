@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, PlainRun, TracedRun
+from breakeven.capture import FailureKind, LoaderUse, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import DeviceSpec, find_device
 from breakeven.session import ComparedStep, measured_result
@@ -113,6 +113,35 @@ def test_cpu_that_always_wins_is_followed_up_to_the_largest_size() -> None:
     assert runs.measured == [128, 512, 2_048, 8_192, 32_768]
     assert isinstance(crossover, NoCrossover)
     assert crossover.faster is DeviceKind.CPU
+
+
+def of_four(size: int) -> LoaderUse:
+    return replace(loader_use(size), batches_per_step=4)
+
+
+def test_a_step_of_several_batches_is_told_by_all_its_samples() -> None:
+    class Accumulating(ScriptedRuns):
+        def plain(self, size: int) -> PlainRun:
+            return plain_run(round(self._step_ns(size)), of_four(size))
+
+        def trace(self, *, loader_batch_size: int, new_batch_size: int) -> TracedRun:
+            self.traced.append(new_batch_size)
+            return traced_run(device_op(4 * new_batch_size), batch_size=4 * new_batch_size)
+
+    # 256 and 64 of a batch are the GPU's, 16 is the CPU's.
+    runs = Accumulating(lambda size: gpu_ns() * size / 20)
+    traced = traced_run(device_op(1_024), batch_size=1_024)
+    plain = runs.plain(256)
+    path = DevicePath(traced, plain)
+    sizes = BatchSizes(runs, plain, path, of_four(256))
+    crossover, curves = sizes.search(compared(path, plain, *GPUS))
+    assert runs.traced == [512]
+    assert runs.measured == [64, 16, 32]
+    assert isinstance(crossover, Crossover)
+    assert 4 * 16 < crossover.value <= 4 * 32
+    for curve in curves:
+        assert [point.size for point in curve.points] == [64, 128, 256, 512, 1_024]
+    assert measured_sizes(curves[0]) == [64, 128, 256, 1_024]
 
 
 def test_search_stops_before_steps_of_more_than_a_second() -> None:
