@@ -88,6 +88,8 @@ class ScriptedLauncher:
         self._probes = list(probes)
         self._last: Answer | None = None
         self.output = "what the script printed"
+        # Of the probes, where they are to be others.
+        self.outputs: tuple[str, ...] = ()
         self.writes: FileWrites | None = None
         self.quiet_trackers: tuple[str, ...] = ()
         self._answers = list(answers)
@@ -103,6 +105,8 @@ class ScriptedLauncher:
     def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
         self.probed.append(request)
         self.output = f"what it printed in probe {len(self.probed)}"
+        if self.outputs:
+            self.output = self.outputs[len(self.probed) - 1]
         if self._probes:
             return self._probes.pop(0)
         assert isinstance(self._last, RunFailure)

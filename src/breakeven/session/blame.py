@@ -28,6 +28,8 @@ _STEPS_TO_KILL = 50
 _FILE_ERRORS = frozenset({"FileExistsError", "OSError", "PermissionError"})
 # What differs from run to run in the message of one error, such as an address in memory.
 _OF_ONE_RUN = re.compile(r"0x[0-9a-fA-F]+|\d+")
+# A line of output that names an exception, as the end of a traceback does.
+_RAISED = re.compile(r"^[\w.]*(?:Error|Exception): .+$", re.MULTILINE)
 
 
 def find_cause(
@@ -56,7 +58,7 @@ def find_cause(
     begin("running the script by itself, to see whose failure it is")
     alone, took_s = _probe(launcher, request, failure, has_cuda=False)
     own_output = launcher.output
-    if _is_same(alone, failure):
+    if _is_same(alone, failure) and _printed_alike(own_output, output, failure):
         assert isinstance(alone, RunFailure)
         return script_error(alone, target, own_output, known=_own_fault(launcher, alone, target))
     is_late = failure.kind is FailureKind.TIME_LIMIT
@@ -64,7 +66,7 @@ def find_cause(
     if not (is_late and _is_well(alone, failure)):
         begin("running the script with its CUDA calls run by the CPU")
         on_gpu, on_gpu_s = _probe(launcher, request, failure, has_cuda=True)
-        if _is_same(on_gpu, failure):
+        if _is_same(on_gpu, failure) and _printed_alike(launcher.output, output, failure):
             return script_error(failure, target, output, known=_fault_on_gpu(target, alone))
         if not _is_well(alone, failure):
             well, took_s = on_gpu, on_gpu_s
@@ -112,6 +114,20 @@ def _is_same(run: ProbeRun | RunFailure, failure: RunFailure) -> bool:
     places = [(one.location.file, one.location.line) if one.location else None for one in both]
     said = [_OF_ONE_RUN.sub("0", one.message) for one in both]
     return places[0] == places[1] and said[0] == said[1]
+
+
+def _printed_alike(one: str, other: str, failure: RunFailure) -> bool:
+    """Return whether two runs that ended by a status gave the same exception for it, if any.
+
+    A library that prints what was raised, and ends the script itself, leaves nothing else to tell
+    causes apart: Hydra does so.
+    """
+    if failure.kind is not FailureKind.EXIT:
+        return True
+    ends = [
+        _OF_ONE_RUN.sub("0", found[-1]) for run in (one, other) if (found := _RAISED.findall(run))
+    ]
+    return len(ends) < 2 or ends[0] == ends[1]
 
 
 def _is_well(run: ProbeRun | RunFailure, failure: RunFailure) -> bool:

@@ -52,6 +52,21 @@ def test_script_that_fails_alike_by_itself_is_told_so(
     assert (probe.on_gpu, probe.has_cuda, probe.is_traced) == (True, False, False)
 
 
+def test_an_exit_that_hides_another_exception_is_another_failure() -> None:
+    ended = replace(NO_STEP, kind=FailureKind.EXIT, message="1", exception="SystemExit")
+    printed = "Traceback:\nValueError: Sum of lengths 70000 is wrong\nSee HYDRA_FULL_ERROR"
+    launcher = ScriptedLauncher((), probes=(ended, ended))
+    launcher.outputs = ("lightning.MisconfigurationException: no gpu backend", printed)
+    error = find_cause(launcher, REQUEST, ended, printed)
+    assert isinstance(error, ScriptError)
+    assert error.output == printed
+    assert "by itself, on what this machine has, it ended instead" in str(error.hint)
+
+    launcher = ScriptedLauncher((), probes=(ended,))
+    launcher.outputs = (printed.replace("70000", "60000"),)
+    assert "fails so by itself" in str(find_cause(launcher, REQUEST, ended, printed).hint)
+
+
 @pytest.mark.parametrize(
     ("exception", "protection", "is_told"),
     [
