@@ -22,7 +22,7 @@ class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
         bound: What limits it.
-        speedup: Time of the step as it is written on this GPU, divided by this one.
+        speedup: Time of the eager step on this GPU, divided by this one.
         pays_after_steps: Steps after which the compilation is paid for; null where it never is.
     """
 
@@ -68,7 +68,7 @@ def compiled_steps(
 
     Args:
         step: The compiled step.
-        eager: The step as it is written, on each GPU.
+        eager: The eager step, on each GPU.
         compiled: The compiled one, on the same.
         is_asked_for_by_script: Whether the script compiles itself what is compiled here.
     """
