@@ -20,6 +20,11 @@ class BreakevenError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def sentence(self) -> str:
+        """Return both, for where there is a line for them."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
 
 class UsageError(BreakevenError):
     """The command line or the arguments of a call make no sense."""

@@ -14,9 +14,13 @@ from breakeven.cli.output import write_stdout
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
+    import torch
+
     from breakeven.device import HostSpec
     from breakeven.progress import Progress
     from breakeven.report.document import Document
+
+_SEE_WHICH_TORCH = "see whether torch was built for it: python -m torch.utils.collect_env"
 
 SUMMARY = "measure this host and its GPU, or fit predictions to tables"
 DESCRIPTION = """\
@@ -163,16 +167,17 @@ def _measure(args: argparse.Namespace) -> int:
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         with Launcher() as launcher:
             progress.begin("starting torch")
-            has_gpu = bool(launcher.ready().gpu)
+            device = _wanted_gpu(args.device, has_gpu=bool(launcher.ready().gpu))
+            if args.share and device is None:
+                raise BreakevenError(
+                    "there is no GPU here to share a calibration of", hint=_SEE_WHICH_TORCH
+                )
             progress.begin("measuring what an operator costs this host")
             here = calibrate_here(launcher, is_forced=args.force)
             progress.end()
-        is_gpu_wanted = args.device != "none" and (has_gpu or args.device != "auto")
         gpu = None
-        if is_gpu_wanted:
-            gpu = _measure_gpu(args, progress, here.calibration.host, begun_s)
-    if args.share and gpu is None:
-        raise BreakevenError("there is no GPU here to share a calibration of")
+        if device is not None:
+            gpu = _measure_gpu(args, device, progress, here.calibration.host, begun_s)
     speed = measured_speed(here.calibration)
     stored = stored_calibration(
         here.calibration,
@@ -186,6 +191,8 @@ def _measure(args: argparse.Namespace) -> int:
         notes.append("Remembered; measure again with --force.")
     if here.is_busy:
         notes.append(busy_note(here.other_load_fraction))
+    if gpu is None and args.device == "auto":
+        notes.append(f"torch sees no GPU here. Where there is one, {_SEE_WHICH_TORCH}.")
     shown = [calibration_document(here.calibration, single_thread_speed=speed, notes=notes)]
     if gpu is not None:
         shown.append(gpu.document)
@@ -202,22 +209,35 @@ class _GpuSheet:
     sharing: str
 
 
+def _wanted_gpu(name: str, *, has_gpu: bool) -> torch.device | None:
+    """Return the GPU to measure; None for the host alone.
+
+    Raises:
+        BreakevenError: There is no such GPU.
+    """
+    if name == "none" or (name == "auto" and not has_gpu):
+        return None
+    from breakeven.calibrate.gpu import find_gpu
+
+    return find_gpu(name)
+
+
 def _measure_gpu(
-    args: argparse.Namespace, progress: Progress, host: HostSpec, begun_s: float
-) -> _GpuSheet | None:
-    """Measure the GPU, or what is left of it to measure, and write its file; None without one."""
+    args: argparse.Namespace,
+    device: torch.device,
+    progress: Progress,
+    host: HostSpec,
+    begun_s: float,
+) -> _GpuSheet:
+    """Measure the GPU, or what is left of it to measure, and write its file."""
     from breakeven.calibrate.gpu import (
         GpuRequest,
         calibrate_gpu,
-        find_gpu,
         save_calibration,
         sharing_text,
     )
     from breakeven.report import gpu_calibration_document
 
-    device = find_gpu(args.device)
-    if device is None:
-        return None
     request = GpuRequest(
         device=device, is_quick=args.quick, has_fp64=args.fp64, is_forced=args.force
     )

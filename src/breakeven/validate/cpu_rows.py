@@ -108,7 +108,7 @@ class MeasuredCpus:
         self, trace: ScaledTrace | BreakevenError, case: StepCase, batch_size: int
     ) -> Estimate | Unpredictable:
         if isinstance(trace, BreakevenError):
-            return Unpredictable(code="no-trace", reason=trace.message)
+            return Unpredictable(code="no-trace", reason=trace.sentence)
         try:
             return self._time_step(case, batch_size)
         except BreakevenError as error:

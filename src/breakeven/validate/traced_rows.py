@@ -313,5 +313,5 @@ def _as_compiled(step: StepTrace | Unpredictable, row: MeasuredRow) -> StepTrace
 
 def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Unpredictable:
     if isinstance(trace, BreakevenError):
-        return Unpredictable(code="no-trace", reason=trace.message)
+        return Unpredictable(code="no-trace", reason=trace.sentence)
     return trace.at(row.batch_size)

@@ -107,9 +107,13 @@ def _read_value(text: str) -> OptionValue:
     return text
 
 
+_MOST_NAMES = 8
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known names closest to ``name``, or with the first few."""
     names = sorted(known)
     folded = {other.lower(): other for other in reversed(names)}
     near = [folded[found] for found in difflib.get_close_matches(name.lower(), folded, n=4)]
-    return f"there are {', '.join(near or names[:8])}" + ("" if near else ", ...")
+    is_cut = not near and len(names) > _MOST_NAMES
+    return f"there are {', '.join(near or names[:_MOST_NAMES])}{', ...' * is_cut}"

@@ -267,8 +267,22 @@ def test_without_a_gpu_the_host_alone_is_measured(
         assert main(["calibrate", "-q", "--json", *options]) == 0
         assert json.loads(capsys.readouterr().out)["gpu_calibration"] == ""
     assert gpu == []
+    assert main(["calibrate", "-q"]) == 0
+    assert "torch sees no GPU here. Where there is one, see whether" in capsys.readouterr().out
+    assert main(["calibrate", "-q", "--device", "none"]) == 0
+    assert "torch sees no GPU" not in capsys.readouterr().out
+
+
+def test_what_is_no_gpu_is_said_before_the_host_is_measured(
+    forced: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["calibrate", "-q", "--share"]) == 3
-    assert "there is no GPU here" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no GPU here to share" in said
+    assert "torch.utils.collect_env" in said
+    assert main(["calibrate", "-q", "--device", "tpu"]) == 2
+    assert "'tpu' is no GPU" in capsys.readouterr().err
+    assert forced == []
 
 
 @pytest.mark.parametrize(

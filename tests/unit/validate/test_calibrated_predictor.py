@@ -67,7 +67,7 @@ def _traces_without_models(monkeypatch: pytest.MonkeyPatch) -> None:
                 traced(256 * (1 + WORKLOADS.index(case.workload)), 3),
             )
             if case.workload in WORKLOADS
-            else WorkloadError("no such model")
+            else WorkloadError("no such model", hint="there are others")
             for case in cases
         }
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_learned_is_not_predicted(tmp_path: Path) -> None:
     assert isinstance(shared, Unpredictable)
     assert shared.code == "not-calibrated"
     assert "ddp" in shared.reason
-    assert unknown == Unpredictable(code="no-trace", reason="no such model")
+    assert unknown == Unpredictable(code="no-trace", reason="no such model; there are others")
 
 
 def test_a_compiled_step_is_predicted_as_one(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ def test_what_is_no_model_is_named(workload, message):
         traced(workload)
 
 
+def test_an_unknown_family_is_answered_with_all_there_are():
+    with pytest.raises(WorkloadError) as refused:
+        traced(GPT2.replace("gpt2", "llama"))
+    assert refused.value.hint == "there are gpt2, mpt"
+
+
 @pytest.mark.parametrize(
     ("optimizer", "operator", "number"),
     [
