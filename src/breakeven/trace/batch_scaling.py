@@ -224,19 +224,19 @@ def _paired_work(ones: list[HostWork], others: list[HostWork]) -> list[tuple[Eve
 def _identity(event: _Located) -> tuple[object, ...]:
     """Return what must agree for two events to be the same at two batch sizes."""
     if isinstance(event, Op):
-        tensors = tuple(
-            (len(tensor.shape), tensor.dtype, tensor.device)
-            for tensor in (*event.inputs, *event.outputs)
-        )
         names = tuple(event.attributes)
         kind = (event.name, event.device, event.is_replayed)
-        return (*kind, event.phase, len(event.inputs), tensors, names)
+        return (*kind, event.phase, len(event.inputs), _kinds(event), names)
     if isinstance(event, Copy):
         flags = (event.is_pinned, event.non_blocking)
         return ("copy", event.source, event.destination, *flags, event.is_replayed, event.phase)
     if isinstance(event, GraphLaunch):
         return ("graph", event.phase)
     return ("sync", event.kind, event.phase)
+
+
+def _kinds(op: Op) -> tuple[tuple[int, str, str], ...]:
+    return tuple((len(each.shape), each.dtype, each.device) for each in (*op.inputs, *op.outputs))
 
 
 def _is_constant(one: _Located, other: _Located) -> bool:
@@ -261,10 +261,23 @@ def _mismatch(
 ) -> ScalingError:
     return ScalingError(
         f"the step does other things at batch size {second.batch_size} than at "
-        f"{first.batch_size}: {_describe(other)} instead of {_describe(one)}",
+        f"{first.batch_size}: {_difference(one, other)}",
         hint="give batch sizes at which the script does the same work per step, and only more of "
         "it; a last, smaller batch of an epoch is a common reason",
     )
+
+
+def _difference(one: _Located | None, other: _Located | None) -> str:
+    if isinstance(one, Op) and isinstance(other, Op) and one.name == other.name:
+        # One result for each sample, say, which a loop goes through.
+        for what, many, few in (
+            ("returns", other.outputs, one.outputs), ("is given", other.inputs, one.inputs),
+        ):  # fmt: skip
+            if len(many) != len(few):
+                return f"{_describe(other)} {what} {len(many)} tensors instead of {len(few)}"
+        if _kinds(one) != _kinds(other):
+            return f"{_describe(other)} works on tensors of other types or numbers of dimensions"
+    return f"{_describe(other)} instead of {_describe(one)}"
 
 
 def _describe(event: _Located | None) -> str:

@@ -124,6 +124,34 @@ def test_first_different_operator_is_named_with_both_lines() -> None:
     assert error.value.hint is not None
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "told"),
+    [
+        (1, (3, 6), "returns 6 tensors instead of 3"),
+        ((3, 6), 1, "is given 6 tensors instead of 3"),
+        (1, 1, "works on tensors of other types or numbers of dimensions"),
+    ],
+)
+def test_one_operator_that_differs_is_told_by_what_differs(
+    inputs: int | tuple[int, int], outputs: int | tuple[int, int], told: str
+) -> None:
+    def unbind(number: int) -> Op:
+        num_inputs, num_outputs = (
+            many if isinstance(many, int) else many[number] for many in (inputs, outputs)
+        )
+        is_other = inputs == outputs and number
+        each = tensor(2, 2) if is_other else tensor(2)
+        return Op(
+            name="aten.unbind.int",
+            inputs=(each,) * num_inputs,
+            outputs=(each,) * num_outputs,
+            location=at(51),
+        )
+
+    with pytest.raises(ScalingError, match=f"aten.unbind.int at train.py:51 {told}"):
+        ScaledTrace(step(8, unbind(0)), step(16, unbind(1)))
+
+
 def test_a_longer_step_is_a_different_step() -> None:
     with pytest.raises(ScalingError, match=r"a sync .item. instead of the end of the step"):
         ScaledTrace(step(8), step(16, Sync(kind="item")))
