@@ -183,6 +183,14 @@ def test_many_findings_are_counted_not_listed() -> None:
     assert "and 4 more findings, listed by --json" in text
 
 
+def test_findings_that_gain_too_little_to_list_are_said_to_do_so() -> None:
+    report = made_up.cpu_wins()
+    little = msgspec.structs.replace(report.findings[0], gain_fraction=0.0)
+    text = flat(shown(msgspec.structs.replace(report, findings=(little,) * 6)))
+    assert "no fix is known to save much; 6 findings listed by --json" in text
+    assert "more finding" not in text
+
+
 def test_strings_of_the_user_cannot_steer_the_terminal() -> None:
     report = made_up.cpu_wins()
     evil = "\x1b[31m[bold red]evil\x07\u202e[/].py"

@@ -319,6 +319,8 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
     num_hidden = len(findings) - len(shown)
     if num_hidden > 0:
         more = f"and {plural(num_hidden, 'more finding')}, listed by --json"
+        if not shown:
+            more = f"no fix is known to save much; {plural(num_hidden, 'finding')} listed by --json"
         lines.append(Line(more, indent=2))
     headings = ("code", "what", "where", "share of the step", "the fix saves", "fix")
     rows = map(_finding_cells, findings)
