@@ -46,6 +46,20 @@ PHASES = {
 STEP_TIMES_US = {"under 200 µs": 200.0, "200 to 500 µs": 500.0, "500 µs and over": math.inf}
 # Upper ends of the groups of steps on an absent CPU, in milliseconds.
 ABSENT_CPU_TIMES_MS = {"under 10 ms": 10.0, "10 to 20 ms": 20.0, "20 ms and over": math.inf}
+ELSEWHERE = """
+## What is scored elsewhere
+
+No step on a GPU above was compiled, and none computes attention in one kernel.
+
+- *Compiled steps*, by the ratio to the eager step on the same GPU, with families left out:
+  [how they are predicted](how-it-works.md#compiled-steps),
+  `python benchmarks/compiled_pairs.py TABLE.csv`.
+- *Attention* against timed kernels: `python benchmarks/attention_rates.py TABLE.csv`.
+- *Recurrent layers*, whether the faster GPU is named:
+  `python benchmarks/recurrent_order.py TABLE.csv`.
+- *Single kernels*, by family, with GPUs left out: [kernels](kernels.md).
+- *The CPU at other batch sizes*: [limits](limits.md#the-cpu-at-other-sizes).
+"""
 # What was never seen first: it is what a user with another GPU or model may expect.
 PROTOCOLS = (LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
 
@@ -58,6 +72,7 @@ def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str)
     page = render_markdown(validation_page(reports, plots=names), notice=notice)
     page += small_steps_markdown()
     page += absent_cpu_markdown()
+    page += ELSEWHERE
     (folder / "accuracy.md").write_text(page, "utf-8")
     for protocol, plot in plots.items():
         if plot is not None:
@@ -129,12 +144,13 @@ def _absent_cpu_figures(rows: Sequence[Mapping[str, str]]) -> str:
     """Return number, median, P90 and bias of the errors, and how many intervals hold, as cells."""
     ratios = [float(row["predicted_ms"]) / float(row["there_ms"]) for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
-    p90 = f"{quantiles(errors, n=10)[-1]:.0%}" if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
+    p90 = _percent(quantiles(errors, n=10)[-1]) if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
     bias = math.exp(mean(map(math.log, ratios))) - 1
     held = mean(
         float(row["low_ms"]) <= float(row["there_ms"]) <= float(row["high_ms"]) for row in rows
     )
-    return f"{len(rows)} | {median(errors):.0%} | {p90} | {bias:+.0%} | {held:.0%}"
+    half = _percent(median(errors))
+    return f"{len(rows)} | {half} | {p90} | {_percent(bias, '+')} | {_percent(held)}"
 
 
 def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
@@ -142,8 +158,13 @@ def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
     ratios = [float(row[f"{phase}_predicted_us"]) / float(row[f"{phase}_us"]) for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
     bias = math.exp(mean(map(math.log, ratios))) - 1
-    p90 = f"{quantiles(errors, n=10)[-1]:.0%}" if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
-    return f"{median(errors):.0%} | {p90} | {bias:+.0%}"
+    p90 = _percent(quantiles(errors, n=10)[-1]) if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
+    return f"{_percent(median(errors))} | {p90} | {_percent(bias, '+')}"
+
+
+def _percent(fraction: float, sign: str = "-") -> str:
+    """Return a share as in the other tables; with ``+`` as sign, one of a gain too."""
+    return f"{100 * fraction:{sign}.0f} %"
 
 
 def main(argv: list[str]) -> int:
