@@ -76,6 +76,19 @@ def test_the_first_line_is_the_answer() -> None:
     )
 
 
+def test_nothing_tried_is_not_nothing_found() -> None:
+    report = made_up.nothing_found()
+    untried = replace(report.trials[0], outcome=Outcome.OUT_OF_BUDGET, step_ns=None)
+    other = replace(untried, outcome=Outcome.NOT_APPLICABLE)
+    lines = shown(replace(report, trials=(untried, other, untried))).splitlines()
+    assert flat("\n".join(lines[:2])).startswith(
+        "Undecided: the budget left no time to try anything. The script as it is takes 310 µs"
+    )
+    measured = replace(untried, step_ns=3e5)
+    for trials in ((untried, measured), (other,)):
+        assert "Nothing found" in shown(replace(report, trials=trials))
+
+
 def test_what_it_costs_to_start_is_that_of_what_was_kept() -> None:
     report = made_up.faster()
     # 2.1 s of the fused optimizer; the 31 s of what was not kept are not paid, and neither are the

@@ -154,11 +154,25 @@ def headline(report: TuneReport) -> str:
                 "Undecided: nothing was shown to be faster than the script as it is, "
                 f"{before} a step, but not everything that looked faster could be decided."
             )
+        if _is_nothing_tried(report):
+            return (
+                "Undecided: the budget left no time to try anything. The script as it is takes "
+                f"{before} a step."
+            )
         return f"Nothing found that is faster than the script as it is: {before} a step."
     ratio, _, interval = ratio_with_interval(report.speedup, report.low, report.high).partition(" ")
     interval = f" {interval}" if interval else ""
     after = format_duration(report.tuned_step_ns)
     return f"{ratio} faster{interval}: {after} a step instead of {before}."
+
+
+def _is_nothing_tried(report: TuneReport) -> bool:
+    outcomes = {
+        trial.outcome if trial.step_ns is None else None
+        for trial in report.trials
+        if trial.outcome is not Outcome.NOT_APPLICABLE
+    }
+    return outcomes == {Outcome.OUT_OF_BUDGET}
 
 
 def target_line(report: TuneReport) -> str:
