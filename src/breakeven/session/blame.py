@@ -38,6 +38,8 @@ def find_cause(
     failure: RunFailure,
     output: str,
     begin: Callable[[str], None] = lambda _: None,
+    *,
+    slow_because: str = "",
 ) -> BreakevenError:
     """Run the script by itself, and return the error that says what is known then.
 
@@ -47,6 +49,7 @@ def find_cause(
         failure: What came of it.
         output: The end of what the script printed in it.
         begin: Called with what is done next, before the script is run.
+        slow_because: What may have made the step too slow, and what to do about it, where known.
     """
     target = request.target
     # At another batch size than its own, the script by itself proves nothing.
@@ -54,7 +57,7 @@ def find_cause(
     # Timing slows nothing, so that the script would reach its limit by itself.
     is_slow = failure.kind is FailureKind.TIME_LIMIT and not request.is_traced
     if failure.kind in _KNOWN or is_timed or is_slow or request.new_batch_size:
-        return script_error(failure, target, output)
+        return script_error(failure, target, output, known=slow_because if is_slow else "")
     begin("running the script by itself, to see whose failure it is")
     alone, took_s = _probe(launcher, request, failure, has_cuda=False)
     own_output = launcher.output

@@ -155,7 +155,8 @@ def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]
             return (
                 f"{target.label} did not complete {_wanted(failure)} within {failure.message}"
                 f"{_stuck(failure)}",
-                "raise --time-limit, or give the script a smaller model, or less to load or to "
+                (f"{known}; or " if known else "")
+                + "raise --time-limit, or give the script a smaller model, or less to load or to "
                 "evaluate before it trains",
             )
         case FailureKind.KILLED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -18,9 +19,10 @@ from breakeven.capture import (
     TracedRun,
 )
 from breakeven.memory import physical_bytes
+from breakeven.processor import cpu_name, has_half_hardware
 from breakeven.progress import Progress
 from breakeven.session.blame import find_cause
-from breakeven.trace import Configuration
+from breakeven.trace import Configuration, Phase, StepTrace
 
 # A script that insists on a GPU says so by one of these before it trains.
 REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
@@ -84,6 +86,8 @@ class Runs:
         self._plain_threads = 0
         self._traced_threads = 0
         self._records_longer = False
+        # What may make the step too slow for this CPU, as far as its recording shows.
+        self._slow_because = ""
 
     @property
     def request(self) -> RunRequest:
@@ -116,6 +120,7 @@ class Runs:
             backwards_per_step=answer.backwards_per_step,
             num_skipped_steps=answer.num_host_steps,
         )
+        self._slow_because = _emulation(answer.trace)
         return answer
 
     def use_threads(self, num_threads: int, *, for_traces: bool) -> None:
@@ -229,7 +234,25 @@ class Runs:
         self, request: RunRequest, answer: PlainRun | TracedRun | RunFailure, output: str
     ) -> Exception:
         assert isinstance(answer, RunFailure)
-        return find_cause(self._launcher, request, answer, output, self._begin)
+        return find_cause(
+            self._launcher, request, answer, output, self._begin, slow_because=self._slow_because
+        )
+
+
+def _emulation(trace: StepTrace) -> str:
+    """Return what to do about a step in a 16-bit format that this CPU only emulates, if it is."""
+    numel: Counter[str] = Counter()
+    for op in trace.ops:
+        for tensor in op.inputs if op.phase is Phase.OPTIMIZER else ():
+            numel[tensor.dtype] += tensor.numel
+    dtype = next((name for name, _ in numel.most_common(1)), "")
+    precision = {"float16": "fp16", "bfloat16": "bf16"}.get(dtype)
+    if precision is None or has_half_hardware(precision):
+        return ""
+    return (
+        f"{cpu_name()} emulates {precision}, far slower than fp32: let the script keep fp32 where "
+        "it trains on a CPU"
+    )
 
 
 def is_all_disturbed(run: PlainRun) -> bool:

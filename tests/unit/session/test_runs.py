@@ -7,9 +7,11 @@ from breakeven.capture import FailureKind, LoaderUse, PlainRun, ThreadTrial, Tra
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
 from breakeven.session import TrainingLength, is_worth_repeating, quieter
+from breakeven.session import runs as module
 from breakeven.session.measured_step import believed, measure_at_best
 from breakeven.session.runs import Runs
 from breakeven.timing import BUSY_MACHINE, Measurement
+from breakeven.trace import Phase
 from factories.runs import (
     SCRIPT,
     Answer,
@@ -76,6 +78,26 @@ def test_run_that_a_gpu_would_not_save_is_not_repeated(kind: FailureKind) -> Non
     with pytest.raises(ScriptError):
         runs.measure()
     assert len(launcher.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_hardware", "is_told"),
+    [("float16", False, True), ("float16", True, False), ("float32", False, False)],
+)
+def test_a_step_too_slow_for_its_format_is_told_why(
+    dtype: str, has_hardware: bool, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "has_half_hardware", lambda precision: has_hardware)
+    op = device_op(8)
+    weight = replace(op.inputs[0], dtype=dtype)
+    update = replace(op, inputs=(weight,), phase=Phase.OPTIMIZER)
+    runs, _ = runs_of(traced_run(op, update), failure(FailureKind.TIME_LIMIT, "60 s"))
+    runs.trace()
+    with pytest.raises(ScriptError) as caught:
+        runs.measure()
+    hint = str(caught.value.hint)
+    assert ("emulates fp16, far slower than fp32: let the script keep fp32" in hint) is is_told
+    assert "raise --time-limit" in hint
 
 
 def test_script_that_fails_either_way_is_told_of_the_first_failure() -> None:
