@@ -102,6 +102,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: torch's intra-op threads.
         measurement: Their durations.
         phases: Parts of the step; None where no step was whole.
+        loader_wait_ns: Time that a step waits for its batches; None without a DataLoader.
         other: As in a plain run.
         other_work: As in a plain run.
     """
@@ -109,6 +110,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int
     measurement: Measurement
     phases: StepPhases | None = None
+    loader_wait_ns: float | None = None
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
 

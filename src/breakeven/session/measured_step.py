@@ -150,10 +150,15 @@ def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> Pla
         is_faster = best is as_set or trial.measurement.median_ns < best.measurement.median_ns
         gain = as_set.measurement.median_ns / trial.measurement.median_ns
         if is_calmer or (is_as_calm and is_faster and gain > least_gain):
+            loader, wait_ns = as_set.loader, trial.loader_wait_ns
+            if loader is not None and wait_ns is not None:
+                # What threads or other work held up there is no part of this step.
+                loader = replace(loader, wait_ns=wait_ns)
             best = replace(
                 _without_warning(as_set) if is_calmer else as_set,
                 measurement=trial.measurement,
                 phases=trial.phases,
+                loader=loader,
                 num_threads=trial.num_threads,
                 other=trial.other,
                 other_work=trial.other_work,

@@ -163,6 +163,19 @@ def test_fewer_threads_are_used_where_they_are_clearly_faster(
     assert launcher.requests[1].configuration.num_threads == (1 if used == 1 else 0)
 
 
+def test_the_time_for_batches_is_that_of_the_threads_that_are_used() -> None:
+    as_set = Measurement(samples_ns=(1_000_000,) * 9)
+    run = replace(with_trial(as_set, 500_000), loader=loader_use(wait_ns=600_000.0))
+    (trial,) = run.trials
+    for wait_ns, expected in ((200_000.0, 200_000.0), (None, 600_000.0)):
+        told = replace(run, trials=(replace(trial, loader_wait_ns=wait_ns),))
+        found = measure_at_best(runs_of(told)[0], traced_run())
+        assert found.best.num_threads == 1
+        assert found.best.loader is not None
+        assert found.best.loader.wait_ns == expected
+        assert found.as_set.loader == run.loader
+
+
 def test_fewer_threads_that_are_left_alone_count_more_than_several_that_wait() -> None:
     slow = with_trial(DISTURBED, 3_000_000)
     found = measure_at_best(runs_of(slow)[0], traced_run())

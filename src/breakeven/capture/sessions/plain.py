@@ -284,10 +284,13 @@ class PlainSession(UpdateSession):
         return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
 
     def _mark_trial(self, optimizer: int) -> None:
+        waits_ns = self._trials.waits_ns
         is_enough = self._trials.mark(optimizer)
         if self._has_phases:
             self._phases.mark()
-        self._loaders.end_step()
+        use = self._loaders.end_step()
+        if use is not None:
+            waits_ns.append(use.wait_ns)
         self._on_step(self.num_steps, False)
         if is_enough and not self._begin_generated():
             self._on_done()

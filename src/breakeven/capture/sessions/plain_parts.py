@@ -13,9 +13,10 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
@@ -232,11 +233,15 @@ _LEAST_SAMPLES = 1
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Steps on a number of threads; ``first_call`` is the number of their first update."""
+    """Steps on a number of threads.
+
+    ``first_call`` is the number of their first update; ``waits_ns`` is their time for batches.
+    """
 
     num_threads: int
     timer: StepTimer
     first_call: int
+    waits_ns: list[float] = field(default_factory=list[float])
 
 
 class ThreadTrials(Patches):
@@ -299,6 +304,11 @@ class ThreadTrials(Patches):
         self._counts = [n for n in {1, min(used, num_physical_cores())} if n < used]
         return self._next(num_calls)
 
+    @property
+    def waits_ns(self) -> list[float]:
+        """Return the time for batches of each step of the trial that runs, to be added to."""
+        return self._trials[-1].waits_ns
+
     def mark(self, optimizer: int) -> bool:
         """Note an update; return whether there are samples enough of all trials."""
         trial = self._trials[-1]
@@ -329,6 +339,7 @@ class ThreadTrials(Patches):
                     num_threads=trial.num_threads,
                     measurement=measurement,
                     phases=phases.phases(ends[measurement.num_warmup :]) if phases else None,
+                    loader_wait_ns=median(trial.waits_ns) if trial.waits_ns else None,
                     other=other,
                     other_work=other_work,
                 )
