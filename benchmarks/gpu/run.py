@@ -241,9 +241,9 @@ class Run:
         self._keep(Command(part="calibrate", name="gpu", is_calibrated=False), begun_s, answer)
 
     def _pending_steps(self) -> Iterator[Any]:
-        from whole_steps import read_rows, step_of, wanted_steps
+        from whole_steps import ENDED, read_rows, step_of, wanted_steps
 
-        known = {step_of(row).name for row in read_rows(self._steps)}
+        known = {step_of(row).name for row in read_rows(self._steps) if row["note"] != ENDED}
         for step in wanted_steps(is_tiny=self._args.tiny):
             if step.name not in known:
                 yield step
@@ -251,26 +251,38 @@ class Run:
     def _measure_steps(self) -> None:
         """Measure steps, and keep each; one that leaves a broken GPU behind ends the call.
 
-        So does one that ends the process. Neither is tried again.
+        So does one that ends the process, which is tried once more.
 
         Raises:
             BreakevenError: The GPU answers no more.
         """
-        from whole_steps import described_row, read_rows, timed_cells, write_rows
+        from whole_steps import (
+            ENDED_TWICE,
+            described_row,
+            read_rows,
+            step_of,
+            timed_cells,
+            wanted_steps,
+            write_rows,
+        )
 
         from breakeven.calibrate.gpu.machine import check_gpu
 
+        wanted = wanted_steps(is_tiny=self._args.tiny)
         for step in list(self._pending_steps()):
             if self._left_s() < step.about_s + _LEAST_S:
                 continue
-            rows: list[Any] = read_rows(self._steps)
-            row = described_row(step, self._device, number=len(rows) + 1)
-            # A library that aborts leaves this behind: the next call goes on after the step.
+            before: list[Any] = read_rows(self._steps)
+            rows = [row for row in before if step_of(row).name != step.name]
+            row = described_row(step, self._device, number=wanted.index(step) + 1)
+            if len(rows) < len(before):
+                row["note"] = ENDED_TWICE
+            # A library that aborts leaves this behind: later calls go on after the step.
             write_rows(self._steps, [*rows, row])
             try:
                 row |= timed_cells(step, self._device)
             except BaseException:
-                write_rows(self._steps, rows)
+                write_rows(self._steps, before)
                 raise
             print(step.name, row.get("value_ms", row["note"]), flush=True)
             write_rows(self._steps, [*rows, row])

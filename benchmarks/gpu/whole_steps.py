@@ -62,6 +62,10 @@ _WORKLOADS: tuple[tuple[str, int, NumberFormat, str], ...] = (
     (_GPT.format(512, 8, 8, 8192, 512), 16, _F.AMP_FP16, "adam"),
 )
 _FITTED = {step.name for is_tiny in (False, True) for step in all_steps(is_tiny=is_tiny)}
+# Notes of steps that the process did not survive. One that was ended once is tried once more: the
+# time of the machine may have been over.
+ENDED = "the process was ended while it was measured"
+ENDED_TWICE = "the process was ended twice while it was measured"
 # All eager steps come before the compiled ones, which take longest.
 _EAGER_S, _COMPILED_S = 8.0, 60.0
 
@@ -112,7 +116,7 @@ def described_row(step: WantedStep, device: torch.device, *, number: int) -> dic
         "framework": f"torch {machine.torch_version} {machine.driver}",
         "compile": step.compile,
         "is_fitted": int(step.name in _FITTED),
-        "note": "the process was ended while it was measured",
+        "note": ENDED,
     }
 
 

@@ -99,7 +99,7 @@ def test_steps_are_predicted_anew_where_the_calibration_is_another(
         assert gpu_run._needs_prediction() is is_needed, cells
 
 
-def test_a_step_that_ended_the_process_is_not_tried_again_and_an_interrupted_one_is(
+def test_a_step_that_ended_the_process_is_tried_once_more_and_an_interrupted_one_always(
     gpu_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import whole_steps  # the script's folder is on the path
@@ -117,9 +117,13 @@ def test_a_step_that_ended_the_process_is_not_tried_again_and_an_interrupted_one
         gpu_run._measure_steps()
     assert list(gpu_run._pending_steps()) == [first, second]
     steps.write_bytes(as_it_was[0])
+    assert list(gpu_run._pending_steps()) == [first, second]
+    with pytest.raises(KeyboardInterrupt):
+        gpu_run._measure_steps()
+    steps.write_bytes(as_it_was[1])
     assert list(gpu_run._pending_steps()) == [second]
     (row,) = whole_steps.read_rows(steps)
-    assert row["note"] == "the process was ended while it was measured"
+    assert row["note"] == "the process was ended twice while it was measured"
 
 
 def test_the_faults_that_come_first_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

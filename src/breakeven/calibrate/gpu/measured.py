@@ -22,6 +22,7 @@ class Measured(msgspec.Struct, kw_only=True):
         steps: Whole steps, by name.
         failed: What did not run, and why, by the same names.
         asked: What is being measured, while it is.
+        ended: What the process did not survive, once.
     """
 
     launch: MeasuredLaunch | None = None
@@ -30,12 +31,13 @@ class Measured(msgspec.Struct, kw_only=True):
     steps: dict[str, CalibrationStep] = {}
     failed: dict[str, str] = {}
     asked: str = ""
+    ended: list[str] = []
 
 
 # As torch and its libraries say it, in lower case.
 _NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
 # A library that aborts, as Metal's does of what it cannot compile, leaves nothing else behind.
-_ENDED = "breakeven was ended while it was measured"
+_ENDED = "breakeven was ended twice while it was measured"
 # Packages whose code decides what is measured.
 _MEASURING = ("calibrate", "measure", "workloads")
 
@@ -73,12 +75,14 @@ class Kept:
     write: Callable[[Measured], None]
 
     def take_up(self) -> None:
-        """Go on where the last process ended: what ended it is not asked again."""
-        failed = self.measured.failed
-        self.measured.failed = {name: why for name, why in failed.items() if is_for_good(why)}
-        if self.measured.asked:
-            self.measured.failed[self.measured.asked] = _ENDED
-            self.measured.asked = ""
+        """Go on where the last process ended: what it did not survive is asked once more."""
+        measured, asked = self.measured, self.measured.asked
+        measured.failed = {name: why for name, why in measured.failed.items() if is_for_good(why)}
+        if asked in measured.ended:
+            measured.failed[asked] = _ENDED
+        elif asked:
+            measured.ended.append(asked)
+        measured.asked = ""
 
     def ask(self, name: str) -> None:
         """Note what is about to be measured, for the case that this process does not survive it."""
