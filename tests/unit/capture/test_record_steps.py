@@ -72,6 +72,27 @@ def test_the_batch_of_a_model_with_time_in_front_is_behind_it(
     assert recording.trace.batch_size == expected
 
 
+@pytest.mark.parametrize(("device", "num_syncs", "num_copies"), [("cpu", 0, 2), ("cuda", 2, 0)])
+def test_what_a_mask_of_the_host_chooses_is_counted_there(
+    device: str, num_syncs: int, num_copies: int
+) -> None:
+    with record_steps() as recording:
+        model = nn.Linear(4, 3).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        x = torch.randn(BATCH, 4, device="cuda")
+        mask = torch.tensor([True, False, True, True], device=device)
+        for _ in range(3):
+            optimizer.zero_grad()
+            rows = model(x).t()
+            filled = rows.new_zeros(4, BATCH)
+            filled[mask] = rows
+            filled.square().sum().backward()
+            optimizer.step()
+    # In the forward pass, and for the gradient; what is chosen is copied to the device.
+    assert [sync.kind for sync in recording.trace.syncs] == ["mask"] * num_syncs
+    assert len(recording.trace.copies) == num_copies
+
+
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
 

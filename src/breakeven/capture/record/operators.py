@@ -53,11 +53,15 @@ def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
     """Return what makes the host wait in an operator on the device, or None."""
     base_name = name.rsplit(".", 1)[0]
     if base_name in _INDEXING:
-        has_mask = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in inputs[1:])
-        return "mask" if has_mask else None
+        return "mask" if masks_of(inputs) else None
     if base_name == "aten.repeat_interleave" and not name.endswith(".Tensor"):
         return None
     return _SYNC_KINDS.get(base_name)
+
+
+def masks_of(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the masks among what an operator chooses by from its first tensor."""
+    return [tensor for tensor in inputs[1:] if tensor.dtype in (torch.bool, torch.uint8)]
 
 
 def may_mix(base_name: str) -> bool:

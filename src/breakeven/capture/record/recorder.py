@@ -24,6 +24,7 @@ from breakeven.capture.record.operators import (
     attributes_of,
     find_stray,
     is_masked_fill,
+    masks_of,
     may_mix,
     result_device,
     run_on_cpu,
@@ -274,6 +275,8 @@ class StepRecorder(EventLog):
             name = "aten.masked_fill_.Scalar" if is_in_place else "aten.masked_fill.Scalar"
             inputs = inputs[:2]
         reads = sync_kind(name, inputs) if device != HOST else None
+        if reads == "mask" and not any(map(self.devices.is_on_device, masks_of(inputs))):
+            reads = None  # what a mask of the host chooses, the host counts by itself
         if name != "aten._local_scalar_dense.default" or device == HOST:
             if device != HOST and name.startswith("aten.index"):
                 self._note_index_uploads(inputs)
