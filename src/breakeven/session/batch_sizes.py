@@ -66,6 +66,8 @@ class BatchSizes:
         self.caveats: list[Caveat] = []
         self._cpu: dict[int, Estimate] = {loader.batch_size: plain.measurement.estimate}
         self._peak_bytes = {loader.batch_size: plain.peak_memory_bytes}
+        # Samples of the steps that were measured while other work held them up.
+        self._busy: list[int] = []
         # The step at every size, once the search has recorded it at a second one.
         self.scaled: ScaledTrace | None = None
         # The size at which the search ended, since this machine has no time or memory for it.
@@ -83,6 +85,7 @@ class BatchSizes:
             return scaled, ()
         self._measure_towards_crossover(scaled, best, host)
         sizes, gpus = self._gpu_curves(scaled, devices, best, host)
+        self._note_busy()
         self._note_skipped(sizes)
         cpu = cpu_curve(compared, self._by_samples(self._cpu), sizes)
         if len(cpu.points) < 2:
@@ -207,13 +210,7 @@ class BatchSizes:
             return False
         self._cpu[size] = plain.measurement.estimate
         if any(caveat.code == BUSY_MACHINE for caveat in plain.caveats):
-            self.caveats.append(
-                Caveat(
-                    code="busy-at-batch-size",
-                    message=f"this machine was busy when batch size {size} was measured; the "
-                    "crossover may be off",
-                )
-            )
+            self._busy.append(size * self._loader.batches_per_step)
         self._peak_bytes[size] = plain.peak_memory_bytes
         return True
 
@@ -240,6 +237,19 @@ class BatchSizes:
         elif self._skipped is not None and self._skipped.size < low:
             low = max(low // BEYOND_MEASURED, 1)
         return sorted({*self._cpu, low, high, *powers_between(low, high)})
+
+    def _note_busy(self) -> None:
+        """Say at which sizes this machine was busy."""
+        if not self._busy:
+            return
+        which = "batch size {} was" if len(self._busy) == 1 else "batch sizes {} were"
+        told = which.format(", ".join(map(str, sorted(self._busy))))
+        self.caveats.append(
+            Caveat(
+                code="busy-at-batch-size",
+                message=f"this machine was busy when {told} measured; the crossover may be off",
+            )
+        )
 
     def _note_skipped(self, sizes: Sequence[int]) -> None:
         """Say which sizes beyond the measured ones the curves have, and why those were not."""

@@ -282,14 +282,15 @@ class SkippedSize:
 def second_size(batch_size: int, step_ns: float) -> int:
     """Return at which batch size a step is recorded too, so that others follow from both.
 
-    As long as a step is short, a larger one is as soon recorded.
+    As long as a step is short, a larger one is as soon recorded. Never with one sample, where there
+    are more: torch takes views and other operators there, in attention for one.
 
     Args:
         batch_size: At which it was recorded.
         step_ns: How long it takes there.
     """
     is_short = step_ns < LONGEST_STEP_NS
-    return batch_size * 2 if is_short or batch_size == 1 else batch_size // 2
+    return batch_size * 2 if is_short or batch_size < 4 else batch_size // 2
 
 
 def why_not_measured(

@@ -8,13 +8,14 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, LoaderUse, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import DeviceSpec, find_device
+from breakeven.errors import Caveat
 from breakeven.session import ComparedStep, measured_result
 from breakeven.session import runs as module
 from breakeven.session.batch_sizes import BatchSizes
 from breakeven.session.failures import script_error
 from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import predict_steps
-from breakeven.timing import Source
+from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.verdict import Crossover, Curve, DeviceKind, NoCrossover, find_crossover
 from factories.runs import SCRIPT, device_op, failure, loader_use, plain_run, traced_run
 
@@ -113,6 +114,25 @@ def test_cpu_that_always_wins_is_followed_up_to_the_largest_size() -> None:
     assert runs.measured == [128, 512, 2_048, 8_192, 32_768]
     assert isinstance(crossover, NoCrossover)
     assert crossover.faster is DeviceKind.CPU
+
+
+@pytest.mark.parametrize(
+    ("most", "told"), [(64, "batch sizes 16, 32, 64 were"), (16, "batch size 16 was")]
+)
+def test_sizes_that_other_work_held_up_are_told_together(most: int, told: str) -> None:
+    class Busy(ScriptedRuns):
+        def plain(self, size: int) -> PlainRun:
+            caveats = (Caveat(code=BUSY_MACHINE, message="busy"),) if size <= most else ()
+            return replace(super().plain(size), caveats=caveats)
+
+    runs = Busy(lambda size: gpu_ns() * size / 20)
+    plain = runs.plain(256)
+    path = DevicePath(traced_run(batch_size=256, loader=loader_use(256)), plain)
+    sizes = BatchSizes(runs, plain, path, loader_use(256))
+    sizes.search(compared(path, plain, *GPUS))
+    (caveat,) = sizes.caveats
+    assert caveat.code == "busy-at-batch-size"
+    assert f"when {told} measured" in caveat.message
 
 
 def of_four(size: int) -> LoaderUse:
@@ -214,8 +234,8 @@ def test_step_that_is_another_one_at_another_size_says_so() -> None:
     assert "aten.relu.default instead of the end of the step" in crossover.none_because
 
 
-@pytest.mark.parametrize(("base", "other"), [(32, 16), (2, 1), (1, 2)])
-def test_slow_step_is_recorded_at_half_its_size(base: int, other: int) -> None:
+@pytest.mark.parametrize(("base", "other"), [(32, 16), (4, 2), (3, 6), (2, 4), (1, 2)])
+def test_slow_step_is_recorded_at_half_its_size_or_twice(base: int, other: int) -> None:
     runs = ScriptedRuns(lambda size: 2e9)
     search(runs, base)
     assert runs.traced == [other]
