@@ -185,7 +185,53 @@ def kernels_page() -> str:
         if (like := one.relative) is not None:
             cells = [name_of(one), like.family.replace("_", " "), f"{like.factor:g}"]
             lines.append(_table_row([*cells, f"{like.log_sigma:g}"]))
+    lines += [
+        "\n## Which family it is in\n",
+        "| In a script | Costed as |",
+        "| --- | --- |",
+        *(_table_row(row) for row in _IN_A_SCRIPT),
+    ]
     return "\n".join([*lines, ""])
+
+
+_IN_A_SCRIPT = (
+    (
+        "`scaled_dot_product_attention`",
+        "attention, by the kernel that PyTorch picks by shape, dtype, mask and device: cuDNN's on "
+        "Hopper and datacenter Blackwell, then flash, then efficient (fp32, or with a mask); where "
+        "none takes the operands, products and softmax one by one",
+    ),
+    (
+        "fused and foreach optimizers",
+        "elementwise, over the tensors of a list: a kernel for each operator and 30 to 110 of "
+        "them; a fused one reads and writes each tensor once",
+    ),
+    (
+        "embeddings, `EmbeddingBag`, `index_select`, `scatter_add`, `index_add` and their kin",
+        "gather, by the rows that are moved; of long lists of positions the sorting too",
+    ),
+    (
+        "sparse matrices",
+        "a product reads a row for each stored value, as a reduction does. No measurement of one "
+        "is known",
+    ),
+    (
+        "`LSTM`, `GRU`, `RNN`",
+        "recurrent: a latency for each time step, and the arithmetic; where cuDNN does not take "
+        "them, and for cells in a loop, each operator by itself",
+    ),
+    (
+        "compiled steps",
+        "generated kernels by what they read and write, times two factors that are fitted to an "
+        "RTX 4090; libraries are called as before",
+    ),
+    ("float8", "16 bits, with a caveat"),
+    (
+        "copies, launches and waits",
+        "the link's rate and the launches of the GPU's generation; of a "
+        "[calibrated GPU](calibrate.md) as measured",
+    ),
+)
 
 
 def rule_pages() -> Mapping[str, str]:

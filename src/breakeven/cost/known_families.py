@@ -81,6 +81,13 @@ def _alike(table: EfficiencyTable) -> Iterator[KnownFamily]:
     yield KnownFamily(
         family=Family.CONVOLUTION, variant="depthwise", arithmetic=None, relative=DEPTHWISE
     )
+    # Layer norms alone were timed, and stand in for no others.
+    yield KnownFamily(
+        family=Family.NORMALIZATION,
+        variant="batch, group, rms",
+        arithmetic=None,
+        relative=RELATIVES[Family.NORMALIZATION],
+    )
     for family, relative in RELATIVES.items():
         if family not in measured:
             # On matrix units attention has rates of its own.

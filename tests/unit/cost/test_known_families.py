@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from breakeven.cost import Family, known_families, load_efficiencies
+from breakeven.cost.relatives import RELATIVES
 from breakeven.device import find_device
 
 KNOWN = known_families(load_efficiencies())
@@ -32,3 +33,15 @@ def test_nobody_measured_depthwise_convolutions() -> None:
     (depthwise,) = (one for one in KNOWN if one.variant == "depthwise")
     assert depthwise.relative is not None
     assert depthwise.relative.family is Family.ELEMENTWISE
+
+
+def test_norms_other_than_of_layers_are_like_a_stream() -> None:
+    measured = {
+        entry.variant
+        for device in load_efficiencies().devices
+        for entry in device.families
+        if entry.family is Family.NORMALIZATION
+    }
+    (others,) = (one for one in KNOWN if one.variant == "batch, group, rms")
+    assert measured.isdisjoint({"", *others.variant.split(", ")})
+    assert others.relative == RELATIVES[Family.NORMALIZATION]
