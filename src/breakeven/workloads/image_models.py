@@ -41,7 +41,7 @@ def prepare_torchvision(
     torchvision = import_torchvision()
     if torchvision is None:
         raise WorkloadError(
-            f"{spec.text!r} needs torchvision, which is not installed",
+            "workloads of torchvision need it, and it is not installed",
             hint="pip install torchvision",
         )
     models = torchvision.models
@@ -94,7 +94,7 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
     """
     if importlib.util.find_spec("timm") is None:
         raise WorkloadError(
-            f"{spec.text!r} needs timm, which is not installed", hint="pip install timm"
+            "workloads of timm need it, and it is not installed", hint="pip install timm"
         )
     import_torchvision()  # timm imports it, and fails where its compiled operators do.
     timm: Any = importlib.import_module("timm")

@@ -78,7 +78,7 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase)
     """
     if importlib.util.find_spec("transformers") is None:
         raise WorkloadError(
-            f"{spec.text!r} needs transformers, which is not installed",
+            "workloads of transformers need it, and it is not installed",
             hint="pip install transformers",
         )
     import_torchvision()  # transformers imports it where it is, and fails if that fails.

@@ -73,6 +73,9 @@ def parse_workload(spec: str) -> WorkloadSpec:
         place, name = WorkloadKind.LLM, place
     is_file = place.endswith(".py") and name.isidentifier()
     if not name or not (is_file or place in _PREFIXES):
+        if name and place and not place.endswith(".py"):
+            # Said of all such rows of a table at once.
+            raise WorkloadError(f"no workload begins with {f'{place}:'!r}", hint=_FORMS)
         raise WorkloadError(f"{spec!r} names no workload", hint=_FORMS)
     kind, path = (WorkloadKind.FILE, place) if is_file else (WorkloadKind(place), "")
     options = _read_options(spec, query)

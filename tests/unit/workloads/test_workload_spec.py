@@ -35,10 +35,15 @@ def test_a_network_of_our_own_may_have_a_dash_in_its_name():
 
 
 @pytest.mark.parametrize(
-    "text", ["resnet50", "torchvision:", "tim:resnet50", "file:x", "a.py:", "a.py:not-a-name", ""]
+    ("text", "message"),
+    [
+        (text, "names no workload")
+        for text in ("resnet50", "torchvision:", "a.py:", "a.py:no-name", "")
+    ]
+    + [("tim:resnet50", "begins with 'tim:'"), ("tim:resnet18?a=1", "begins with 'tim:'")],
 )
-def test_other_forms_are_refused_with_the_forms_that_exist(text):
-    with pytest.raises(WorkloadError, match="names no workload") as caught:
+def test_other_forms_are_refused_with_the_forms_that_exist(text, message):
+    with pytest.raises(WorkloadError, match=message) as caught:
         parse_workload(text)
     assert "torchvision:NAME" in caught.value.hint
 

@@ -234,3 +234,20 @@ def test_memory_of_inference_by_hand():
     # The input of two samples, and the hidden layer before and after its activation; blocks of
     # 512 bytes, of which the last bias fills one.
     assert step.peak_memory_bytes == parameters + (512 - 16) + 2 * 4 * (256 + 2 * 512)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision", "transformers"])
+def test_what_a_missing_package_has_is_refused_alike(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a table names it once, and not for each of its models."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    monkeypatch.setattr("breakeven.workloads.image_models.import_torchvision", lambda: None)
+    said = set()
+    for name in ("one", "other?a=1"):
+        with pytest.raises(WorkloadError) as refused:
+            traced(f"{library}:{name}")
+        said.add(refused.value.sentence)
+    assert said == {
+        f"workloads of {library} need it, and it is not installed; pip install {library}"
+    }
