@@ -124,7 +124,8 @@ def _step_factory(
     takes = model.main_input_name
     if takes == "input_ids" and (not isinstance(num_tokens, int) or num_tokens < 1):
         raise WorkloadError(
-            f"{spec.text!r} does not say how many tokens a sample has", hint="add &seq=512"
+            f"{spec.text!r} does not say how many tokens a sample has",
+            hint=f"add {'&' if spec.options else '?'}seq=512",
         )
     if takes not in ("input_ids", "pixel_values"):
         raise WorkloadError(

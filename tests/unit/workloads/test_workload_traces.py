@@ -251,3 +251,11 @@ def test_what_a_missing_package_has_is_refused_alike(
     assert said == {
         f"workloads of {library} need it, and it is not installed; pip install {library}"
     }
+
+
+@pytest.mark.parametrize(("query", "hint"), [("", "add ?seq=512"), ("?n_layer=1", "add &seq=512")])
+def test_how_to_say_the_tokens_of_a_sample(query: str, hint: str) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(WorkloadError, match="how many tokens") as refused:
+        traced(f"transformers:GPT2LMHeadModel{query}")
+    assert refused.value.hint == hint
