@@ -33,6 +33,7 @@ from breakeven.cost.roofline import (
     flat_compute_ns,
     memory_ns,
     step_latency_ns,
+    step_weights_ns,
     tiled_compute_ns,
 )
 from breakeven.device import DeviceSpec, Precision
@@ -45,6 +46,9 @@ STEP_WARM_FRACTION = 0.5
 # numbers, so that they are smaller. Source: pytorch-gpu-benchmark in fp64, where convolutions take
 # the same time for a FLOP at 7 pixels as at 224 (RTX 2080 Ti: 0.19 to 0.23 TFLOP/s for ResNet-34,
 # ResNet-152, VGG-13 and VGG-19 in inference).
+_ELEMENT_BYTES = {
+    Precision.FP64: 8, Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2,
+}  # fmt: skip
 _FINE_TILES = TILE_SET_NAMES.index("8+")
 
 _TILED = frozenset(
@@ -212,6 +216,7 @@ class KernelGroup:
             self._work = replace(self._work, loads_per_element=aligned)
         self._is_tiled = _is_tiled(first)
         self._has_time_steps = first.family is Family.RECURRENT
+        self._element_bytes = _ELEMENT_BYTES[first.precision]
         self._has_fine_tiles = first.precision is Precision.FP64
         is_attention = first.family is Family.ATTENTION and arithmetic == "tensor"
         is_fused = is_attention and self._is_tiled
@@ -239,6 +244,10 @@ class KernelGroup:
             fixed_ns = fixed_ns + step_latency_ns(self._limits, efficiency)
             efficiency = replace(efficiency, prologue_k=np.zeros_like(efficiency.prologue_k))
         traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
+        if self._has_time_steps:
+            traffic_ns = traffic_ns + step_weights_ns(
+                self._work, self._limits, efficiency, element_bytes=self._element_bytes
+            )
         if self._attention is not None:
             compute_ns = self._attention.compute_ns(self._work, self._limits, efficiency)
         elif self._is_tiled:

@@ -148,15 +148,19 @@ def memory_ns(
             the same kernel is repeated, 0 when every byte was last used long ago.
     """
     hit = cache_hit_fraction(work.num_bytes, device) * warm_fraction
-    dram_bytes_per_s = device.bytes_per_s * efficiency.memory_fraction
-    cache_bytes_per_s = np.maximum(device.cache_bytes_per_s, dram_bytes_per_s)
-    seconds_per_byte = hit / cache_bytes_per_s + (1.0 - hit) / dram_bytes_per_s
+    seconds_per_byte = _seconds_per_byte(hit, device, efficiency)
     # Few blocks cannot use the whole bandwidth.
     blocks = np.where(work.num_blocks > 0, work.num_blocks, np.inf)
     seconds_per_byte = np.maximum(seconds_per_byte, 1.0 / (blocks * _BLOCK_BYTES_PER_S))
     # Nor can threads that fetch each element by itself.
     loading_ns = work.loads * _SINGLE_LOAD_CYCLES * device.cycle_ns / device.num_sms
     return np.maximum(1e9 * work.num_bytes * seconds_per_byte, loading_ns)
+
+
+def _seconds_per_byte(hit: Floats, device: DeviceArrays, efficiency: EfficiencyArrays) -> Floats:
+    dram_bytes_per_s = device.bytes_per_s * efficiency.memory_fraction
+    cache_bytes_per_s = np.maximum(device.cache_bytes_per_s, dram_bytes_per_s)
+    return hit / cache_bytes_per_s + (1.0 - hit) / dram_bytes_per_s
 
 
 def cache_hit_fraction(num_bytes: Floats, device: DeviceArrays) -> Floats:
@@ -177,6 +181,22 @@ def step_latency_ns(device: DeviceArrays, efficiency: EfficiencyArrays) -> Float
     clock, not the number of units.
     """
     return efficiency.prologue_k * _LATENCY_CYCLES * device.cycle_ns
+
+
+def step_weights_ns(
+    work: WorkArrays, device: DeviceArrays, efficiency: EfficiencyArrays, *, element_bytes: int
+) -> Floats:
+    """Return the time to read the weights of a recurrent layer anew in each time step.
+
+    Args:
+        work: Has ``n`` and ``k`` of the weights, and a launch for each time step.
+        device: Bandwidths, and the cache: what it holds is read from there.
+        efficiency: Share of the DRAM bandwidth that is reached.
+        element_bytes: Of a weight.
+    """
+    num_bytes = element_bytes * work.n * work.k
+    hit = cache_hit_fraction(num_bytes, device)
+    return 1e9 * work.launches * num_bytes * _seconds_per_byte(hit, device, efficiency)
 
 
 def flat_compute_ns(work: WorkArrays, device: DeviceArrays, efficiency: EfficiencyArrays) -> Floats:

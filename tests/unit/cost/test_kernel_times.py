@@ -23,6 +23,7 @@ from breakeven.cost import (
     sustained_fraction,
     transferred_efficiency,
 )
+from breakeven.cost.family_times import datasheet_ns
 from breakeven.device import DeviceSpec, Precision, find_device, load_catalogue
 
 
@@ -470,15 +471,15 @@ def test_channels_last_memory_is_faster_on_matrix_units_alone() -> None:
     assert faster[1] == pytest.approx(0.5 * slower[1], rel=0.02)
 
 
-def make_recurrence(hidden: int, num_steps: int = 50) -> Kernel:
-    """Return the time steps of an LSTM with batches of 32."""
+def make_recurrence(hidden: int, num_steps: int = 50, *, batch: int = 32) -> Kernel:
+    """Return the time steps of an LSTM."""
     return Kernel(
         family=Family.RECURRENT,
         variant="lstm",
-        flop=2.0 * num_steps * 32 * 4 * hidden * hidden,
-        read_bytes=4.0 * 4 * hidden * (hidden + num_steps * 32),
-        write_bytes=4.0 * num_steps * 32 * 6 * hidden,
-        m=32,
+        flop=2.0 * num_steps * batch * 4 * hidden * hidden,
+        read_bytes=4.0 * 4 * hidden * (hidden + num_steps * batch),
+        write_bytes=4.0 * num_steps * batch * 6 * hidden,
+        m=batch,
         n=4 * hidden,
         k=hidden,
         launches=num_steps,
@@ -501,6 +502,28 @@ def test_a_step_waits_for_the_one_before_it() -> None:
     assert twice[0] == pytest.approx(2 * once[0], rel=0.05)
     # The layer's own arithmetic would take far less than a microsecond for each.
     assert once[0] / 50 > 10_000
+
+
+@pytest.mark.parametrize("name", ["L4", "RTX 3090", "RTX 4090", "A100 SXM4 40GB"])
+def test_a_recurrent_layer_with_a_large_batch_streams_its_states(name: str) -> None:
+    device = find_device(name)
+    for kernel in (
+        make_recurrence(256, batch=10_000),
+        msgspec.structs.replace(make_recurrence(96, batch=16_384), precision=Precision.FP16),
+    ):
+        (least_ns,) = datasheet_ns([kernel], [device])[0]
+        assert kernel_times([kernel], [device]).time_ns[0, 0] < 4 * least_ns
+
+
+def test_weights_that_the_cache_does_not_hold_are_read_in_each_time_step() -> None:
+    device = find_device("V100 SXM2 16GB")
+    kernels = [make_recurrence(hidden, batch=1) for hidden in (256, 4096)]
+    weight_bytes = [4 * kernel.n * kernel.k for kernel in kernels]
+    assert weight_bytes[0] < device.l2_bytes < weight_bytes[1]
+    small_ns, large_ns = kernel_times(kernels, [device]).time_ns[:, 0] / 50
+    reading_ns = [1e9 * size / device.memory_bytes_per_s for size in weight_bytes]
+    assert large_ns > reading_ns[1]
+    assert large_ns < small_ns + 3 * reading_ns[1]
 
 
 def make_double(pixels: int, channels: int) -> Kernel:
