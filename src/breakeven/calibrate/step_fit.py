@@ -12,9 +12,10 @@ Models", Cambridge, 2007, chapter 13; solved in the space of rows, of which ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,6 +63,13 @@ PRIOR_SIGMA = {
     "own host": 0.3,
     "own overlap": 0.5,
 }
+# What is peculiar to a GPU, to one of its boards, and to a machine.
+_OWN_KINDS = frozenset(
+    {
+        "chip", "chip+units", "device", "machine", "machine+units", "host machine",
+        "host machine+phase", "overlap machine",
+    }
+)  # fmt: skip
 # Repeats of one step differ by this much; residuals beyond the second figure are weighted down.
 _NOISE_SIGMA = 0.06
 _ROBUST_SIGMA = 0.07
@@ -84,14 +92,50 @@ def fit_step_effects(
         spread: Residual uncertainty, from rows that were left out.
     """
     problem = _Problem.of(samples)
-    log_factors = problem.solve()
-    effects = tuple(
-        StepEffect(kind=key[0], of=key[1:], log_factor=round(float(value), 4))
-        for key, value in sorted(zip(problem.keys, log_factors, strict=True))
-        if abs(value) >= _LEAST_EFFECT or key[0] in ("device", "host machine")
-    )
+    variance = np.array([PRIOR_SIGMA[key[0]] for key in problem.keys]) ** 2
+    log_factors = problem.solve(np.zeros(len(problem.keys)), variance)
     return StepEffects(
-        version=STEP_EFFECTS_VERSION, provenance=provenance, spread=spread, effects=effects
+        version=STEP_EFFECTS_VERSION,
+        provenance=provenance,
+        spread=spread,
+        effects=_told(dict(zip(problem.keys, log_factors.tolist(), strict=True))),
+    )
+
+
+def fit_own_effects(samples: Sequence[StepSample], general: StepEffects) -> StepEffects:
+    """Return effects of which those of GPUs and machines are fitted to more steps, the rest kept.
+
+    A table of few GPUs, each with software of its own, tells little of kernels on any other GPU,
+    and its rows are many: all that it can teach is taken for peculiar to its GPUs.
+
+    Args:
+        samples: Measured steps, those that ``general`` was fitted to among them; none of them may
+            be predicted with the result and called unseen.
+        general: From tables of many GPUs.
+    """
+    problem = _Problem.of(samples)
+    kept: dict[EffectKey, float] = {
+        (effect.kind, *effect.of): effect.log_factor
+        for effect in general.effects
+        if effect.kind not in _OWN_KINDS
+    }
+    log_factors = problem.solve(
+        np.array([kept.get(key, 0.0) for key in problem.keys]),
+        np.array([PRIOR_SIGMA[key[0]] * (key[0] in _OWN_KINDS) for key in problem.keys]) ** 2,
+    )
+    own = {
+        key: value
+        for key, value in zip(problem.keys, log_factors.tolist(), strict=True)
+        if key[0] in _OWN_KINDS
+    }
+    return msgspec.structs.replace(general, effects=_told(kept | own))
+
+
+def _told(log_factors: Mapping[EffectKey, float]) -> tuple[StepEffect, ...]:
+    return tuple(
+        StepEffect(kind=key[0], of=key[1:], log_factor=round(value, 4))
+        for key, value in sorted(log_factors.items())
+        if abs(value) >= _LEAST_EFFECT or key[0] in ("device", "host machine")
     )
 
 
@@ -160,17 +204,17 @@ class _Problem:
             waiting_ns=np.array([sample.waiting_ns for sample in samples]),
         )
 
-    def solve(self) -> Floats:
-        """Return the logarithm of each effect."""
-        variance = np.array([PRIOR_SIGMA[key[0]] for key in self.keys]) ** 2
-        found = np.zeros(len(self.keys))
+    def solve(self, mean: Floats, variance: Floats) -> Floats:
+        """Return the logarithm of each effect, before the data ``mean`` with this ``variance``."""
+        found = mean
         for _ in range(_NUM_ITERATIONS):
             log_time, slope = self._linearized(found)
             residual = self.log_measured - log_time
             noise = _NOISE_SIGMA**2 * (1.0 + np.abs(residual) / _ROBUST_SIGMA)
             scaled = slope * variance
-            explained = np.linalg.solve(scaled @ slope.T + np.diag(noise), residual + slope @ found)
-            change = scaled.T @ explained - found
+            unexplained = residual + slope @ (found - mean)
+            explained = np.linalg.solve(scaled @ slope.T + np.diag(noise), unexplained)
+            change = mean + scaled.T @ explained - found
             found = found + np.clip(change, -_LARGEST_CHANGE, _LARGEST_CHANGE)
         return found
 

@@ -36,14 +36,16 @@ kept when this is interrupted: the same command goes on.
 The other forms write the files that predictions rest on, one after the other.
 --from-tables fits how much of their datasheets GPUs reach to measurements of single
 operators. --from-steps fits what differs within whole steps to those of a table in
-the form of `breakeven validate`. --from-shared-steps fits what steps on several GPUs
+the form of `breakeven validate`; rows of --own-steps teach what is peculiar to their
+GPUs and machines alone. --from-shared-steps fits what steps on several GPUs
 cost beyond those on one.
 
 Exit codes: 0 done, 2 wrong command line, 3 could not be done."""
 USAGE = (
     "calibrate [--device NAME] [--quick] [--fp64] [--share] [--json] [--force] |\n"
     "       --from-tables DIR -o FILE |\n"
-    "       --from-steps TABLE.csv -o FILE | --from-shared-steps TABLE.csv -o FILE | --errors"
+    "       --from-steps TABLE.csv [--own-steps TABLE.csv] -o FILE |\n"
+    "       --from-shared-steps TABLE.csv -o FILE | --errors"
 )
 EXAMPLES = """\
 examples:
@@ -97,6 +99,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="fit the effects of whole steps to the rows of TABLE.csv (takes minutes)",
     )
     parser.add_argument(
+        "--own-steps",
+        metavar="TABLE.csv",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="with --from-steps: rows that teach what is peculiar to their GPUs, and no more",
+    )
+    parser.add_argument(
         "--from-shared-steps",
         dest="shared_steps",
         metavar="TABLE.csv",
@@ -129,6 +139,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{fits[0][0]} and {fits[1][0]} write different files: give one")
     if fits and args.output is None:
         raise UsageError(f"{fits[0][0]} and -o go together")
+    if args.own_steps and args.steps is None:
+        raise UsageError("--own-steps goes with --from-steps")
     if args.output is not None and not fits:
         raise UsageError("-o goes with --from-tables, --from-steps or --from-shared-steps")
     gpu_options = (
@@ -276,9 +288,10 @@ def _fit_steps(args: argparse.Namespace) -> int:
 
     ensure_writable(args.output, force=args.force)
     rows = read_table(*args.steps)
+    own_rows = read_table(*args.own_steps) if args.own_steps else ()
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         effects = calibrate_on_steps(
-            rows, command="breakeven calibrate --from-steps", progress=progress
+            rows, own_rows, command="breakeven calibrate --from-steps", progress=progress
         )
     return _write_fit(args, step_effects_document(effects), describe_step_effects(effects))
 

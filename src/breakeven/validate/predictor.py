@@ -273,6 +273,7 @@ def fingerprint(row: MeasuredRow) -> str:
 # By the word in the column ``source``; other sources are named by their word alone.
 _REPOSITORIES = {
     "ryujaehun": "https://github.com/ryujaehun/pytorch-gpu-benchmark",
+    "timm": "https://github.com/huggingface/pytorch-image-models",
     "lambda": "https://github.com/lambdal/deeplearning-benchmark",
     "neusight": "https://github.com/sitar-lab/NeuSight",
     "jcjohnson": "https://github.com/jcjohnson/cnn-benchmarks",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from breakeven.calibrate import fit_multi_gpu, fit_step_effects
+from breakeven.calibrate import fit_multi_gpu, fit_own_effects, fit_step_effects
 from breakeven.cost import KernelSpread, Spread, StepEffects, load_efficiencies
 from breakeven.device import known_device
 from breakeven.errors import BreakevenError
@@ -39,7 +39,11 @@ _HOST_BOUNDS = frozenset({Bound.LAUNCH, Bound.SYNC, Bound.HOST_OPTIMIZER})
 
 
 def calibrate_on_steps(
-    rows: Sequence[MeasuredRow], *, command: str, progress: Progress
+    rows: Sequence[MeasuredRow],
+    own_rows: Sequence[MeasuredRow] = (),
+    *,
+    command: str,
+    progress: Progress,
 ) -> StepEffects:
     """Return effects fitted to all steps on single GPUs, and their spread.
 
@@ -50,13 +54,14 @@ def calibrate_on_steps(
 
     Args:
         rows: Measured steps; those on unknown devices or several GPUs are left out.
+        own_rows: More of them, which teach what is peculiar to their GPUs and machines alone.
         command: What repeats this.
         progress: Progress callback.
 
     Raises:
         BreakevenError: No row can be learned from.
     """
-    rows = [row for row in rows if row.num_devices == 1 and known_device(row.device)]
+    rows, own_rows = _on_one_gpu(rows), _on_one_gpu(own_rows)
     if not rows:
         raise BreakevenError("the table has no step on one GPU of the catalogue")
     scales: dict[LeaveOut, tuple[KernelSpread, float]] = {}
@@ -74,13 +79,25 @@ def calibrate_on_steps(
     progress.begin("fitting all")
     samples = TracedRows.of(rows, progress=progress).samples(load_efficiencies())
     used = [rows[position] for position in samples]
-    effects = fit_step_effects(
-        list(samples.values()), provenance=provenance_of(used, command), spread=spread
-    )
+    provenance = provenance_of(used, command)
+    effects = fit_step_effects(list(samples.values()), provenance=provenance, spread=spread)
+    if own_rows:
+        own = TracedRows.of(own_rows, progress=progress).samples(load_efficiencies())
+        used_own = [own_rows[position] for position in own]
+        effects = msgspec.structs.replace(
+            fit_own_effects([*samples.values(), *own.values()], effects),
+            provenance=f"{provenance} Own effects of GPUs and machines: "
+            f"{provenance_of(used_own, f'{command} --own-steps')}",
+        )
+        used += used_own
     progress.end()
     return msgspec.structs.replace(
         effects, calibrated_on=tuple(sorted({fingerprint(row) for row in used}))
     )
+
+
+def _on_one_gpu(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    return [row for row in rows if row.num_devices == 1 and known_device(row.device)]
 
 
 def calibrate_on_shared_steps(

@@ -9,7 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from breakeven.calibrate import PlacedStep, StepPart, StepSample, StepTiming, fit_step_effects
+from breakeven.calibrate import (
+    PlacedStep,
+    StepPart,
+    StepSample,
+    StepTiming,
+    fit_own_effects,
+    fit_step_effects,
+)
 from breakeven.cost import (
     EffectKey,
     Era,
@@ -85,6 +92,27 @@ def test_planted_effects_are_found() -> None:
     slow = effects.log_factor([("chip", "gpu 0"), ("device", "gpu 0")])
     other = effects.log_factor([("chip", "gpu 5"), ("device", "gpu 5")])
     assert math.exp(slow - other) == pytest.approx(1.25, rel=0.06)
+
+
+def test_steps_of_one_gpu_alone_teach_what_is_its_own() -> None:
+    samples = device_bound(convolution=1.4, memory=0.8, slow=1.25)
+    general = fitted(samples)
+    keys = (*kernels("convolution", "new"), ("machine", "lab"))
+    own = [
+        sample(1.4 * 0.7 * size * MS, {keys: size * MS}, {(("host",),): 1.0})
+        for size in range(10, 40)
+    ]
+    effects = fit_own_effects([*samples, *own], general)
+    assert math.exp(effects.log_factor(keys)) == pytest.approx(1.4 * 0.7, rel=0.02)
+    # A machine may differ by more than its GPU: it takes most of what is new.
+    assert effects.log_factor([("machine", "lab")]) < effects.log_factor([("device", "new")]) < 0
+    for group in ("convolution", "memory"):
+        units = ("units", group, "vector fp32")
+        assert effects.log_factor([units]) == general.log_factor([units])
+        for gpu in ("gpu 0", "gpu 5"):
+            assert effects.log_factor(kernels(group, gpu)) == pytest.approx(
+                general.log_factor(kernels(group, gpu)), abs=0.01
+            )
 
 
 def test_a_host_is_found_where_it_sets_the_steps() -> None:

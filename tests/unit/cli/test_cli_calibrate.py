@@ -131,8 +131,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, in
     write_table(tmp_path / "steps.csv", {}, {"num_devices": "2"})
     calls: list[tuple[str, int]] = []
 
-    def calibrate_on_steps(rows, *, command, progress):
-        calls.append((command, len(rows)))
+    def calibrate_on_steps(rows, own_rows, *, command, progress):
+        calls.append((command, len(rows) + 10 * len(own_rows)))
         return effects()
 
     def calibrate_on_shared_steps(rows, *, command, progress):
@@ -170,6 +170,16 @@ def test_effects_of_steps_are_written_and_the_largest_shown(
     assert "effects.json" in capsys.readouterr().err
     assert main([*command, "--force"]) == 0
     assert len(asked) == 2
+
+
+def test_rows_of_few_gpus_go_beside_those_of_many(
+    asked: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["calibrate", "--own-steps", "steps.csv", "-q"]
+    assert main([*command, "--from-steps", "steps.csv", "-o", "effects.json"]) == 0
+    assert asked == [("breakeven calibrate --from-steps", 22)]
+    assert main(command) == 2
+    assert "--own-steps goes with --from-steps" in capsys.readouterr().err
 
 
 def test_costs_of_several_gpus_are_written_and_shown(
