@@ -192,6 +192,9 @@ _STARTS = ((0.8, 4.0, 16.0, 0.7), (0.5, 16.0, 64.0, 0.5))
 # Loading a tile and filling the pipeline always costs something.
 _LOW = (0.02, 1.0, 4.0, 0.05)
 _HIGH = (1.0, 200.0, 1_000.0, 1.0)
+# Recurrent layers read weights and states in long runs, which reach half of the bandwidth anywhere;
+# rows with small batches alone would trade it off against the latency of a time step.
+_LOW_OF = {Family.RECURRENT: (*_LOW[:3], 0.5)}
 _FIRST_STEP = 0.8
 # Every set of tiles is tried to this step, the best one to the last.
 _SKETCH_STEP = 0.3
@@ -240,7 +243,8 @@ def fit_family(
     predict = _predictor(rows)
     log_measured = np.log(measured_ns(rows))
     is_tiled = family in _TILED_FAMILIES
-    high = np.log(highest)
+    lowest = _LOW_OF.get(family, _LOW)
+    low, high = np.log(lowest), np.log(highest)
 
     def loss(parameters: Floats, tiles: TileSet) -> float:
         return float(np.mean(np.abs(np.log(predict(np.exp(parameters), tiles)) - log_measured)))
@@ -249,7 +253,7 @@ def fit_family(
     if references is not None:
         transferred = transferred_efficiency(references, [device], *key).arrays
         values = [float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS]
-        start = np.log(np.maximum(values, _LOW))  # attention loses nothing to its tiles
+        start = np.log(np.maximum(values, lowest))  # attention loses nothing to its tiles
         # The steps of small recurrent layers show their latency rather than their rate.
         tiled_free = (0, 2) if family is Family.RECURRENT else (0,)
         is_computed = is_tiled or family is Family.ATTENTION
@@ -262,7 +266,6 @@ def fit_family(
         flat = np.log((_FLAT_COMPUTE_FRACTION, _LOW[1], _LOW[2], _STARTS[0][3]))
         starts, free = (flat,), (3,)
         tile_sets = ("8+",)
-    low = np.log(_LOW)
     sketched: list[tuple[Floats, TileSet]] = [
         (_descend(partial(loss, tiles=tiles), start, free, low, high, _SKETCH_STEP), tiles)
         for start in starts

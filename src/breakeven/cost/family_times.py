@@ -46,10 +46,10 @@ STEP_WARM_FRACTION = 0.5
 # numbers, so that they are smaller. Source: pytorch-gpu-benchmark in fp64, where convolutions take
 # the same time for a FLOP at 7 pixels as at 224 (RTX 2080 Ti: 0.19 to 0.23 TFLOP/s for ResNet-34,
 # ResNet-152, VGG-13 and VGG-19 in inference).
+_FINE_TILES = TILE_SET_NAMES.index("8+")
 _ELEMENT_BYTES = {
     Precision.FP64: 8, Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2,
 }  # fmt: skip
-_FINE_TILES = TILE_SET_NAMES.index("8+")
 
 _TILED = frozenset(
     {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
@@ -240,14 +240,13 @@ class KernelGroup:
                 efficiency, tile_set=np.full_like(efficiency.tile_set, _FINE_TILES)
             )
         fixed_ns = self._limits.floor_ns
-        if self._has_time_steps:
-            fixed_ns = fixed_ns + step_latency_ns(self._limits, efficiency)
-            efficiency = replace(efficiency, prologue_k=np.zeros_like(efficiency.prologue_k))
         traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
         if self._has_time_steps:
+            fixed_ns = fixed_ns + step_latency_ns(self._limits, efficiency)
             traffic_ns = traffic_ns + step_weights_ns(
                 self._work, self._limits, efficiency, element_bytes=self._element_bytes
             )
+            efficiency = replace(efficiency, prologue_k=np.zeros_like(efficiency.prologue_k))
         if self._attention is not None:
             compute_ns = self._attention.compute_ns(self._work, self._limits, efficiency)
         elif self._is_tiled:
