@@ -54,11 +54,16 @@ class Pair:
         return self.ratio(self.eager.value_ns, self.compiled.value_ns)
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """Return the pairs of a table; rows of unknown workloads or without a time are left out."""
+def read_records(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table, which may be compressed."""
     text = path.read_bytes()
     text = gzip.decompress(text) if path.suffix == ".gz" else text
-    records = list(csv.DictReader(text.decode("utf-8-sig").splitlines()))
+    return list(csv.DictReader(text.decode("utf-8-sig").splitlines()))
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Return the pairs of a table; rows of unknown workloads or without a time are left out."""
+    records = read_records(path)
     if records and "batch_eager" in records[0]:
         return [_pair_in_row(record) for record in records]
     return list(_pairs_of_rows(records))
@@ -145,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             replace(
                 row,
                 case_id=f"{number} {row.compile}",
-                workload=_with_fast_norm(row.workload) if args.fast_norm else row.workload,
+                workload=with_fast_norm(row.workload) if args.fast_norm else row.workload,
             )
             for number, pair in enumerate(pairs)
             for row in (pair.eager, pair.compiled)
@@ -169,7 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if num_predicted else 1
 
 
-def _with_fast_norm(workload: str) -> str:
+def with_fast_norm(workload: str) -> str:
+    """Return a workload of which networks of timm normalize in the dtype of autocast."""
     if not workload.startswith("timm:"):
         return workload
     return f"{workload}{'&' if '?' in workload else '?'}fast_norm=1"

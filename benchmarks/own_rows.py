@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import random
 import sys
 from collections import defaultdict
@@ -24,24 +23,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from compiled_pairs import Record, read_records, with_fast_norm
 
-from breakeven.calibrate import StepSample, fit_own_effects
+from breakeven.calibrate import fit_own_effects
 from breakeven.cost import Era, era_of, load_efficiencies
-from breakeven.device import known_device
 from breakeven.progress import SilentProgress
 from breakeven.validate import MeasuredRow, read_table
 from breakeven.validate.predictor import folds, shipped_calibration
+from breakeven.validate.step_calibration import on_one_gpu
 from breakeven.validate.traced_rows import RowOutcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction
-
-Record = Mapping[str, str]
-
-
-def read(path: Path) -> list[Record]:
-    """Return the rows of a table, which may be compressed."""
-    text = path.read_bytes()
-    text = gzip.decompress(text) if path.suffix == ".gz" else text
-    return list(csv.DictReader(text.decode("utf-8-sig").splitlines()))
 
 
 def choose(records: Sequence[Record]) -> list[Record]:
@@ -66,24 +57,19 @@ def choose(records: Sequence[Record]) -> list[Record]:
 def _as_normalized(record: Record) -> Record:
     if era_of(record["framework"]) not in (Era.TORCH_1_LATE, Era.TORCH_2):
         return record
-    workload = record["workload"]
-    return {**record, "workload": f"{workload}{'&' if '?' in workload else '?'}fast_norm=1"}
+    return {**record, "workload": with_fast_norm(record["workload"])}
 
 
 def report(own_table: Path, tables: Sequence[Path]) -> None:
     """Print errors by GPU and by era, of rows whose family is left out and before any is seen."""
     own = read_table(own_table)
-    general = [
-        row for row in read_table(*tables) if row.num_devices == 1 and known_device(row.device)
-    ]
+    general = on_one_gpu(read_table(*tables))
     steps = TracedRows.of([*own, *general], progress=SilentProgress())
     samples = steps.samples(load_efficiencies())
 
     def without(left_out: Sequence[int]) -> list[RowOutcome]:
         """Return the outcomes of the rows of a fold, the effects being learned from all others."""
-        known: list[StepSample] = [
-            sample for position, sample in samples.items() if position not in set(left_out)
-        ]
+        known = [samples[position] for position in sorted(samples.keys() - set(left_out))]
         shipped = shipped_calibration()
         effects = fit_own_effects(known, shipped.effects)
         return list(steps.predict(left_out, replace(shipped, effects=effects)))
@@ -127,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.report is not None:
         report(args.report, args.tables)
         return 0
-    chosen = choose([record for table in args.tables for record in read(table)])
+    chosen = choose([record for table in args.tables for record in read_records(table)])
     if not chosen:
         print("no row is chosen", file=sys.stderr)
         return 1

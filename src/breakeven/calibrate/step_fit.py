@@ -92,13 +92,12 @@ def fit_step_effects(
         spread: Residual uncertainty, from rows that were left out.
     """
     problem = _Problem.of(samples)
-    variance = np.array([PRIOR_SIGMA[key[0]] for key in problem.keys]) ** 2
-    log_factors = problem.solve(np.zeros(len(problem.keys)), variance)
+    log_factors = problem.solve(np.zeros(len(problem.keys)), problem.prior_variance)
     return StepEffects(
         version=STEP_EFFECTS_VERSION,
         provenance=provenance,
         spread=spread,
-        effects=_told(dict(zip(problem.keys, log_factors.tolist(), strict=True))),
+        effects=_told(problem.by_key(log_factors)),
     )
 
 
@@ -119,16 +118,11 @@ def fit_own_effects(samples: Sequence[StepSample], general: StepEffects) -> Step
         for effect in general.effects
         if effect.kind not in _OWN_KINDS
     }
-    log_factors = problem.solve(
-        np.array([kept.get(key, 0.0) for key in problem.keys]),
-        np.array([PRIOR_SIGMA[key[0]] * (key[0] in _OWN_KINDS) for key in problem.keys]) ** 2,
-    )
-    own = {
-        key: value
-        for key, value in zip(problem.keys, log_factors.tolist(), strict=True)
-        if key[0] in _OWN_KINDS
-    }
-    return msgspec.structs.replace(general, effects=_told(kept | own))
+    mean = np.array([kept.get(key, 0.0) for key in problem.keys])
+    # What has no variance stays as it is.
+    is_own = np.array([key[0] in _OWN_KINDS for key in problem.keys])
+    log_factors = problem.solve(mean, problem.prior_variance * is_own)
+    return msgspec.structs.replace(general, effects=_told(kept | problem.by_key(log_factors)))
 
 
 def _told(log_factors: Mapping[EffectKey, float]) -> tuple[StepEffect, ...]:
@@ -203,6 +197,15 @@ class _Problem:
             simulated_ns=np.array([sample.simulated_ns for sample in samples]),
             waiting_ns=np.array([sample.waiting_ns for sample in samples]),
         )
+
+    @property
+    def prior_variance(self) -> Floats:
+        """Return the variance of each effect before the data, by its kind."""
+        return np.array([PRIOR_SIGMA[key[0]] for key in self.keys]) ** 2
+
+    def by_key(self, log_factors: Floats) -> dict[EffectKey, float]:
+        """Return the logarithm of each effect by its key."""
+        return dict(zip(self.keys, log_factors.tolist(), strict=True))
 
     def solve(self, mean: Floats, variance: Floats) -> Floats:
         """Return the logarithm of each effect, before the data ``mean`` with this ``variance``."""

@@ -61,7 +61,7 @@ def calibrate_on_steps(
     Raises:
         BreakevenError: No row can be learned from.
     """
-    rows, own_rows = _on_one_gpu(rows), _on_one_gpu(own_rows)
+    rows, own_rows = on_one_gpu(rows), on_one_gpu(own_rows)
     if not rows:
         raise BreakevenError("the table has no step on one GPU of the catalogue")
     scales: dict[LeaveOut, tuple[KernelSpread, float]] = {}
@@ -96,7 +96,8 @@ def calibrate_on_steps(
     )
 
 
-def _on_one_gpu(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+def on_one_gpu(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows on a single GPU of the catalogue."""
     return [row for row in rows if row.num_devices == 1 and known_device(row.device)]
 
 

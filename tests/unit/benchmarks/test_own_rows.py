@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from factories.loaded_scripts import load_script
 
@@ -22,14 +25,21 @@ ROWS = (
 )
 
 
-def test_one_network_of_each_family_that_was_timed_most_often(tmp_path: Path) -> None:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return load_script(BENCHMARKS / "own_rows.py")
+
+
+def test_one_network_of_each_family_that_was_timed_most_often(
+    tmp_path: Path, script: ModuleType
+) -> None:
     columns = ("workload", "family", "device", "framework", "memory_format", "compile", "value_ms")
     table = tmp_path / "timm.csv.gz"
     with gzip.open(table, "wt", newline="") as file:
         csv.writer(file).writerows([columns, *((*row, "1.5") for row in ROWS)])
     chosen = tmp_path / "rows.csv"
-    main = load_script(BENCHMARKS / "own_rows.py").main
-    assert main([str(table), "-o", str(chosen)]) == 0
+    assert script.main([str(table), "-o", str(chosen)]) == 0
     with chosen.open(newline="") as file:
         rows = [(row["workload"], row["device"]) for row in csv.DictReader(file)]
     # From torch 1.13 on with the norms of timm's own results.
@@ -40,9 +50,8 @@ def test_one_network_of_each_family_that_was_timed_most_often(tmp_path: Path) ->
     ]
 
 
-def test_tables_without_such_rows_are_told(tmp_path: Path) -> None:
+def test_tables_without_such_rows_are_told(tmp_path: Path, script: ModuleType) -> None:
     table = tmp_path / "timm.csv"
     table.write_text("workload,family,device,framework,memory_format,compile,value_ms\n")
-    main = load_script(BENCHMARKS / "own_rows.py").main
-    assert main([str(table), "-o", str(tmp_path / "rows.csv")]) == 1
+    assert script.main([str(table), "-o", str(tmp_path / "rows.csv")]) == 1
     assert not (tmp_path / "rows.csv").exists()
