@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -73,6 +72,7 @@ class DeviceTimer:
         self._backend: Any = None if device.type == "cpu" else torch.get_device_module(device)
         # There is one device of MPS, which its functions do not ask for.
         self._waited_for = () if device.type == "mps" else (device,)
+        self._num_fills = 1
         with self._current():
             self._make_event = self._event_maker()
             self._fill = self._filler()
@@ -114,7 +114,8 @@ class DeviceTimer:
             least_blocks = _FEWEST_BLOCKS if is_long else _LEAST_BLOCKS
             block = self._timed_by_host
             if has_events:
-                block = partial(self._timed_by_events, self._num_fills(num_calls * issue_ns))
+                self._num_fills = self._fills_for(num_calls * issue_ns)
+                block = self._timed_by_events
             until_ns = perf_counter_ns() + budget_s * NS_PER_S
             times: list[float] = []
             issues: list[float] = []
@@ -159,21 +160,25 @@ class DeviceTimer:
         self.synchronize()
         return perf_counter_ns() - started_ns, issued_ns - started_ns
 
-    def _timed_by_events(
-        self, num_fills: int, call: Callable[[], object], num_calls: int
-    ) -> tuple[float, float]:
+    def _timed_by_events(self, call: Callable[[], object], num_calls: int) -> tuple[float, float]:
         assert self._make_event is not None
-        begin, end = self._make_event(), self._make_event()
-        for _ in range(num_fills):
-            self._fill()
-        begin.record()
-        started_ns = perf_counter_ns()
-        for _ in range(num_calls):
-            call()
-        issue_ns = perf_counter_ns() - started_ns
-        end.record()
-        self.synchronize()
-        return begin.elapsed_time(end) * NS_PER_MS, issue_ns
+        while True:
+            begin, end = self._make_event(), self._make_event()
+            for _ in range(self._num_fills):
+                self._fill()
+            begin.record()
+            started_ns = perf_counter_ns()
+            for _ in range(num_calls):
+                call()
+            issue_ns = perf_counter_ns() - started_ns
+            # A device that begins before all is issued waits for the host within the block: it has
+            # clocked up since its fills were timed, or the host was interrupted.
+            has_begun: bool = begin.query()
+            end.record()
+            self.synchronize()
+            if not has_begun or self._num_fills >= _MOST_FILLS:
+                return begin.elapsed_time(end) * NS_PER_MS, issue_ns
+            self._num_fills = min(2 * self._num_fills, _MOST_FILLS)
 
     def _event_maker(self) -> Callable[[], Any] | None:
         """Return what makes events that tell the time; None where the backend has none.
@@ -204,7 +209,7 @@ class DeviceTimer:
         square = torch.zeros(_FILL_SIZE, _FILL_SIZE, device=self.device)
         return lambda: torch.mm(square, square)
 
-    def _num_fills(self, issue_ns: float) -> int:
+    def _fills_for(self, issue_ns: float) -> int:
         """Return how often to fill the queue so that a block is issued meanwhile."""
         fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
         wanted_ns = min(max(_FILL_FACTOR * issue_ns, _LEAST_FILL_NS), _MOST_FILL_NS)

@@ -28,8 +28,10 @@ def test_on_a_cpu_the_hosts_clock_counts() -> None:
 class Backend:
     """A backend whose events say that a block of calls took 3 ms."""
 
-    def __init__(self, *, can_sleep: bool) -> None:
+    def __init__(self, *, can_sleep: bool, num_begun: int = 0) -> None:
         self.told: list[str] = []
+        # Blocks that the device begins before all of it is issued.
+        self.num_begun = num_begun
         self.Event = self._event
         self.device: Any = lambda _: nullcontext()
         if can_sleep:
@@ -38,8 +40,14 @@ class Backend:
     def _event(self, *, enable_timing: bool) -> SimpleNamespace:
         assert enable_timing
         return SimpleNamespace(
-            record=lambda: self.told.append("record"), elapsed_time=lambda _: 3.0
+            record=lambda: self.told.append("record"),
+            elapsed_time=lambda _: 3.0,
+            query=self._has_begun,
         )
+
+    def _has_begun(self) -> bool:
+        self.num_begun -= 1
+        return self.num_begun >= 0
 
     def synchronize(self, device: torch.device) -> None:
         assert device.type == "cuda"
@@ -66,6 +74,23 @@ def test_events_time_a_block_that_was_issued_into_a_full_queue(
     warm_up = ["call", *["wait", "call", "wait"] * 2, "wait", "sleep", "wait"]
     block = ["sleep", "record", "call", "call", "record", "wait"]
     assert backend.told == [*warm_up, *block * 2]
+
+
+def test_a_block_into_which_the_host_came_is_timed_again_behind_a_longer_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Backend(can_sleep=True, num_begun=2)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: backend)
+    for name, value in (("_MOST_CALLS", 1), ("_FIRST_CALLS", 1), ("_LEAST_BLOCKS", 2),
+                        ("_LEAST_FILL_NS", 1.0), ("_FILL_FACTOR", 0.0)):  # fmt: skip
+        monkeypatch.setattr(home, name, value)
+    timer = DeviceTimer(torch.device("cuda", 0))
+    backend.told.clear()
+    found = timer.time_call(lambda: backend.told.append("call"), budget_s=0.0)
+    assert found.num_calls == 2
+    block = ["record", "call", "record", "wait"]
+    expected = [told for number in (1, 2, 4, 4) for told in (*["sleep"] * number, *block)]
+    assert backend.told[-len(expected) :] == expected
 
 
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
