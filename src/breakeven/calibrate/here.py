@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from dataclasses import dataclass, replace
@@ -11,8 +10,8 @@ import msgspec
 
 from breakeven.capture import Launcher
 from breakeven.cost import (
-    OWN_HOST,
     host_spec,
+    host_with_steps,
     load_calibrations,
     reference_host,
     shipped_costs,
@@ -79,19 +78,12 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
 
 def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
     """Return the host with what whole steps on its own GPU showed, where they were measured."""
-    for calibration in load_calibrations().values():
+    # A hypervisor gives many machines one name: others' files say nothing of this one.
+    for calibration in load_calibrations(is_own=True).values():
         machine = calibration.machine
         told = (machine.processor, machine.num_cores, machine.torch_version)
-        if told != (host.name, num_cores(), torch_version):
-            continue
-        shown = [one.log_factor for one in calibration.effects if one.kind == OWN_HOST]
-        factor = math.exp(math.fsum(shown))
-        return msgspec.structs.replace(
-            host,
-            forward_factor=host.forward_factor * factor,
-            backward_factor=host.backward_factor * factor,
-            optimizer_factor=host.optimizer_factor * factor,
-        )
+        if told == (host.name, num_cores(), torch_version):
+            return host_with_steps(host, calibration)
     return host
 
 

@@ -61,6 +61,8 @@ PRIOR_SIGMA = {
     "gpu": 0.2,
     "gpu+units": 0.15,
     "own host": 0.3,
+    "own host class": 0.3,
+    "own backward call": 1.0,
     "own overlap": 0.5,
 }
 # What is peculiar to a GPU, to one of its boards, and to a machine.

@@ -37,8 +37,10 @@ from breakeven.cost.gpu_calibration import MeasuredLaunch as MeasuredLaunch
 from breakeven.cost.gpu_calibration import MeasuredSample as MeasuredSample
 from breakeven.cost.gpu_calibration import PrecisionEfficiency as PrecisionEfficiency
 from breakeven.cost.gpu_calibration import calibrated_table as calibrated_table
+from breakeven.cost.gpu_calibration import host_with_steps as host_with_steps
 from breakeven.cost.gpu_calibration import load_calibrations as load_calibrations
 from breakeven.cost.gpu_calibration import own_effect_keys as own_effect_keys
+from breakeven.cost.gpu_calibration import own_host_keys as own_host_keys
 from breakeven.cost.gpu_calibration import read_calibration as read_calibration
 from breakeven.cost.host_cost import HostPart as HostPart
 from breakeven.cost.host_cost import host_op_parts as host_op_parts

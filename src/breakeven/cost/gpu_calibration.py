@@ -7,6 +7,7 @@ is predicted from it alone, where it says something; no other GPU's prediction c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 
@@ -18,14 +19,26 @@ from breakeven.cost.efficiency import (
     EfficiencyTable,
     FamilyEfficiency,
 )
+from breakeven.cost.host_cost import CONVOLUTION_PARTS, HostPart
 from breakeven.cost.kernel import Kernel
 from breakeven.cost.step_effects import EffectKey, Era, StepEffect, family_group, units_of
-from breakeven.device import DeviceSpec, Precision, calibration_files
+from breakeven.device import (
+    DeviceSpec,
+    DeviceWork,
+    HostSpec,
+    Precision,
+    calibration_files,
+    own_calibration_files,
+)
 from breakeven.errors import BreakevenError
 
 GPU_CALIBRATION_VERSION = 1
-# Kind of the effect on the time of the host that the GPU is in.
+# Kinds of effects on the work of the host that the GPU is in: on all of it, on that of one class,
+# and on what a backward pass takes by itself.
 OWN_HOST = "own host"
+OWN_HOST_CLASS = "own host class"
+OWN_BACKWARD_CALL = "own backward call"
+_CONVOLUTION, _UPDATE, _OTHER = "convolution", "update", "other"
 
 
 class CalibratedMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,14 +216,17 @@ def read_calibration(document: bytes, name: str) -> GpuCalibration:
 
 
 @cache
-def load_calibrations() -> Mapping[str, GpuCalibration]:
+def load_calibrations(*, is_own: bool = False) -> Mapping[str, GpuCalibration]:
     """Return the calibrated GPUs by id: those that ship, and before them the user's own.
+
+    Args:
+        is_own: The user's own alone.
 
     Raises:
         BreakevenError: A file is damaged, or of another version.
     """
     found: dict[str, GpuCalibration] = {}
-    for name, document in calibration_files():
+    for name, document in own_calibration_files() if is_own else calibration_files():
         calibration = read_calibration(document, name)
         found[calibration.device] = calibration
     return found
@@ -249,6 +265,49 @@ def calibrated_table(
     )
     others = (item for item in base.devices if item.device != device.id)
     return msgspec.structs.replace(base, devices=(own, *others))
+
+
+def own_host_keys(part: HostPart) -> tuple[EffectKey, ...]:
+    """Return the effects on a kind of work of the host that the GPU is in."""
+    if part is HostPart.BACKWARD_CALL:
+        return ((OWN_HOST,), (OWN_BACKWARD_CALL,))
+    kind = _OTHER
+    if part in CONVOLUTION_PARTS:
+        kind = _CONVOLUTION
+    elif part in (HostPart.FOREACH, HostPart.FOREACH_TENSORS):
+        kind = _UPDATE
+    return ((OWN_HOST,), (OWN_HOST_CLASS, kind))
+
+
+def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
+    """Return the host that a calibrated GPU is in, with what whole steps showed of it.
+
+    Args:
+        host: Measured, without any such steps.
+        calibration: Of its GPU.
+    """
+    factors: dict[EffectKey, float] = {}
+    for effect in calibration.effects:
+        key = (effect.kind, *effect.of)
+        factors[key] = factors.get(key, 1.0) * math.exp(effect.log_factor)
+
+    def factor(*keys: EffectKey) -> float:
+        return math.prod(factors.get(key, 1.0) for key in keys)
+
+    other = factor((OWN_HOST,), (OWN_HOST_CLASS, _OTHER))
+    # A backward pass is scaled with the other work.
+    call = factor((OWN_HOST,), (OWN_BACKWARD_CALL,)) / other
+    handoff_ns = call * (host.backward_call_ns + host.seen_work.handoff_ns) - host.backward_call_ns
+    return msgspec.structs.replace(
+        host,
+        forward_factor=host.forward_factor * other,
+        backward_factor=host.backward_factor * other,
+        optimizer_factor=host.optimizer_factor * factor((OWN_HOST,), (OWN_HOST_CLASS, _UPDATE)),
+        device_work=DeviceWork(
+            handoff_ns=max(handoff_ns, 0.0),
+            convolution_factor=factor((OWN_HOST,), (OWN_HOST_CLASS, _CONVOLUTION)) / other,
+        ),
+    )
 
 
 def calibrated_effect_keys(

@@ -43,10 +43,11 @@ _VIEW_IN_BACKWARD_FRACTION = 0.5
 # 2.0 µs (AMD EPYC, 2026-11-25, torch 2.13, Python 3.11, inductor for the CPU).
 _COMPILED_CALL_OPS = 11.0
 _COMPILED_TRAINING_CALL_OPS = 28.0
-# A generated kernel's launcher, beyond the driver's launch: 3.8 to 6.1 µs (GB200, 2026-04;
-# meta-pytorch/tritonbench PR 1017, which finds 37 µs for entering a graph), where an operator takes
-# about 4. No table here holds a compiled step that waits for it.
-_COMPILED_KERNEL_OPS = 1.25
+# What a generated kernel takes, beyond the driver's launch: its launcher, 3.8 to 6.1 µs (GB200,
+# 2026-04; meta-pytorch/tritonbench PR 1017) where an operator takes about 4, and what the wrapper
+# does around it: buffers, views of them, checks of sizes. Twelve networks compiled on an H200
+# (torch 2.11, `benchmarks/data`), each bound by its host there, take 2.7 times the launcher alone.
+_COMPILED_KERNEL_OPS = 3.4
 
 _GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})
 
@@ -85,6 +86,13 @@ class HostPart(StrEnum):
     COMPILED_KERNEL = "compiled_kernel"
 
 
+# Work of which a host may take more or less than of the rest.
+CONVOLUTION_PARTS = frozenset(
+    {
+        HostPart.DISPATCH_CONVOLUTION, HostPart.BACKWARD_CONVOLUTION,
+        HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM,
+    }
+)  # fmt: skip
 _POINTWISE = (HostPart.DISPATCH_POINTWISE, HostPart.BACKWARD_POINTWISE)
 _LIBRARY = (HostPart.DISPATCH_LIBRARY, HostPart.BACKWARD_LIBRARY)
 _KINDS = {
@@ -135,12 +143,13 @@ def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, 
             (HostPart.FOREACH_TENSORS, len(op.inputs) * host.foreach_tensor_ns),
         )
     if starts_backward(op):
-        return ((HostPart.BACKWARD_CALL, host.backward_call_ns),)
+        return ((HostPart.BACKWARD_CALL, host.backward_call_ns + host.seen_work.handoff_ns),)
     forward, backward, extra = _call(op, lowering)
     calls_ns = host.op_ns * extra
+    factor = host.seen_work.convolution_factor if forward in CONVOLUTION_PARTS else 1.0
     if op.phase is Phase.BACKWARD:
-        return ((backward, host.backward_ns + calls_ns),)
-    own = (forward, host.op_ns + calls_ns)
+        return ((backward, (host.backward_ns + calls_ns) * factor),)
+    own = (forward, (host.op_ns + calls_ns) * factor)
     if op.phase is not Phase.FORWARD:
         return (own,)
     python = (HostPart.PYTHON, host.python_ns)
@@ -161,7 +170,8 @@ def _compiled_parts(
         return ((HostPart.COMPILED_KERNEL, _COMPILED_KERNEL_OPS * host.op_ns),)
     plain = msgspec.structs.replace(op, name=called_name(op.name))
     part, _, extra = _call(plain, lowering)
-    return ((part, host.op_ns * (1.0 + extra)),)
+    factor = host.seen_work.convolution_factor if part in CONVOLUTION_PARTS else 1.0
+    return ((part, host.op_ns * (1.0 + extra) * factor),)
 
 
 def starts_backward(op: Op) -> bool:

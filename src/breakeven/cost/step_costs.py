@@ -48,10 +48,10 @@ from breakeven.device import (
     DeviceSpec,
     HostSpec,
     Precision,
-    calibration_files,
     devices_by_key,
     generation_of,
     load_catalogue,
+    own_calibration_files,
 )
 from breakeven.trace import Op, Settings
 
@@ -317,6 +317,12 @@ def shipped_costs() -> StepCosts:
 
 def read_calibrations_again() -> None:
     """Let predictions of this process use the files of calibrated GPUs as they are now."""
-    known = (calibration_files, load_catalogue, devices_by_key, load_calibrations, shipped_costs)
+    known = (
+        own_calibration_files,
+        load_catalogue,
+        devices_by_key,
+        load_calibrations,
+        shipped_costs,
+    )
     for cached in known:
         cached.cache_clear()

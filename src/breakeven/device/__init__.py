@@ -2,6 +2,9 @@
 
 from breakeven.device.calibration_files import FOLDER_VARIABLE as FOLDER_VARIABLE
 from breakeven.device.calibration_files import calibration_files as calibration_files
+from breakeven.device.calibration_files import (
+    own_calibration_files as own_calibration_files,
+)
 from breakeven.device.calibration_files import user_calibrations as user_calibrations
 from breakeven.device.catalogue import HostCpu as HostCpu
 from breakeven.device.catalogue import default_devices as default_devices
@@ -17,6 +20,7 @@ from breakeven.device.selection import select_devices as select_devices
 from breakeven.device.selection import split_devices as split_devices
 from breakeven.device.spec import HERE as HERE
 from breakeven.device.spec import DeviceSpec as DeviceSpec
+from breakeven.device.spec import DeviceWork as DeviceWork
 from breakeven.device.spec import Generation as Generation
 from breakeven.device.spec import HostCalibration as HostCalibration
 from breakeven.device.spec import HostFigure as HostFigure

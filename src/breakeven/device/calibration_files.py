@@ -34,17 +34,22 @@ def user_calibrations() -> Path | None:
 
 
 @cache
+def own_calibration_files() -> tuple[tuple[str, bytes], ...]:
+    """Return name and content of each file of this user."""
+    folder = user_calibrations()
+    if folder is None or not folder.is_dir():
+        return ()
+    return tuple((str(path), path.read_bytes()) for path in sorted(folder.glob("*.json")))
+
+
 def calibration_files() -> tuple[tuple[str, bytes], ...]:
     """Return name and content of each file, the user's after those that ship."""
-    found = [
+    shipped = [
         (file.name, file.read_bytes())
         for file in sorted(_SHIPPED.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".json")
     ]
-    folder = user_calibrations()
-    if folder is not None and folder.is_dir():
-        found += [(str(path), path.read_bytes()) for path in sorted(folder.glob("*.json"))]
-    return tuple(found)
+    return (*shipped, *own_calibration_files())
 
 
 def calibrated_specs() -> tuple[DeviceSpec, ...]:

@@ -119,6 +119,20 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 HERE = "here"
 
 
+class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device's work was seen to take a host that has one, beyond all else that is known.
+
+    Args:
+        handoff_ns: A backward pass, beyond one of the CPU: a thread of its own runs that of a
+            device; it is woken for it, and wakes the one that waits.
+        convolution_factor: Calls of convolutions and batch norms, over what the other costs make
+            of them.
+    """
+
+    handoff_ns: float = 0.0
+    convolution_factor: float = 1.0
+
+
 class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The CPU that runs the training script, as the cost model sees it. Times in nanoseconds.
 
@@ -151,6 +165,7 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
         log_sigma: Standard deviation of the logarithm of what the host spends on a step, predicted
             from these.
         load_fraction: Part of its processors that other processes used while it was measured.
+        device_work: What else was seen of a device's work, on a host that has one.
     """
 
     id: str
@@ -173,13 +188,19 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_factor: float = 1.0
     log_sigma: float = 0.25
     load_fraction: float = 0.0
-    # Unset and not empty: the digest of a recording that was made before has no such field.
+    # Unset and not empty: the digest of a recording that was made before has no such fields.
     assumption: str | UnsetType = UNSET
+    device_work: DeviceWork | UnsetType = UNSET
 
     @property
     def is_measured(self) -> bool:
         """Return whether the figures were measured on this machine."""
         return self.id == HERE
+
+    @property
+    def seen_work(self) -> DeviceWork:
+        """Return what else was seen of a device's work: nothing, on a host that has none."""
+        return DeviceWork() if isinstance(self.device_work, UnsetType) else self.device_work
 
 
 class HostFigure(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 import numpy as np
 import torch
 from torch.nn import functional
@@ -20,7 +21,7 @@ from breakeven.cost import (
     host_of,
     launch_costs,
 )
-from breakeven.device import HERE, HostCalibration, HostFigure, known_device
+from breakeven.device import HERE, DeviceWork, HostCalibration, HostFigure, known_device
 from breakeven.measure.one_thread import one_thread
 from breakeven.measure.step_timer import GpuClock, HostClock
 from breakeven.processor import cpu_name
@@ -51,7 +52,10 @@ def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS)
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     if device_name:
         cuda_clock = GpuClock()
-        calls = tuple(launch_calls(small_kernel(), cuda_clock.synchronize))
+        calls = (
+            *launch_calls(small_kernel(), cuda_clock.synchronize),
+            _backward_call("cuda_backward", 1, device="cuda"),
+        )
         times |= time_rounds(calls, cuda_clock, _LAUNCH_ROUNDS)
     return calibration_of(times, num_rounds=num_rounds, device_name=device_name)
 
@@ -92,6 +96,11 @@ def calibration_of(
         ),
         assumption=how,
     )
+    if "cuda_backward" in cost:
+        # Less what its two kernels take the host beyond operators of the CPU.
+        kernels_ns = 2 * (cost["cuda_queued"] - cost["op"])
+        handoff_ns = max(0.0, cost["cuda_backward"] - short_ns - kernels_ns)
+        host = msgspec.structs.replace(host, device_work=DeviceWork(handoff_ns=handoff_ns))
     figures = tuple(
         _figure(code, title, used_for, rounds[code])
         for code, (title, used_for) in _FIGURES.items()
@@ -122,6 +131,7 @@ _FIGURES = {
     "cuda_queued": ("operator queued on the GPU", "every operator"),
     "cuda_waited": ("the same, waited for", ""),
     "cuda_sync": ("sync of an idle GPU", ""),
+    "cuda_backward": ("loss.backward() on the GPU", "backward pass"),
 }
 
 
@@ -187,10 +197,10 @@ def _list_call(code: str, num_tensors: int) -> TimedCall:
     )
 
 
-def _backward_call(code: str, length: int) -> TimedCall:
+def _backward_call(code: str, length: int, *, device: str = "cpu") -> TimedCall:
     """Return a backward pass over a chain of products, which is built out of the time."""
-    leaf = torch.ones(1, requires_grad=True)
-    scale = torch.ones(1)
+    leaf = torch.ones(1, requires_grad=True, device=device)
+    scale = torch.ones(1, device=device)
     chains: list[torch.Tensor] = []
 
     def prepare() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from breakeven.device import HostSpec
@@ -276,4 +277,5 @@ def _without_device(host: HostSpec) -> HostSpec:
         backward_ns=host.backward_ns - host.device_ns,
         foreach_ns=host.foreach_ns - host.device_ns,
         device_ns=0.0,
+        device_work=UNSET,
     )

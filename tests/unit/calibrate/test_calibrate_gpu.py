@@ -19,6 +19,7 @@ from breakeven.calibrate.gpu import (
     find_gpu,
     save_calibration,
 )
+from breakeven.calibrate.gpu.calibrating import measured_of, sample_name
 from breakeven.calibrate.gpu.files import calibration_bytes, sharing_text
 from breakeven.calibrate.gpu.fit_gpu import fit_families
 from breakeven.calibrate.gpu.machine import describe_machine
@@ -36,6 +37,7 @@ from breakeven.cost import (
     StepCosts,
     calibrated_table,
     kernel_times,
+    load_calibrations,
     load_efficiencies,
     load_step_effects,
     read_calibration,
@@ -429,6 +431,15 @@ def test_steps_of_its_own_tell_what_kernels_one_by_one_do_not() -> None:
         by_kind[effect.kind] = by_kind.get(effect.kind, 0.0) + effect.log_factor
     assert by_kind["gpu"] + by_kind["gpu+units"] > 0.2
     assert by_kind["own host"] < -0.1
+    # Of steps that the GPU bounds, the host shows in what it took to issue them.
+    bound = [measured_step(step, t) for step, t in zip(wanted[:2], times, strict=False)]
+    issued = [msgspec.structs.replace(step, issue_ns=0.002 * step.time_ns) for step in bound]
+
+    def own_host(steps: list[CalibrationStep]) -> float:
+        return sum(e.log_factor for e in fit_steps(steps, own, L4, host) if "own host" in e.kind)
+
+    assert own_host(issued) < -0.2
+    assert own_host(bound) == pytest.approx(0.0, abs=0.02)
     # Compiled steps are kept, and nothing is fitted to them.
     compiled = replace(wanted[0], compile="default")
     assert fit_steps([measured_step(compiled, 1e9)], own, L4, host) == ()
@@ -530,3 +541,14 @@ def test_sharing_names_file_and_place() -> None:
     assert "here/t4.json" in text
     assert "src/breakeven/device/calibrations/t4.json" in text
     assert json.loads(msgspec.json.encode(calibrated()))["device"] == "t4"
+
+
+def test_what_a_calibration_was_fitted_to_is_in_its_file() -> None:
+    """So that it is fitted again, without its GPU, when the model has changed."""
+    (known,) = (one for one in load_calibrations().values() if one.device == "h200-sxm-141gb")
+    measured = measured_of(known)
+    wanted = {sample_name(sample, precision) for sample in all_samples() for precision in Precision}
+    assert set(measured.samples) <= wanted
+    assert len(measured.samples) + len(measured.copies) == len(known.samples)
+    assert set(measured.steps) <= {step.name for step in all_steps()}
+    assert measured.launch == known.launch

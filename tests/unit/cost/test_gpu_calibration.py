@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from breakeven.cost import (
     MeasuredLaunch,
     StepCosts,
     StepEffect,
+    host_with_steps,
     load_efficiencies,
     load_step_effects,
     read_calibration,
@@ -24,6 +26,7 @@ from breakeven.cost import (
 )
 from breakeven.device import (
     FOLDER_VARIABLE,
+    HERE,
     Precision,
     calibration_files,
     find_device,
@@ -209,3 +212,26 @@ def test_files_that_ship_are_sound() -> None:
         assert name == f"{calibration.device}.json"
         assert calibration.spec is not None or calibration.device in catalogue
         assert all(entry.median_error_fraction < 0.5 for entry in calibration.families)
+
+
+def test_host_of_a_calibrated_gpu_works_as_its_steps_showed() -> None:
+    own = msgspec.structs.replace(
+        calibrated(),
+        effects=(
+            StepEffect(kind="own host", of=(), log_factor=math.log(2.0)),
+            StepEffect(kind="own host class", of=("other",), log_factor=math.log(1.5)),
+            StepEffect(kind="own host class", of=("update",), log_factor=math.log(0.5)),
+            StepEffect(kind="own backward call", of=(), log_factor=math.log(5.0)),
+        ),
+    )
+    host = msgspec.structs.replace(HOST, id=HERE)
+    found = host_with_steps(host, own)
+    assert found.forward_factor == pytest.approx(3.0 * host.forward_factor)
+    assert found.backward_factor == pytest.approx(3.0 * host.backward_factor)
+    assert found.optimizer_factor == pytest.approx(1.0 * host.optimizer_factor)
+    # What is not told apart is scaled as all work is.
+    assert found.backward_factor * found.seen_work.convolution_factor == pytest.approx(
+        2.0 * host.backward_factor
+    )
+    called_ns = found.backward_factor * (found.backward_call_ns + found.seen_work.handoff_ns)
+    assert called_ns == pytest.approx(10.0 * host.backward_factor * host.backward_call_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from breakeven.cost import (
@@ -13,7 +14,7 @@ from breakeven.cost import (
     launch_costs,
     reference_host,
 )
-from breakeven.device import HostSpec, find_device
+from breakeven.device import DeviceWork, HostSpec, find_device
 from breakeven.trace import Op, Phase, TensorSpec
 
 HOST = HostSpec(
@@ -168,6 +169,23 @@ def test_gradient_of_the_loss_by_itself_starts_a_backward_pass() -> None:
     other = Op(name="aten.ones_like.default", inputs=(labels,), outputs=(labels,))
     assert host_op_parts(start, kernels, HOST) == ((HostPart.BACKWARD_CALL, 900),)
     assert HostPart.BACKWARD_CALL not in dict(host_op_parts(other, kernels, HOST))
+
+
+def test_what_was_seen_of_a_device_scales_the_work_that_it_was_seen_of() -> None:
+    seen = DeviceWork(handoff_ns=300.0, convolution_factor=0.5)
+    host = msgspec.structs.replace(HOST, device_work=seen)
+    loss = TensorSpec(shape=(), dtype="float32", device="cuda:0")
+    start = Op(name="aten.ones_like.default", inputs=(loss,), outputs=(loss,))
+    assert host_op_ns(start, lowering(Family.ELEMENTWISE), host) == 900 + 300
+    convolution, norm = op("aten.convolution.default"), op("aten.native_batch_norm.default")
+    # Not the Python around them, nor what autograd records.
+    assert host_op_ns(convolution, lowering(Family.CONVOLUTION), host) == 200 + 30 + 800 / 2
+    assert host_op_ns(norm, lowering(Family.NORMALIZATION), host) == 200 + 30 + 400 / 2
+    compiled = op("compiled.convolution.default")
+    assert host_op_ns(compiled, lowering(Family.CONVOLUTION), host) == 800 / 2
+    other = op("aten.mm.default")
+    for kernels in (lowering(Family.GEMM), lowering(Family.ELEMENTWISE)):
+        assert host_op_ns(other, kernels, host) == host_op_ns(other, kernels, HOST)
 
 
 def test_batch_norm_costs_the_host_the_same_in_evaluation() -> None:

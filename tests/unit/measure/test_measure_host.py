@@ -83,6 +83,17 @@ def test_device_that_is_here_tells_its_share_itself() -> None:
     assert calibration.figure("cuda_waited").median_ns == 15_000
 
 
+def test_backward_pass_of_a_device_is_handed_to_another_thread() -> None:
+    launches = {"cuda_queued": 6_000.0, "cuda_waited": 15_000.0, "cuda_sync": 3_000.0}
+    times_ns = {**TIMES_NS, **launches, "cuda_backward": 92_000.0}
+    host = calibrated(times_ns, device_name="NVIDIA A100-SXM4-80GB").host
+    # Of the 80 µs more, 5 µs each are for two kernels.
+    assert host.seen_work.handoff_ns == pytest.approx(80_000 - 2 * (6_000 - 1_000))
+    # A pass of the CPU alone is what it was.
+    assert host.backward_call_ns == calibrated().host.backward_call_ns
+    assert calibrated().host.device_work is msgspec.UNSET
+
+
 def test_device_that_is_not_in_the_catalogue_tells_nothing() -> None:
     times_ns = {**TIMES_NS, "cuda_queued": 6_000.0, "cuda_waited": 15_000.0, "cuda_sync": 3_000.0}
     calibration = calibrated(times_ns, device_name="Made-up GPU 1")

@@ -21,9 +21,16 @@ from breakeven.calibrate.gpu.measured import (
 )
 from breakeven.calibrate.gpu.own_spec import own_spec
 from breakeven.calibrate.gpu.plan import Item, Plan
-from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
+from breakeven.calibrate.gpu.reach import COPY, fit_copies, measure_copies, measure_launch
 from breakeven.calibrate.gpu.samples import PRECISIONS, Sample, all_samples
-from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, fit_steps, time_step
+from breakeven.calibrate.gpu.steps import (
+    EAGER,
+    WantedStep,
+    all_steps,
+    fit_steps,
+    time_step,
+    wanted_step,
+)
 from breakeven.calibrate.gpu.timed_samples import SampleKernels, time_sample, timed_kernel
 from breakeven.cost import (
     GPU_CALIBRATION_VERSION,
@@ -246,7 +253,7 @@ def fit_calibration(
     """Return what predictions use of what was measured.
 
     Args:
-        request: Which samples may be among them.
+        request: What was asked for.
         machine: Where.
         measured: What was measured.
         num_left: Measurements for which there was no time.
@@ -257,10 +264,11 @@ def fit_calibration(
     """
     rows: list[tuple[Sample, MeasuredSample, tuple[Kernel, ...]]] = []
     with SampleKernels() as kernels:
-        for sample, precision in wanted_samples(request):
-            found = measured.samples.get(sample_name(sample, precision))
-            if found is not None:
-                rows.append((sample, found, kernels.of(sample, precision)))
+        for sample in all_samples(is_tiny=request.is_tiny):
+            for precision in Precision:
+                found = measured.samples.get(sample_name(sample, precision))
+                if found is not None:
+                    rows.append((sample, found, kernels.of(sample, precision)))
     copies = fit_copies(tuple(measured.copies.values()))
     known = None if request.device.type == STAND_IN else known_device(machine.gpu)
     spec = known or own_spec(
@@ -299,6 +307,17 @@ def fit_calibration(
         untold = f"what whole steps show: {error.message}"
         return msgspec.structs.replace(calibration, left_out=(*left_out, untold))
     return msgspec.structs.replace(calibration, effects=_together(calibration.effects, shown))
+
+
+def measured_of(calibration: GpuCalibration) -> Measured:
+    """Return the measurements that a calibration was fitted to."""
+    samples = [one for one in calibration.samples if not one.name.startswith(COPY)]
+    return Measured(
+        launch=calibration.launch,
+        samples={f"{one.name} {one.precision}": one for one in samples},
+        copies={one.name: one for one in calibration.samples if one.name.startswith(COPY)},
+        steps={wanted_step(one).name: one for one in calibration.steps},
+    )
 
 
 def _together(*effects: Iterable[StepEffect]) -> tuple[StepEffect, ...]:

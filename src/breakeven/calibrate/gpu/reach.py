@@ -12,6 +12,8 @@ from breakeven.cost import MeasuredCopy, MeasuredLaunch, MeasuredSample
 from breakeven.device import Precision
 from breakeven.measure import DeviceTimer
 
+# How names of measured copies begin.
+COPY = "copy "
 _BUDGET_S = 0.3
 _COPY_BYTES = (4_096, 65_536, 1 << 20, 1 << 23, 1 << 26)
 _TINY_COPY_BYTES = (4_096, 65_536, 1 << 20)
@@ -54,7 +56,7 @@ def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> Iterator[MeasuredSam
 
             found = timer.time_call(copy, budget_s=_BUDGET_S, fills_queue=False)
             yield MeasuredSample(
-                name=f"copy {kind} {num_bytes}",
+                name=f"{COPY}{kind} {num_bytes}",
                 precision=Precision.FP32,
                 time_ns=found.time_ns,
                 spread=round(found.spread, 3),
@@ -69,7 +71,7 @@ def fit_copies(samples: Sequence[MeasuredSample]) -> tuple[MeasuredCopy, ...]:
         known = [
             (float(sample.name.rpartition(" ")[2]), sample.time_ns)
             for sample in samples
-            if sample.name.startswith(f"copy {kind} ")
+            if sample.name.startswith(f"{COPY}{kind} ")
         ]
         if len(known) < 2:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,13 +21,14 @@ from breakeven.cost import (
     load_efficiencies,
     load_step_effects,
     own_effect_keys,
+    own_host_keys,
     without_overlap_loss,
 )
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
-from breakeven.simulate import build_program, simulate
-from breakeven.trace import NumberFormat, StepCase, TimedPhase
+from breakeven.simulate import Program, build_program, simulate
+from breakeven.trace import NumberFormat, Op, StepCase, TimedPhase
 from breakeven.workloads import step_on_device, trace_cases
 
 EAGER = "none"
@@ -37,6 +38,8 @@ _BUDGET_S = 1.5
 # host is far ahead of the GPU within each.
 _BLOCK_NS = 20_000_000
 _MOST_S = 5.0
+# A host that issued a step in less of its time did not wait for the GPU: that is its work alone.
+_FREE_HOST_FRACTION = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,17 @@ def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
     )
 
 
+def wanted_step(measured: CalibrationStep) -> WantedStep:
+    """Return which step was measured."""
+    return WantedStep(
+        workload=measured.workload,
+        batch_size=measured.batch_size,
+        precision=NumberFormat(measured.precision),
+        optimizer=measured.optimizer,
+        compile=measured.compile,
+    )
+
+
 def fit_steps(
     measured: Iterable[CalibrationStep],
     calibration: GpuCalibration,
@@ -196,15 +210,7 @@ def _samples(
         calibrations={device.id: calibration},
     )
     eager = [step for step in measured if step.compile == EAGER]
-    cases = {
-        index: WantedStep(
-            workload=step.workload,
-            batch_size=step.batch_size,
-            precision=NumberFormat(step.precision),
-            optimizer=step.optimizer,
-        ).case
-        for index, step in enumerate(eager)
-    }
+    cases = {index: wanted_step(step).case for index, step in enumerate(eager)}
     traces = trace_cases(cases.values())
     for index, case in cases.items():
         trace, step = traces[case], eager[index]
@@ -216,15 +222,33 @@ def _samples(
         for kernel, time_ns in zip(program.kernels, times, strict=True):
             parts[own_effect_keys(kernel, device)] += time_ns
         simulated = simulate([program], [device], host)
-        yield StepSample(
+        busy_ns = float(simulated.host_busy_ns[0, 0, 0])
+        whole = StepSample(
             step=StepTiming(
                 device=device, host=host, era=Era.TORCH_2, machine="", measured_ns=step.time_ns
             ),
             simulated_ns=float(simulated.step_ns[0, 0, 0]),
             waiting_ns=0.0,
             device_parts=tuple(StepPart(time_ns=t, keys=keys) for keys, t in parts.items()),
-            host_parts=(
-                StepPart(time_ns=float(simulated.host_busy_ns[0, 0, 0]), keys=((OWN_HOST,),)),
-            ),
+            host_parts=tuple(_host_parts(program, host, busy_ns)),
             overlap_keys=(("own overlap",),),
         )
+        yield whole
+        if step.issue_ns < _FREE_HOST_FRACTION * step.time_ns:
+            yield replace(
+                whole,
+                step=replace(whole.step, measured_ns=step.issue_ns),
+                simulated_ns=busy_ns,
+                device_parts=(),
+            )
+
+
+def _host_parts(program: Program, host: HostSpec, busy_ns: float) -> Iterator[StepPart]:
+    """Yield the host's work in a step by what may scale it; launches have nothing of their own."""
+    parts: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
+    for event, lowering in zip(program.trace.events, program.lowerings, strict=True):
+        if isinstance(event, Op) and lowering is not None:
+            for part, time_ns in program.costs.host_op_parts(event, lowering, host):
+                parts[own_host_keys(part)] += time_ns
+    parts[(OWN_HOST,),] = max(0.0, busy_ns - sum(parts.values()))
+    yield from (StepPart(time_ns=time_ns, keys=keys) for keys, time_ns in parts.items())
