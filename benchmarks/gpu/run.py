@@ -302,7 +302,7 @@ class Run:
 
     def _predict_steps(self) -> None:
         """Set what is predicted beside every row, anew."""
-        from whole_steps import Place, predicted, read_rows, step_of, write_rows
+        from whole_steps import Place, read_rows, set_predicted, write_rows
 
         from breakeven.device import find_device
 
@@ -313,16 +313,9 @@ class Run:
         for row in rows:
             row["calibration"] = digest
         device = calibration.spec or find_device(calibration.device)
-        steps = [step_of(row) for row in rows]
         for when, own in (("before", None), ("after", calibration)):
-            place = Place(
-                device=device, calibration=own, host=self._host(is_calibrated=own is not None)
-            )
-            for row, found in zip(rows, predicted(steps, place), strict=True):
-                if isinstance(found, str):
-                    row["note"] = row["note"] or found
-                else:
-                    row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = found
+            host = self._host(is_calibrated=own is not None)
+            set_predicted(rows, when, Place(device=device, calibration=own, host=host))
         write_rows(self._steps, rows)
 
     def _commands(self) -> Iterator[Command]:

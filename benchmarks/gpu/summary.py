@@ -31,13 +31,14 @@ def summary_text(
     if calibration is not None:
         m = calibration.machine
         lines += [f"{m.gpu}, {m.processor}, {m.driver}, torch {m.torch_version}, {m.date}.", ""]
-    lines += [*_step_lines(rows), "", *_command_lines(answers)]
+    lines += [*step_lines(rows), "", *_command_lines(answers)]
     if left:
         lines += ["", f"## Left: {len(left)}", "", *(f"- {text}" for text in left)]
     return "\n".join(lines) + "\n"
 
 
-def _step_lines(rows: Sequence[_Row]) -> Iterator[str]:
+def step_lines(rows: Sequence[_Row]) -> Iterator[str]:
+    """Yield how far off the steps were predicted."""
     yield "## Whole steps"
     yield ""
     yield "| Steps | Number | Before: median, P90 | After: median, P90 | Intervals hold, after |"

@@ -10,6 +10,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -159,6 +160,16 @@ def predicted(
         times_ns = (estimate.value_ns, estimate.low_ns, estimate.high_ns)
         value_ms, low_ms, high_ms = (round(time_ns / NS_PER_MS, 6) for time_ns in times_ns)
         yield value_ms, low_ms, high_ms
+
+
+def set_predicted(rows: Sequence[dict[str, Any]], when: str, place: Place) -> None:
+    """Set what is predicted beside rows, ``before`` or ``after`` the calibration."""
+    found = predicted([step_of(row) for row in rows], place)
+    for row, cells in zip(rows, found, strict=True):
+        if isinstance(cells, str):
+            row["note"] = row["note"] or cells
+        else:
+            row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = cells
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
