@@ -177,7 +177,9 @@ def kernels_page() -> str:
         "factor. The factors are judgement; a prediction's interval has their uncertainty: "
         "exp(±1.6 σ) at 90 %. Attention on matrix units is not of these: it is computed by the "
         "blocks of the kernel that PyTorch picks (flash, efficient or cuDNN), held against "
-        "published figures by `python benchmarks/attention_rates.py`.\n",
+        "published figures by `python benchmarks/attention_rates.py`. A time step of a small "
+        "recurrent layer waits for 1,900 cycles in fp32 and 2,900 in fp16, timed forward on an "
+        "H200 with 64 units, and by judgement for twice that backward.\n",
         "| Family | Like | Factor | σ |",
         "| --- | --- | ---: | ---: |",
     ]
@@ -217,8 +219,10 @@ _IN_A_SCRIPT = (
     ),
     (
         "`LSTM`, `GRU`, `RNN`",
-        "recurrent: a latency for each time step, and the arithmetic; where cuDNN does not take "
-        "them, and for cells in a loop, each operator by itself",
+        "recurrent: a latency for each time step, and the arithmetic. Small layers in fp32, TF32 "
+        "or fp16 take all steps in one kernel from cuDNN 8.2.1 on, on NVIDIA's GPUs since Pascal: "
+        "up to 192 units forward and 128 backward, 384 and 256 of `RNN`. Where cuDNN does not "
+        "take them, and for cells in a loop, each operator by itself",
     ),
     (
         "compiled steps",

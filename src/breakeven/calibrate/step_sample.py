@@ -34,6 +34,7 @@ from breakeven.cost import (
     load_efficiencies,
     no_step_effects,
     overlap_effect_keys,
+    step_by_step,
 )
 from breakeven.device import DeviceSpec, HostSpec, Precision, generation_of
 from breakeven.simulate import (
@@ -147,7 +148,7 @@ class PlacedStep:
             for software, era in eras.items()
         }
         class_ns = {software: self._classes.time_ns(table) for software, table in kernels.items()}
-        simulated_ns: dict[tuple[str, HostSpec, tuple[bool, bool]], float] = {}
+        simulated_ns: dict[tuple[str, HostSpec, tuple[bool, bool, bool]], float] = {}
         for host, software in {(place.host, _software(place.era)) for place in places}:
             here = {
                 place.device.id
@@ -183,9 +184,9 @@ class PlacedStep:
         )
 
 
-def _software(era: Era) -> tuple[bool, bool]:
+def _software(era: Era) -> tuple[bool, bool, bool]:
     """Return all that decides a kernel's time before any effect."""
-    return era.is_before_cudnn_8, era.packs_groups
+    return era.is_before_cudnn_8, era.packs_groups, era.has_small_recurrence
 
 
 def _plain_costs(efficiencies: EfficiencyTable, era: Era = Era.TORCH_2) -> StepCosts:
@@ -199,12 +200,14 @@ class _KernelClasses:
     Args:
         members: One kernel of each class.
         launches: All launches of the class.
+        launches_by_step: The same with one for each time step.
         row_of: The class of each kernel, in launch order.
         kernel_of: Its row in the `KernelTable` of the step.
     """
 
     members: tuple[Kernel, ...]
     launches: Floats
+    launches_by_step: Floats
     row_of: Indices
     kernel_of: Indices
 
@@ -217,9 +220,16 @@ class _KernelClasses:
             [rows.setdefault(group_key(kernel), len(rows)) for kernel in kernels], dtype=np.intp
         )
         members = dict(zip(row_of.tolist(), kernels, strict=True))
-        launches = np.zeros(len(rows))
-        np.add.at(launches, row_of, [float(kernel.launches) for kernel in kernels])
-        return cls(tuple(members[row] for row in range(len(rows))), launches, row_of, kernel_of)
+        launches, by_step = np.zeros((2, len(rows)))
+        np.add.at(launches, row_of, [float(k.launches) for k in kernels])
+        np.add.at(by_step, row_of, [float(k.launches * k.num_steps) for k in kernels])
+        return cls(
+            members=tuple(members[row] for row in range(len(rows))),
+            launches=launches,
+            launches_by_step=by_step,
+            row_of=row_of,
+            kernel_of=kernel_of,
+        )
 
     def time_ns(self, kernels: KernelTable) -> Floats:
         """Return all time of each class on each device: (classes, devices)."""
@@ -231,8 +241,11 @@ class _KernelClasses:
         """Return a device's times, given those of the classes, the floors of launches apart."""
         floor_ns = generation_of(place.device).floor_ns
         sums: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
-        for row, kernel in enumerate(self.members):
-            own_floor_ns = float(self.launches[row]) * floor_ns
+        is_today = place.era.has_small_recurrence
+        launches = self.launches if is_today else self.launches_by_step
+        members = self.members if is_today else map(step_by_step, self.members)
+        for row, kernel in enumerate(members):
+            own_floor_ns = float(launches[row]) * floor_ns
             keys = kernel_effect_keys(kernel, place.device, era=place.era, machine=place.machine)
             sums[keys] += float(time_ns[row]) - own_floor_ns
             sums[floor_effect_keys(kernel, place.device)] += own_floor_ns

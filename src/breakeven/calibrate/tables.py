@@ -28,7 +28,7 @@ from breakeven.calibrate.table_ops import (
     square_convolution_op,
     vector_op,
 )
-from breakeven.cost import Family, Kernel, lower
+from breakeven.cost import Family, Kernel, lower, step_by_step
 from breakeven.device import DeviceSpec, Precision, find_device
 from breakeven.trace import Op, Settings
 
@@ -230,7 +230,8 @@ def read_recurrent(path: Path) -> Iterator[TimedKernel]:
         (recurrence,) = (kernel for kernel in timed if kernel.family is Family.RECURRENT)
         yield TimedKernel(
             device=_device(row["device"]),
-            kernel=recurrence,
+            # With cuDNN 7.
+            kernel=step_by_step(recurrence),
             time_ns=float(row["latency_ms"]) * 1e6,
             source=f"deepbench ops_deepbench_rnn.csv, {row['env']}",
             others=tuple(kernel for kernel in timed if kernel is not recurrence),

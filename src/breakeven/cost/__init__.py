@@ -74,6 +74,9 @@ from breakeven.cost.named_hosts import reference_host as reference_host
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
 from breakeven.cost.rules import is_in_place as is_in_place
+from breakeven.cost.small_recurrence import is_in_one_kernel as is_in_one_kernel
+from breakeven.cost.small_recurrence import step_by_step as step_by_step
+from breakeven.cost.small_recurrence import steps_on as steps_on
 from breakeven.cost.step_costs import StepCosts as StepCosts
 from breakeven.cost.step_costs import read_calibrations_again as read_calibrations_again
 from breakeven.cost.step_costs import shipped_costs as shipped_costs

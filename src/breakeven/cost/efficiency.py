@@ -16,8 +16,9 @@ import numpy as np
 
 from breakeven.cost.attention import rate_of
 from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, TileSet
-from breakeven.cost.relatives import DEPTHWISE, RELATIVES
+from breakeven.cost.relatives import DEPTHWISE, RELATIVES, SMALL_RECURRENT
 from breakeven.cost.roofline import EfficiencyArrays, Floats
+from breakeven.cost.small_recurrence import is_in_one_kernel
 from breakeven.device import DeviceSpec, generations_between
 
 TABLE_VERSION = 2
@@ -331,6 +332,8 @@ def _find_references(
     if family is Family.CONVOLUTION and variant.startswith("depthwise"):
         family, variant = DEPTHWISE.family, ""
         factor, extra_variance = DEPTHWISE.factor, DEPTHWISE.log_sigma**2
+    elif is_in_one_kernel(variant):
+        extra_variance = SMALL_RECURRENT.log_sigma**2
     variant = calibrated_variant(family, variant)
     while True:
         for key in _variants(variant):

@@ -36,6 +36,7 @@ from breakeven.cost.roofline import (
     step_weights_ns,
     tiled_compute_ns,
 )
+from breakeven.cost.small_recurrence import is_in_one_kernel, step_cycles, steps_on
 from breakeven.device import DeviceSpec, Precision
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the
@@ -192,6 +193,8 @@ def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
 
 def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
     """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
+    if kernel.family is Family.RECURRENT:
+        return steps_on(kernel, device).variant
     if kernel.family is not Family.ATTENTION:
         return kernel.variant
     return implementation_on(device, kernel.variant)
@@ -206,6 +209,9 @@ class KernelGroup:
     """
 
     def __init__(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> None:
+        self._has_time_steps = kernels[0].family is Family.RECURRENT
+        if self._has_time_steps:
+            kernels = [steps_on(kernel, devices[0]) for kernel in kernels]
         first = kernels[0]
         arithmetic = arithmetic_of(first, devices[0])
         self._work = _work_arrays(kernels)
@@ -215,7 +221,7 @@ class KernelGroup:
             aligned = np.zeros_like(self._work.loads_per_element)
             self._work = replace(self._work, loads_per_element=aligned)
         self._is_tiled = _is_tiled(first)
-        self._has_time_steps = first.family is Family.RECURRENT
+        self._step_cycles = step_cycles(first) if is_in_one_kernel(first.variant) else None
         self._element_bytes = _ELEMENT_BYTES[first.precision]
         self._has_fine_tiles = first.precision is Precision.FP64
         is_attention = first.family is Family.ATTENTION and arithmetic == "tensor"
@@ -241,7 +247,9 @@ class KernelGroup:
             )
         fixed_ns = self._limits.floor_ns
         traffic_ns = memory_ns(self._work, self._limits, efficiency, warm_fraction=warm_fraction)
-        if self._has_time_steps:
+        if self._step_cycles is not None:
+            fixed_ns = fixed_ns + self._work.num_steps * self._step_cycles * self._limits.cycle_ns
+        elif self._has_time_steps:
             fixed_ns = fixed_ns + step_latency_ns(self._limits, efficiency)
             traffic_ns = traffic_ns + step_weights_ns(
                 self._work, self._limits, efficiency, element_bytes=self._element_bytes
@@ -343,6 +351,7 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
             kernel.k,
             kernel.batch,
             kernel.launches,
+            kernel.num_steps,
             kernel.conversion_bytes,
             kernel.matrix_share,
             loads_per_element(kernel),
@@ -358,6 +367,8 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
 
 def _is_tiled(kernel: Kernel) -> bool:
     is_matrix = kernel.family in _TILED and not kernel.variant.startswith("depthwise")
+    # The latency of a step within one kernel has what its tiles lose.
+    is_matrix = is_matrix and not is_in_one_kernel(kernel.variant)
     return is_matrix and min(kernel.m, kernel.n, kernel.k, kernel.batch) > 0
 
 

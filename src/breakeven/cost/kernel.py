@@ -96,6 +96,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
         batch: Independent GEMMs of that size (groups, for a convolution).
         launches: Kernels launched back to back for this work; split-K and multi-pass
             reductions take more than one.
+        num_steps: Time steps that each launch takes one after the other, of a recurrent layer.
         conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
             units compute.
         matrix_share: Part of the model's time that matrix units take, where the memory format suits
@@ -122,6 +123,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     k: int = 0
     batch: int = 1
     launches: int = 1
+    num_steps: int = 1
     conversion_bytes: float = 0.0
     matrix_share: float = 1.0
     alignment_bytes: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from breakeven.cost.efficiency import EfficiencyTable
 from breakeven.cost.kernel import Arithmetic, Family
-from breakeven.cost.relatives import DEPTHWISE, RELATIVES, Relative
+from breakeven.cost.relatives import DEPTHWISE, RELATIVES, SMALL_RECURRENT, Relative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,9 @@ def _alike(table: EfficiencyTable) -> Iterator[KnownFamily]:
     measured = {entry.family for device in table.devices for entry in device.families}
     yield KnownFamily(
         family=Family.CONVOLUTION, variant="depthwise", arithmetic=None, relative=DEPTHWISE
+    )
+    yield KnownFamily(
+        family=Family.RECURRENT, variant="small", arithmetic=None, relative=SMALL_RECURRENT
     )
     # Layer norms alone were timed, and stand in for no others.
     yield KnownFamily(

@@ -9,7 +9,8 @@ Of recurrent layers: T time steps, B sequences, H hidden units, G gates (LSTM 4,
 I inputs. The products with the input do not wait for the time step before, so they are one GEMM
 per layer and direction. The products with the hidden state do: they are a RECURRENT kernel, in
 which m = B, n = G × H and k = H are the sizes of one step, and ``launches`` is the number of steps
-of all layers and directions, one after the other; its FLOP and bytes are those of all of them.
+of all layers and directions, one after the other; its FLOP and bytes are those of all of them. Of
+small layers a launch takes all steps, see `breakeven.cost.small_recurrence`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from breakeven.cost.rules import (
     tensor_core_precision,
     total_bytes,
 )
+from breakeven.cost.small_recurrence import in_one_kernel
 from breakeven.device import Precision
 from breakeven.trace import Op, Settings, TensorSpec
 
@@ -177,7 +179,10 @@ _FLOP_PER_GATE = TRANSCENDENTAL_FLOP + 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """Sizes of a stack of recurrent layers; ``widths`` are the inputs of each layer."""
+    """Sizes of a stack of recurrent layers; ``widths`` are the inputs of each layer.
+
+    A plain one has neither packed sequences nor a projection.
+    """
 
     mode: int
     num_steps: int
@@ -187,6 +192,7 @@ class _Sizes:
     num_directions: int
     element_bytes: int
     precision: Precision
+    is_plain: bool
 
     @property
     def gate_width(self) -> int:
@@ -247,6 +253,7 @@ def _sizes(op: Op, settings: Settings) -> _Sizes:
         num_directions=num_directions,
         element_bytes=source.element_bytes,
         precision=tensor_core_precision(source, allow_tf32=settings.allow_tf32_convolution),
+        is_plain=len(source.shape) >= 3 and not op.attributes.get("proj_size", 0),
     )
 
 
@@ -275,7 +282,7 @@ def _recurrence(sizes: _Sizes, *, is_backward: bool) -> Kernel:
     read_numel = weight_numel + num_gates + (2 * hidden_numel if is_backward else 0)
     write_numel = num_gates + (0 if is_backward else 2 * hidden_numel)
     name = _MODE_NAMES[sizes.mode]
-    return Kernel(
+    kernel = Kernel(
         family=Family.RECURRENT,
         flop=2.0 * num_gates * sizes.hidden_size + _FLOP_PER_GATE * num_gates,
         read_bytes=float(read_numel * sizes.element_bytes),
@@ -287,6 +294,9 @@ def _recurrence(sizes: _Sizes, *, is_backward: bool) -> Kernel:
         launches=sizes.num_steps * sizes.num_sweeps,
         variant=f"{name}_backward" if is_backward else name,
     )
+    if not sizes.is_plain:
+        return kernel
+    return in_one_kernel(kernel, hidden_size=sizes.hidden_size, num_sweeps=sizes.num_sweeps)
 
 
 @RULES.add_with_settings("_cudnn_rnn miopen_rnn mkldnn_rnn_layer")

@@ -39,3 +39,6 @@ RELATIVES = {
 }
 # cuDNN computes each channel by itself, without a matrix product: traffic decides.
 DEPTHWISE = Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
+# What a time step waits for is that of one layer on one GPU, see `breakeven.cost.small_recurrence`;
+# the rest is as of other layers.
+SMALL_RECURRENT = Relative(family=Family.RECURRENT, factor=1.0, log_sigma=0.40)

@@ -96,6 +96,7 @@ class WorkArrays:
     k: Floats
     batch: Floats
     launches: Floats
+    num_steps: Floats
     conversion_bytes: Floats
     matrix_share: Floats
     loads_per_element: Floats

@@ -32,6 +32,7 @@ from breakeven.cost.host_cost import HostPart, host_op_parts
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.launch_costs import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lowering import lower
+from breakeven.cost.small_recurrence import step_by_step
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
     Era,
@@ -102,6 +103,9 @@ class StepCosts:
 
     def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
         """Return the times of all kernels on all devices, as (kernel, device) arrays."""
+        if not self._era.has_small_recurrence:
+            # The host is ahead of such steps, however few launches a program counts for them.
+            kernels = [step_by_step(kernel) for kernel in kernels]
         times = self._times(kernels, devices, self._efficiencies)
         for column, device in enumerate(devices):
             if device.id in self._calibrations:

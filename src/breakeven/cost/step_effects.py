@@ -21,6 +21,7 @@ from breakeven.cost.compute_units import resolve_arithmetic
 from breakeven.cost.efficiency import read_shipped
 from breakeven.cost.host_cost import HostPart
 from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.small_recurrence import is_in_one_kernel
 from breakeven.device import DeviceSpec, Precision
 
 # Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,
@@ -54,6 +55,15 @@ class Era(StrEnum):
     def is_before_cudnn_8(self) -> bool:
         """Return whether its convolutions in fp64 are those of cuDNN 7 or before."""
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
+
+    @property
+    def has_small_recurrence(self) -> bool:
+        """Return whether cuDNN has one kernel for all time steps of a small recurrent layer.
+
+        torch picks it from 1.10 on, with cuDNN 8.2.1 or later: of the era that begins with 1.7
+        most releases lack one or the other. Where nothing is told a torch of today is assumed.
+        """
+        return self in (Era.TORCH_1_LATE, Era.TORCH_2, Era.UNKNOWN)
 
     @property
     def packs_groups(self) -> bool:
@@ -244,6 +254,8 @@ def family_group(kernel: Kernel) -> str:
         return "normalization"
     if kernel.family in _MEMORY_BOUND:
         return "memory"
+    if is_in_one_kernel(kernel.variant):
+        return "small recurrent"
     return kernel.family.value
 
 

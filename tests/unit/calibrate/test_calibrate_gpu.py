@@ -21,7 +21,7 @@ from breakeven.calibrate.gpu import (
 )
 from breakeven.calibrate.gpu.calibrating import measured_of, sample_name
 from breakeven.calibrate.gpu.files import calibration_bytes, sharing_text
-from breakeven.calibrate.gpu.fit_gpu import fit_families
+from breakeven.calibrate.gpu.fit_gpu import fit_factors, fit_families
 from breakeven.calibrate.gpu.machine import describe_machine
 from breakeven.calibrate.gpu.plan import Item, Plan
 from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
@@ -36,6 +36,7 @@ from breakeven.cost import (
     MeasuredSample,
     StepCosts,
     calibrated_table,
+    is_in_one_kernel,
     kernel_times,
     load_calibrations,
     load_efficiencies,
@@ -380,6 +381,31 @@ def test_the_fit_finds_what_a_gpu_reaches_again(
             found = kernel_times([row.kernel], [L4], efficiencies=table, warm_fraction=1.0)
             log_ratios.append(float(np.log(found.time_ns[0, 0] / row.time_ns)))
         assert float(np.median(np.abs(log_ratios))) < 0.08
+
+
+def test_small_recurrent_layers_teach_a_factor_of_their_own() -> None:
+    timed: list[TimedKernel] = []
+    with SampleKernels() as kernels:
+        for sample in all_samples():
+            if sample.family is not Family.RECURRENT:
+                continue
+            some = kernels.of(sample, Precision.FP32)
+            time_ns = kernel_times(some, [L4], warm_fraction=1.0).time_ns[:, 0]
+            is_small = [is_in_one_kernel(kernel.variant) for kernel in some]
+            assert any(is_small) == (" 64x" in sample.name)
+            time_ns[is_small] *= 2
+            measured = MeasuredSample(
+                name=sample.name, precision=Precision.FP32, time_ns=float(time_ns.sum()),
+                spread=1.0, num_calls=9,
+            )  # fmt: skip
+            row = timed_kernel(sample, measured, some, L4)
+            assert row is not None
+            timed.append(row)
+    (usual,) = fit_families(timed)
+    assert usual.median_error_fraction < 0.05
+    (factor,) = fit_factors(timed, calibrated(usual, device=L4.id))
+    assert (factor.kind, factor.of) == ("gpu+units", ("small recurrent", "vector fp32"))
+    assert factor.log_factor == pytest.approx(np.log(2), abs=0.05)
 
 
 def measured_step(step: WantedStep, time_ns: float) -> CalibrationStep:

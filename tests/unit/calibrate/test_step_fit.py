@@ -228,6 +228,31 @@ def test_a_step_is_taken_apart_by_the_software_of_each_place() -> None:
     assert of_kernels[0] == of_kernels[2] > 2 * of_kernels[1]
 
 
+def test_software_before_cudnn_8_2_launches_every_time_step() -> None:
+    source, weight = tensor(50, 32, 64, device="cuda:0"), tensor(256, 64, device="cuda:0")
+    layer = Op(
+        name="aten._cudnn_rnn.default",
+        inputs=(source, weight, weight),
+        outputs=(source,),
+        attributes={"mode": 2, "hidden_size": 64, "num_layers": 1},
+    )
+    device = find_device("RTX 3090")
+    places = [
+        StepTiming(device=device, host=HOST, era=era, machine="", measured_ns=1.0)
+        for era in (Era.TORCH_1_EARLY, Era.TORCH_2)
+    ]
+    program = build_program(StepTrace(events=(layer,), batch_size=32))
+    floor = ("floor+family", "recurrent")
+    floors, groups = [], []
+    for sample in PlacedStep(program, places).samples(load_efficiencies()):
+        floors.append(sum(part.time_ns for part in sample.device_parts if floor in part.keys))
+        keys = {key for part in sample.device_parts for key in part.keys}
+        groups.append({key[1] for key in keys if key[0] == "units"})
+    assert floors[0] == pytest.approx(50 * floors[1])
+    assert floors[1] == pytest.approx(generation_of(device).floor_ns)
+    assert groups == [{"gemm", "recurrent"}, {"gemm", "small recurrent"}]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_steps_in_fp64_teach_nothing_of_what_their_machine_loses(dtype: str) -> None:
     square = tensor(512, 512, device="cuda:0", dtype=dtype)

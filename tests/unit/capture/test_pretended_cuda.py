@@ -192,6 +192,18 @@ def test_recurrent_layer_is_one_operator_each_way(kind: type[nn.RNNBase], mode: 
     assert not {"addmm", "mm", "sigmoid", "tanh", "linear"} & set(names(recorder))
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # of the CPU that stands in
+@pytest.mark.parametrize("proj_size", [0, 2])
+def test_a_projection_is_told(proj_size: int) -> None:
+    with pretending() as recorder:
+        layer = nn.LSTM(3, 5, proj_size=proj_size).cuda()
+        x = torch.randn(7, 4, 3, device="cuda")
+        recorder.start_step()
+        layer(x)
+    (forward,) = (op for op in ops(recorder) if "cudnn" in op.name)
+    assert forward.attributes["proj_size"] == proj_size
+
+
 @pytest.mark.parametrize(
     ("dtype", "kernel"), [(torch.float32, "efficient"), (torch.bfloat16, "flash")]
 )

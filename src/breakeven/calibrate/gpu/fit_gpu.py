@@ -17,11 +17,13 @@ from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
     Family,
     GpuCalibration,
+    Kernel,
     PrecisionEfficiency,
     StepEffect,
     arithmetic_of,
     calibrated_table,
     calibrated_variant,
+    is_in_one_kernel,
     kernel_times,
     load_efficiencies,
     own_effect_keys,
@@ -50,7 +52,7 @@ def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...
     groups: dict[tuple[FamilyKey, Precision], list[TimedKernel]] = defaultdict(list)
     for row in timed:
         alone = without_others(row, base)
-        if alone is None or row.kernel.variant.startswith("depthwise"):
+        if alone is None or _has_factor(row.kernel):
             continue
         kernel = row.kernel
         variant = calibrated_variant(kernel.family, variant_on(kernel, row.device))
@@ -73,8 +75,8 @@ def fit_factors(
 ) -> tuple[StepEffect, ...]:
     """Return factors of kernels whose time no efficiency of their own says, or not all of it.
 
-    Channel-wise convolutions are computed as streams are, and fused attention has its softmax
-    beside what efficiencies scale.
+    Channel-wise convolutions are computed as streams are, small recurrent layers wait for the step
+    before, and fused attention has its softmax beside what efficiencies scale.
 
     Args:
         timed: Samples of one device.
@@ -84,7 +86,7 @@ def fit_factors(
     ratios: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in timed:
         kernel = row.kernel
-        if kernel.family is not Family.ATTENTION and not kernel.variant.startswith("depthwise"):
+        if kernel.family is not Family.ATTENTION and not _has_factor(kernel):
             continue
         alone = without_others(row, base)
         if alone is None:
@@ -99,3 +101,8 @@ def fit_factors(
         StepEffect(kind=key[0], of=key[1:], log_factor=round(float(np.median(values)), 4))
         for key, values in sorted(ratios.items())
     )
+
+
+def _has_factor(kernel: Kernel) -> bool:
+    """Return whether a factor alone tells what was measured of such kernels."""
+    return kernel.variant.startswith("depthwise") or is_in_one_kernel(kernel.variant)

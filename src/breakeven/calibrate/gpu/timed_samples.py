@@ -11,7 +11,7 @@ from torch import nn
 from breakeven.calibrate.gpu.samples import DTYPES, Sample
 from breakeven.calibrate.tables import TimedKernel
 from breakeven.capture import FakeSession
-from breakeven.cost import Family, Kernel, MeasuredSample, lower
+from breakeven.cost import Family, Kernel, MeasuredSample, lower, steps_on
 from breakeven.device import DeviceSpec, Precision
 from breakeven.measure import DeviceTimer
 from breakeven.trace import Op, Settings
@@ -122,7 +122,7 @@ def timed_kernel(
         kernels: What a GPU runs for it.
         device: Where.
     """
-    kernel = _as_one([one for one in kernels if one.family is sample.family])
+    kernel = _as_one([steps_on(one, device) for one in kernels if one.family is sample.family])
     if kernel is None:
         return None
     return TimedKernel(

@@ -120,6 +120,7 @@ def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
         _, num_layers, dropout, train, bidirectional = rest[:5]
         single = isinstance(states, torch.Tensor)
         all_states = (states,) if single else tuple(states)
+        width = all_states[0].shape[-1]
 
         def compute(source: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             inner = tensors[: len(all_states)]
@@ -131,7 +132,9 @@ def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
 
         attributes = {
             "mode": _RNN_MODES[name],
-            "hidden_size": all_states[0].shape[-1],
+            "hidden_size": width,
+            # An LSTM's cells keep the width that its states are projected from.
+            "proj_size": width if width != all_states[-1].shape[-1] else 0,
             "num_layers": num_layers,
             "batch_first": bool(rest[5]) if len(rest) > 5 else False,
             "dropout": dropout,
