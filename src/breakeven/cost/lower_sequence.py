@@ -228,8 +228,8 @@ def _sequence_sizes(op: Op, source: TensorSpec, states: int) -> tuple[int, int]:
 def _sizes(op: Op, settings: Settings) -> _Sizes:
     """Read the sizes of ``_cudnn_rnn`` and ``mkldnn_rnn_layer``, forward or backward.
 
-    The first tensor is the input or the gradient of the output, which share T and B; the weights
-    are told by their rows, wherever in the arguments they are.
+    The weights are told by their rows, wherever in the arguments they are. The input is the first
+    tensor, or, behind the gradients of whatever the loss uses, what comes before the states.
     """
     mode = int(op.attributes.get("mode", 2))
     hidden_size = int(op.attributes["hidden_size"])
@@ -238,12 +238,16 @@ def _sizes(op: Op, settings: Settings) -> _Sizes:
     if base_name(op.name).startswith("mkldnn"):
         # One layer in one direction, whatever the whole network has.
         num_layers = num_directions = 1
-    source = op.inputs[0]
-    states = num_layers * num_directions
-    num_steps, num_sequences = _sequence_sizes(op, source, states)
     gate_width = _NUM_GATES[mode] * hidden_size
-    weights = [s for s in op.inputs[1:] if len(s.shape) == 2 and s.shape[0] == gate_width]
-    width = weights[0].shape[1] if weights else source.shape[-1]
+    weights = [
+        index
+        for index, spec in enumerate(op.inputs)
+        if index and len(spec.shape) == 2 and spec.shape[0] == gate_width
+    ]
+    num_state_tensors = 2 if _MODE_NAMES[mode] == "lstm" else 1
+    source = op.inputs[max(0, weights[0] - num_state_tensors - 1) if weights else 0]
+    num_steps, num_sequences = _sequence_sizes(op, source, num_layers * num_directions)
+    width = op.inputs[weights[0]].shape[1] if weights else source.shape[-1]
     return _Sizes(
         mode=mode,
         num_steps=num_steps,

@@ -320,6 +320,19 @@ def test_lstm_backward_runs_the_chain_and_three_gemms_per_sweep():
     assert [(k.m, k.n, k.k) for k in gemms[:3]] == [(40, 16, 128), (128, 16, 40), (128, 32, 40)]
 
 
+def test_backward_pass_of_a_loss_of_the_last_state_runs_all_steps():
+    """The gradient of the output is not there then: the first tensor is that of the state."""
+    source, state = spec(10, 4, 16), spec(4, 4, 32)
+    steps, *gemms = kernels_of(
+        "aten._cudnn_rnn_backward.default",
+        [state, source, state, state, *lstm_weights()],
+        [source],
+        **LSTM,
+    )
+    assert (steps.m, steps.launches, steps.num_steps) == (4, 4, 10)
+    assert (gemms[0].m, gemms[0].n, gemms[0].k) == (40, 16, 128)
+
+
 @pytest.mark.parametrize(("mode", "num_gates", "variant"), [(0, 1, "rnn"), (3, 3, "gru")])
 def test_other_cells_have_other_gates(mode, num_gates, variant):
     weights = [spec(num_gates * 8, 8), spec(num_gates * 8, 8)]
