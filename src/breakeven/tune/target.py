@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns
@@ -24,7 +23,7 @@ from breakeven.capture import (
     TracedRun,
     find_target,
 )
-from breakeven.codegen import CompilerError, find_compiler, kept_steps
+from breakeven.codegen import CompilerError, find_compiler
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.processor import has_half_hardware
@@ -105,10 +104,6 @@ def tune_target(
             is_on_cuda=is_on_cuda,
             no_fast_step=patch.reason if isinstance(patch, NoPatch) else "",
         )
-        if facts.generates_steps and not facts.no_fast_step:
-            # In a folder that is there, what the first run compiles is kept for all others.
-            with suppress(OSError):
-                kept_steps().mkdir(parents=True, exist_ok=True, mode=0o700)
         budget = TimeBudget(budget_s or default_budget_s(run_s))
         with Gate(launcher, request, has_time=budget.fits) as gate:
             trials = ScriptRuns(

@@ -15,6 +15,7 @@ import torch
 from breakeven.capture.protect import overlay
 from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
 from breakeven.capture.requests import Keep
+from breakeven.codegen import kept_steps
 from breakeven.trace import FileWrites, WriteProtection
 
 Work = Callable[[], None]
@@ -216,3 +217,12 @@ def test_first_that_is_written_may_be_torchs(layer: Layer, folder: Path) -> None
     writes = run_behind(layer, work)
     assert [Path(each.path) for each in writes.files] == [checkpoints / "best.pt"]
     assert list(checkpoints.iterdir()) == []
+
+
+def test_what_is_compiled_for_all_runs_is_kept_from_the_first_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    layer = Scratch(tmp_path / "scratch", Keep(writes=True)).layer()
+    assert kept_steps() in layer.kept
+    assert kept_steps().is_dir()

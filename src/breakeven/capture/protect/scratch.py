@@ -153,6 +153,10 @@ class Layer:
 
 
 def _caches() -> list[Path]:
+    # A folder that is not there cannot be kept: what one run compiles would be lost to all others,
+    # and told as a file of the script.
+    with suppress(OSError):
+        kept_steps().mkdir(parents=True, exist_ok=True, mode=0o700)
     named = (os.environ.get(name) or usual for name, usual in _CACHES.items())
     return [kept_steps(), *(Path(path).expanduser() for path in named if path)]
 
