@@ -139,7 +139,7 @@ def calibrated_gpu_markdown() -> str:
             "the same kinds of networks. What a generated kernel takes the host was chosen by the "
             "compiled steps of this very table: `python benchmarks/gpu/again.py` on "
             "`benchmarks/data`. The host took the same call 1.3 µs at one moment and 3.2 at "
-            "another, and the same step differed by 10 to 30 % between them, which no calibration "
+            "another, and the same step differed by 3 to 35 % between them, which no calibration "
             "foresees.",
             "",
             "| steps | rows | before: median | P90 | in 90 % | after: median | P90 | in 90 % |",
