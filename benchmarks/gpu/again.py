@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The number of a GPU matters to what measures it alone.
     request = GpuRequest(device=torch.device("cuda", 0), is_quick=known.is_quick)
     fitted = fit_calibration(request, known.machine, measured_of(known), 0, host)
-    fitted = msgspec.structs.replace(fitted, left_out=known.left_out)
+    left_out = dict.fromkeys((*known.left_out, *fitted.left_out))
+    fitted = msgspec.structs.replace(fitted, left_out=tuple(left_out))
     device = fitted.spec or find_device(fitted.device)
     rows: list[dict[str, Any]] = [dict(row) for row in read_rows(args.steps)]
     document = calibration_bytes(fitted)

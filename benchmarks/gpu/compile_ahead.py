@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -38,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.only is not None:
         _compile(steps[args.only])
         return 0
+    begun_s = time.time()
     num_left = _compile_all(len(steps), args.seconds)
-    _forget_choices()
+    _forget_choices(begun_s)
     print(f"{num_left} left" if num_left else "nothing is left")
     return 1 if num_left else 0
 
@@ -65,24 +68,27 @@ def _compile_all(num_steps: int, budget_s: float) -> int:
         while waiting and len(running) < num_beside:
             number = waiting.pop()
             command = (sys.executable, __file__, "--only", str(number))
-            running[number] = subprocess.Popen(command, env=environment)
+            running[number] = subprocess.Popen(command, env=environment, start_new_session=True)
         for number, process in list(running.items()):
             if process.poll() is not None:
                 num_failed += process.returncode != 0
                 del running[number]
         time.sleep(0.2)
     for process in running.values():
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started too
         process.wait()
     return len(waiting) + len(running) + num_failed
 
 
-def _forget_choices() -> None:
-    """Remove which of several kernels was fastest while all was busy."""
+def _forget_choices(begun_s: float) -> None:
+    """Remove which of several kernels was fastest while all was busy, since then."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     for choice in Path(cache_dir()).rglob("*.best_config"):
-        choice.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if choice.stat().st_mtime >= begun_s:
+                choice.unlink()
 
 
 if __name__ == "__main__":

@@ -168,8 +168,8 @@ def set_predicted(rows: Sequence[dict[str, Any]], when: str, place: Place) -> No
     for row, cells in zip(rows, found, strict=True):
         if isinstance(cells, str):
             row["note"] = row["note"] or cells
-        else:
-            row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = cells
+            cells = ("", "", "")
+        row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = cells
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -48,8 +48,9 @@ _COMPILED_CALL_OPS = 11.0
 _COMPILED_TRAINING_CALL_OPS = 28.0
 # What a generated kernel takes, beyond the driver's launch: its launcher, 3.8 to 6.1 µs (GB200,
 # 2026-04; meta-pytorch/tritonbench PR 1017) where an operator takes about 4, and what the wrapper
-# does around it: buffers, views of them, checks of sizes. Twelve networks compiled on an H200
-# (torch 2.11, `benchmarks/data`), each bound by its host there, take 2.7 times the launcher alone.
+# does around it: buffers, views of them, checks of sizes. Sixteen steps without recurrent layers
+# took the host of an H200 2.7 times the launcher alone to issue, at the factors that its eager
+# steps had (torch 2.11, `benchmarks/data`).
 _COMPILED_KERNEL_OPS = 3.4
 
 _GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})

@@ -27,7 +27,7 @@ _STEP_CYCLES = {Precision.FP32: 1_900, Precision.TF32: 1_900, Precision.FP16: 2_
 # Judgement: nobody timed it alone.
 _BACKWARD_FACTOR = 2
 
-# Compute capability 6.0 came with Pascal.
+# torch asks for compute capability 6.0, which came with Pascal.
 _GENERATIONS_BEFORE = ("kepler", "maxwell")
 
 

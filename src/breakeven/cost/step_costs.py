@@ -104,7 +104,7 @@ class StepCosts:
     def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
         """Return the times of all kernels on all devices, as (kernel, device) arrays."""
         if not self._era.has_small_recurrence:
-            # The host is ahead of such steps, however few launches a program counts for them.
+            # Their launches are counted as today's all the same: the device takes longer anyway.
             kernels = [step_by_step(kernel) for kernel in kernels]
         times = self._times(kernels, devices, self._efficiencies)
         for column, device in enumerate(devices):

@@ -42,14 +42,18 @@ def own_calibration_files() -> tuple[tuple[str, bytes], ...]:
     return tuple((str(path), path.read_bytes()) for path in sorted(folder.glob("*.json")))
 
 
-def calibration_files() -> tuple[tuple[str, bytes], ...]:
-    """Return name and content of each file, the user's after those that ship."""
-    shipped = [
+@cache
+def _shipped_files() -> tuple[tuple[str, bytes], ...]:
+    return tuple(
         (file.name, file.read_bytes())
         for file in sorted(_SHIPPED.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".json")
-    ]
-    return (*shipped, *own_calibration_files())
+    )
+
+
+def calibration_files() -> tuple[tuple[str, bytes], ...]:
+    """Return name and content of each file, the user's after those that ship."""
+    return (*_shipped_files(), *own_calibration_files())
 
 
 def calibrated_specs() -> tuple[DeviceSpec, ...]:

@@ -11,7 +11,6 @@ import torch
 from breakeven.calibrate.step_fit import fit_step_effects
 from breakeven.calibrate.step_sample import StepPart, StepSample, StepTiming
 from breakeven.cost import (
-    OWN_HOST,
     CalibrationStep,
     EffectKey,
     Era,
@@ -28,7 +27,7 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.simulate import Program, build_program, simulate
-from breakeven.trace import NumberFormat, Op, StepCase, TimedPhase
+from breakeven.trace import NumberFormat, Op, StepCase, Sync, TimedPhase
 from breakeven.workloads import step_on_device, trace_cases
 
 EAGER = "none"
@@ -38,7 +37,8 @@ _BUDGET_S = 1.5
 # host is far ahead of the GPU within each.
 _BLOCK_NS = 20_000_000
 _MOST_S = 5.0
-# A host that issued a step in less of its time did not wait for the GPU: that is its work alone.
+# A host that issued a step in less of its time did not wait for a full queue: that is its work
+# alone, where nothing in the step waits for the GPU.
 _FREE_HOST_FRACTION = 0.9
 
 
@@ -234,7 +234,8 @@ def _samples(
             overlap_keys=(("own overlap",),),
         )
         yield whole
-        if step.issue_ns < _FREE_HOST_FRACTION * step.time_ns:
+        waits = any(isinstance(event, Sync) for event in program.trace.events)
+        if not waits and step.issue_ns < _FREE_HOST_FRACTION * step.time_ns:
             yield replace(
                 whole,
                 step=replace(whole.step, measured_ns=step.issue_ns),
@@ -244,11 +245,11 @@ def _samples(
 
 
 def _host_parts(program: Program, host: HostSpec, busy_ns: float) -> Iterator[StepPart]:
-    """Yield the host's work in a step by what may scale it; launches have nothing of their own."""
+    """Yield the host's work in a step by what may scale it: launches and copies are as they are."""
     parts: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
     for event, lowering in zip(program.trace.events, program.lowerings, strict=True):
         if isinstance(event, Op) and lowering is not None:
             for part, time_ns in program.costs.host_op_parts(event, lowering, host):
                 parts[own_host_keys(part)] += time_ns
-    parts[(OWN_HOST,),] = max(0.0, busy_ns - sum(parts.values()))
+    parts[()] = max(0.0, busy_ns - sum(parts.values()))
     yield from (StepPart(time_ns=time_ns, keys=keys) for keys, time_ns in parts.items())
