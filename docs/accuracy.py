@@ -165,8 +165,7 @@ def _calibrated_figures(rows: Sequence[Mapping[str, str]], when: str) -> str:
         float(row[f"{when}_low_ms"]) <= float(row["value_ms"]) <= float(row[f"{when}_high_ms"])
         for row in rows
     )
-    p90 = _percent(quantiles(errors, n=10)[-1]) if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
-    return f"{_percent(median(errors))} | {p90} | {_percent(held)}"
+    return f"{_percent(median(errors))} | {_p90(errors)} | {_percent(held)}"
 
 
 def absent_cpu_markdown() -> str:
@@ -205,13 +204,12 @@ def _absent_cpu_figures(rows: Sequence[Mapping[str, str]]) -> str:
     """Return number, median, P90 and bias of the errors, and how many intervals hold, as cells."""
     ratios = [float(row["predicted_ms"]) / float(row["there_ms"]) for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
-    p90 = _percent(quantiles(errors, n=10)[-1]) if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
     bias = math.exp(mean(map(math.log, ratios))) - 1
     held = mean(
         float(row["low_ms"]) <= float(row["there_ms"]) <= float(row["high_ms"]) for row in rows
     )
     half = _percent(median(errors))
-    return f"{len(rows)} | {half} | {p90} | {_percent(bias, '+')} | {_percent(held)}"
+    return f"{len(rows)} | {half} | {_p90(errors)} | {_percent(bias, '+')} | {_percent(held)}"
 
 
 def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
@@ -219,8 +217,12 @@ def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
     ratios = [float(row[f"{phase}_predicted_us"]) / float(row[f"{phase}_us"]) for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
     bias = math.exp(mean(map(math.log, ratios))) - 1
-    p90 = _percent(quantiles(errors, n=10)[-1]) if len(rows) >= LEAST_ROWS_FOR_P90 else "-"
-    return f"{_percent(median(errors))} | {p90} | {_percent(bias, '+')}"
+    return f"{_percent(median(errors))} | {_p90(errors)} | {_percent(bias, '+')}"
+
+
+def _p90(errors: Sequence[float]) -> str:
+    """Return the 90th percentile as a cell; fewer errors have none worth the name."""
+    return _percent(quantiles(errors, n=10)[-1]) if len(errors) >= LEAST_ROWS_FOR_P90 else "-"
 
 
 def _percent(fraction: float, sign: str = "-") -> str:

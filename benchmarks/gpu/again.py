@@ -9,7 +9,6 @@ with it, on the host as it was measured there. ``--write`` puts both into their 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 import torch
 from summary import step_lines
-from whole_steps import Place, read_rows, set_predicted, write_rows
+from whole_steps import Place, digest, read_rows, set_predicted, write_rows
 
 from breakeven.calibrate.gpu import GpuRequest, calibration_bytes
 from breakeven.calibrate.gpu.calibrating import fit_calibration, measured_of
@@ -44,8 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = fitted.spec or find_device(fitted.device)
     rows: list[dict[str, Any]] = [dict(row) for row in read_rows(args.steps)]
     document = calibration_bytes(fitted)
+    told_by = digest(document)
     for row in rows:
-        row["calibration"] = hashlib.sha256(document).hexdigest()[:12]
+        row["calibration"] = told_by
     set_predicted(rows, "before", Place(device=device, calibration=None, host=host))
     calibrated = host_with_steps(host, fitted)
     set_predicted(rows, "after", Place(device=device, calibration=fitted, host=calibrated))

@@ -9,7 +9,6 @@ README.md beside it says what each part does, what it needs, and which files it 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import os
@@ -291,27 +290,27 @@ class Run:
 
     def _needs_prediction(self) -> bool:
         """Return whether a row has none, or one from before the last calibration."""
-        from whole_steps import read_rows
+        from whole_steps import digest, read_rows
 
         file = self._calibration_file()
         if file is None:
             return False
-        digest = _digest(file)
+        told_by = digest(file.read_bytes())
         rows = read_rows(self._steps)
-        return any(row["calibration"] != digest and not row["note"] for row in rows)
+        return any(row["calibration"] != told_by and not row["note"] for row in rows)
 
     def _predict_steps(self) -> None:
         """Set what is predicted beside every row, anew."""
-        from whole_steps import Place, read_rows, set_predicted, write_rows
+        from whole_steps import Place, digest, read_rows, set_predicted, write_rows
 
         from breakeven.device import find_device
 
         rows: list[dict[str, Any]] = [dict(row) for row in read_rows(self._steps)]
         file, calibration = self._calibration_file(), self._calibration()
         assert file is not None
-        digest = _digest(file)
+        told_by = digest(file.read_bytes())
         for row in rows:
-            row["calibration"] = digest
+            row["calibration"] = told_by
         device = calibration.spec or find_device(calibration.device)
         for when, own in (("before", None), ("after", calibration)):
             host = self._host(is_calibrated=own is not None)
@@ -440,11 +439,6 @@ class Run:
 
         text = summary_text(self._calibration(), read_rows(self._steps), self._answers(), left)
         (self._args.out / "summary.md").write_text(text, "utf-8")
-
-
-def _digest(file: Path) -> str:
-    """Return what tells a file's content from another's; times of files are lost by copies."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
 def _commands(

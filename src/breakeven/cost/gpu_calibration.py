@@ -21,7 +21,14 @@ from breakeven.cost.efficiency import (
 )
 from breakeven.cost.host_cost import CONVOLUTION_PARTS, HostPart
 from breakeven.cost.kernel import Kernel
-from breakeven.cost.step_effects import EffectKey, Era, StepEffect, family_group, units_of
+from breakeven.cost.step_effects import (
+    EffectKey,
+    Era,
+    StepEffect,
+    family_group,
+    no_step_effects,
+    units_of,
+)
 from breakeven.device import (
     DeviceSpec,
     DeviceWork,
@@ -286,13 +293,10 @@ def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
         host: Measured, without any such steps.
         calibration: Of its GPU.
     """
-    factors: dict[EffectKey, float] = {}
-    for effect in calibration.effects:
-        key = (effect.kind, *effect.of)
-        factors[key] = factors.get(key, 1.0) * math.exp(effect.log_factor)
+    effects = msgspec.structs.replace(no_step_effects(), effects=calibration.effects)
 
     def factor(*keys: EffectKey) -> float:
-        return math.prod(factors.get(key, 1.0) for key in keys)
+        return math.exp(effects.log_factor(keys))
 
     other = factor((OWN_HOST,), (OWN_HOST_CLASS, _OTHER))
     # A backward pass is scaled with the other work.

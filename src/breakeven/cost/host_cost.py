@@ -123,7 +123,13 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
         Kinds of host work and their nanoseconds.
     """
     factor = _factor(Phase.BACKWARD if starts_backward(op) else op.phase, host)
-    return tuple([(part, time_ns * factor) for part, time_ns in _parts(op, lowering, host)])
+    of_convolutions = factor * host.seen_work.convolution_factor
+    return tuple(
+        [
+            (part, time_ns * (of_convolutions if part in CONVOLUTION_PARTS else factor))
+            for part, time_ns in _parts(op, lowering, host)
+        ]
+    )
 
 
 def _factor(phase: Phase, host: HostSpec) -> float:
@@ -150,10 +156,9 @@ def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, 
         return ((HostPart.BACKWARD_CALL, host.backward_call_ns + host.seen_work.handoff_ns),)
     forward, backward, extra = _call(op, lowering)
     calls_ns = host.op_ns * extra
-    factor = host.seen_work.convolution_factor if forward in CONVOLUTION_PARTS else 1.0
     if op.phase is Phase.BACKWARD:
-        return ((backward, (host.backward_ns + calls_ns) * factor),)
-    own = (forward, (host.op_ns + calls_ns) * factor)
+        return ((backward, host.backward_ns + calls_ns),)
+    own = (forward, host.op_ns + calls_ns)
     if op.phase is not Phase.FORWARD:
         return (own,)
     python = (HostPart.PYTHON, host.python_ns)
@@ -174,8 +179,7 @@ def _compiled_parts(
         return ((HostPart.COMPILED_KERNEL, _COMPILED_KERNEL_OPS * host.op_ns),)
     plain = msgspec.structs.replace(op, name=called_name(op.name))
     part, _, extra = _call(plain, lowering)
-    factor = host.seen_work.convolution_factor if part in CONVOLUTION_PARTS else 1.0
-    return ((part, host.op_ns * (1.0 + extra) * factor),)
+    return ((part, host.op_ns * (1.0 + extra)),)
 
 
 def starts_backward(op: Op) -> bool:
