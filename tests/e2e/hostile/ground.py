@@ -88,6 +88,7 @@ class Ground:
             "TMPDIR": str(self.temporary),
             # What is compiled once is kept, and would be taken for a temporary file that is left.
             "TORCHINDUCTOR_CACHE_DIR": f"{self.tag}/inductor",
+            "XDG_CACHE_HOME": f"{self.tag}/cache",
         }
 
     def lay_out(self) -> None:
