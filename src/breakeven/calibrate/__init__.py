@@ -16,11 +16,11 @@ from breakeven.calibrate.here import named_host as named_host
 from breakeven.calibrate.multi_gpu_fit import MultiGpuRow as MultiGpuRow
 from breakeven.calibrate.multi_gpu_fit import fit_multi_gpu as fit_multi_gpu
 from breakeven.calibrate.multi_gpu_fit import fit_multi_gpu_costs as fit_multi_gpu_costs
+from breakeven.calibrate.multi_gpu_rows import lone_steps_ns as lone_steps_ns
+from breakeven.calibrate.multi_gpu_rows import multi_gpu_row as multi_gpu_row
 from breakeven.calibrate.step_fit import fit_own_effects as fit_own_effects
 from breakeven.calibrate.step_fit import fit_step_effects as fit_step_effects
 from breakeven.calibrate.step_sample import PlacedStep as PlacedStep
 from breakeven.calibrate.step_sample import StepPart as StepPart
 from breakeven.calibrate.step_sample import StepSample as StepSample
 from breakeven.calibrate.step_sample import StepTiming as StepTiming
-from breakeven.calibrate.step_sample import lone_steps_ns as lone_steps_ns
-from breakeven.calibrate.step_sample import multi_gpu_row as multi_gpu_row
