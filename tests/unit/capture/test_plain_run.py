@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse
+from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.sessions.in_process import _request
-from breakeven.capture.sessions.plain_run import caveats_of_run, typical_use, uses_workers
+from breakeven.capture.sessions.plain_run import (
+    Trained,
+    caveats_of_run,
+    typical_use,
+    uses_workers,
+)
 from breakeven.trace import Configuration
 
 USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0, wait_ns=5.0)
@@ -50,3 +57,23 @@ def test_the_loader_that_feeds_most_steps_is_the_typical_one() -> None:
     assert typical_use(uses, 5, alone_ns=3.0) == expected
     assert typical_use([], 5, alone_ns=0.0) is None
     assert [uses_workers(uses), uses_workers([USE])] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("region", "expected"),
+    [
+        (("cpu", torch.bfloat16), "bf16"),
+        (("cpu", torch.float16), "fp16"),
+        (("cpu", torch.bfloat16, False), "fp32"),
+        (("cuda", torch.bfloat16), "fp32"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_a_region_of_autocast_is_the_arithmetic_of_what_it_reaches(
+    region: tuple[Any, ...], expected: str
+) -> None:
+    trained = Trained(OptimizerHooks(lambda _: None), "")
+    with trained, torch.autocast(*region):
+        assert trained.precision() == expected
+    with torch.autocast("cpu", torch.float16):  # not watched any more
+        assert trained.precision() == expected

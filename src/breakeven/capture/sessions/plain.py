@@ -156,6 +156,8 @@ class PlainSession(UpdateSession):
             self.enter_context(self._stacks)
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
+        if not self._request.compiles:  # what is compiled must not see our code
+            self.enter_context(self._trained)
         if self._has_phases:
             self.enter_context(self._phases)
         if self._request.backwards_per_step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.run_facts import gpu_with_most
+from breakeven.configure import Patches
 from breakeven.errors import Caveat
 from breakeven.processor import cpu_name, cpu_quota, has_half_hardware
 from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU
@@ -30,8 +32,10 @@ _PRECISIONS: dict[torch.dtype | None, str] = {
 }  # fmt: skip
 
 
-class Trained:
+class Trained(Patches):
     """What steps train: the parameters of optimizers, or what backward passes begin at.
+
+    While it is entered, regions of autocast are noted.
 
     Args:
         optimizers: Those of the loop.
@@ -39,10 +43,23 @@ class Trained:
     """
 
     def __init__(self, optimizers: OptimizerHooks, gpu: str) -> None:
+        super().__init__()
         self._optimizers = optimizers
         self._gpu = gpu
         self._loss_dtype: torch.dtype | None = None
         self._loss_device: torch.device | None = None
+        self._autocast_dtype: torch.dtype | None = None
+
+    def _apply(self) -> None:
+        original: Any = torch.autocast.__enter__
+
+        def enter(region: Any) -> Any:
+            # One for CUDA that finds no GPU, or is meant to be off, casts nothing.
+            if region._enabled and region.device == (self._gpu or "cpu"):
+                self._autocast_dtype = region.fast_dtype
+            return original(region)
+
+        self.replace(torch.autocast, "__enter__", enter)
 
     def note_loss(self, loss: object) -> None:
         """Note what a backward pass began at, where no optimizer says what is trained."""
@@ -64,7 +81,9 @@ class Trained:
         return None if is_known else torch.device(self._gpu)
 
     def precision(self) -> str:
-        """Return the arithmetic of most parameters; the CPU ignores autocast regions for CUDA."""
+        """Return the arithmetic of autocast regions, or else of most parameters."""
+        if self._autocast_dtype is not None:
+            return _PRECISIONS.get(self._autocast_dtype, "fp32")
         counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
         for parameter in self._optimizers.parameters():
             counts[parameter.dtype] += parameter.numel()
