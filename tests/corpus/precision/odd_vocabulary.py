@@ -11,7 +11,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class LM(nn.Module):
-    def __init__(self, dim=512):
+    def __init__(self, dim=256):
         super().__init__()
         self.embed = nn.Embedding(VOCAB, dim)
         self.mix = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
