@@ -33,8 +33,9 @@ def test_a_plan_that_turns_nothing_says_so() -> None:
     first, *others = made_up.launch_bound().plan
     same = (first, *(replace(step, verdict=first.verdict) for step in others))
     assert plan_sentence(same).startswith(
-        "All 2 fixes together do not turn the verdict. Train this on your CPU"
+        "Both fixes together do not turn the verdict. Train this on your CPU"
     )
+    assert plan_sentence((*same, same[-1])).startswith("All 3 fixes together do not turn")
     assert plan_sentence(same[:2]).startswith("The fix does not turn the verdict.")
 
 

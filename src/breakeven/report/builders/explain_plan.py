@@ -83,7 +83,9 @@ def plan_sentence(plan: Sequence[PlanStep]) -> str:
     end = verdict_sentence(plan[-1].verdict, plan[0].results)
     fixes = len(plan) - 1
     if before is after:
-        all_fixes = "The fix does" if fixes == 1 else f"All {fixes} fixes together do"
+        all_fixes = {1: "The fix does", 2: "Both fixes together do"}.get(
+            fixes, f"All {fixes} fixes together do"
+        )
         return f"{all_fixes} not turn the verdict. {end}"
     turned = next(
         number
