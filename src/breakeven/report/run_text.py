@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import assert_never
 
 from breakeven.report.charts.build import axis_word, crossover_interval
-from breakeven.report.phrase import Fact, Medium
+from breakeven.report.phrase import Fact, Medium, place_of
 from breakeven.report.result_text import device_label, named_label, reference_cpu
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.timing import EMULATED_ON_CPU
@@ -20,6 +20,7 @@ from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
     ExplainReport,
+    Finding,
     HostSummary,
     NoCrossover,
     SweepReport,
@@ -35,6 +36,7 @@ CHOICE_STYLES = {
 }
 # Files that are named; all that are known are in the JSON report.
 _MAX_NAMES = 3
+_MAX_PLACE_CHARACTERS = 40
 
 
 def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
@@ -84,6 +86,19 @@ def found_sentence(crossover: Crossover, winner: str, rival: str) -> str:
         f"({crossover_interval(crossover)}) on, {winner} is faster than {rival} "
         f"(searched {first:,} to {last:,})."
     )
+
+
+def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield the fix of each finding, or for which line the same rule has said the same before."""
+    said: dict[tuple[str, str], str] = {}
+    for finding in findings:
+        rule_and_fix, text = (finding.code, finding.fix), printable(finding.fix, 600)
+        first = said.get(rule_and_fix)
+        # A short fix is said sooner than where it stands.
+        yield text if first is None or len(text) <= len(first) else first
+        place = place_of(finding.file, finding.line)
+        where = "above" if place is None else f"for {place.text(_MAX_PLACE_CHARACTERS)}"
+        said.setdefault(rule_and_fix, f"as {where}")
 
 
 def run_facts(report: CheckReport | ExplainReport, program: Iterable[Fact] = ()) -> Iterator[Fact]:

@@ -129,6 +129,14 @@ def test_findings_stay_in_their_order_with_place_gain_and_fix() -> None:
     )
 
 
+def test_a_fix_that_several_lines_share_is_told_with_the_first() -> None:
+    first, *others = made_up.FINDINGS
+    again = replace(first, line=63)
+    text = shown(replace(made_up.launch_bound(), findings=(first, *others, again)))
+    assert text.count("fix: add the losses up on the GPU") == 1
+    assert text.count("fix: as for examples/rnn_stream.py:61") == 1
+
+
 def test_findings_of_little_gain_take_one_line() -> None:
     text = shown(made_up.launch_bound(), columns=120)
     after = text[text.index("Also seen") :].splitlines()

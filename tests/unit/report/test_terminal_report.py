@@ -168,6 +168,25 @@ def test_finding_names_line_share_gain_and_fix() -> None:
     assert "fix: torch.optim.Adam(..., fused=True)" in text
 
 
+def test_a_fix_that_several_lines_share_is_told_with_the_first() -> None:
+    report = made_up.cpu_wins()
+    first, other = report.findings
+    again = msgspec.structs.replace(first, line=63)
+    of_step = msgspec.structs.replace(first, file=None, line=None, fix="the same for the step")
+    findings = (first, other, again, of_step, of_step)
+    text = flat(shown(msgspec.structs.replace(report, findings=findings)))
+    assert text.count("add the losses up on the GPU") == 1
+    assert text.count("fix: as for examples/rnn_stream.py:61") == 1
+    assert text.count("fix: as above") == 1
+
+
+def test_a_fix_that_is_shorter_than_its_place_is_repeated() -> None:
+    report = made_up.cpu_wins()
+    finding = msgspec.structs.replace(report.findings[0], fix="model.train()")
+    text = flat(shown(msgspec.structs.replace(report, findings=(finding,) * 2)))
+    assert text.count("fix: model.train()") == 2
+
+
 def test_finding_that_raises_claims_no_gain() -> None:
     report = made_up.cpu_wins()
     finding = msgspec.structs.replace(

@@ -34,6 +34,7 @@ from breakeven.report.run_text import (
     CHOICE_STYLES,
     crossover_sentence,
     emulation_sentences,
+    fix_texts,
     run_facts,
     threads_sentences,
     verdict_sentence,
@@ -315,7 +316,11 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
     if not findings:
         return
     shown = [finding for finding in findings if _is_worth_a_line(finding)][:_MAX_FINDINGS]
-    lines = [line for finding in shown for line in _finding_lines(finding)]
+    lines = [
+        line
+        for finding, fix in zip(shown, fix_texts(shown), strict=True)
+        for line in _finding_lines(finding, fix)
+    ]
     num_hidden = len(findings) - len(shown)
     if num_hidden > 0:
         more = f"and {plural(num_hidden, 'more finding')}, listed by --json"
@@ -340,7 +345,7 @@ def _is_worth_a_line(finding: Finding) -> bool:
     return not is_about_time or finding.gain_fraction >= _LEAST_GAIN
 
 
-def _finding_lines(finding: Finding) -> Iterator[Line]:
+def _finding_lines(finding: Finding, fix: str) -> Iterator[Line]:
     code, title = printable(finding.code, 20), printable(finding.title)
     yield Line(((code, "bold magenta"), f"  {title}"), indent=2)
     shares: list[str] = []
@@ -351,7 +356,7 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
     place = place_of(finding.file, finding.line)
     if place is not None or shares:
         yield Line(" · ".join(shares), "dim", 4, place)
-    yield Line((("fix: ", "green"), printable(finding.fix, 600)), indent=4)
+    yield Line((("fix: ", "green"), fix), indent=4)
 
 
 def _finding_cells(finding: Finding) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_
 from breakeven.report.document import Beside, Document, Lines, Section, Timeline
 from breakeven.report.phrase import Line, Medium, Place, place_of
 from breakeven.report.program_text import program_facts
-from breakeven.report.run_text import run_facts
+from breakeven.report.run_text import fix_texts, run_facts
 from breakeven.report.table import AnyCell, Bar, Cell, Column, Table, columns_of
 from breakeven.report.text import plural, printable, shorten
 from breakeven.simulate import Finding, Severity
@@ -296,8 +296,9 @@ def _finding_lines(report: ExplainReport, *, shows_evidence: bool) -> Iterator[L
     if not report.findings:
         none = "of the rules asked for" if report.num_suppressed else "of any rule"
         yield Line(f"No finding {none}.", indent=2)
-    for finding in large[:_MAX_FINDINGS]:
-        yield from _lines_of(finding, shows_evidence=shows_evidence)
+    shown = large[:_MAX_FINDINGS]
+    for finding, fix in zip(shown, fix_texts(shown), strict=True):
+        yield from _lines_of(finding, fix, shows_evidence=shows_evidence)
     if notes:
         yield Line("Also seen, with little gain or one that nothing here can tell", "dim")
     for finding in notes[:_MAX_NOTES]:
@@ -312,7 +313,7 @@ def _finding_lines(report: ExplainReport, *, shows_evidence: bool) -> Iterator[L
         yield Line(f"{report.num_suppressed} of other rules left out by --rule", "dim", 2)
 
 
-def _lines_of(finding: Finding, *, shows_evidence: bool) -> Iterator[Line]:
+def _lines_of(finding: Finding, fix: str, *, shows_evidence: bool) -> Iterator[Line]:
     severity, gain = finding.severity, gain_text(finding)
     head = (
         (severity.value.ljust(_INDENT), _SEVERITY_STYLES[severity]),
@@ -323,7 +324,7 @@ def _lines_of(finding: Finding, *, shows_evidence: bool) -> Iterator[Line]:
     yield Line(printable(finding.title, 400), indent=_INDENT)
     if len(finding.frames) > 1:
         yield Line(f"below that line: {frames_text(finding.frames)}", "dim", _INDENT)
-    yield Line((("fix: ", "green"), printable(finding.fix, 600)), indent=_INDENT)
+    yield Line((("fix: ", "green"), fix), indent=_INDENT)
     if shows_evidence and finding.evidence:
         yield Line(f"seen: {printable(finding.evidence, 600)}", "dim", _INDENT)
 
