@@ -38,9 +38,13 @@ def fastest_gpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
 
 def speed_text(result: DeviceResult, other: DeviceResult) -> str:
     """Return ``2× (1.8–2.2×) as fast as`` another result's device."""
+    return f"{ratio_with_interval(*speed_against(result, other))} as fast as {device_label(other)}"
+
+
+def speed_against(result: DeviceResult, other: DeviceResult) -> tuple[float, float, float]:
+    """Return how many times as fast a result is as another, and the ends of the interval."""
     ratio = log_ratio(other, result)
-    values = map(math.exp, (ratio.value, ratio.low, ratio.high))
-    return f"{ratio_with_interval(*values)} as fast as {device_label(other)}"
+    return math.exp(ratio.value), math.exp(ratio.low), math.exp(ratio.high)
 
 
 def device_label(result: DeviceResult) -> str:

@@ -67,6 +67,11 @@ def ratio_alone(value: float) -> str:
     return f"{format_digits(value, 3 if 0 < abs(value - 1) < _NEAR_ONE else 2)}×"
 
 
+def ratio_range(low: float, high: float) -> str:
+    """Return the ends of a ratio that nothing between is likelier for: ``0.4–160×``."""
+    return f"{ratio_alone(low).removesuffix('×')}–{ratio_alone(high)}"
+
+
 def plural(count: int, noun: str) -> str:
     """Return ``1 kernel`` or ``1,200 kernels``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

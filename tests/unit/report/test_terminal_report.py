@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -25,7 +26,7 @@ from breakeven.report.text import (
     shorten,
 )
 from breakeven.timing import BUSY_MACHINE
-from breakeven.verdict import Bound, Crossover, NoCrossover
+from breakeven.verdict import Bound, CheckReport, Crossover, NoCrossover, decide
 from factories import reports as made_up
 from factories import terminal
 from factories.terminal import flat
@@ -145,6 +146,39 @@ def test_ratios_over_the_sizes_searched() -> None:
 
 def test_no_sizes_searched_no_ratios() -> None:
     assert "\n  batch size " not in shown(made_up.gpu_wins())
+
+
+def undecided() -> CheckReport:
+    """Return a check in which other work kept every step on the CPU from running."""
+    report = made_up.cpu_wins()
+    results = [
+        made_up.gpu("T4", 5e6, 4e6, 6e6, Bound.LAUNCH),
+        made_up.gpu("RTX 4090", 1.4e6, 1.2e6, 1.6e6, Bound.LAUNCH),
+        msgspec.structs.replace(made_up.cpu(9.8e8, 7e5, 9.8e8), is_disturbed=True),
+    ]
+    return msgspec.structs.replace(
+        report,
+        results=tuple(results),
+        verdict=decide(results),
+        crossover=NoCrossover(none_because="nobody knows."),
+    )
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_an_undecided_check_shows_how_wide_the_ratios_are_and_claims_none(columns: int) -> None:
+    text = shown(undecided(), columns=columns)
+    assert text.startswith("Undecided: this CPU cannot be timed well enough")
+    rows = {line.split()[1]: line for line in text.splitlines() if line.startswith("○")}
+    # 980 / 1.2 and 0.7 / 1.4; 980 / 4 and 0.7 / 5, with the ends of the GPU in squares.
+    assert re.search(r" 0\.5–820× +launch", rows["RTX"])
+    assert re.search(r" 0\.14–240× +launch", rows["T4"])
+    assert "700×" not in text
+    assert "RTX 4090 vs CPU" not in text
+
+
+def test_an_undecided_check_keeps_the_ratios_around_a_crossover() -> None:
+    report = msgspec.structs.replace(undecided(), crossover=made_up.cpu_wins().crossover)
+    assert "RTX 4090 vs CPU" in shown(report)
 
 
 def test_a_caveat_is_shown_once_with_its_devices() -> None:

@@ -29,6 +29,7 @@ from breakeven.report.result_text import (
     result_name,
     sample_legend,
     sort_results,
+    speed_against,
 )
 from breakeven.report.run_text import (
     CHOICE_STYLES,
@@ -40,7 +41,14 @@ from breakeven.report.run_text import (
     verdict_sentence,
 )
 from breakeven.report.table import Cell, Column, Interval, Table, columns_of, evenly_spread
-from breakeven.report.text import duration_with_interval, plural, printable, ratio_alone, shorten
+from breakeven.report.text import (
+    duration_with_interval,
+    plural,
+    printable,
+    ratio_alone,
+    ratio_range,
+    shorten,
+)
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent
 from breakeven.verdict import (
@@ -53,6 +61,7 @@ from breakeven.verdict import (
     DeviceResult,
     ExplainReport,
     Finding,
+    Verdict,
 )
 
 # An axis shorter than a decade would show a difference of 5 % as wide as one of 500 %.
@@ -194,7 +203,7 @@ def _columns(
         yield Column(
             "vs CPU",
             page_header="speed against the CPU",
-            cells=tuple(_ratio_cell(result, cpu) for result in results),
+            cells=tuple(_ratio_cell(result, cpu, report.verdict) for result in results),
             is_number=True,
         )
     yield Column("bound", page_header="limited by", cells=tuple(map(_bound_cell, results)))
@@ -232,13 +241,21 @@ def _interval(result: DeviceResult) -> Interval:
     return Interval(low, value, high, *SOURCE_MARKS[result.source])
 
 
-def _ratio_cell(result: DeviceResult, cpu: DeviceResult) -> Cell | str:
+def _ratio_cell(result: DeviceResult, cpu: DeviceResult, verdict: Verdict) -> Cell | str:
     if not _is_usable(result):
         return ""
+    if verdict.choice is Choice.UNDECIDED and result is not cpu:
+        # Nobody knows where in its interval the CPU's time is.
+        _, low, high = speed_against(result, cpu)
+        return Cell(ratio_range(low, high), style=_ratio_style(low, high))
     ratio = cpu.step_ns / result.step_ns
-    return Cell(
-        ratio_alone(ratio), style="" if result is cpu else ("green" if ratio > 1 else "yellow")
-    )
+    return Cell(ratio_alone(ratio), style="" if result is cpu else _ratio_style(ratio, ratio))
+
+
+def _ratio_style(low: float, high: float) -> str:
+    if low > 1:
+        return "green"
+    return "yellow" if high <= 1 else ""
 
 
 def _bound_cell(result: DeviceResult) -> Cell | str:
@@ -272,8 +289,10 @@ def _crossover_blocks(report: CheckReport) -> Iterator[Lines | Table]:
     generated = generated_crossover_sentence(report)
     if generated is not None:
         yield Lines((Line(generated),))
-    # Of the GPU that the crossover, or else the verdict, is about.
     verdict = report.verdict
+    if verdict.choice is Choice.UNDECIDED and not isinstance(crossover, Crossover):
+        return  # ratios at each size, of times as uncertain
+    # Of the GPU that the crossover, or else the verdict, is about.
     name = verdict.over if verdict.choice is Choice.CPU else verdict.device
     name = crossover.device if isinstance(crossover, Crossover) else name
     gpu, cpu = _curve(report, DeviceKind.GPU, name), _curve(report, DeviceKind.CPU, None)
@@ -302,7 +321,7 @@ def _curve_table(gpu: Curve, pairs: Sequence[tuple[CurvePoint, CurvePoint]]) -> 
     columns = [Column(printable(gpu.axis.replace("_", " ")), (label,))]
     for number, (cpu_point, gpu_point) in enumerate(pairs):
         ratio = cpu_point.step_ns / gpu_point.step_ns
-        cell = Cell(ratio_alone(ratio), style="green" if ratio > 1 else "yellow")
+        cell = Cell(ratio_alone(ratio), style=_ratio_style(ratio, ratio))
         is_end = number in (0, len(pairs) - 1)
         # Halves first, then what lies between them.
         joins = 0 if is_end else len(pairs) - (number & -number)
