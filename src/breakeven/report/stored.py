@@ -185,7 +185,12 @@ def _times(report: Any) -> Iterator[tuple[float, float, float]]:
     results: list[DeviceResult | SweepPoint] = []
     match report:
         case CheckReport():
-            results += report.results
+            results += (*report.results, *report.absent_cpus)
+            # Rows of the same table, with fields of their own.
+            generated = () if report.generated is None else (report.generated,)
+            compiled = () if report.compiled is None else report.compiled.results
+            for row in (*generated, *compiled):
+                yield row.low_ns, row.step_ns, row.high_ns
         case ExplainReport():
             results += report.results
             results += (result for step in report.plan for result in step.results)
