@@ -46,14 +46,14 @@ class Cells:
     def choice(
         self, column: str, choices: type[_Choice], *, default: _Choice | None = None
     ) -> _Choice:
-        """Return the member that a cell names; ``default`` where there is no such column."""
+        """Return the member that a cell names; ``default`` where it is empty or not there."""
         text = self._or_default(column, default)
         if text not in [choice.value for choice in choices]:
             raise self.refused(column, ", ".join(choice.value for choice in choices))
         return choices(text)
 
     def count(self, column: str, *, default: int | None = None) -> int:
-        """Return a whole number of at least 1; ``default`` where there is no such column."""
+        """Return a whole number of at least 1; ``default`` where the cell is empty or not there."""
         text = self._or_default(column, None if default is None else str(default))
         if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
             raise self.refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
@@ -76,6 +76,4 @@ class Cells:
         return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
 
     def _or_default(self, column: str, default: str | None) -> str:
-        if default is not None and column not in self.by_column:
-            return default
-        return self.text(column)
+        return self.text(column) or default or ""

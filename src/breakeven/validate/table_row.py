@@ -57,7 +57,7 @@ class MeasuredRow:
         batch_size: Samples per device.
         phase: What is timed.
         optimizer: ``none`` or its name in lower case.
-        h2d: Whether the batch is copied inside the timed region; ``none`` without such a column.
+        h2d: Whether the batch is copied inside the timed region; ``none`` where that is not said.
         host: Processor of the machine, in the table's words; may be empty.
         framework: Software and its versions, in the table's words; may be empty.
         value_ns: Measured time of one step.
@@ -121,9 +121,9 @@ class MeasuredRow:
             repeats=cells.count("repeats", default=1),
             split=cells.text("split"),
             note=cells.text("note"),
-            memory_format=MemoryFormat.CONTIGUOUS
-            if not cells.text("memory_format")
-            else cells.choice("memory_format", MemoryFormat),
+            memory_format=cells.choice(
+                "memory_format", MemoryFormat, default=MemoryFormat.CONTIGUOUS
+            ),
             compile=cells.text("compile") or "none",
             attention=_attention(cells),
             not_modelled=_not_modelled(cells),

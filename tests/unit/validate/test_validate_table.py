@@ -63,6 +63,12 @@ def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
     assert row.repeats == 1
 
 
+def test_an_empty_cell_of_an_optional_column_is_not_given(tmp_path: Path) -> None:
+    (row,) = read_table(write_table(tmp_path / "t.csv", {"h2d": "", "repeats": ""}))
+    assert row.h2d is HostToDevice.NONE
+    assert row.repeats == 1
+
+
 def test_a_table_may_be_compressed(tmp_path: Path) -> None:
     expected = read_table(write_table(tmp_path / "t.csv", {}, {}))
     path = tmp_path / "t.csv.gz"
@@ -173,7 +179,7 @@ def test_ways_of_spreadsheets_change_nothing(document: bytes, tmp_path: Path) ->
         ("repeats", "many", "“many”", "a whole number"),
         ("precision", "FP32", "“FP32”", "fp64, fp32, tf32, fp16, bf16, amp-fp16, amp-bf16"),
         ("phase", "training", "“training”", "train, forward_backward, forward, backward, infer"),
-        ("h2d", "", "an empty cell", "none, pageable, pinned"),
+        ("h2d", "yes", "“yes”", "none, pageable, pinned"),
         ("optimizer", "SGD", "“SGD”", "lower case"),
         ("case_id", "", "an empty cell", "a name"),
         ("workload", " ", "an empty cell", "a name"),
