@@ -101,6 +101,7 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
         low: Median of the lower ends of their intervals.
         high: Median of the upper ends.
         change: What these three say.
+        variant: As in the names of its points.
     """
 
     group: str
@@ -112,6 +113,7 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     change: Change
+    variant: str = ""
 
 
 class VerdictChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,10 +249,11 @@ def _change(low: float, high: float) -> Change:
 
 
 def _device_changes(times: Sequence[TimeChange]) -> Iterator[DeviceChange]:
-    by_device: dict[tuple[str, str], list[TimeChange]] = {}
+    by_device: dict[tuple[str, str, str], list[TimeChange]] = {}
     for time in times:
-        by_device.setdefault((time.point.group, time.point.device), []).append(time)
-    for (group, device), own in by_device.items():
+        point = time.point
+        by_device.setdefault((point.group, point.device, point.variant), []).append(time)
+    for (group, device, variant), own in by_device.items():
         low = statistics.median(time.low for time in own)
         high = statistics.median(time.high for time in own)
         yield DeviceChange(
@@ -263,6 +266,7 @@ def _device_changes(times: Sequence[TimeChange]) -> Iterator[DeviceChange]:
             low=low,
             high=high,
             change=_change(low, high),
+            variant=variant,
         )
 
 

@@ -7,9 +7,11 @@ from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from breakeven.simulate import Finding
-from breakeven.timing import Estimate
+from breakeven.timing import Estimate, Source
+from breakeven.verdict.compiled_steps import CompiledResult
 from breakeven.verdict.report import CheckReport, CurvePoint, HostSummary, StepSummary, curve_point
 from breakeven.verdict.results import DeviceResult
 from breakeven.verdict.sweep_report import AxisValue, SweepPoint, SweepReport
@@ -24,7 +26,7 @@ from breakeven.verdict.system_report import (
 Comparable = CheckReport | SweepReport | SystemsReport
 # Of columns on the left of a table, those that say what a row is about.
 _NAMING = (ColumnKind.TEXT, ColumnKind.COUNT, ColumnKind.BYTES)
-PointKey = tuple[str, str, tuple[tuple[str, AxisValue], ...]]
+PointKey = tuple[str, str, str, tuple[tuple[str, AxisValue], ...]]
 
 
 def settings_key(settings: Mapping[str, AxisValue]) -> tuple[tuple[str, AxisValue], ...]:
@@ -39,16 +41,18 @@ class PointName(msgspec.Struct, frozen=True, kw_only=True):
         group: The system, where a run has several; else empty.
         device: Name of the device; of a table, what its row is about.
         settings: The value of every axis; of a table, its title and column.
+        variant: ``compiled`` for the step as ``torch.compile`` would make it; else empty.
     """
 
     group: str
     device: str
     settings: dict[str, AxisValue]
+    variant: str = ""
 
     @property
     def key(self) -> PointKey:
         """Return the same as a key of a dictionary, whatever the order of the axes."""
-        return self.group, self.device, settings_key(self.settings)
+        return self.group, self.device, self.variant, settings_key(self.settings)
 
 
 class NamedTime(NamedTuple):
@@ -61,8 +65,8 @@ class NamedTime(NamedTuple):
 def named_times(report: Comparable) -> dict[PointKey, NamedTime]:
     """Return every step time of a report that has an interval, by its key.
 
-    A check has those of its devices; systems have those of their sweeps, and the estimates of
-    their tables.
+    A check has those of its devices, eager and compiled; systems have those of their sweeps, and
+    the estimates of their tables.
     """
     return {time.name.key: time for time in _times(report, "")}
 
@@ -70,8 +74,14 @@ def named_times(report: Comparable) -> dict[PointKey, NamedTime]:
 def _times(report: Comparable, group: str) -> Iterator[NamedTime]:
     match report:
         case CheckReport():
+            compiled = (
+                {one.device: one for one in report.compiled.results} if report.compiled else {}
+            )
             for result in (*report.results, *report.absent_cpus):
-                yield NamedTime(PointName(group=group, device=result.device, settings={}), result)
+                name = PointName(group=group, device=result.device, settings={})
+                yield NamedTime(name, result)
+                if one := compiled.get(result.device):
+                    yield NamedTime(replace(name, variant="compiled"), _predicted(one))
         case SweepReport():
             for point in report.points:
                 name = PointName(group=group, device=point.device, settings=point.settings)
@@ -82,6 +92,16 @@ def _times(report: Comparable, group: str) -> Iterator[NamedTime]:
                     yield from _times(sweep, system.name)
                 for table in system.tables:
                     yield from _of_table(table, system.name)
+
+
+def _predicted(step: CompiledResult) -> CurvePoint:
+    return CurvePoint(
+        size=0,
+        step_ns=step.step_ns,
+        low_ns=step.low_ns,
+        high_ns=step.high_ns,
+        source=Source.PREDICTED,
+    )
 
 
 def _of_table(table: SystemTable, group: str) -> Iterator[NamedTime]:
@@ -227,6 +247,8 @@ def _facts(report: Comparable) -> Iterator[tuple[str, str]]:
     match report:
         case CheckReport():
             yield "target", report.target
+            if report.compiled is not None:
+                yield "torch.compile", report.compiled.mode
             yield from _host_facts(report.host)
         case SweepReport():
             yield "target", " ".join((report.target, *report.arguments))

@@ -18,6 +18,7 @@ from breakeven.cli import main
 from breakeven.report import json_schema, show, to_json
 from breakeven.timing import Source
 from breakeven.verdict import (
+    Bound,
     Cell,
     Change,
     CheckReport,
@@ -25,6 +26,8 @@ from breakeven.verdict import (
     ClaimOutcome,
     ColumnKind,
     ComparisonReport,
+    CompiledResult,
+    CompiledSteps,
     Crossover,
     CrossoverShift,
     NoCrossover,
@@ -130,6 +133,42 @@ def test_swapping_the_runs_inverts_the_ratios(factor: float) -> None:
         assert other.ratio == pytest.approx(1 / one.ratio)
         assert other.low == pytest.approx(1 / one.high)
         assert other.change is opposite[one.change]
+
+
+def with_compiled(step_ns: float, mode: str = "default") -> CheckReport:
+    """Return a check whose step was predicted compiled on one of its GPUs too."""
+    result = CompiledResult(
+        device="T4", step_ns=step_ns, low_ns=0.9 * step_ns, high_ns=1.1 * step_ns,
+        bound=Bound.LAUNCH, speedup=2.0, pays_after_steps=None,
+    )  # fmt: skip
+    steps = CompiledSteps(
+        mode=mode, is_asked_for_by_script=False, num_graphs=2, num_kernels=9, breaks=(),
+        compile_ns=8.6e9, results=(result,),
+    )  # fmt: skip
+    return replace(made_up.cpu_wins(), compiled=steps)
+
+
+def test_compiled_steps_are_compared_beside_the_eager_ones() -> None:
+    report = compare_reports(with_compiled(1e6), with_compiled(2e6, mode="max-autotune"))
+    compiled = [device for device in report.devices if device.variant]
+    assert [(one.device, one.variant, one.num_points) for one in compiled] == [
+        ("T4", "compiled", 1)
+    ]
+    assert compiled[0].ratio == pytest.approx(2.0)
+    assert compiled[0].change is Change.SLOWER
+    lines = shown(report).splitlines()
+    assert "  torch.compile: default → max-autotune" in lines
+    assert "Of 5 devices: 5 not shown." in lines
+    assert "Of 1 compiled step: 1 slower." in lines
+    (eager,) = (number for number, line in enumerate(lines) if line.startswith("T4 "))
+    assert lines[eager + 1].startswith("T4, compiled ")
+
+
+def test_a_compiled_step_of_one_run_alone_is_named() -> None:
+    report = compare_reports(made_up.cpu_wins(), with_compiled(1e6))
+    assert [(name.device, name.variant) for name in report.only_after] == [("T4", "compiled")]
+    assert "Only in B\n  T4, compiled" in shown(report)
+    assert "torch.compile: none → default" in shown(report)
 
 
 def test_step_and_circumstances() -> None:

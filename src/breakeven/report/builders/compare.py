@@ -94,7 +94,6 @@ def _fact_section(report: ComparisonReport) -> Iterator[Block]:
 
 
 def _headline(report: ComparisonReport) -> Iterator[str]:
-    counts = Counter(device.change for device in report.devices)
     verdicts = report.verdicts
     if verdicts is not None:
         before, after = _verdict_words(verdicts.before), _verdict_words(verdicts.after)
@@ -103,8 +102,11 @@ def _headline(report: ComparisonReport) -> Iterator[str]:
     if not report.devices:
         yield "The two runs have no step time in common."
         return
-    parts = [f"{counts[change]} {_WORDS[change]}" for change in Change if counts[change]]
-    yield f"Of {plural(len(report.devices), 'device')}: {', '.join(parts)}."
+    for variant in dict.fromkeys(device.variant for device in report.devices):
+        counts = Counter(one.change for one in report.devices if one.variant == variant)
+        parts = [f"{counts[change]} {_WORDS[change]}" for change in Change if counts[change]]
+        noun = f"{variant} step" if variant else "device"
+        yield f"Of {plural(counts.total(), noun)}: {', '.join(parts)}."
 
 
 def _verdict_words(verdict: Verdict) -> str:
@@ -113,7 +115,7 @@ def _verdict_words(verdict: Verdict) -> str:
 
 def _device_table(report: ComparisonReport) -> Table:
     has_many = any(device.num_points > 1 for device in report.devices)
-    times = {(time.point.group, time.point.device): time for time in report.times}
+    times = {_key(time.point): time for time in report.times}
     if has_many:
         headings = ("points", "faster", "slower", "median B / A")
         figures = [
@@ -122,7 +124,7 @@ def _device_table(report: ComparisonReport) -> Table:
         ]
     else:
         headings = ("A", "B", "B / A")
-        figures = [_time_cells(times[one.group, one.device]) for one in report.devices]
+        figures = [_time_cells(times[_key(one)]) for one in report.devices]
     ratios = [ratio_with_interval(one.ratio, one.low, one.high) for one in report.devices]
     columns = (*zip(*figures, strict=True), ratios)
     return Table(
@@ -144,9 +146,13 @@ def _device_table(report: ComparisonReport) -> Table:
     )
 
 
-def _device_name(device: DeviceChange) -> str:
-    name = printable(device.device, 120)
-    return f"{printable(device.group, 60)}: {name}" if device.group else name
+def _key(one: DeviceChange | PointName) -> tuple[str, str, str]:
+    return one.group, one.device, one.variant
+
+
+def _device_name(one: DeviceChange | PointName, most: int = 120) -> str:
+    name = ", ".join(printable(part, most) for part in (one.device, one.variant) if part)
+    return f"{printable(one.group, 60)}: {name}" if one.group else name
 
 
 def _time_cells(time: TimeChange) -> tuple[str, str]:
@@ -174,9 +180,7 @@ def _sources(time: TimeChange) -> str:
 
 
 def _point_name(point: PointName) -> str:
-    name = printable(point.device, 60)
-    if point.group:
-        name = f"{printable(point.group, 60)}: {name}"
+    name = _device_name(point, 60)
     return f"{name}, {settings_text(point.settings)}" if point.settings else name
 
 
@@ -239,11 +243,11 @@ def _claim_lines(report: ComparisonReport) -> Iterator[str]:
 
 def _name_lines(points: Sequence[PointName]) -> Iterator[str]:
     """Yield devices with their points, as many points as can be read."""
-    by_device: dict[tuple[str, str], list[PointName]] = {}
+    by_device: dict[tuple[str, str, str], list[PointName]] = {}
     for point in points:
-        by_device.setdefault((point.group, point.device), []).append(point)
+        by_device.setdefault(_key(point), []).append(point)
     for own in list(by_device.values())[:_MAX_NAMES]:
-        name = _point_name(PointName(group=own[0].group, device=own[0].device, settings={}))
+        name = _device_name(own[0], 60)
         settings = [settings_text(point.settings) for point in own if point.settings]
         if len(settings) > 1:
             yield f"{name}: {len(settings):,} points, {settings[0]} to {settings[-1]}"
