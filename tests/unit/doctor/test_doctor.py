@@ -14,6 +14,7 @@ from breakeven.trace import (
     DeviceFault,
     Event,
     GraphLaunch,
+    HostWork,
     Op,
     Phase,
     SourceText,
@@ -112,6 +113,23 @@ def test_launches_bound_a_small_step() -> None:
     assert finding.share_fraction == pytest.approx(0.9)  # busy for 100 of 1000
     assert finding.gain_fraction == pytest.approx(0.9)  # a graph: 50 on the host, 100 on the GPU
     assert finding.title == "launching 10 kernels takes 1 µs, running them 100 ns"
+
+
+@pytest.mark.parametrize(
+    ("script_ms", "shares"),
+    [
+        (0.8, [1.7 / 1.8]),  # launching is most of it: where the device idles
+        (1.2, [1 / 2.2]),  # less than half: what launching takes
+        (3.9, [1 / 4.9]),
+        (4.1, []),
+    ],
+)
+def test_launches_beside_more_work_of_the_script(script_ms: float, shares: list[float]) -> None:
+    work = HostWork(kind="script", duration_ns=round(script_ms * 1e6), phase=Phase.FORWARD)
+    events = (*(op(10_000, host_ns=100_000) for _ in range(10)), work)
+    found = [one for one in findings(*events) if one.code == "LAUNCH001"]
+
+    assert [one.share_fraction for one in found] == pytest.approx(shares)
 
 
 def test_a_busy_device_is_not_bound_by_launches() -> None:

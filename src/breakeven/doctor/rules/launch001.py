@@ -2,8 +2,9 @@
 
 What it does:
     Reports when launching bounds the step: the device idles between kernels because the host
-    needs longer to issue them than the device to run them. The share is the part of the step
-    in which the device idles.
+    needs longer to issue them than the device to run them. Also where the host has more work of
+    another kind, such as a trainer's own Python, and launching is a fifth of the step or more. The
+    share is the part of the step in which the device idles, or else what launching takes of it.
 
 Why it costs time:
     Each operator costs the host several microseconds of Python, dispatch and launch, whatever
@@ -44,6 +45,7 @@ from breakeven.simulate import (
     TYPICAL,
     Bound,
     CompileMode,
+    StepPrediction,
     compile_mode_of,
     compiled_step,
 )
@@ -54,15 +56,22 @@ CAUSE = "LAUNCH_FLOOR"
 
 # A device that idles less than this has nothing to gain that is worth a change of the script.
 _MIN_IDLE_FRACTION = 0.1
+# Launching that is not the largest part of a step is said where without it this much is saved.
+_MIN_LAUNCH_FRACTION = 0.2
 
 
 def detect(case: Case) -> Found:
     prediction = case.prediction
     step_ns = prediction.estimate.value_ns
-    if prediction.bound is not Bound.LAUNCH or step_ns <= 0:
+    if step_ns <= 0:
         return
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
-    if idle_fraction < _MIN_IDLE_FRACTION:
+    launch_fraction = _launch_fraction(prediction)
+    is_bound_by_launches = prediction.bound is Bound.LAUNCH
+    is_bound_by_host = prediction.bound in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER)
+    if is_bound_by_host and launch_fraction < _MIN_LAUNCH_FRACTION:
+        return
+    if not (is_bound_by_launches or is_bound_by_host) or idle_fraction < _MIN_IDLE_FRACTION:
         return
     mode = compile_mode_of(case.trace)
     if mode is not None and mode.has_graphs:
@@ -77,12 +86,25 @@ def detect(case: Case) -> Found:
         fix="a larger batch, or more of the step in the graph"
         if has_graph
         else 'a larger batch, or torch.compile(mode="reduce-overhead")',
-        evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated "
-        "step, and with launches free of charge it is shortest",
+        evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated step, "
+        + (
+            "and with launches free of charge it is shortest"
+            if is_bound_by_launches
+            else f"which launches free of charge shorten by {format_percent(launch_fraction)}"
+        ),
         scenario=CAPTURED if has_graph else TYPICAL,
         edit=None if has_graph else compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit,
-        share_fraction=idle_fraction,
+        share_fraction=idle_fraction if is_bound_by_launches else launch_fraction,
     )
+
+
+def _launch_fraction(prediction: StepPrediction) -> float:
+    """Return the part of the step that launches free of charge save at most."""
+    rest_ns = max(
+        prediction.host_ns - prediction.launch_ns, prediction.device_busy_ns, prediction.loader_ns
+    )
+    step_ns = prediction.estimate.value_ns
+    return min(prediction.launch_ns, step_ns - rest_ns) / step_ns
 
 
 def _num_replayed(case: Case) -> int:
