@@ -24,7 +24,14 @@ from breakeven.simulate import (
     predict_cpu_step,
     scaled_host,
 )
-from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, Source, StepPhases
+from breakeven.timing import (
+    BUSY_BESIDE,
+    BUSY_FRACTION,
+    BUSY_MACHINE,
+    EMULATED_ON_CPU,
+    Source,
+    StepPhases,
+)
 from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 from breakeven.units import format_percent, format_ratio
 from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_threads, threads_text
@@ -45,7 +52,8 @@ _BUSY_CODES = frozenset({BUSY_MACHINE, BUSY_BESIDE})
 _BUSY_LOG_SIGMA = 0.1
 
 # A step that would take so many times as long as it did is another one, which shows nothing of the
-# host's work; and what that adds to the host's uncertainty.
+# host's work, as one in a format that the CPU emulates; and what that adds to the uncertainty of
+# the host.
 _OTHER_PATH = 1.6
 _OTHER_PATH_LOG_SIGMA = 0.25
 
@@ -109,7 +117,7 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     ops_ns = sum(op.host_ns for op in traced.trace.ops)
     works_ns = sum(event.duration_ns for event in events if isinstance(event, HostWork))
     longest_ns = _UNBELIEVABLE * (ops_ns + works_ns)
-    if run.load_fraction <= BUSY_FRACTION:
+    if run.load_fraction <= BUSY_FRACTION or _is_emulated(run):
         return run
     run = replace(
         run,
@@ -164,6 +172,11 @@ def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> Pla
                 other_work=trial.other_work,
             )
     return best
+
+
+def _is_emulated(run: PlainRun) -> bool:
+    """Return whether operators were timed in a format that they may not be recorded in."""
+    return any(caveat.code == EMULATED_ON_CPU for caveat in run.caveats)
 
 
 def _without_warning(run: PlainRun) -> PlainRun:
@@ -270,7 +283,7 @@ class DevicePath:
         # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
-        if self.is_other_path(here):
+        if _is_emulated(self._plain) or self.is_other_path(here):
             return replace(host, log_sigma=math.hypot(host.log_sigma, _OTHER_PATH_LOG_SIGMA))
         anchored = self._anchored(here, self._plain.phases)
         if here.load_fraction > BUSY_FRACTION:

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec
+from breakeven.errors import Caveat
 from breakeven.session.measured_step import DevicePath
-from breakeven.timing import Measurement, StepPhases
+from breakeven.timing import EMULATED_ON_CPU, Measurement, StepPhases
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
 from factories.hosts import HOST
 from factories.runs import device_op, loader_use, plain_run, traced_run
@@ -206,3 +207,11 @@ def test_a_step_that_was_recorded_longer_than_it_took_is_another_one() -> None:
     assert other.feeding(HERE, HERE).log_sigma > HERE.log_sigma
     assert other.feeding(HERE, HERE).forward_factor == HERE.forward_factor
     assert not DevicePath(run, replace(shorter, processor="Another CPU")).is_other_path(HERE)
+
+
+def test_a_format_that_the_cpu_emulates_shows_nothing_of_the_hosts_work() -> None:
+    caveat = Caveat(code=EMULATED_ON_CPU, message="bf16 is emulated")
+    emulated = replace(plain_run(40_000_000_000), phases=PHASES, caveats=(caveat,))
+    host = fed(*STEP, plain=emulated)
+    assert host.forward_factor == HERE.forward_factor
+    assert host.log_sigma > HERE.log_sigma

@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, LoaderUse, PlainRun, ThreadTrial, TracedRun
-from breakeven.errors import BreakevenError, ScriptError
+from breakeven.errors import BreakevenError, Caveat, ScriptError
 from breakeven.progress import SilentProgress
 from breakeven.session import TrainingLength, is_worth_repeating, quieter
 from breakeven.session import runs as module
 from breakeven.session.measured_step import believed, measure_at_best
 from breakeven.session.runs import Runs
-from breakeven.timing import BUSY_MACHINE, Measurement
+from breakeven.timing import BUSY_MACHINE, EMULATED_ON_CPU, Measurement
 from breakeven.trace import Phase
 from factories.runs import (
     SCRIPT,
@@ -253,6 +253,11 @@ def test_a_step_far_longer_than_its_parts_is_not_believed_beside_other_work() ->
     assert believed(busy_run(4_900_000), traced) == busy_run(4_900_000)
     # On a quiet machine it takes what it takes.
     assert believed(busy_run(9_000_000, 0.1), traced) == busy_run(9_000_000, 0.1)
+    # In fp32, where it was recorded, it would not take that long.
+    emulated = replace(
+        busy_run(9_000_000), caveats=(Caveat(code=EMULATED_ON_CPU, message="bf16 is emulated"),)
+    )
+    assert believed(emulated, traced) == emulated
     found = believed(busy_run(9_000_000), traced)
     assert found.measurement.is_disturbed
     assert found.measurement.estimate.low_ns < 1_000_000
