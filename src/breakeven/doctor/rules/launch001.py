@@ -56,7 +56,7 @@ CAUSE = "LAUNCH_FLOOR"
 
 # A device that idles less than this has nothing to gain that is worth a change of the script.
 _MIN_IDLE_FRACTION = 0.1
-# Launching that is not the largest part of a step is said where without it this much is saved.
+# Launching that is not what bounds a step most is told where without it so much would be saved.
 _MIN_LAUNCH_FRACTION = 0.2
 
 
@@ -67,11 +67,12 @@ def detect(case: Case) -> Found:
         return
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
     launch_fraction = _launch_fraction(prediction)
-    is_bound_by_launches = prediction.bound is Bound.LAUNCH
-    is_bound_by_host = prediction.bound in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER)
-    if is_bound_by_host and launch_fraction < _MIN_LAUNCH_FRACTION:
+    is_most = prediction.bound is Bound.LAUNCH
+    if not is_most and prediction.bound not in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER):
         return
-    if not (is_bound_by_launches or is_bound_by_host) or idle_fraction < _MIN_IDLE_FRACTION:
+    if idle_fraction < _MIN_IDLE_FRACTION:
+        return
+    if not is_most and launch_fraction < _MIN_LAUNCH_FRACTION:
         return
     mode = compile_mode_of(case.trace)
     if mode is not None and mode.has_graphs:
@@ -89,12 +90,12 @@ def detect(case: Case) -> Found:
         evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated step, "
         + (
             "and with launches free of charge it is shortest"
-            if is_bound_by_launches
+            if is_most
             else f"which launches free of charge shorten by {format_percent(launch_fraction)}"
         ),
         scenario=CAPTURED if has_graph else TYPICAL,
         edit=None if has_graph else compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit,
-        share_fraction=idle_fraction if is_bound_by_launches else launch_fraction,
+        share_fraction=idle_fraction if is_most else launch_fraction,
     )
 
 
