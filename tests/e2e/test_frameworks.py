@@ -8,11 +8,18 @@ import pytest
 from check_process import SCRIPTS, line_of
 
 from breakeven.capture import Launcher
+from breakeven.doctor import diagnosis
 from breakeven.explain import explain_target
 from breakeven.simulate import Finding
 from breakeven.verdict import ExplainReport
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Withhold no finding that other work on this machine may explain: that is tested elsewhere."""
+    monkeypatch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
 
 
 def explained(launcher: Launcher, script: Path) -> ExplainReport:
