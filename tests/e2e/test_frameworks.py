@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from check_process import SCRIPTS, line_of
+from msgspec.structs import replace
 
 from breakeven.capture import Launcher
-from breakeven.doctor import diagnosis
+from breakeven.doctor import Case, Examined, diagnose
 from breakeven.explain import explain_target
+from breakeven.session import compared_step
 from breakeven.simulate import Finding
+from breakeven.trace import HostWork
 from breakeven.verdict import ExplainReport
 
 pytestmark = pytest.mark.slow
@@ -18,8 +21,20 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Withhold no finding that other work on this machine may explain: that is tested elsewhere."""
-    monkeypatch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
+    """Find what is found where no other work on this machine lengthens a script's own time."""
+
+    def examine(case: Case) -> Examined:
+        events = tuple(
+            replace(event, duration_ns=0)
+            if isinstance(event, HostWork) and event.kind == "script"
+            else event
+            for event in case.trace.events
+        )
+        trace = replace(case.trace, events=events)
+        quiet = Case.of(trace, case.device, case.host, sources=case.sources, cpu=case.cpu)
+        return Examined(found=diagnose(quiet))
+
+    monkeypatch.setattr(compared_step, "examine", examine)
 
 
 def explained(launcher: Launcher, script: Path) -> ExplainReport:
