@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -80,3 +82,8 @@ class Caveat(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str
     message: str
+
+
+def has_caveat(caveats: Iterable[Caveat], code: str) -> bool:
+    """Return whether a caveat of that code is among some."""
+    return any(caveat.code == code for caveat in caveats)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor.events import line_of
+from breakeven.errors import has_caveat
 from breakeven.simulate import (
     TYPICAL,
     CostModel,
@@ -109,7 +110,7 @@ class Case:
     @property
     def is_never_on_device(self) -> bool:
         """Return whether the script uses no GPU, and was recorded as if it had been moved."""
-        return any(caveat.code == NEVER_ON_DEVICE.code for caveat in self.trace.caveats)
+        return has_caveat(self.trace.caveats, NEVER_ON_DEVICE.code)
 
     def each(self, kind: type[_Kind]) -> Iterator[tuple[int, _Kind]]:
         """Yield the events of a kind, each with its position."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import assert_never
 
+from breakeven.errors import has_caveat
 from breakeven.report.charts.build import axis_word, crossover_interval
 from breakeven.report.phrase import Fact, Medium, place_of
 from breakeven.report.result_text import device_label, named_label, reference_cpu
@@ -204,7 +205,7 @@ _MUCH = 0.05
 def emulation_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
     """Yield that the CPU is compared in a format which it has no arithmetic for."""
     cpu = reference_cpu(report.results)
-    if cpu is not None and any(caveat.code == EMULATED_ON_CPU for caveat in cpu.caveats):
+    if cpu is not None and has_caveat(cpu.caveats, EMULATED_ON_CPU):
         yield (
             f"This CPU emulates {cpu.precision}: in fp32 the step may be several times as fast on "
             "it, and a GPU's lead as much smaller. Let the script keep fp32 there, and check that."

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from breakeven.capture import LoaderUse, PlainRun
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.errors import Caveat, ScriptError
+from breakeven.errors import Caveat, ScriptError, has_caveat
 from breakeven.session.compared_step import ComparedStep
 from breakeven.session.measured_step import DevicePath
 from breakeven.session.runs import (
@@ -209,7 +209,7 @@ class BatchSizes:
         if plain is None or plain.loader is None or plain.loader.batch_size != size:
             return False
         self._cpu[size] = plain.measurement.estimate
-        if any(caveat.code == BUSY_MACHINE for caveat in plain.caveats):
+        if has_caveat(plain.caveats, BUSY_MACHINE):
             self._busy.append(size * self._loader.batches_per_step)
         self._peak_bytes[size] = plain.peak_memory_bytes
         return True

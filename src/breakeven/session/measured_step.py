@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.device import HostSpec
-from breakeven.errors import Caveat
+from breakeven.errors import Caveat, has_caveat
 from breakeven.session.runs import Runs, is_all_disturbed
 from breakeven.simulate import (
     MeasuredStep,
@@ -176,7 +176,7 @@ def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> Pla
 
 def _is_emulated(run: PlainRun) -> bool:
     """Return whether operators were timed in a format that they may not be recorded in."""
-    return any(caveat.code == EMULATED_ON_CPU for caveat in run.caveats)
+    return has_caveat(run.caveats, EMULATED_ON_CPU)
 
 
 def _without_warning(run: PlainRun) -> PlainRun:

@@ -37,6 +37,8 @@ LONGEST_STEP_NS = 1.0e9
 BEYOND_MEASURED = 16
 # The estimate is rough, and a machine that swaps is not only slow for us.
 _MEMORY_FRACTION = 0.5
+# What CPUs may emulate: names of torch's types, and of the arithmetic.
+_PRECISIONS = {"float16": "fp16", "bfloat16": "bf16"}
 # Where Linux keeps the limit of a container, of which only one version of cgroups is in use.
 _CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -121,6 +123,8 @@ class Runs:
             num_skipped_steps=answer.num_host_steps,
         )
         self._slow_because = _emulation(answer.trace)
+        if _has_half(answer.trace):
+            self._last_s = None  # was recorded in float32, which may be far faster
         return answer
 
     def use_threads(self, num_threads: int, *, for_traces: bool) -> None:
@@ -239,6 +243,10 @@ class Runs:
         )
 
 
+def _has_half(trace: StepTrace) -> bool:
+    return any(tensor.dtype in _PRECISIONS for op in trace.ops for tensor in op.inputs)
+
+
 def _emulation(trace: StepTrace) -> str:
     """Return what to do about a step in a 16-bit format that this CPU only emulates, if it is."""
     numel: Counter[str] = Counter()
@@ -246,7 +254,7 @@ def _emulation(trace: StepTrace) -> str:
         for tensor in op.inputs if op.phase is Phase.OPTIMIZER else ():
             numel[tensor.dtype] += tensor.numel
     dtype = next((name for name, _ in numel.most_common(1)), "")
-    precision = {"float16": "fp16", "bfloat16": "bf16"}.get(dtype)
+    precision = _PRECISIONS.get(dtype)
     if precision is None or has_half_hardware(precision):
         return ""
     return (

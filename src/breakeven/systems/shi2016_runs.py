@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from breakeven.cost import Era, StepCosts, host_for, load_efficiencies, load_step_effects
 from breakeven.device import DeviceSpec, HostSpec, find_device
-from breakeven.errors import BreakevenError, Caveat
+from breakeven.errors import BreakevenError, Caveat, has_caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.store import machine_lock
 from breakeven.systems.bench import Bench, script_path
@@ -72,7 +72,7 @@ class NetworkRuns:
     @property
     def is_disturbed(self) -> bool:
         """Return whether other processes used this machine while it was measured."""
-        return any(caveat.code == BUSY_MACHINE for caveat in self.caveats)
+        return has_caveat(self.caveats, BUSY_MACHINE)
 
     @property
     def best_cpu(self) -> Estimate:

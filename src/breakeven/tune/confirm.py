@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture import RunFailure
-from breakeven.errors import Caveat
+from breakeven.errors import Caveat, has_caveat
 from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import StepFacts
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
@@ -221,8 +221,7 @@ def _changed(trials: Sequence[Trial], dropped: dict[str, tuple[Outcome, str]]) -
 
 def _busy(found: SearchResult, load_fraction: float) -> tuple[Caveat, ...]:
     """Return the caveat on load that the search had not met yet."""
-    is_known = any(caveat.code == BUSY_MACHINE for caveat in found.caveats)
-    if load_fraction < BUSY_FRACTION or is_known:
+    if load_fraction < BUSY_FRACTION or has_caveat(found.caveats, BUSY_MACHINE):
         return ()
     return (busy_caveat(load_fraction),)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from breakeven.capture import EndRequest, TargetKind, become_script, find_target
-from breakeven.errors import BreakevenError, UsageError
+from breakeven.errors import BreakevenError, UsageError, has_caveat
 from breakeven.store import TUNED_FILE_NAME, Tuned, read_tuned, this_machine
 from breakeven.verdict import Machine, Numerics
 
@@ -126,7 +126,7 @@ def run_to_end(target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: boo
     request = EndRequest(
         is_module=target.is_module,
         device=tuned.device,
-        has_cuda=any(caveat.code == _NEEDS_CUDA for caveat in tuned.evidence.caveats),
+        has_cuda=has_caveat(tuned.evidence.caveats, _NEEDS_CUDA),
         configuration=tuned.configuration,
         num_steps=num_steps,
         is_quiet=is_quiet,

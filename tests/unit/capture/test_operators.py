@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import torch
 
-from breakeven.capture.record.operators import attributes_of, sync_kind
+from breakeven.capture.record import operators
+from breakeven.capture.record.operators import attributes_of, run_on_cpu, sync_kind
 
 aten = torch.ops.aten
 X = torch.zeros(2, 3)
@@ -68,3 +69,40 @@ def test_attributes_are_named_by_the_schema(
 )
 def test_what_makes_the_host_wait(name: str, inputs: list[torch.Tensor], kind: str | None) -> None:
     assert sync_kind(name, inputs) == kind
+
+
+@pytest.mark.parametrize(
+    ("has_bf16", "dtype", "expected"),
+    [
+        (False, torch.bfloat16, torch.float32),
+        (True, torch.bfloat16, torch.bfloat16),
+        (False, torch.float16, torch.float32),
+        (True, torch.float16, torch.float32),
+        (False, torch.float64, torch.float64),
+    ],
+)
+def test_products_are_computed_in_single_precision_where_the_processor_emulates_half(
+    *, has_bf16: bool, dtype: torch.dtype, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "has_half_hardware", lambda _: has_bf16)
+    operators._emulated_dtypes.cache_clear()
+    seen: list[torch.dtype] = []
+
+    def product(*tensors: torch.Tensor) -> torch.Tensor:
+        seen.extend(tensor.dtype for tensor in tensors)
+        return aten.mv.default(*tensors)
+
+    x, y = torch.randn(8, 8).to(dtype), torch.randn(8).to(dtype)
+    result = run_on_cpu(product, "aten.mv", (x, y), {})
+    operators._emulated_dtypes.cache_clear()
+    assert seen == [expected, expected]
+    assert result.dtype is dtype
+    torch.testing.assert_close(result, x @ y)
+
+
+def test_a_product_in_half_precision_is_written_where_it_belongs() -> None:
+    x = torch.randn(8, 8).to(torch.float16)
+    out = torch.empty_like(x)
+    result = run_on_cpu(aten.mm.out, "aten.mm", (x, x), {"out": out})
+    assert result is out
+    torch.testing.assert_close(out, x @ x)

@@ -228,6 +228,17 @@ def test_a_run_is_expected_to_take_as_long_as_the_one_before() -> None:
     assert log.expected_s[1] == pytest.approx(1.0, abs=0.5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_how_long_a_step_takes_in_a_format_that_may_be_emulated_is_not_foretold(dtype: str) -> None:
+    log = ProgressLog()
+    op = device_op(8)
+    half = replace(op, inputs=(replace(op.inputs[0], dtype=dtype),))
+    runs = Runs(ScriptedLauncher((traced_run(half), plain_run())), SCRIPT, 60.0, log)
+    runs.trace()
+    runs.measure()
+    assert log.expected_s == [None, None]
+
+
 def test_recordings_and_the_gpu_keep_the_threads_of_the_first() -> None:
     as_set = Measurement(samples_ns=(1_000_000,) * 9)
     runs, launcher = runs_of(with_trial(as_set, 500_000), traced_run(), plain_run())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from breakeven.capture.record.device_map import HOST, DeviceMap, sparse_values
+from breakeven.processor import has_half_hardware
 from breakeven.trace import TensorSpec
 
 # Operators whose result has a size that only the device knows, or that read a value back.
@@ -192,7 +193,7 @@ def _as_json(value: Any) -> Any:
     return None
 
 
-# Half precision is emulated on most CPUs, 10-20 times slower than float32, which computes the
+# Half precision is emulated on most CPUs, 10-50 times slower than float32, which computes the
 # same operator with the same shapes and only more digits.
 _SLOW_IN_HALF = frozenset({
     "aten.convolution", "aten.convolution_backward", "aten.mm", "aten.addmm", "aten.bmm",
@@ -222,9 +223,8 @@ def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[st
         *tensors, dtype = args
         plain = getattr(func.overloadpacket, "out" if "out" in kwargs else "default")
         return plain(*(tensor.to(dtype) for tensor in tensors), **kwargs)
-    if base_name not in _SLOW_IN_HALF or not any(
-        tensor.dtype is torch.float16 for tensor in tensors_in(args)
-    ):
+    half = _emulated_dtype(args) if base_name in _SLOW_IN_HALF and "out" not in kwargs else None
+    if half is None:
         return func(*args, **kwargs)
 
     def convert(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
@@ -234,8 +234,20 @@ def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[st
             return type(value)(convert(item, source, target) for item in value)
         return value
 
-    wide = tuple(convert(value, torch.float16, torch.float32) for value in args)
-    return convert(func(*wide, **kwargs), torch.float32, torch.float16)
+    wide = tuple(convert(value, half, torch.float32) for value in args)
+    return convert(func(*wide, **kwargs), torch.float32, half)
+
+
+def _emulated_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
+    """Return the half precision among the arguments that the CPU emulates, or None."""
+    return next((t.dtype for t in tensors_in(args) if t.dtype in _emulated_dtypes()), None)
+
+
+@cache
+def _emulated_dtypes() -> frozenset[torch.dtype]:
+    # Which operators use a processor's own fp16 differs by processor; float32 is slow on none.
+    fp16 = frozenset({torch.float16})
+    return fp16 if has_half_hardware("bf16") else fp16 | {torch.bfloat16}
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
