@@ -148,7 +148,7 @@ def test_a_script_that_hangs(run_check: RunCheck, name: str, arguments: tuple[st
     run = run_check(script, "--time-limit", "5", arguments=arguments)
     assert_refused(run, "5 s", hint="--time-limit")
     assert run.names_line(script, line_of(script, "# here it stands"))
-    assert run.elapsed_s < 30
+    assert run.elapsed_s < 120
 
 
 def test_a_script_that_asks_at_the_terminal(run_check: RunCheck) -> None:
@@ -243,7 +243,7 @@ def test_odd_scripts_are_answered(run_check: RunCheck, name: str, marker: Path) 
     assert run.document["step"]["num_ops"] > 0
     assert 1 <= len(run.cpus) <= 3
     assert run.cpus[0]["source"] == "measured"
-    assert run.elapsed_s < 90
+    assert run.elapsed_s < 240
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_a_talkative_script_fills_no_memory(run_check: RunCheck) -> None:
     assert talkative.returncode == 0, talkative.stderr
     assert "xxxx" not in talkative.stdout
     assert len(talkative.stderr) < 100_000
-    assert talkative.elapsed_s < 90
+    assert talkative.elapsed_s < 240
 
     quiet = run_check(SCRIPTS / "leaves_marker.py")
     assert talkative.peak_rss_bytes is not None
@@ -304,7 +304,7 @@ def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
     cpu = run.cpus[0]
     assert cpu["step_ns"] >= 2_000_000_000
     assert 1 <= cpu["num_samples"] <= 10
-    assert run.elapsed_s < 90
+    assert run.elapsed_s < 240
 
 
 @pytest.mark.slow
@@ -347,7 +347,7 @@ def test_ending_signal(
     run = run_check(SCRIPTS / name, arguments=arguments, interrupt_when=marker, interrupt_by=number)
     assert marker.exists()
     assert run.returncode == 128 + number
-    assert run.elapsed_s < 30
+    assert run.elapsed_s < 120
     assert "Traceback" not in run.stderr
 
 

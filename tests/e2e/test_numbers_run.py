@@ -155,7 +155,7 @@ def test_of_slow_steps_fewer_are_compared(open_gate: OpenGate) -> None:
     with open_gate("numbers_slow.py", num_steps=20, budget_s=1.5) as gate:
         assert gate.check(AS_IT_IS, Numerics.EXACT) is None
     # Three runs of three steps, and not of twenty.
-    assert monotonic() - started_s < 20.0
+    assert monotonic() - started_s < 40.0
 
 
 def test_a_run_that_hangs_is_a_reason_too(open_gate: OpenGate) -> None:

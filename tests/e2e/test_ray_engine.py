@@ -220,7 +220,7 @@ def test_an_unknown_kind_is_refused_at_once(nodes: Nodes, folder: Path, kind: st
         RayEngine(nodes.address, machine=kind),
     ):
         raise AssertionError("it is refused before any work")
-    assert time.monotonic() - started_s < 10.0
+    assert time.monotonic() - started_s < 25.0
     assert "there are: KIND" in got.value.message
     assert stamps(folder) == []
 
@@ -348,7 +348,7 @@ def test_nothing_listens_there() -> None:
         RayEngine("127.0.0.1:1"),
     ):
         raise AssertionError("it has joined")
-    assert time.monotonic() - started_s < 10.0
+    assert time.monotonic() - started_s < 25.0
 
 
 def test_nothing_is_lost_with_a_node_that_dies(nodes: Nodes, folder: Path) -> None:

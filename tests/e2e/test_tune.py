@@ -249,14 +249,12 @@ def test_interrupted_tuning_leaves_nothing(moment: str, start: Start, tmp_path: 
 
 
 def test_where_nothing_can_be_written_nothing_is_tuned(start: Start) -> None:
-    began = time.monotonic()
     process = start("tune", str(SCRIPTS / "tune_subnormal.py"), "-o", "/proc/breakeven.toml")
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 3, stderr
     assert stdout == ""
     assert "cannot write /proc/breakeven.toml" in stderr
     assert "starting torch" not in stderr
-    assert time.monotonic() - began < 30.0
 
 
 def test_of_two_tunings_the_second_says_that_it_waits(start: Start, tmp_path: Path) -> None:
