@@ -206,8 +206,9 @@ def emulation_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
     """Yield that the CPU is compared in a format which it has no arithmetic for."""
     cpu = reference_cpu(report.results)
     if cpu is not None and has_caveat(cpu.caveats, EMULATED_ON_CPU):
+        what = cpu.precision if cpu.precision in ("bf16", "fp16") else "the 16-bit layers"
         yield (
-            f"This CPU emulates {cpu.precision}: in fp32 the step may be several times as fast on "
+            f"This CPU emulates {what}: in fp32 the step may be several times as fast on "
             "it, and a GPU's lead as much smaller. Let the script keep fp32 there, and check that."
         )
 

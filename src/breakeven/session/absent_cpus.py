@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from breakeven.calibrate import named_host
 from breakeven.device import HostCpu
-from breakeven.errors import Caveat
+from breakeven.errors import Caveat, has_caveat
 from breakeven.session.compared_step import LiveStep
 from breakeven.simulate import CpuRates, issuing_of, predict_absent_cpu, rates_of
+from breakeven.timing import EMULATED_ON_CPU
 from breakeven.verdict import DeviceResult, cpu_on_cores, cpu_result
 
 # A CPU's rates are known in fp32; in fp64 all of them have half of it.
@@ -39,9 +40,11 @@ def absent_cpu_results(
         core: What one core of this CPU computes and moves.
     """
     measured = step.measured[0]
-    if measured.precision not in _PRECISIONS:
+    is_emulated = has_caveat(measured.caveats, EMULATED_ON_CPU)
+    if is_emulated or measured.precision not in _PRECISIONS:
+        others = "a 16-bit format" if measured.precision in _PRECISIONS else measured.precision
         message = (
-            f"the step is not predicted for other CPUs: it computes in {measured.precision}, and "
+            f"the step is not predicted for other CPUs: it computes in {others}, and "
             "what CPUs compute a second is known in fp32 alone"
         )
         return (), (Caveat(code="absent-cpu-not-predicted", message=message),)

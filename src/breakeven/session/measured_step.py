@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun, TracedRun
 from breakeven.device import HostSpec
 from breakeven.errors import Caveat, has_caveat
-from breakeven.session.runs import Runs, emulated_precision, is_all_disturbed
+from breakeven.session.runs import Runs, is_all_disturbed
 from breakeven.simulate import (
     MeasuredStep,
     Program,
@@ -117,7 +117,7 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     ops_ns = sum(op.host_ns for op in traced.trace.ops)
     works_ns = sum(event.duration_ns for event in events if isinstance(event, HostWork))
     longest_ns = _UNBELIEVABLE * (ops_ns + works_ns)
-    if run.load_fraction <= BUSY_FRACTION or _is_emulated(run, traced):
+    if run.load_fraction <= BUSY_FRACTION or _is_emulated(run):
         return run
     run = replace(
         run,
@@ -174,9 +174,9 @@ def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> Pla
     return best
 
 
-def _is_emulated(run: PlainRun, traced: TracedRun) -> bool:
+def _is_emulated(run: PlainRun) -> bool:
     """Return whether operators were timed in a format that they may not be recorded in."""
-    return has_caveat(run.caveats, EMULATED_ON_CPU) or bool(emulated_precision(traced.trace))
+    return has_caveat(run.caveats, EMULATED_ON_CPU)
 
 
 def _without_warning(run: PlainRun) -> PlainRun:
@@ -283,7 +283,7 @@ class DevicePath:
         # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
-        if _is_emulated(self._plain, self._traced) or self.is_other_path(here):
+        if _is_emulated(self._plain) or self.is_other_path(here):
             return replace(host, log_sigma=math.hypot(host.log_sigma, _OTHER_PATH_LOG_SIGMA))
         anchored = self._anchored(here, self._plain.phases)
         if here.load_fraction > BUSY_FRACTION:

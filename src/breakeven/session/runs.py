@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -122,8 +123,8 @@ class Runs:
             num_skipped_steps=answer.num_host_steps,
         )
         self._slow_because = _emulation(answer.trace)
-        if _has_half(answer.trace):
-            self._last_s = None  # was recorded in float32, which may be far faster
+        if _is_emulated(answer.trace):
+            self._last_s = None  # it was recorded in float32, which is far faster
         return answer
 
     def use_threads(self, num_threads: int, *, for_traces: bool) -> None:
@@ -242,32 +243,25 @@ class Runs:
         )
 
 
-def _has_half(trace: StepTrace) -> bool:
-    return any(tensor.dtype in _PRECISIONS for op in trace.ops for tensor in op.inputs)
-
-
-def emulated_precision(trace: StepTrace) -> str:
-    """Return the 16-bit arithmetic of weights that this CPU only emulates; empty without any.
-
-    Autocast, which a script may leave out on a CPU, makes 16-bit copies of weights in the step.
-    """
-    made: set[int] = set()
-    for op in trace.ops:
-        halves = [tensor for tensor in op.inputs if tensor.dtype in _PRECISIONS]
-        if op.phase is Phase.FORWARD and len(halves) > 1:
-            for tensor in halves:
-                precision = _PRECISIONS[tensor.dtype]
-                if tensor.storage not in made and not has_half_hardware(precision):
-                    return precision
-        read = {tensor.storage for tensor in op.inputs}
-        made |= {tensor.storage for tensor in op.outputs} - read
-    return ""
+def _is_emulated(trace: StepTrace) -> bool:
+    """Return whether this CPU only emulates a format of what a step computes with."""
+    dtypes = {tensor.dtype for op in trace.ops for tensor in op.inputs}
+    return any(
+        dtype in dtypes and not has_half_hardware(name) for dtype, name in _PRECISIONS.items()
+    )
 
 
 def _emulation(trace: StepTrace) -> str:
     """Return what to do about a step in a 16-bit format that this CPU only emulates, if it is."""
-    precision = emulated_precision(trace)
-    return precision and (
+    numel: Counter[str] = Counter()
+    for op in trace.ops:
+        for tensor in op.inputs if op.phase is Phase.OPTIMIZER else ():
+            numel[tensor.dtype] += tensor.numel
+    dtype = next((name for name, _ in numel.most_common(1)), "")
+    precision = _PRECISIONS.get(dtype)
+    if precision is None or has_half_hardware(precision):
+        return ""
+    return (
         f"{cpu_name()} emulates {precision}, far slower than fp32: let the script keep fp32 where "
         "it trains on a CPU"
     )

@@ -85,7 +85,7 @@ def test_products_are_computed_in_single_precision_where_the_processor_emulates_
     *, has_bf16: bool, dtype: torch.dtype, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operators, "has_half_hardware", lambda _: has_bf16)
-    operators._emulated_dtypes.cache_clear()
+    monkeypatch.setattr(operators, "_slow_dtypes", operators._slow_dtypes.__wrapped__)
     seen: list[torch.dtype] = []
 
     def product(*tensors: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,6 @@ def test_products_are_computed_in_single_precision_where_the_processor_emulates_
 
     x, y = torch.randn(8, 8).to(dtype), torch.randn(8).to(dtype)
     result = run_on_cpu(product, "aten.mv", (x, y), {})
-    operators._emulated_dtypes.cache_clear()
     assert seen == [expected, expected]
     assert result.dtype is dtype
     torch.testing.assert_close(result, x @ y)
@@ -106,3 +105,23 @@ def test_a_product_in_half_precision_is_written_where_it_belongs() -> None:
     result = run_on_cpu(aten.mm.out, "aten.mm", (x, x), {"out": out})
     assert result is out
     torch.testing.assert_close(out, x @ x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_torch_refuses_is_refused(dtype: torch.dtype) -> None:
+    x = torch.randn(8, 8)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        run_on_cpu(aten.mm.default, "aten.mm", (x, x.to(dtype)), {})
+
+
+def test_a_backward_pass_in_half_precision_gives_what_is_asked_for() -> None:
+    wide = torch.randn(2, 4, 6, 6), torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    half = tuple(tensor.half() for tensor in wide)
+    rest = [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+    backward = aten.convolution_backward.default
+    found = run_on_cpu(backward, "aten.convolution_backward", (*half, *rest), {})
+    assert found[2] is None
+    assert {each.dtype for each in found[:2]} == {torch.float16}
+    exact = backward(*(tensor.float() for tensor in half), *rest)
+    for each, other in zip(found[:2], exact[:2], strict=True):
+        torch.testing.assert_close(each, other.half())

@@ -11,12 +11,15 @@ from msgspec.structs import replace
 from breakeven.capture.answers import LoaderUse
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.sessions.in_process import _request
+from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.plain_run import (
     Trained,
     caveats_of_run,
     typical_use,
     uses_workers,
 )
+from breakeven.errors import has_caveat
+from breakeven.timing import EMULATED_ON_CPU
 from breakeven.trace import Configuration
 
 USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0, wait_ns=5.0)
@@ -29,8 +32,9 @@ USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0,
         ({"load_fraction": 0.5}, ["busy-beside"]),
         ({"load_fraction": 0.5, "is_disturbed": True}, ["busy-machine"]),
         ({"num_threads": 4}, ["cpu-quota", "own-threads"]),
-        ({"cpu_precision": "fp16"}, ["emulated-on-cpu"]),
-        ({"cpu_precision": "bf16"}, []),
+        ({"cpu_precisions": ("fp16",)}, ["emulated-on-cpu"]),
+        ({"cpu_precisions": ("fp32", "fp16")}, ["emulated-on-cpu"]),
+        ({"cpu_precisions": ("bf16", "fp32")}, []),
         ({"ignores_compile": True, "ignores_graphs": True}, ["compile-ignored", "graph-eager"]),
     ],
 )
@@ -44,7 +48,7 @@ def test_there_is_a_caveat_for_each_reason(
     told = {
         "load_fraction": 0.0, "is_disturbed": False, "num_threads": 2,
         "ignores_compile": False, "ignores_graphs": False,
-        "cpu_precision": "fp32", **changed,
+        "cpu_precisions": ("fp32",), **changed,
     }  # fmt: skip
     assert [caveat.code for caveat in caveats_of_run(request, **told)] == codes
 
@@ -77,3 +81,61 @@ def test_a_region_of_autocast_is_the_arithmetic_of_what_it_reaches(
         assert trained.precision() == expected
     with torch.autocast("cpu", torch.float16):  # not watched any more
         assert trained.precision() == expected
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.name = "a script's own"
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float32, ("fp32",)),
+        (torch.bfloat16, ("fp32", "bf16")),
+        (torch.float16, ("fp32", "fp16")),
+    ],
+)
+def test_the_graph_tells_in_what_layers_are_computed_that_are_not_trained(
+    dtype: torch.dtype, expected: tuple[str, ...]
+) -> None:
+    trained = Trained(OptimizerHooks(lambda _: None), "")
+    first, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).to(dtype).requires_grad_(False)
+    loss = frozen(Doubled.apply(first(torch.randn(4, 8))).to(dtype)).float().sum()
+    loss.backward()
+    trained.note_graph((loss, None))
+    assert trained.precisions() == expected
+
+
+def test_a_cast_without_a_product_is_not_arithmetic() -> None:
+    trained = Trained(OptimizerHooks(lambda _: None), "")
+    loss = torch.nn.Linear(8, 8)(torch.randn(4, 8)).bfloat16().float().sum()
+    loss.backward()
+    trained.note_graph((loss,))
+    assert trained.precisions() == ("fp32",)
+
+
+@pytest.mark.parametrize("has_hardware", [False, True])
+def test_a_run_says_that_layers_are_emulated_which_it_does_not_train(
+    *, has_hardware: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
+    monkeypatch.setattr(hardware, lambda _: has_hardware)
+    session = PlainSession(_request("made up", 0.01), lambda: None)
+    first, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).bfloat16().requires_grad_(False)
+    optimizer = torch.optim.SGD(first.parameters())
+    with session:
+        for _ in range(60):
+            optimizer.zero_grad()
+            frozen(first(torch.ones(4, 8)).bfloat16()).float().sum().backward()
+            optimizer.step()
+        run = session.result()
+    assert run is not None
+    assert run.precision == "fp32"
+    assert has_caveat(run.caveats, EMULATED_ON_CPU) is not has_hardware

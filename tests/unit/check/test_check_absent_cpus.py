@@ -10,17 +10,22 @@ from msgspec.structs import replace
 from breakeven import capture, measure
 from breakeven.check import check_step
 from breakeven.device import default_devices
-from breakeven.errors import BreakevenError
+from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import CpuRates
-from breakeven.timing import Source
+from breakeven.timing import EMULATED_ON_CPU, Source
 from breakeven.verdict import CheckReport
 from factories.runs import plain_run, traced_run
 
 CORE = CpuRates(num_cores=1, flop_per_s=1e11, bytes_per_s=2e10)
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, *devices: str, precision: str = "fp32") -> CheckReport:
-    run = replace(plain_run(), precision=precision)
+def checked(
+    monkeypatch: pytest.MonkeyPatch,
+    *devices: str,
+    precision: str = "fp32",
+    caveats: tuple[Caveat, ...] = (),
+) -> CheckReport:
+    run = replace(plain_run(), precision=precision, caveats=caveats)
     monkeypatch.setattr(capture, "time_step", lambda *_, **__: run)
     monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
     monkeypatch.setattr(measure, "measure_cpu_rates", lambda: CORE)
@@ -66,6 +71,17 @@ def test_precisions_without_rates_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert report.absent_cpus == ()
     (caveat,) = (one for one in report.caveats if one.code == "absent-cpu-not-predicted")
     assert "bf16" in caveat.message
+
+
+def test_a_step_of_which_layers_are_emulated_here_says_nothing_of_other_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emulated = Caveat(code=EMULATED_ON_CPU, message="bf16 is emulated")
+    report = checked(monkeypatch, "T4", "i9-10940X", caveats=(emulated,))
+
+    assert report.absent_cpus == ()
+    (caveat,) = (one for one in report.caveats if one.code == "absent-cpu-not-predicted")
+    assert "a 16-bit format" in caveat.message
 
 
 def test_a_cpu_of_which_too_little_is_known_is_refused_before_anything_runs() -> None:

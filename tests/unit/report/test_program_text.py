@@ -116,17 +116,22 @@ def test_how_to_get_the_best_threads_is_said_where_the_script_has_others() -> No
     assert "OMP_NUM_THREADS" not in shown(made_up.cpu_wins())
 
 
-def test_a_cpu_that_emulates_the_format_of_the_step_is_told_beside_the_verdict() -> None:
+@pytest.mark.parametrize(
+    ("precision", "what"), [("fp16", "fp16"), ("bf16", "bf16"), ("fp32", "the 16-bit layers")]
+)
+def test_a_cpu_that_emulates_the_format_of_the_step_is_told_beside_the_verdict(
+    precision: str, what: str
+) -> None:
     report = made_up.gpu_wins()
     caveat = Caveat(code=EMULATED_ON_CPU, message="it is emulated")
     results = tuple(
-        replace(result, precision="fp16", caveats=(caveat,))
+        replace(result, precision=precision, caveats=(caveat,))
         if result.kind is DeviceKind.CPU
         else result
         for result in report.results
     )
 
-    assert "This CPU emulates fp16: in fp32" in shown(replace(report, results=results))
+    assert f"This CPU emulates {what}: in fp32" in shown(replace(report, results=results))
     assert "emulates" not in shown(report)
 
 

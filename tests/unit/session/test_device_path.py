@@ -7,18 +7,9 @@ from breakeven.capture import LoaderUse, PlainRun, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec
 from breakeven.errors import Caveat
-from breakeven.session import runs
 from breakeven.session.measured_step import DevicePath
 from breakeven.timing import EMULATED_ON_CPU, Measurement, StepPhases
-from breakeven.trace import (
-    Copy,
-    Event,
-    GraphLaunch,
-    HostWork,
-    OptimizerFacts,
-    Phase,
-    TensorSpec,
-)
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
 from factories.hosts import HOST
 from factories.runs import device_op, loader_use, plain_run, traced_run
 
@@ -224,14 +215,3 @@ def test_a_format_that_the_cpu_emulates_shows_nothing_of_the_hosts_work() -> Non
     host = fed(*STEP, plain=emulated)
     assert host.forward_factor == HERE.forward_factor
     assert host.log_sigma > HERE.log_sigma
-
-
-def test_one_layer_that_the_cpu_emulates_shows_nothing_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(runs, "has_half_hardware", lambda precision: False)
-    slow = replace(plain_run(40_000_000_000), phases=PHASES)
-    weight = TensorSpec(shape=(8, 8), dtype="float16", device="cuda:0")
-    product = replace(STEP[0], name="aten.mm.default", inputs=(weight, weight), outputs=(weight,))
-    assert fed(*STEP, plain=slow).forward_factor > HERE.forward_factor
-    assert fed(product, *STEP, plain=slow).forward_factor == HERE.forward_factor

@@ -218,12 +218,16 @@ _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 
 def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on the CPU, in float32 where half precision would be emulated."""
+    """Run an operator on the CPU, in float32 where half precision would be slow.
+
+    What torch refuses, such as tensors of several types, is left to it, and so is what is written
+    to a tensor that is given.
+    """
     if base_name in _PRODUCTS and func._overloadname.startswith("dtype"):
         *tensors, dtype = args
         plain = getattr(func.overloadpacket, "out" if "out" in kwargs else "default")
         return plain(*(tensor.to(dtype) for tensor in tensors), **kwargs)
-    half = _emulated_dtype(args) if base_name in _SLOW_IN_HALF and "out" not in kwargs else None
+    half = _slow_dtype(args) if base_name in _SLOW_IN_HALF and "out" not in kwargs else None
     if half is None:
         return func(*args, **kwargs)
 
@@ -238,13 +242,14 @@ def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[st
     return convert(func(*wide, **kwargs), torch.float32, half)
 
 
-def _emulated_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
-    """Return the half precision among the arguments that the CPU emulates, or None."""
-    return next((t.dtype for t in tensors_in(args) if t.dtype in _emulated_dtypes()), None)
+def _slow_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
+    """Return the one half precision that all tensors have, if the CPU may be slow at it."""
+    dtypes = {tensor.dtype for tensor in tensors_in(args)}
+    return dtypes.pop() if len(dtypes) == 1 and dtypes <= _slow_dtypes() else None
 
 
 @cache
-def _emulated_dtypes() -> frozenset[torch.dtype]:
+def _slow_dtypes() -> frozenset[torch.dtype]:
     # Which operators use a processor's own fp16 differs by processor; float32 is slow on none.
     fp16 = frozenset({torch.float16})
     return fp16 if has_half_hardware("bf16") else fp16 | {torch.bfloat16}

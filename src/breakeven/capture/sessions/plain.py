@@ -117,7 +117,7 @@ class PlainSession(UpdateSession):
             rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
         )
         self._warnings = WarningWatch()
-        self._phases = PhaseWatch()
+        self._phases = PhaseWatch(lambda call: self._trained.note_graph(call.outputs))
         # A device works on when the host has gone on, and what is compiled must not see our code.
         self._has_phases = not self._gpu and turns is None and not request.compiles
         self._page_faults = PageFaults()
@@ -198,7 +198,7 @@ class PlainSession(UpdateSession):
             num_threads=num_threads,
             ignores_compile=self._is_compiled,
             ignores_graphs=self._graphs.num_replays > 0,
-            cpu_precision="" if gpu else precision,
+            cpu_precisions=() if gpu else self._trained.precisions(),
         )
         other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         return PlainRun(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -30,6 +30,11 @@ _NEEDS_CUDA = Caveat(
 _PRECISIONS: dict[torch.dtype | None, str] = {
     torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
+# Autograd's nodes of the operators that a CPU is slow at in a format that it emulates.
+_PRODUCTS = frozenset({
+    "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0", "BmmBackward0", "ConvolutionBackward0",
+    "MmBackward0", "MvBackward0",
+})  # fmt: skip
 
 
 class Trained(Patches):
@@ -49,6 +54,7 @@ class Trained(Patches):
         self._loss_dtype: torch.dtype | None = None
         self._loss_device: torch.device | None = None
         self._autocast_dtype: torch.dtype | None = None
+        self._product_dtypes: set[torch.dtype] = set()
 
     def _apply(self) -> None:
         original: Any = torch.autocast.__enter__
@@ -65,6 +71,26 @@ class Trained(Patches):
         """Note what a backward pass began at, where no optimizer says what is trained."""
         if isinstance(loss, torch.Tensor):  # and no edge of the graph
             self._loss_dtype, self._loss_device = loss.dtype, loss.device
+
+    def note_graph(self, outputs: Iterable[object]) -> None:
+        """Note in which formats the graph of a backward pass multiplies.
+
+        Only that tells of layers that are not trained, or of casts by hand.
+
+        Args:
+            outputs: What the pass began at.
+        """
+        nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor)]
+        seen = {None, *nodes}
+        while nodes:
+            node = nodes.pop()
+            if node is None:
+                continue
+            if type(node).__name__ in _PRODUCTS:
+                self._product_dtypes.update(made.dtype for made in node._input_metadata)
+            new = {following for following, _ in node.next_functions} - seen
+            seen |= new
+            nodes.extend(new)
 
     def gpu(self) -> torch.device | None:
         """Return the GPU that the steps ran on; None where they were left one and it was not used.
@@ -88,6 +114,11 @@ class Trained(Patches):
         for parameter in self._optimizers.parameters():
             counts[parameter.dtype] += parameter.numel()
         return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
+
+    def precisions(self) -> tuple[str, ...]:
+        """Return that arithmetic, and what else products were computed in."""
+        products = sorted(_PRECISIONS.get(dtype, "fp32") for dtype in self._product_dtypes)
+        return tuple(dict.fromkeys((self.precision(), *products)))
 
 
 def uses_workers(uses: Sequence[LoaderUse]) -> bool:
@@ -119,7 +150,7 @@ def typical_use(uses: Sequence[LoaderUse], num_steps: int, alone_ns: float) -> L
 
 def caveats_of_run(
     request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
-    ignores_compile: bool, ignores_graphs: bool, cpu_precision: str,
+    ignores_compile: bool, ignores_graphs: bool, cpu_precisions: Iterable[str],
 ) -> Iterator[Caveat]:  # fmt: skip
     """Yield reasons to trust the time of the steps less.
 
@@ -130,7 +161,7 @@ def caveats_of_run(
         num_threads: Threads of torch that the steps ran on.
         ignores_compile: Whether the script asked for ``torch.compile``, which was ignored.
         ignores_graphs: Whether what it captured as CUDA graphs ran as operators.
-        cpu_precision: Arithmetic of steps that ran on this CPU; empty for those on a GPU.
+        cpu_precisions: Arithmetic of steps that ran on this CPU; empty for those on a GPU.
     """
     if ignores_compile:
         yield COMPILE_IGNORED
@@ -140,10 +171,11 @@ def caveats_of_run(
         yield _NEEDS_CUDA
     if ignores_graphs:
         yield GRAPHS_RUN_EAGERLY
-    if cpu_precision in ("fp16", "bf16") and not has_half_hardware(cpu_precision):
+    halves = [name for name in cpu_precisions if name in ("fp16", "bf16")]
+    if emulated := " and no ".join(name for name in halves if not has_half_hardware(name)):
         yield Caveat(
             code=EMULATED_ON_CPU,
-            message=f"{cpu_name()} has no {cpu_precision} arithmetic of its own: torch emulates "
+            message=f"{cpu_name()} has no {emulated} arithmetic of its own: torch emulates "
             "it there, far slower than fp32",
         )
     quota = cpu_quota()

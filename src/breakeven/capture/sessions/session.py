@@ -234,10 +234,16 @@ class _Update(NamedTuple):
 
 
 class PhaseWatch(BackwardCalls):
-    """Takes the time of backward passes, and from the last of them to the end of the update."""
+    """Takes the time of backward passes, and from the last of them to the end of the update.
 
-    def __init__(self) -> None:
+    Args:
+        on_first: Called with the first of them, once.
+    """
+
+    def __init__(self, on_first: Callable[[BackwardCall], None] = lambda _: None) -> None:
         super().__init__(self._end_backward)
+        self._on_first = on_first
+        self._has_seen = False
         self._updates: list[_Update] = []
         self._backward_ns = 0
         # Since when the update lasts: the end of the last backward pass, or of another update.
@@ -271,3 +277,6 @@ class PhaseWatch(BackwardCalls):
     def _end_backward(self, call: BackwardCall) -> None:
         self._last_end_ns = own_time_ns()
         self._backward_ns += call.duration_ns
+        if not self._has_seen:
+            self._has_seen = True
+            self._on_first(call)
