@@ -21,7 +21,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Find what is found where no other work on this machine lengthens a script's own time."""
+    """Find what is found where no other work on this machine lengthens a script's own time.
+
+    What is found beside much of that is tested of made-up steps.
+    """
 
     def examine(case: Case) -> Examined:
         events = tuple(
