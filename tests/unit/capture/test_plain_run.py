@@ -122,8 +122,9 @@ def test_a_cast_without_a_product_is_not_arithmetic() -> None:
 
 
 @pytest.mark.parametrize("has_hardware", [False, True])
+@pytest.mark.parametrize("has_grad", [False, True])
 def test_a_run_says_that_layers_are_emulated_which_it_does_not_train(
-    *, has_hardware: bool, monkeypatch: pytest.MonkeyPatch
+    *, has_hardware: bool, has_grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
     monkeypatch.setattr(hardware, lambda _: has_hardware)
@@ -133,9 +134,36 @@ def test_a_run_says_that_layers_are_emulated_which_it_does_not_train(
     with session:
         for _ in range(60):
             optimizer.zero_grad()
-            frozen(first(torch.ones(4, 8)).bfloat16()).float().sum().backward()
+            x = torch.ones(4, 8)
+            layers = (first, frozen) if has_grad else (frozen, first)
+            for layer in layers:
+                x = layer(x.to(layer.weight.dtype))
+            x.float().sum().backward()
             optimizer.step()
+            # The first step is looked at, and no other one slowed down.
+            assert not torch.nn.modules.module._global_forward_pre_hooks
         run = session.result()
     assert run is not None
     assert run.precision == "fp32"
     assert has_caveat(run.caveats, EMULATED_ON_CPU) is not has_hardware
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_layers_of_a_script_are_called_as_they_are() -> None:
+    class Own(torch.nn.Linear):
+        def parameters(self) -> Any:
+            raise NotImplementedError
+
+    session = PlainSession(_request("made up", 0.01), lambda: None)
+    with session:
+        layers = torch.nn.LazyLinear(4), Own(4, 4), torch.jit.script(torch.nn.Linear(4, 1))
+        x = torch.ones(2, 8)
+        for layer in layers:
+            x = layer(x)
+        x.sum().backward()
+
+
+def test_no_hook_stays_where_no_backward_pass_was_seen() -> None:
+    with PlainSession(_request("made up", 0.01), lambda: None):
+        assert torch.nn.modules.module._global_forward_pre_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks

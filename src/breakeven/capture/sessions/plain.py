@@ -159,6 +159,7 @@ class PlainSession(UpdateSession):
         if not self._request.compiles:  # what is compiled must not see our code
             self.enter_context(self._trained)
         if self._has_phases:
+            self._trained.watch_layers()
             self.enter_context(self._phases)
         if self._request.backwards_per_step:
             self.enter_context(BackwardCalls(self._end_backward))

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from breakeven.capture.answers import LoaderUse
 from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
@@ -55,6 +58,7 @@ class Trained(Patches):
         self._loss_device: torch.device | None = None
         self._autocast_dtype: torch.dtype | None = None
         self._product_dtypes: set[torch.dtype] = set()
+        self._layers: RemovableHandle | None = None
 
     def _apply(self) -> None:
         original: Any = torch.autocast.__enter__
@@ -72,14 +76,28 @@ class Trained(Patches):
         if isinstance(loss, torch.Tensor):  # and no edge of the graph
             self._loss_dtype, self._loss_device = loss.dtype, loss.device
 
-    def note_graph(self, outputs: Iterable[object]) -> None:
-        """Note in which formats the graph of a backward pass multiplies.
+    def watch_layers(self) -> None:
+        """Note the formats of layers that are called before the first `note_graph`.
 
-        Only that tells of layers that are not trained, or of casts by hand.
+        Those without gradients, such as a frozen encoder, are in no graph.
+        """
+
+        def note(module: nn.Module, _: object) -> None:
+            # Not by its methods, which a script may have its own of.
+            own = module.__dict__.get("_parameters", {}).values()
+            self._product_dtypes.update(weight.dtype for weight in own if weight is not None)
+
+        self._layers = register_module_forward_pre_hook(note)
+        self.callback(self._layers.remove)
+
+    def note_graph(self, outputs: Iterable[object]) -> None:
+        """Note in which formats the graph of a backward pass multiplies, casts by hand included.
 
         Args:
             outputs: What the pass began at.
         """
+        if self._layers is not None:
+            self._layers.remove()
         nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor)]
         seen = {None, *nodes}
         while nodes:
