@@ -98,17 +98,14 @@ class Trained(Patches):
         """
         if self._layers is not None:
             self._layers.remove()
-        nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor)]
-        seen = {None, *nodes}
-        while nodes:
-            node = nodes.pop()
-            if node is None:
-                continue
-            if type(node).__name__ in _PRODUCTS:
-                self._product_dtypes.update(made.dtype for made in node._input_metadata)
-            new = {following for following, _ in node.next_functions} - seen
-            seen |= new
-            nodes.extend(new)
+        seen: set[Any] = {None}
+        nodes: set[Any] = {each.grad_fn for each in outputs if isinstance(each, torch.Tensor)}
+        while nodes := nodes - seen:
+            seen |= nodes
+            for node in nodes:
+                if type(node).__name__ in _PRODUCTS:
+                    self._product_dtypes.update(made.dtype for made in node._input_metadata)
+            nodes = {following for node in nodes for following, _ in node.next_functions}
 
     def gpu(self) -> torch.device | None:
         """Return the GPU that the steps ran on; None where they were left one and it was not used.
