@@ -44,12 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a test that reads a clock, or waits for processes, fail once: machines stall at times.
+    """Mark ``full`` tests as slow, and let some fail once, since machines stall at times.
 
-    Each such failure is listed in the summary, and in the file that ``RERUNS_FILE`` names.
+    These are the tests that read a clock or wait for processes. Each such failure is listed in the
+    summary, and in the file that ``RERUNS_FILE`` names.
     """
     for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.slow)
         if END_TO_END in item.path.parents or item.get_closest_marker("timing"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 

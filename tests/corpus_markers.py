@@ -36,6 +36,33 @@ _UNSCORED = """
 """
 UNSCORED_CAUSES = frozenset(_UNSCORED.split())
 
+# `.ci/run` explains these scripts alone, and each must be answered as its markers say. Each cause
+# has one here; a few are healthy. Prefer short scripts, and those with several causes.
+_SAMPLE = """
+    convolution/benchmark_with_lengths convolution/bias_before_norm
+    convolution/fixed_shapes_no_benchmark convolution/nchw_amp_resnet
+    cpu/decays_to_denormals cpu/threads_for_a_controller cpu/too_many_threads
+    host/cartpole_in_python
+    linalg/rotations_by_svd
+    loader/files_one_by_one loader/respawns_workers loader/workers_times_four
+    logging/histograms_each_step logging/saves_and_validates_each_epoch
+    loops/fused_lstm loops/neural_ode_rk4 loops/outputs_keep_graphs loops/own_rnn
+    loops/triplet_per_sample
+    optimizer/hand_written_sgd optimizer/word2vec_dense
+    placement/ema_on_cpu placement/never_moved
+    precision/amp_for_a_tiny_net precision/double_model precision/odd_widths_half
+    precision/wide_mlp_fp32
+    settings/anomaly_left_on settings/compile_varying_batches settings/data_parallel_toy
+    size/activations_too_large size/small_batch_with_item
+    sync/explicit_synchronize sync/grad_norm_readout sync/item_every_step
+    sync/logs_every_hundred_steps sync/masked_tokens sync/numpy_in_forward
+    sync/print_loss_trainer sync/reinforce_categorical
+    timing/cpu_against_cuda
+    transfer/gan_noise transfer/pageable_stream transfer/pinned_stream
+    transfer/scalars_each_step transfer/tabular_loader transfer/wide_numpy_batches
+"""
+SAMPLE = frozenset(f"{name}.py" for name in _SAMPLE.split())
+
 _MARKER = re.compile(
     r"#\s*(finds in the step|finds|or|may find|looks like|device|healthy)(?::\s*(.*?))?\s*$"
 )

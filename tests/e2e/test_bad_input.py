@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from check_process import SCRIPTS, CheckRun, line_of
 
+from factories.sampled import sampled
+
 RunCheck = Callable[..., CheckRun]
 
 needs_proc = pytest.mark.skipif(
@@ -141,7 +143,9 @@ def test_os_exit_after_some_steps(run_check: RunCheck) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("hangs.py", ()), ("ignores_signals.py", ("--hang",)), ("stands_deep.py", ())],
+    sampled(
+        [("hangs.py", ()), ("ignores_signals.py", ("--hang",)), ("stands_deep.py", ())], "hangs.py"
+    ),
 )
 def test_a_script_that_hangs(run_check: RunCheck, name: str, arguments: tuple[str, ...]) -> None:
     script = SCRIPTS / name
@@ -228,14 +232,17 @@ def test_a_tensor_on_the_wrong_device_is_a_finding(run_check: RunCheck) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        "ignores_signals.py",
-        "leaves_child.py",
-        "loader_workers.py",
+    sampled(
+        [
+            "ignores_signals.py",
+            "leaves_child.py",
+            "loader_workers.py",
+            "spawns.py",
+            "swallows_exceptions.py",
+            "threads.py",
+        ],
         "spawns.py",
-        "swallows_exceptions.py",
-        "threads.py",
-    ],
+    ),
 )
 def test_odd_scripts_are_answered(run_check: RunCheck, name: str, marker: Path) -> None:
     run = run_check(SCRIPTS / name)
@@ -246,7 +253,7 @@ def test_odd_scripts_are_answered(run_check: RunCheck, name: str, marker: Path) 
     assert run.elapsed_s < 240
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_exit_handlers_do_not_run_and_the_documentation_says_so(
     run_check: RunCheck, pytestconfig: pytest.Config
 ) -> None:
@@ -256,7 +263,7 @@ def test_exit_handlers_do_not_run_and_the_documentation_says_so(
     assert any("atexit" in page.read_text() for page in pages)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @needs_proc
 def test_a_talkative_script_fills_no_memory(run_check: RunCheck) -> None:
     talkative = run_check(SCRIPTS / "prints_megabytes.py")
@@ -289,7 +296,7 @@ def test_a_script_that_changes_the_directory(run_check: RunCheck, work_folder: P
     assert_stored(work_folder / "report.json", run)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_model_has_a_caveat(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "compiles.py")
@@ -297,7 +304,7 @@ def test_a_compiled_model_has_a_caveat(run_check: RunCheck) -> None:
     assert any("compile" in code for code in run.caveat_codes), run.caveat_codes
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "slow_steps.py")
     assert run.returncode == 0, run.stderr
@@ -311,7 +318,15 @@ def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "terminal"])
 @pytest.mark.parametrize(
     "name",
-    ["tränïng (copy) 'x'.py", "\x1b[31mred\x1b]0;title\x07.py", "[bold]markup[/].py", "\udcff.py"],
+    sampled(
+        [
+            "tränïng (copy) 'x'.py",
+            "\x1b[31mred\x1b]0;title\x07.py",
+            "[bold]markup[/].py",
+            "\udcff.py",
+        ],
+        "\x1b[31mred\x1b]0;title\x07.py",
+    ),
     ids=["odd", "escapes", "markup", "not UTF-8"],
 )
 def test_odd_file_names(run_check: RunCheck, work_folder: Path, name: str, as_json: bool) -> None:
@@ -334,9 +349,12 @@ def test_odd_file_names(run_check: RunCheck, work_folder: Path, name: str, as_js
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "arguments"), [("hangs.py", ()), ("ignores_signals.py", ("--hang",))]
+    ("name", "arguments"),
+    sampled([("hangs.py", ()), ("ignores_signals.py", ("--hang",))], "ignores_signals.py"),
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], signal.SIGINT)
+)
 def test_ending_signal(
     run_check: RunCheck,
     marker: Path,
@@ -378,7 +396,7 @@ def test_an_output_that_exists_is_kept(
     assert not marker.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_output_that_exists_is_replaced_with_force(
     run_check: RunCheck, work_folder: Path
 ) -> None:
@@ -400,7 +418,7 @@ def test_a_known_device_does_not_excuse_an_unknown_one(run_check: RunCheck, mark
     assert not marker.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_only_the_devices_asked_for_are_compared(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "leaves_marker.py", "--device", "t4", "--device", "rtx 4090")
     assert run.returncode == 0, run.stderr

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(
     not Path("/proc/thread-self/schedstat").exists(), reason="this system does not count waiting"
 )

@@ -31,6 +31,7 @@ def test_the_compiled_step_is_predicted_where_asked_for(run_check: RunCheck) -> 
         assert (result["pays_after_steps"] is None) == (result["speedup"] <= 1)
 
 
+@pytest.mark.full
 def test_it_is_left_out_where_nobody_compiles(run_check: RunCheck) -> None:
     run = run_check(SCRIPT, "--no-fast-step")
     assert run.returncode == 0, run.stderr

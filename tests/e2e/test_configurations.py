@@ -123,7 +123,7 @@ def test_startup_ends_with_the_first_step_and_warnings_are_told(run: Run) -> Non
     assert answer.warnings == ("UserWarning: slow data",)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1_200)
 @pytest.mark.timing
 def test_compiled_code_is_kept_for_the_next_run_of_the_same_launcher(
@@ -180,7 +180,7 @@ def processes_with(launcher: Launcher) -> set[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     "line",

@@ -1,9 +1,10 @@
-"""Recall and precision of the findings over the scripts of ``tests/corpus``, by line."""
+"""Findings in the scripts of ``tests/corpus``, by line: of a sample, each; of all, their rates."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +18,9 @@ from breakeven.capture import Launcher
 from breakeven.doctor import diagnosis
 from breakeven.errors import BreakevenError
 from breakeven.explain import explain_target
-from corpus_markers import SCORED_CAUSES, CorpusScript, Fault, read_corpus
+from corpus_markers import SAMPLE, SCORED_CAUSES, CorpusScript, Fault, read_corpus
 
-# All scripts are run within the first test.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
-
+pytestmark = pytest.mark.slow
 _MIN_RECALL = 0.9
 _MIN_PRECISION = 0.9
 # The scripts end themselves, most within seconds; machines are busy at times.
@@ -69,27 +68,39 @@ class Outcome:
         return tuple(p for p in self.places if p not in true and p[0] not in self.script.accepted)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def undisturbed() -> Iterator[None]:
+    """Ignore what two scripts at a time do to each other's times: it is not the rules' doing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def outcomes() -> tuple[Outcome, ...]:
     """Explain every script once; ``BREAKEVEN_CORPUS`` names a part of them, such as ``sync/``."""
     wanted = os.environ.get("BREAKEVEN_CORPUS", "")
     scripts = [script for script in read_corpus() if wanted in script.name]
     with ExitStack() as stack:
-        # What two scripts at a time do to each other's times is not the rules' doing.
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
         launchers: SimpleQueue[Launcher] = SimpleQueue()
         for _ in range(_NUM_AT_ONCE):
             launchers.put(stack.enter_context(Launcher()))
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             # The first alone: asked for the same type by two threads at once, and never before,
             # msgspec may crash.
-            first = _explain(launchers, scripts[0])
-            return (first, *pool.map(partial(_explain, launchers), scripts[1:]))
+            first = _explain_in_turn(launchers, scripts[0])
+            return (first, *pool.map(partial(_explain_in_turn, launchers), scripts[1:]))
 
 
-def _explain(launchers: SimpleQueue[Launcher], script: CorpusScript) -> Outcome:
+def _explain_in_turn(launchers: SimpleQueue[Launcher], script: CorpusScript) -> Outcome:
     launcher = launchers.get()
+    try:
+        return _explain(launcher, script)
+    finally:
+        launchers.put(launcher)
+
+
+def _explain(launcher: Launcher, script: CorpusScript) -> Outcome:
     try:
         report = explain_target(
             str(script.path),
@@ -102,8 +113,6 @@ def _explain(launchers: SimpleQueue[Launcher], script: CorpusScript) -> Outcome:
         )
     except BreakevenError as error:
         return Outcome(script=script, failure=str(error))
-    finally:
-        launchers.put(launcher)
     places = dict.fromkeys(
         (finding.cause, _line_in(script.path, finding.file, finding.line))
         for finding in report.findings
@@ -117,10 +126,25 @@ def _line_in(path: Path, file: str | None, line: int | None) -> int | None:
     return line if file is not None and Path(file).resolve() == path.resolve() else None
 
 
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(script, id=script.name) for script in read_corpus() if script.name in SAMPLE],
+)
+def test_script_of_the_sample(launcher: Launcher, script: CorpusScript) -> None:
+    outcome = _explain(launcher, script)
+    assert outcome.failure == ""
+    assert (outcome.missed, outcome.false_places) == ((), ()), outcome.places
+
+
+# All scripts are run within the first test of them.
+@pytest.mark.full
+@pytest.mark.timeout(2400)
 def test_every_script_is_explained(outcomes: tuple[Outcome, ...]) -> None:
     assert {o.script.name: o.failure for o in outcomes if o.failure} == {}
 
 
+@pytest.mark.full
+@pytest.mark.timeout(2400)
 def test_faults_are_found_at_their_lines(outcomes: tuple[Outcome, ...]) -> None:
     num_faults = sum(len(o.script.faults) for o in outcomes)
     num_missed = sum(len(o.missed) for o in outcomes)
@@ -130,6 +154,8 @@ def test_faults_are_found_at_their_lines(outcomes: tuple[Outcome, ...]) -> None:
     assert recall >= _MIN_RECALL, f"recall {recall:.1%} of {num_faults}\n{_table(outcomes)}"
 
 
+@pytest.mark.full
+@pytest.mark.timeout(2400)
 def test_what_is_found_is_true(outcomes: tuple[Outcome, ...]) -> None:
     num_true = sum(len(o.true_places) for o in outcomes)
     num_false = sum(len(o.false_places) for o in outcomes)

@@ -17,6 +17,7 @@ from torch import nn
 
 from breakeven.whole_step import fast_step
 from breakeven.whole_step.engines import Engine
+from factories.sampled import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -29,7 +30,8 @@ def make_mlp() -> nn.Module:
 
 @pytest.mark.timing
 @pytest.mark.parametrize(
-    ("engine", "steps_per_call", "times"), [("generated", 12, 8), ("inductor", 4, 2)]
+    ("engine", "steps_per_call", "times"),
+    sampled([("generated", 12, 8), ("inductor", 4, 2)], "generated"),
 )
 def test_is_faster_than_the_loop_and_computes_the_same(
     engine: Engine, steps_per_call: int, times: int
@@ -92,6 +94,7 @@ def test_is_faster_than_the_loop_and_computes_the_same(
     assert cost.pays_off_after_steps is not None
 
 
+@pytest.mark.full
 def test_dropout_and_normalisation_compile() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -43,6 +43,7 @@ def test_the_report_shows_it_in_words(run_check: RunCheck) -> None:
     assert "generated code on" in words
 
 
+@pytest.mark.full
 def test_what_has_no_generated_code_is_named(run_check: RunCheck) -> None:
     run = run_check(SCRIPT, arguments=["--sorts"])
     assert run.returncode == 0, run.stderr
@@ -51,6 +52,7 @@ def test_what_has_no_generated_code_is_named(run_check: RunCheck) -> None:
     assert "sort" in message
 
 
+@pytest.mark.full
 def test_it_can_be_left_out(run_check: RunCheck) -> None:
     run = run_check(SCRIPT, "--no-fast-step")
     assert run.returncode == 0, run.stderr

@@ -31,9 +31,81 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="scripts do what Linux lets them"),
 ]
 
+FULL = pytest.mark.full
 FAMILIES = (damage, endings, files, network, processes, python_itself, texts, training)
+# `.ci/run` tries these scripts alone, one of each kind; `.ci/full` tries all of them.
+SAMPLE = {
+    # Damage: by Python, a shell, the C library, a map, a link; to content, place and rights.
+    "deletes all of its folder",
+    "deletes its data by a shell",
+    "deletes its data by the C library",
+    "moves its data away",
+    "closes its data off",
+    "saves over a good checkpoint at every step",
+    "maps its data for writing, as memory",
+    "writes through a link out of its folder",
+    # Endings: by a status, a signal, an alarm, a fault, an exception, not at all; input, output,
+    # descriptors and limits.
+    "ends by a status after steps",
+    "kills itself",
+    "is interrupted by alarms without end",
+    "reads memory that is not there after steps",
+    "ignores what asks it to end, and hangs",
+    "asks what to do",
+    "closes all descriptors, takes their numbers",
+    "lets itself write no file",
+    "says that there is no memory",
+    "raises with words that are no text",
+    "raises at its exit",
+    "prints what looks like an answer",
+    # Files: beside it, in the home, of the system, of no usual kind, in large numbers.
+    "writes to the home of its user",
+    "installs a package of its own",
+    "makes a fifo",
+    "makes 10,000 files",
+    "keeps a database with a journal",
+    # The network.
+    "calls where nobody listens",
+    "leaves a server listening",
+    # Processes: that stay, of Python's libraries, threads, groups, its parent, another program.
+    "leaves a program running",
+    "leaves a daemon",
+    "leaves a pool of processes",
+    "leaves shared memory",
+    "leaves threads that never end",
+    "goes to a session of its own",
+    "becomes another program",
+    "stops its parent",
+    # Python: output, environment, modules, clock, tracing, built-ins, torch, hooks, limits.
+    "has an output that fails",
+    "empties its environment",
+    "forgets all modules of breakeven",
+    "stops the clock",
+    "traces every line",
+    "replaces open",
+    "replaces the step of the optimizer",
+    "has finalizers that raise",
+    "has an auditor that allows nothing",
+    # Texts: no Python, another encoding, long, without what it imports.
+    "is half of a script",
+    "is UTF-16",
+    "has a line of 2 MB",
+    "imports what is not there",
+    # Training: none, wrong, in odd places, odd models and data, without a GPU.
+    "takes no step",
+    "raises at its third step",
+    "trains in two threads at once",
+    "makes a new model at every step",
+    "has workers that end",
+    "has data that never comes",
+    "wants a GPU",
+}
 SCRIPTS = [
-    pytest.param(script, id=f"{family.__name__.rpartition('.')[2]}: {script.name}")
+    pytest.param(
+        script,
+        id=f"{family.__name__.rpartition('.')[2]}: {script.name}",
+        marks=() if script.name in SAMPLE else FULL,
+    )
     for family in FAMILIES
     for script in family.SCRIPTS
 ]
@@ -47,6 +119,7 @@ OF_COMMAND = {
     "raises with words that are no text",
     "writes nonsense to all descriptors",
 }
+COMMAND_SAMPLE = "leaves a daemon"
 # What comes on top of the runs: at most four, each with its limit and what its end may take.
 _MOST_RUNS = 4
 _END_LIMIT_S = 15.0
@@ -128,7 +201,15 @@ def run(launcher: Launcher, hostile: Hostile) -> BreakevenError | None:
     return None
 
 
-@pytest.mark.parametrize("hostile", [each for each in SCRIPTS if each.values[0].name in OF_COMMAND])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        pytest.param(script, id=script.name, marks=() if script.name == COMMAND_SAMPLE else FULL)
+        for family in FAMILIES
+        for script in family.SCRIPTS
+        if script.name in OF_COMMAND
+    ],
+)
 def test_hostile_script_of_the_command_line(
     hostile: Hostile, run_check: Callable[..., CheckRun], work_folder: Path
 ) -> None:
@@ -148,3 +229,11 @@ def test_hostile_script_of_the_command_line(
 def test_they_are_many_and_different() -> None:
     scripts = [script for family in FAMILIES for script in family.SCRIPTS]
     assert len({script.text for script in scripts}) == len(scripts) >= _LEAST_SCRIPTS
+
+
+def test_each_family_is_in_the_sample_answered_and_refused() -> None:
+    scripts = [script for family in FAMILIES for script in family.SCRIPTS]
+    assert {script.name for script in scripts} >= SAMPLE | OF_COMMAND
+    for family in FAMILIES:
+        reasons = {bool(one.reason) for one in family.SCRIPTS}
+        assert {bool(one.reason) for one in family.SCRIPTS if one.name in SAMPLE} == reasons

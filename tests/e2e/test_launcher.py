@@ -48,7 +48,7 @@ Prepare = Callable[..., RunRequest]
     scope="module",
     params=[
         pytest.param(False, id="forked"),
-        pytest.param(True, id="spawned", marks=pytest.mark.slow),
+        pytest.param(True, id="spawned", marks=pytest.mark.full),
     ],
 )
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:

@@ -21,6 +21,7 @@ def _losses(script: str, *options: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss +([0-9.]+)", printed)]
 
 
+@pytest.mark.full
 def test_training_lowers_the_loss_alike_with_both_solvers() -> None:
     first, second = (_losses(script) for script in SCRIPTS)
     for start, end in (first, second):
@@ -29,6 +30,7 @@ def test_training_lowers_the_loss_alike_with_both_solvers() -> None:
     assert second[1] == pytest.approx(first[1], rel=0.05)
 
 
+@pytest.mark.full
 def test_training_goes_on_from_a_checkpoint(tmp_path) -> None:
     weights = str(tmp_path / "weights.pt")
     _, saved = _losses("neural_ode.py", "--save", weights)

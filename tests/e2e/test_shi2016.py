@@ -16,6 +16,7 @@ from breakeven.systems.published import networks
 from breakeven.systems.shi2016_runs import SCRIPT, measure_jax
 from breakeven.timing import Estimate
 from breakeven.verdict import RowSource
+from factories.sampled import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("name", sampled(networks(), "FCN-R", "LSTM"))
 def test_the_script_trains(name: str) -> None:
     command = [sys.executable, str(script_path(SCRIPT)), "--network", name]
     command += ["--batch-size", "2", "--steps", "3", "--threads", "1"]
@@ -46,7 +47,7 @@ def test_the_script_trains(name: str) -> None:
     assert losses[2] < losses[0]  # the same samples each time
 
 
-@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("name", sampled(networks(), "FCN-R", "LSTM"))
 def test_its_step_is_known_in_full(bench: Bench, name: str) -> None:
     trace = bench.step(SCRIPT, "--network", name, "--batch-size", "2")
     assert trace.batch_size == 2 or name == "LSTM"
@@ -57,6 +58,7 @@ def test_its_step_is_known_in_full(bench: Bench, name: str) -> None:
     assert "uncosted-op" not in codes
 
 
+@pytest.mark.full
 def test_a_network_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "networks", lambda: {"FCN-R": 1024})
     monkeypatch.setattr(system, "num_physical_cores", lambda: 1)

@@ -16,7 +16,7 @@ SAME_PATH = ("MLP, SGD foreach", "MLP, Adam fused", "pointwise chain")
 OTHERS = ("disc, depth 2", "two towers", "Q-learning", "language model")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_small_steps_take_a_gpu_no_less_than_the_host(tmp_path: Path) -> None:
     table = tmp_path / "steps.csv"
     names = [option for name in (*SAME_PATH, *OTHERS) for option in ("--only", name)]

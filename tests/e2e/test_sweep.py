@@ -26,6 +26,7 @@ from breakeven.sweep.traced_grid import TracedGrid
 from breakeven.timing import Source
 from breakeven.trace import StepTrace
 from breakeven.verdict import DeviceKind, SweepPoint, SweepReport
+from factories.sampled import sampled
 
 KNOBS = SCRIPTS / "sweep_knobs.py"
 # A host with a name needs no measurement of this one.
@@ -136,7 +137,7 @@ def test_sweep_of_an_option_and_of_threads() -> None:
     assert rows.counts == [(n, 4) for n in range(1, 5)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_sweep_of_the_batch_size_of_a_data_loader() -> None:
     rows = Rows()
     report = sweep(SCRIPTS / "sweep_loader.py", "batch_size=8..512", progress=rows)
@@ -150,7 +151,7 @@ def test_sweep_of_the_batch_size_of_a_data_loader() -> None:
     assert {c.device for c in report.crossovers} == {"T4", "H100 SXM5 80GB"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_points_at_which_the_script_fails_are_told_with_the_line() -> None:
     report = sweep(KNOBS, "width=8..64", arguments=["--width", "{width}", "--fails-from", "33"])
     assert [failure.settings for failure in report.failures] == [{"width": 64}]
@@ -226,7 +227,7 @@ def kept_widths(cache: Path) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGKILL, signal.SIGINT], signal.SIGKILL))
 def test_broken_off_sweep_measures_nothing_twice(
     tmp_path: Path,
     own_cache: Path,

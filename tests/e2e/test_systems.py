@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from breakeven.systems import script_path
 
 pytestmark = pytest.mark.slow
+FULL = partial(pytest.param, marks=pytest.mark.full)
 
 ROOT = Path(__file__).parents[2]
 SCHEMA_FILE = ROOT / "docs" / "schema" / "workloads.schema.json"
@@ -49,6 +51,7 @@ def cells(table: dict[str, Any], name: str, source: str) -> list[Any]:
     return [row["cells"][position] for row in table["rows"] if row["source"] == source]
 
 
+@pytest.mark.full
 def test_the_update_on_the_host_costs_more_than_on_any_device(
     environment: dict[str, str],
 ) -> None:
@@ -76,6 +79,7 @@ def test_the_stream_pays_off_at_the_large_batch_more_than_at_the_small(
     assert len(system["claims"]) == 4
 
 
+@pytest.mark.full
 def test_the_disc_has_a_time_at_every_depth(
     environment: dict[str, str],
 ) -> None:
@@ -115,11 +119,11 @@ def test_an_interrupt_ends_every_process(environment: dict[str, str]) -> None:
     "command",
     [
         ("disc_mlp.py", "--depth", "3", "--epochs", "3"),
-        ("rnn_stream.py", "--batch-size", "10", "--steps", "50"),
+        FULL(("rnn_stream.py", "--batch-size", "10", "--steps", "50")),
         ("mnist_mlp.py", "--update", "host", "--batch-size", "500"),
-        ("mnist_mlp.py", "--update", "single", "--batch-size", "500"),
-        ("mnist_mlp.py", "--update", "foreach", "--batch-size", "500"),
-        ("mnist_mlp.py", "--update", "fused", "--batch-size", "500"),
+        FULL(("mnist_mlp.py", "--update", "single", "--batch-size", "500")),
+        FULL(("mnist_mlp.py", "--update", "foreach", "--batch-size", "500")),
+        FULL(("mnist_mlp.py", "--update", "fused", "--batch-size", "500")),
     ],
     ids=" ".join,
 )

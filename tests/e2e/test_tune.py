@@ -20,6 +20,7 @@ from breakeven.store import read_tuned
 from breakeven.trace import Configuration
 from breakeven.tune import tune_target
 from breakeven.verdict import Numerics, Outcome, Trial, TuneReport
+from factories.sampled import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> tuple[st
     return stdout, stderr
 
 
+@pytest.mark.full
 @pytest.mark.timing
 @pytest.mark.usefixtures("slow_subnormals")
 def test_flushing_is_kept_where_weights_are_subnormal() -> None:
@@ -126,6 +128,7 @@ def test_flushing_is_kept_where_weights_are_subnormal() -> None:
     assert report.numerics is not Numerics.EXACT
 
 
+@pytest.mark.full
 @pytest.mark.timing
 def test_a_small_network_gets_its_step_as_one_call(tmp_path: Path) -> None:
     """It reads its output for an accuracy, as most loops do."""
@@ -144,6 +147,7 @@ def test_a_small_network_gets_its_step_as_one_call(tmp_path: Path) -> None:
         assert "loss, (outputs,) = step((inputs, labels))" in report.code_change.diff
 
 
+@pytest.mark.full
 @pytest.mark.timing
 def test_what_goes_wrong_with_a_candidate_is_told_and_the_search_goes_on() -> None:
     report, trials = tune("tune_troubles.py")
@@ -161,6 +165,7 @@ def test_what_goes_wrong_with_a_candidate_is_told_and_the_search_goes_on() -> No
     assert report.numerics is Numerics.EXACT
 
 
+@pytest.mark.full
 @pytest.mark.timing
 def test_nothing_is_kept_that_is_not_faster() -> None:
     report, trials = tune("tune_nothing.py", budget_s=10.0)
@@ -224,7 +229,7 @@ def test_tuned_exactly_and_run_with_it_to_the_same_bit(start: Start, tmp_path: P
     assert "Another Processor 9000" in stderr
 
 
-@pytest.mark.parametrize("moment", ["starting torch", "trying "])
+@pytest.mark.parametrize("moment", sampled(["starting torch", "trying "], "trying "))
 def test_interrupted_tuning_leaves_nothing(moment: str, start: Start, tmp_path: Path) -> None:
     process = start("tune", str(SCRIPTS / "tune_subnormal.py"))
     assert process.stderr is not None
@@ -257,6 +262,7 @@ def test_where_nothing_can_be_written_nothing_is_tuned(start: Start) -> None:
     assert "starting torch" not in stderr
 
 
+@pytest.mark.full
 def test_of_two_tunings_the_second_says_that_it_waits(start: Start, tmp_path: Path) -> None:
     script = str(SCRIPTS / "tune_subnormal.py")
     first = start("tune", script, "--budget", "1s", "-o", "first.toml")

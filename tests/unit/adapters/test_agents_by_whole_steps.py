@@ -15,6 +15,7 @@ import torch
 import breakeven
 from breakeven.adapters import stable_baselines3 as adapter
 from breakeven.errors import UsageError
+from factories.sampled import sampled
 
 # Where samples are left over, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
@@ -113,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.parametrize(("name", "options"), sampled(CASES, "PPO", "DDPG"))
 def test_a_fast_agent_learns_and_logs_as_the_stock_one(name: str, options: dict[str, Any]) -> None:
     (stock, wanted), (fast, logged) = trained(name, 400, **options)
     assert fast.num_timesteps == stock.num_timesteps

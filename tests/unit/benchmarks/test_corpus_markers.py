@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.device import find_device
-from corpus_markers import SCORED_CAUSES, Fault, parse_script, read_corpus
+from corpus_markers import SAMPLE, SCORED_CAUSES, Fault, parse_script, read_corpus
 
 _PATH = Path("made_up.py")
 
@@ -29,6 +29,13 @@ def test_every_cause_has_two_faulty_scripts_and_a_healthy_one() -> None:
     alike = Counter(cause for script in read_corpus() for cause in script.resembles)
     assert {c: faulty[c] for c in SCORED_CAUSES if faulty[c] < 2} == {}
     assert {c for c in SCORED_CAUSES if not alike[c]} == set()
+
+
+def test_every_cause_has_a_script_in_the_sample() -> None:
+    sample = [script for script in read_corpus() if script.name in SAMPLE]
+    assert len(sample) == len(SAMPLE)
+    assert SCORED_CAUSES - {cause for script in sample for cause in script.causes} == set()
+    assert any(script.is_healthy for script in sample)
 
 
 def test_no_marker_is_both_asked_for_and_optional() -> None:

@@ -146,7 +146,7 @@ def is_gone_soon(status: Path) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_whole_path_runs_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = run(out, "--part", "calibrate")

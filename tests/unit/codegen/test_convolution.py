@@ -60,7 +60,7 @@ def assert_gradients(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 # Each is compiled, so that the second half is for the slow tests.
-DTYPES = [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+DTYPES = [torch.float32, pytest.param(torch.float64, marks=pytest.mark.full)]
 
 CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "whole-vectors": (lambda: nn.Conv2d(2, 5, 3), (32, 2, 6, 7)),

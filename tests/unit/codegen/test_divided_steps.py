@@ -146,7 +146,7 @@ SLOW = ("lstm", "gru", "attention", "images", "samples-along-another-dimension")
 
 
 def names_of(cases: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[int, ...]]]) -> list:
-    return [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in cases]
+    return [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in cases]
 
 
 def generate(

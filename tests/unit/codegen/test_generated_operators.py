@@ -139,7 +139,7 @@ def test_some_operators(start: int) -> None:
     check(list(CASES)[start + start // TOGETHER % 7 :: 8][: TOGETHER // 2])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("start", range(0, len(CASES), TOGETHER))
 def test_all_operators(start: int) -> None:

@@ -123,13 +123,13 @@ def test_random_networks_of_images() -> None:
     check_all(range(NUM_IMAGES), make_image_case)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("start", range(NUM_IMAGES, 6 * NUM_IMAGES, NUM_IMAGES))
 def test_more_random_networks_of_images(start: int) -> None:
     check_all(range(start, start + NUM_IMAGES), make_image_case)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("start", range(NUM_USUAL, NUM_SEEDS, NUM_TOGETHER))
 def test_more_random_models(start: int) -> None:
     check_all(range(start, start + NUM_TOGETHER))
@@ -144,7 +144,7 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("start", range(0, NUM_SEEDS, NUM_TOGETHER))
 def test_random_models_by_parts_of_their_samples(start: int) -> None:

@@ -71,7 +71,7 @@ STEPS: dict[str, tuple[Callable[..., tuple[Tensor, ...]], tuple[int, ...], tuple
 
 @pytest.mark.parametrize(
     "name",
-    [name if name == "products" else pytest.param(name, marks=pytest.mark.slow) for name in STEPS],
+    [name if name == "products" else pytest.param(name, marks=pytest.mark.full) for name in STEPS],
 )
 def test_numbers_do_not_depend_on_the_number_of_threads(name: str) -> None:
     function, *shapes = STEPS[name]
