@@ -41,7 +41,7 @@ UNSCORED_CAUSES = frozenset(_UNSCORED.split())
 _SAMPLE = """
     convolution/benchmark_with_lengths convolution/bias_before_norm
     convolution/fixed_shapes_no_benchmark convolution/nchw_amp_resnet
-    cpu/decays_to_denormals cpu/threads_for_a_controller cpu/too_many_threads
+    cpu/decays_to_denormals cpu/threads_for_a_controller cpu/threads_from_the_environment
     host/cartpole_in_python
     linalg/rotations_by_svd
     loader/files_one_by_one loader/respawns_workers loader/workers_times_four
@@ -49,9 +49,9 @@ _SAMPLE = """
     loops/fused_lstm loops/neural_ode_rk4 loops/outputs_keep_graphs loops/own_rnn
     loops/triplet_per_sample
     optimizer/hand_written_sgd optimizer/word2vec_dense
-    placement/ema_on_cpu placement/never_moved
+    placement/head_left_behind placement/never_moved
     precision/amp_for_a_tiny_net precision/double_model precision/odd_widths_half
-    precision/wide_mlp_fp32
+    precision/half_issuing_fp32
     settings/anomaly_left_on settings/compile_varying_batches settings/data_parallel_toy
     size/activations_too_large size/small_batch_with_item
     sync/explicit_synchronize sync/grad_norm_readout sync/item_every_step

@@ -182,7 +182,7 @@ def test_a_script_for_torchrun_is_told_its_environment(run_check: RunCheck) -> N
     assert run.names_line(script, line_of(script, 'os.environ["LOCAL_RANK"]'))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_script_for_torchrun_is_answered_for_one_gpu(
     run_check: RunCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_script_for_torchrun_is_answered_for_one_gpu(
     assert run.document["step"]["batch_size"] == 32
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_data_set_that_needs_its_workers(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "needs_workers.py")
     assert run.returncode == 0, run.stderr
@@ -241,7 +241,7 @@ def test_a_tensor_on_the_wrong_device_is_a_finding(run_check: RunCheck) -> None:
             "swallows_exceptions.py",
             "threads.py",
         ],
-        "spawns.py",
+        "leaves_child.py",
     ),
 )
 def test_odd_scripts_are_answered(run_check: RunCheck, name: str, marker: Path) -> None:

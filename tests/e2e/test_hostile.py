@@ -40,6 +40,7 @@ SAMPLE = {
     "deletes its data by a shell",
     "deletes its data by the C library",
     "moves its data away",
+    "needs what it has just deleted",
     "closes its data off",
     "saves over a good checkpoint at every step",
     "maps its data for writing, as memory",
@@ -62,6 +63,7 @@ SAMPLE = {
     "writes to the home of its user",
     "installs a package of its own",
     "makes a fifo",
+    "is not let write",
     "makes 10,000 files",
     "keeps a database with a journal",
     # The network.
