@@ -80,6 +80,7 @@ def test_the_disc_classifier_is_bound_by_launches(run_check: RunCheck) -> None:
     assert step["h2d_bytes"] == 0  # the points are on the device from the start
 
 
+@pytest.mark.full
 def test_the_recurrent_network_is_told_of_its_sync(run_check: RunCheck) -> None:
     script = EXAMPLES / "rnn_stream.py"
     run = run_check(script)
@@ -107,6 +108,7 @@ def test_the_digits_have_a_crossover_or_a_reason(run_check: RunCheck) -> None:
         assert crossover["none_because"]
 
 
+@pytest.mark.full
 def test_accumulation_in_the_trainer_doubles_the_batch(run_check: RunCheck) -> None:
     run = run_check(EXAMPLES / "trainer_class.py", arguments=("--accumulate", "2"))
     assert run.returncode == 0, run.stderr

@@ -14,12 +14,16 @@ from breakeven.device import find_device
 from breakeven.doctor import Case, Sources, diagnose
 from breakeven.simulate import predict_steps
 from breakeven.trace import Event, HostWork
+from factories.sampled import sampled
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parent / "scripts" / "fixes.py"
 # Each function without arguments is a fault, named like its cause.
 CAUSES = [name.upper() for name in re.findall(r"^def (\w+)\(\):", SCRIPT.read_text(), re.MULTILINE)]
+
+# One of each kind of edit: a read, a copy, an optimizer, a loop, a format, a layer, other work.
+SAMPLE = ("SYNC_ITEM", "H2D_CREATE", "ZERO_GRAD", "TIME_LOOP", "FP64", "CONV_BIAS", "EVAL_OFTEN")
 
 
 def recorded(launcher: Launcher, *arguments: str) -> TracedRun:
@@ -35,7 +39,7 @@ def is_pause(event: Event) -> bool:
     return isinstance(event, HostWork) and event.kind == "script"
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", sampled(CAUSES, *SAMPLE))
 def test_mended_script_takes_what_the_finding_predicted(launcher: Launcher, cause: str) -> None:
     faulty = recorded(launcher, cause)
     mended = recorded(launcher, cause, "--fixed")

@@ -88,6 +88,7 @@ def test_trainer_of_transformers(launcher: Launcher) -> None:
     assert "TrainingArguments(torch_compile=True" in finding(report, "LAUNCH001").fix
 
 
+@pytest.mark.full
 def test_what_a_trainer_was_told_is_fixed_by_telling_it_otherwise(
     launcher: Launcher, tmp_path: Path
 ) -> None:

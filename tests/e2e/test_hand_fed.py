@@ -32,7 +32,7 @@ def test_other_batch_sizes_are_predicted_from_the_one_that_was_run(
     assert report["crossover"].get("searched") or report["crossover"].get("none_because")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_batch_as_large_as_a_layer_is_told_as_the_reason(
     run_check: Callable[..., CheckRun],
 ) -> None:

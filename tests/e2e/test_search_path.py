@@ -164,7 +164,7 @@ COMMANDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(COMMANDS, "check", "calibrate"))
+@pytest.mark.parametrize("name", sampled(COMMANDS, "check"))
 def test_current_folder_has_no_say(name: str, poisoned: Path, tmp_path: Path) -> None:
     script = poisoned.parent / "project" / "train.py"
     script.write_text(TRAINING)

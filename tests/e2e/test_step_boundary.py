@@ -41,6 +41,7 @@ def test_accumulated_micro_batches_are_one_step(run_check: RunCheck) -> None:
     assert four["num_parameters"] == 16 * 32 + 32 + 32 * 4 + 4
 
 
+@pytest.mark.full
 def test_a_gan_round_holds_both_optimizers(run_check: RunCheck) -> None:
     one = _step(run_check(SCRIPTS / "gan.py", arguments=("--critic-steps", "1")))
     five = _step(run_check(SCRIPTS / "gan.py", arguments=("--critic-steps", "5")))
@@ -67,6 +68,7 @@ def test_all_closure_evaluations_of_lbfgs_are_one_step(run_check: RunCheck) -> N
     assert eight["num_ops"] < 2.2 * four["num_ops"]
 
 
+@pytest.mark.full
 def test_lightning_runs_unchanged(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "lightning_loop.py")
     step = _step(run)
@@ -78,6 +80,7 @@ def test_lightning_runs_unchanged(run_check: RunCheck) -> None:
     assert 15 <= step["num_ops"] <= 60
 
 
+@pytest.mark.full
 def test_the_trainer_of_transformers_runs_unchanged(run_check: RunCheck) -> None:
     step = _step(run_check(SCRIPTS / "hf_trainer_loop.py"))
     assert step["batch_size"] == 8
@@ -87,6 +90,7 @@ def test_the_trainer_of_transformers_runs_unchanged(run_check: RunCheck) -> None
     assert 200 <= step["num_ops"] <= 2_000
 
 
+@pytest.mark.full
 def test_a_module_runs_as_python_does(run_check: RunCheck, work_folder: Path) -> None:
     shutil.copytree(SCRIPTS / "package_loop", work_folder / "package_loop")
     run = run_check("package_loop.train", "-m", arguments=("24",))
@@ -94,6 +98,7 @@ def test_a_module_runs_as_python_does(run_check: RunCheck, work_folder: Path) ->
     assert run.document["target"] == "package_loop.train"
 
 
+@pytest.mark.full
 def test_a_function_may_be_a_step_or_the_whole_loop(run_check: RunCheck) -> None:
     script = SCRIPTS / "functions.py"
     one_step = _step(run_check(f"{script}:one_step"))

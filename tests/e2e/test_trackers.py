@@ -65,7 +65,7 @@ def test_trackers_log_nothing(run_check: CheckScript, script: Path, marker: Path
     assert not marker.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_trackers_log_where_asked(run_check: CheckScript, script: Path, marker: Path) -> None:
     run = run_check(script, "--keep-trackers")
     assert run.returncode == 0, run.stderr
@@ -73,7 +73,7 @@ def test_trackers_log_where_asked(run_check: CheckScript, script: Path, marker: 
     assert marker.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_nobody_is_asked_to_log_in(run_check: CheckScript, script: Path) -> None:
     script.write_text(SCRIPT.replace("run =", "wandb.login()\nrun ="))
     assert run_check(script).returncode == 0

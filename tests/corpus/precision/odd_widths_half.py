@@ -35,4 +35,4 @@ class AmpTrainer:
 
 if __name__ == "__main__":
     trainer = AmpTrainer()
-    print(trainer.fit(torch.randn(2048, 1023, device=trainer.device), 4))
+    print(trainer.fit(torch.randn(512, 1023, device=trainer.device), 4))

@@ -22,6 +22,7 @@ def step() -> None:
     OPTIMIZER.step()
 
 
+@pytest.mark.slow
 def test_function_is_measured_here_and_predicted_elsewhere() -> None:
     report = check_step(step, devices=["t4", "T4", "l4"], host="reference", budget_s=0.01)
     assert report.target == "step"
