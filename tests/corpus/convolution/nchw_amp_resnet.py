@@ -1,6 +1,6 @@
 # device: T4
 # finds in the step: CHANNELS_LAST
-# may find: CUDNN_BENCH_OFF, BATCH_SMALL
+# may find: CUDNN_BENCH_OFF, BATCH_SMALL, LAUNCH_FLOOR
 import torch
 from torch import nn
 
@@ -31,7 +31,7 @@ model = nn.Sequential(
 ).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scaler = torch.amp.GradScaler(device)
-images = torch.randn(32, 3, 64, 64, device=device)
+images = torch.randn(32, 3, 32, 32, device=device)
 labels = torch.randint(0, 16, (32,), device=device)
 for step in range(4):
     with torch.autocast(device):
