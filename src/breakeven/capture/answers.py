@@ -150,6 +150,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
             where the run took no turns.
         phases: Parts of the step, as the host went through them; None where no step was whole.
         trials: The same steps on fewer threads, where that was tried.
+        apart: The same steps while worker processes of the loader rest; None where there are none.
         other: Time per step of what is done between some of the steps; None where that is not
             known, or was not looked for.
         other_work: What that is, the most time first.
@@ -173,6 +174,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     turns: tuple[int, ...] = ()
     phases: StepPhases | None = None
     trials: tuple[ThreadTrial, ...] = ()
+    apart: ThreadTrial | None = None
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
     generated: GeneratedRun | None = None

@@ -243,11 +243,13 @@ class DevicePath:
 
     Args:
         traced: The recorded step.
-        plain: The same step, timed.
+        plain: The same step, timed; what it shows of the host's work is that without the loader's
+            worker processes, which take processors from it.
     """
 
     def __init__(self, traced: TracedRun, plain: PlainRun) -> None:
         trace = traced.trace
+        plain = _apart(plain)
         self._data_ratio = _data_ratio(traced, plain)
         operators_ns = sum(op.host_ns for op in trace.ops)
         data_ns = plain.loader.wait_ns if plain.loader else 0.0
@@ -283,7 +285,9 @@ class DevicePath:
         # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host
-        if _is_emulated(self._plain) or self.is_other_path(here):
+        loader = self._plain.loader
+        is_crowded = loader is not None and loader.num_workers > 0 and self._plain.apart is None
+        if is_crowded or _is_emulated(self._plain) or self.is_other_path(here):
             return replace(host, log_sigma=math.hypot(host.log_sigma, _OTHER_PATH_LOG_SIGMA))
         anchored = self._anchored(here, self._plain.phases)
         if here.load_fraction > BUSY_FRACTION:
@@ -352,6 +356,19 @@ class DevicePath:
                 return 0.0 if is_known else self._script_ratio
             case _:
                 return 1.0
+
+
+def _apart(plain: PlainRun) -> PlainRun:
+    """Return a run with its steps while no worker process loads, where they were timed."""
+    apart, loader = plain.apart, plain.loader
+    if apart is None or loader is None:
+        return plain
+    return replace(
+        plain,
+        measurement=apart.measurement,
+        phases=apart.phases,
+        loader=replace(loader, wait_ns=apart.loader_wait_ns or 0.0),
+    )
 
 
 def _data_ratio(traced: TracedRun, plain: PlainRun) -> float:

@@ -69,3 +69,22 @@ def test_pace_of_two_workers_counts_rounds_of_both() -> None:
             break
         # Each takes four samples for a batch, and they do so at the same time.
         assert 2 * SAMPLE_S < watch.time_alone() / 1e9 < 40 * SAMPLE_S
+
+
+def test_workers_rest_and_go_on() -> None:
+    with LoaderWatch() as watch:
+        batches = iter(DataLoader(Slow(4_000), batch_size=2, num_workers=1))
+        next(batches)
+        assert watch.rest(watch.time_alone())
+        first, again = next(batches), next(batches)
+        first += 1  # the script owns what it gets
+        assert again.tolist() == next(batches).tolist()
+        watch.work_on()
+        assert next(batches).tolist() == [number + 2 for number in again.tolist()]
+
+
+def test_workers_do_not_rest_after_an_epoch_that_the_script_has_not_ended() -> None:
+    with LoaderWatch() as watch:
+        for _ in DataLoader(Slow(12), batch_size=2, num_workers=1):
+            break
+        assert not watch.rest(watch.time_alone())

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import LoaderUse, PlainRun, TracedRun
+from breakeven.capture import LoaderUse, PlainRun, ThreadTrial, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec
 from breakeven.errors import Caveat
@@ -149,6 +149,26 @@ def test_measured_step_tells_the_hosts_work() -> None:
     assert host.step_ns > 0
     assert slower.forward_factor > host.forward_factor > 1
     assert slower.backward_factor == host.backward_factor
+
+
+CROWDED = replace(
+    plain_run(3_000_000, loader_use(wait_ns=1_000, num_workers=2)),
+    phases=StepPhases(backward_ns=1_000_000, optimizer_ns=500_000),
+)
+
+
+def test_steps_beside_workers_tell_nothing_of_the_hosts_work() -> None:
+    # They took seven times as long, since workers had the processors.
+    host = fed(*STEP, plain=CROWDED)
+    assert host.forward_factor == HERE.forward_factor
+    assert host.log_sigma > HERE.log_sigma
+
+
+def test_steps_while_workers_rest_tell_the_hosts_work() -> None:
+    apart = ThreadTrial(
+        num_threads=2, measurement=plain_run(400_000).measurement, phases=PHASES, loader_wait_ns=0.0
+    )
+    assert fed(*STEP, plain=replace(CROWDED, apart=apart)) == fed(*STEP)
 
 
 def test_few_steps_tell_less_of_the_hosts_work() -> None:

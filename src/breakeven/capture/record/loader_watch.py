@@ -8,7 +8,8 @@ import threading
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from time import perf_counter_ns, thread_time_ns
+from copy import deepcopy
+from time import perf_counter_ns, sleep, thread_time_ns
 from types import FrameType
 from typing import Any
 
@@ -32,12 +33,15 @@ from breakeven.capture.record.loader_facts import (
 from breakeven.capture.record.modes import without_modes
 from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts, Location
+from breakeven.units import NS_PER_S
 
 # How long a loader is watched alone: usually, and at most.
 _ALONE_NS = 500_000_000
 _ALONE_LIMIT_S = 8.0
 # What tells its pace: rounds of its workers, or batches of an epoch.
 _ROUNDS, _LEAST_BATCHES = 2, 3
+# Workers that have not filled their queue by then are not waited for.
+_LONGEST_REST_S = 1.0
 
 
 class LoaderWatch(Patches):
@@ -70,6 +74,9 @@ class LoaderWatch(Patches):
         self._fetches: list[tuple[Any, int]] = []
         # What the last batch came from that worker processes loaded.
         self._last_of_workers: _MultiProcessingDataLoaderIter | None = None
+        self._is_epoch_over = False
+        # Batches that are handed out again and again, so that workers rest; None while they work.
+        self._repeated: ByIdentity[DataLoader[Any], Any] | None = None
         self._next = _BaseDataLoaderIter.__next__
 
     def _apply(self) -> None:
@@ -112,7 +119,7 @@ class LoaderWatch(Patches):
                 return original_next(iterator)
             started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
             with watch._around_fetch(iterator._watched_loader):
-                batch = original_next(iterator)
+                batch = watch._take(iterator)
             duration_ns = perf_counter_ns() - started_ns
             cpu_ns = thread_time_ns() - started_cpu_ns
             watch._fetches.append((loader, duration_ns))
@@ -131,6 +138,36 @@ class LoaderWatch(Patches):
         self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
         self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
         self.replace(_BaseDataLoaderIter, "__next__", fetch)
+
+    def _take(self, iterator: Any) -> Any:
+        if self._repeated is None or not isinstance(iterator, _MultiProcessingDataLoaderIter):
+            return self._next(iterator)
+        loader = vars(iterator)["_watched_loader"]
+        if loader not in self._repeated:
+            self._repeated[loader] = self._next(iterator)
+        return deepcopy(self._repeated[loader])  # the script may change what it gets
+
+    def rest(self, batch_ns: float) -> bool:
+        """Let workers rest: their loaders hand out one batch again and again, until `work_on`.
+
+        Args:
+            batch_ns: Their pace.
+
+        Returns:
+            Whether they do; not after an epoch whose end the script has not seen.
+        """
+        iterator = self._last_of_workers
+        if not batch_ns or iterator is None or self._is_epoch_over:
+            return False
+        loader = vars(iterator)["_watched_loader"]
+        num_ahead = int(loader.prefetch_factor) * int(loader.num_workers)
+        sleep(min(_LONGEST_REST_S, num_ahead * batch_ns / NS_PER_S))
+        self._repeated = ByIdentity()
+        return True
+
+    def work_on(self) -> None:
+        """Let the loaders go on."""
+        self._repeated = None
 
     def time_alone(self) -> float:
         """Return nanoseconds per batch of the last loader that has workers, with nothing beside.
@@ -167,6 +204,7 @@ class LoaderWatch(Patches):
                 num_batches += num_workers
             return (perf_counter_ns() - begun_ns) / num_batches
         except StopIteration:
+            self._is_epoch_over = True
             return self._pace_of_epoch(loader)
 
     def _pace_of_epoch(self, loader: DataLoader[Any]) -> float:

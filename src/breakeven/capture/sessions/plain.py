@@ -12,6 +12,7 @@ from breakeven.capture.answers import LoaderUse, PlainRun
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
 from breakeven.capture.sessions.plain_parts import (
+    LONGEST_NS,
     StackSamples,
     ThreadTrials,
     WarningWatch,
@@ -185,8 +186,9 @@ class PlainSession(UpdateSession):
         if measurement is None or (self._gpu and gpu is None):
             return None
         load = self._load.fraction() if self._load else 0.0
-        is_bound = uses_workers(self._uses) and load > BUSY_FRACTION
-        if uses_workers(self._uses):
+        has_workers = uses_workers(self._uses)
+        is_bound = has_workers and load > BUSY_FRACTION
+        if has_workers:
             # What waits does so for the script's own workers. Beside other work, these wait as
             # well, and nobody asks them how long.
             measurement = replace(measurement, waited_ns=(), is_bound=is_bound)
@@ -202,6 +204,7 @@ class PlainSession(UpdateSession):
             cpu_precisions=() if gpu else self._trained.precisions(),
         )
         other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
+        trials = self._trials.results(self._phases if self._has_phases else None, self._stacks)
         return PlainRun(
             measurement=measurement,
             processor=gpu_name(gpu) if gpu else cpu_name(),
@@ -218,7 +221,8 @@ class PlainSession(UpdateSession):
             effects=self._settings.effects(),
             turns=self._sample_turns(),
             phases=None if is_bound else self._step_phases(measurement.num_warmup),
-            trials=self._trials.results(self._phases if self._has_phases else None, self._stacks),
+            trials=() if has_workers else trials,
+            apart=trials[0] if has_workers and trials and not is_bound else None,
             other=other,
             other_work=other_work,
         )
@@ -274,12 +278,21 @@ class PlainSession(UpdateSession):
             self._turns.end_step(self._load)
 
     def _begin_trials(self) -> bool:
-        """Go on with fewer threads; return whether there is anything to try."""
+        """Go on with fewer threads, or without workers; return whether there is anything to try."""
         measurement = self._timer.measurement()
-        if not self._request.tries_threads or measurement is None or uses_workers(self._uses):
+        has_workers = uses_workers(self._uses)
+        if measurement is None or not (has_workers or self._request.tries_threads):
+            return False
+        if has_workers and (
+            not self._has_phases
+            or measurement.median_ns > LONGEST_NS
+            or not self._loaders.rest(self._alone_ns)
+        ):
             return False
         self._num_threads = torch.get_num_threads()
         self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
+        if has_workers:
+            return self._trials.begin_apart(measurement, self._timer.num_calls)
         other, _ = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         # What came too rarely was waited for already.
         is_hidden = other is None and not measurement.has_rare_work
@@ -295,8 +308,10 @@ class PlainSession(UpdateSession):
         if use is not None:
             waits_ns.append(use.wait_ns)
         self._on_step(self.num_steps, False)
-        if is_enough and not self._begin_generated():
-            self._on_done()
+        if is_enough:
+            self._loaders.work_on()
+            if not self._begin_generated():
+                self._on_done()
 
     def _begin_generated(self) -> bool:
         """Go on with what generated code takes for the step; return whether that is tried."""

@@ -223,7 +223,7 @@ class WarningWatch(Patches):
 
 
 # Steps that take longer are not tried: on fewer threads they may take many times as long.
-_LONGEST_NS = 200_000_000
+LONGEST_NS = 200_000_000
 # First samples that all take so many times as long as the steps did settle the matter.
 _HOPELESS = 2.0
 _FEW_CALLS = 6
@@ -296,12 +296,22 @@ class ThreadTrials(Patches):
         Returns:
             Whether steps are to go on.
         """
-        if self._is_set_by_script or as_set.estimate.low_ns > _LONGEST_NS:
+        if self._is_set_by_script or as_set.estimate.low_ns > LONGEST_NS:
             return False
         self._as_set_ns = as_set.median_ns
         self._is_patient = is_patient
         used = torch.get_num_threads()
         self._counts = [n for n in {1, min(used, num_physical_cores())} if n < used]
+        return self._next(num_calls)
+
+    def begin_apart(self, as_set: Measurement, num_calls: int) -> bool:
+        """Begin steps as the script runs them, for which its worker processes rest.
+
+        Args:
+            as_set: The steps beside them.
+            num_calls: Its updates so far.
+        """
+        self._as_set_ns, self._counts = as_set.median_ns, [torch.get_num_threads()]
         return self._next(num_calls)
 
     @property
