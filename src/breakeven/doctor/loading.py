@@ -49,6 +49,9 @@ _HEAVY = (
     "zoom", "elastic", "jitter", "parse", "finditer", "sort", "svd", "inv",
 )  # fmt: skip
 
+# By these a table of pandas gives a row, which is slow.
+_ROWS = frozenset({"iloc", "loc", "iat", "at"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
@@ -105,6 +108,11 @@ class Loading:
         # The step that the loader sets is as long as its share of a batch.
         share_ns = self.duration_ns / self.num_workers
         return self.hidden_ns > 0 and share_ns >= 0.9 * self.case.step_ns
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether samples are made without an end, so that there is nothing to keep."""
+        return self.loader is not None and not self.loader.num_samples
 
     @property
     def is_short(self) -> bool:
@@ -228,6 +236,8 @@ def heaviest_line(source: SourceFile, function: ast.FunctionDef) -> Location:
 def _weight(node: ast.AST) -> int:
     if isinstance(node, (*LOOP_STATEMENTS, *COMPREHENSIONS)):
         return 3 if any(nodes_in(node, ast.Call)) else 1
+    if isinstance(node, ast.Subscript) and last_name(node.value) in _ROWS:
+        return 2
     if not isinstance(node, ast.Call):
         return 0
     name = last_name(node.func).lower()

@@ -83,7 +83,7 @@ def test_costly_samples_in_the_training_process() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        step(0.4 * MS, rest_ns=0.2 * MS),  # handing it over would take as long
+        step(0.4 * MS, rest_ns=0.5 * MS),  # handing it over would take as long
         step(2 * MS, rest_ns=100 * MS),  # 2 % of the step
         step(10 * MS, num_workers=4),  # workers hide it
     ],
@@ -250,7 +250,13 @@ def test_transforms_that_bound_the_step_in_spite_of_workers() -> None:
 def test_an_endless_stream_has_nothing_to_keep() -> None:
     events = step(64 * MS, num_workers=4)
     changes = {**heavy(64), "num_workers": 4, "num_samples": 0}
-    assert codes(*events, source=TRANSFORMS.text, **changes) == {}
+    case = made_up_case(
+        *events, source=TRANSFORMS.text, facts=RunFacts(loaders=(loader(**changes),), num_cores=8)
+    )
+    (found,) = rule_of("LOAD005").detect(case)
+    assert found.fix == (
+        "transform whole batches on the GPU, or make samples cheaper or smaller, or num_workers=8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,3 +302,45 @@ def test_waiting_in_the_training_process_is_for_workers_to_hide() -> None:
 def test_sources_that_say_nothing_break_nothing(text: str) -> None:
     found = codes(*step(32 * MS), source=text, **TRANSFORMS.facts)
     assert found["LOAD001"] == [LOADER_LINE]
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "more"), [(2, 8, True), (2, 2, False), (8, 8, False), (2, 0, False)]
+)
+def test_workers_that_limit_a_step_are_named_by_the_cost_of_a_sample(
+    workers: int, cores: int, more: bool
+) -> None:
+    source = """\
+    class Images(Dataset):
+        def __getitem__(self, i):
+            row = self.frame.iloc[i]  # here
+            return row.values
+    """
+    # Light samples, but a large batch: no other rule has anything to say.
+    facts = RunFacts(
+        num_cores=cores,
+        loaders=(
+            loader(
+                num_workers=workers, batch_size=200, fetch_ns=20 * MS, fetch_cpu_ns=10 * MS,
+                dataset_location=Location(file=FILE, line=CLASS_LINE),
+            ),
+        ),
+    )  # fmt: skip
+    case = made_up_case(
+        *step(20 * MS * workers, num_workers=workers, rest_ns=1 * MS), facts=facts, source=source
+    )
+    (found,) = rule_of("LOAD005").detect(case)
+    assert lines((found,)) == marked(source)
+    assert "takes 20 ms for the data of a step: 50 µs of a processor for each sample" in found.title
+    assert ("num_workers=8" in found.fix) is more
+
+
+def test_short_loading_that_limits_a_step_is_named_and_no_worker_advised() -> None:
+    case = made_up_case(*step(0.4 * MS, rest_ns=0.2 * MS), facts=RunFacts(num_cores=8))
+    (found,) = rule_of("LOAD005").detect(case)
+    assert found.title == "the GPU waits for the loader, which takes 400 µs for the data of a step"
+    assert "num_workers" not in found.fix
+
+
+def test_a_loader_that_does_not_limit_the_step_is_not_named_for_light_samples() -> None:
+    assert codes(*step(4 * MS, num_workers=2), fetch_cpu_ns=4 * MS, num_workers=2) == {}

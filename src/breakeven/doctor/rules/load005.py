@@ -2,7 +2,8 @@
 
 What it does:
     Finds data sets of which a sample takes 0.2 ms of a processor or more, and a batch more
-    than the rest of the step, shared between the workers that there are.
+    than the rest of the step, shared between the workers that there are. Also reports any
+    loader that limits the step on this GPU and that no other rule explains.
 
 Why it costs time:
     The GPU waits for the next batch. Workers share the work, and each of them is a processor
@@ -13,7 +14,8 @@ Evidence:
 
 Fix:
     Do it once and keep the result, do it for whole batches, or do it on the GPU; the last is
-    not always faster.
+    not always faster. Smaller samples and cheaper transforms help too, and so do more workers,
+    up to the number of processors.
 
     ```python
     def __getitem__(self, i):
@@ -38,6 +40,8 @@ from __future__ import annotations
 
 from breakeven.doctor.loading import MOST_WORKERS, Loading, heaviest_line, line_that_reads, loadings
 from breakeven.doctor.rule import Case, Found, Occurrence, without
+from breakeven.doctor.rules import load001, load002, load006
+from breakeven.simulate import Bound
 from breakeven.units import format_duration
 
 CAUSE = "TRANSFORM_CPU"
@@ -47,23 +51,34 @@ _HEAVY_SAMPLE_NS = 200_000
 
 
 def detect(case: Case) -> Found:
+    others = (found for rule in (load001, load002, load006) for found in rule.detect(case))
+    explained = {event for found in others for event in found.events}
     for one in loadings(case):
         sample_ns = one.sample_ns * one.cpu_ns / one.duration_ns if one.duration_ns else 0.0
-        # A stream without a length makes its samples; there is nothing to keep of them.
-        is_stream = one.loader is not None and not one.loader.num_samples
-        if is_stream or sample_ns < _HEAVY_SAMPLE_NS or not _bounds_the_step(case, one):
+        is_heavy = sample_ns >= _HEAVY_SAMPLE_NS and _bounds_the_step(case, one)
+        is_computed = one.line_in_data_set(line_that_reads) == one.location
+        is_limit = case.prediction.bound is Bound.HOST_DATA and one.is_in_the_way
+        is_left = is_limit and explained.isdisjoint(one.events)
+        if not is_left and not (is_heavy and is_computed and not one.is_stream):
             continue
-        if one.line_in_data_set(line_that_reads) != one.location:
-            continue
+        batch = format_duration(one.duration_ns / max(1, one.num_workers), 2)
+        sample = f": {format_duration(sample_ns, 2)} of a processor for each sample"
         yield Occurrence(
-            title=f"preparing a sample takes {format_duration(sample_ns, 2)} of a "
-            "processor, and a batch more than the step",
-            fix="prepare samples once and keep them, or whole batches at a time on the GPU",
+            title=f"the GPU waits for the loader, which takes {batch} for the data of a step"
+            f"{sample if sample_ns else ''}",
+            fix=_fix(case, one),
             evidence=one.evidence,
             location=one.line_in_data_set(heaviest_line),
             events=one.events,
             edit=without(one.events),
         )
+
+
+def _fix(case: Case, one: Loading) -> str:
+    keep = "" if one.is_stream else "prepare samples once and keep them, "
+    fix = f"{keep}transform whole batches on the GPU, or make samples cheaper or smaller"
+    most = min(MOST_WORKERS, case.facts.num_cores)
+    return f"{fix}, or num_workers={most}" if 0 < one.num_workers < most else fix
 
 
 def _bounds_the_step(case: Case, one: Loading) -> bool:

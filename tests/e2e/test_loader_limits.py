@@ -1,0 +1,29 @@
+"""Scripts whose DataLoader limits the step on any GPU: the loader is the bound, and found first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from breakeven.explain import explain_target
+from breakeven.simulate import Bound
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("augments_in_workers.py", "T4"), ("rows_in_workers.py", "RTX 4090")]
+)
+def test_the_loader_that_limits_a_step_is_the_first_finding(name: str, device: str) -> None:
+    path = SCRIPTS / name
+    lines = path.read_text().splitlines()
+    (line,) = (number for number, text in enumerate(lines, 1) if text.endswith("# here"))
+    report = explain_target(str(path), devices=(device,), budget_s=0.3, tries_cpu=False)
+    assert report.bound is Bound.HOST_DATA
+    first = report.findings[0]
+    assert (first.cause, first.line) == ("TRANSFORM_CPU", line)
+    assert "of a processor for each sample" in first.title
+    assert "keep them" in first.fix
