@@ -129,10 +129,16 @@ def _waits_for_loader(detail: StepPrediction) -> bool:
     return detail.loader_ns > _MOST_OF_STEP * detail.estimate.value_ns
 
 
+def _is_tie(detail: StepPrediction) -> bool:
+    """Return whether launches limit the step about as much as the workers of a loader do."""
+    return detail.launch_ns > _MOST_OF_STEP * detail.estimate.value_ns
+
+
 def _because_loader(detail: StepPrediction) -> str:
+    alike = f", and launching {detail.num_kernels} kernels takes about as long"
     return (
         f"The worker processes of the DataLoader take {_about(detail.loader_ns)} for the data of a "
-        "step, whatever computes it"
+        f"step, whatever computes it{alike if _is_tie(detail) else ''}"
     )
 
 
@@ -151,10 +157,13 @@ def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
 def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
     """Say what the GPU's step consists of, where that is not its work."""
     own_work = "the host's own work makes"
+    launching = f"launching {detail.num_kernels} kernels makes"
     if _waits_for_loader(detail):
-        own_work = "the workers of the DataLoader make"
+        alike = f" and launching {detail.num_kernels} kernels, about alike,"
+        own_work = f"the workers of the DataLoader{alike if _is_tie(detail) else ''} make"
+        launching = own_work if _is_tie(detail) else launching
     what_makes = {
-        Bound.LAUNCH: f"launching {detail.num_kernels} kernels makes",
+        Bound.LAUNCH: launching,
         Bound.TRANSFER: "copies between host and GPU make",
         Bound.SYNC: "waiting for each other makes",
         Bound.HOST_DATA: own_work,
@@ -171,6 +180,8 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
         return f"{gpu.device} takes {_about(gpu.step_ns)} for a step; {done}."
     busy = _about(detail.device_busy_ns)
     match detail.bound:
+        case Bound.LAUNCH | Bound.HOST_DATA if _waits_for_loader(detail):
+            return f"{_because_loader(detail)}; {done}."
         case Bound.LAUNCH:
             return (
                 f"Launching {detail.num_kernels} kernels takes "
@@ -187,8 +198,6 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
                 f"Copies between host and GPU make a step {_about(gpu.step_ns)} on "
                 f"{gpu.device}; {done}."
             )
-        case Bound.HOST_DATA if _waits_for_loader(detail):
-            return f"{_because_loader(detail)}; {done}."
         case Bound.HOST_DATA | Bound.HOST_OPTIMIZER:
             where = "the optimizer" if detail.bound is Bound.HOST_OPTIMIZER else "its own work"
             return (
