@@ -9,6 +9,7 @@ from collections import Counter, UserDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from copy import deepcopy
+from operator import sub
 from time import perf_counter_ns, sleep, thread_time_ns
 from types import FrameType
 from typing import Any
@@ -40,6 +41,8 @@ _ALONE_NS = 500_000_000
 _ALONE_LIMIT_S = 8.0
 # What tells its pace: rounds of its workers, or batches of an epoch.
 _ROUNDS, _LEAST_BATCHES = 2, 3
+# Parts of the time that a loader is watched.
+_NUM_PARTS = 5
 # Workers that have not filled their queue by then are not waited for.
 _LONGEST_REST_S = 1.0
 
@@ -196,13 +199,16 @@ class LoaderWatch(Patches):
         try:
             for _ in range(int(loader.prefetch_factor) * num_workers):  # so many may lie ready
                 self._next(iterator)
-            begun_ns, num_batches = perf_counter_ns(), 0
+            ends_ns = [perf_counter_ns()]
             # Workers that began together end together: whole rounds of them count.
-            while num_batches < _ROUNDS * num_workers or _is_soon(begun_ns):
+            while len(ends_ns) <= _ROUNDS or _is_soon(ends_ns[0]):
                 for _ in range(num_workers):
                     self._next(iterator)
-                num_batches += num_workers
-            return (perf_counter_ns() - begun_ns) / num_batches
+                ends_ns.append(perf_counter_ns())
+            # Other work only ever adds to it, and disturbs some parts.
+            size = max(_ROUNDS, len(ends_ns) // _NUM_PARTS)
+            parts_ns = sorted(map(sub, ends_ns[size:], ends_ns))
+            return parts_ns[len(parts_ns) // 4] / (size * num_workers)
         except StopIteration:
             self._is_epoch_over = True
             return self._pace_of_epoch(loader)
