@@ -14,16 +14,27 @@ pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+def _lines_here(path: Path) -> list[int]:
+    lines = path.read_text().splitlines()
+    return [number for number, text in enumerate(lines, 1) if text.endswith("# here")]
+
+
 @pytest.mark.parametrize(
     ("name", "device"), [("augments_in_workers.py", "T4"), ("rows_in_workers.py", "RTX 4090")]
 )
 def test_the_loader_that_limits_a_step_is_the_first_finding(name: str, device: str) -> None:
     path = SCRIPTS / name
-    lines = path.read_text().splitlines()
-    (line,) = (number for number, text in enumerate(lines, 1) if text.endswith("# here"))
+    (line,) = _lines_here(path)
     report = explain_target(str(path), devices=(device,), budget_s=0.3, tries_cpu=False)
     assert report.bound is Bound.HOST_DATA
     first = report.findings[0]
     assert (first.cause, first.line) == ("TRANSFORM_CPU", line)
     assert "of a processor for each sample" in first.title
     assert "keep them" in first.fix
+
+
+def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> None:
+    path = SCRIPTS / "reads_pictures_in_loop.py"
+    (line,) = _lines_here(path)
+    report = explain_target(str(path), devices=("T4",), budget_s=0.3, tries_cpu=False)
+    assert ("ENV_BOUND", line) in [(found.cause, found.line) for found in report.findings[:2]]

@@ -23,7 +23,9 @@ from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelC
 
 # Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
 # than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
-_SCRIPT_GAP_NS = 500_000
+SCRIPT_GAP_NS = 500_000
+# Shorter ones may add up to as much at one line, which opens a file for each sample.
+_LEAST_GAP_NS = 150_000
 
 # Longer than this without gradients, and a model is evaluated: a step acts or samples for less.
 _LONG_EVALUATION_NS = 1_500_000_000
@@ -325,7 +327,7 @@ class EventLog(TorchDispatchMode):
 
     def _note_gap(self, entered_ns: int) -> None:
         gap_ns = entered_ns - self._last_exit_ns
-        if self.here.phase is Phase.DATA or gap_ns < _SCRIPT_GAP_NS or not self._last_exit_ns:
+        if self.here.phase is Phase.DATA or gap_ns < _LEAST_GAP_NS or not self._last_exit_ns:
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a stall: the user's Python does not run there

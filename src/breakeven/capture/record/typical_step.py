@@ -11,10 +11,14 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse
-from breakeven.capture.record.event_log import StepLog
+from breakeven.capture.record.event_log import SCRIPT_GAP_NS, StepLog
 from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts, num_micro_batches
 
+# Short pauses count as work of the script where one line has so many of them.
+_LEAST_PAUSES = 8
+
 _Shapes = tuple[tuple[int, ...], ...]
+_WorkKey = tuple[int, str, Location | None]
 
 
 class Segment(msgspec.Struct, kw_only=True):
@@ -148,9 +152,11 @@ def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int
         *([e for e in s.events if not isinstance(e, HostWork)] for s in alike), strict=True
     )
     quartile = len(alike) // 4
+    typical = {key: sorted(own[key] for own in durations)[quartile] for key in durations[-1]}
+    num_at = Counter(location for (_, _, location), time_ns in typical.items() if time_ns)
     events: list[Event] = []
     positions: list[int] = []
-    noted: set[tuple[int, str]] = set()
+    noted: set[_WorkKey] = set()
     position = 0
     for event in alike[-1].events:
         positions.append(len(events))
@@ -161,21 +167,22 @@ def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int
                 event = replace(event, host_ns=sorted(times)[quartile])
             events.append(event)
             continue
-        key = (position, event.kind)
-        typical_ns = sorted(own[key] for own in durations)[quartile]
-        if typical_ns and key not in noted:
+        key = (position, event.kind, event.location)
+        typical_ns, is_repeated = typical[key], num_at[event.location] >= _LEAST_PAUSES
+        is_work = event.kind != "script" or is_repeated or typical_ns >= SCRIPT_GAP_NS
+        if typical_ns and is_work and key not in noted:
             events.append(replace(event, duration_ns=typical_ns))
         noted.add(key)
     return events, [*positions, len(events)]
 
 
-def _host_work_ns(events: list[Event]) -> Counter[tuple[int, str]]:
-    """Return the duration of host work, by the number of other events before it and its kind."""
-    durations: Counter[tuple[int, str]] = Counter()
+def _host_work_ns(events: list[Event]) -> Counter[_WorkKey]:
+    """Return the duration of host work, by the events before it, its kind and its line."""
+    durations: Counter[_WorkKey] = Counter()
     position = 0
     for event in events:
         if isinstance(event, HostWork):
-            durations[position, event.kind] += event.duration_ns
+            durations[position, event.kind, event.location] += event.duration_ns
         else:
             position += 1
     return durations
