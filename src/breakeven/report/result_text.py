@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.timing import Source
-from breakeven.verdict import DeviceKind, DeviceResult, by_trust_and_time, log_ratio
+from breakeven.verdict import DeviceKind, DeviceResult, log_ratio
 
 # The sign of where a figure comes from, and its colour at a terminal.
 SOURCE_MARKS = {Source.MEASURED: ("●", "green"), Source.PREDICTED: ("○", "blue")}
@@ -25,9 +25,9 @@ def sort_results(results: Sequence[DeviceResult]) -> tuple[DeviceResult, ...]:
 
 
 def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
-    """Return the CPU that GPUs are compared with: the fastest that was not disturbed."""
+    """Return the CPU that GPUs are compared with: the fastest."""
     cpus = [result for result in results if result.kind is DeviceKind.CPU]
-    return min(cpus, key=by_trust_and_time, default=None)
+    return min(cpus, key=lambda cpu: cpu.step_ns, default=None)
 
 
 def fastest_gpu(results: Sequence[DeviceResult]) -> DeviceResult | None:

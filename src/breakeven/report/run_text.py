@@ -200,6 +200,8 @@ def _file_name(write: FileWrite) -> str:
 # Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
 _SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
 _MUCH = 0.05
+# What is less is no reason for another number of threads.
+_CLEARLY_FASTER = 1.1
 
 
 def emulation_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
@@ -220,12 +222,10 @@ def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
     """
     cpus = [result for result in report.results if result.kind is DeviceKind.CPU]
     best = reference_cpu(report.results)
-    if best is None or len(cpus) < 2 or best is not cpus[0]:
+    # The script's own threads come last.
+    if best is None or cpus[-1].step_ns < _CLEARLY_FASTER * best.step_ns:
         return
-    # They may be those that other work disturbed less, and no faster.
-    if best.step_ns >= cpus[1].step_ns:
-        return
-    count = report.host.num_threads
+    count = best.num_threads or report.host.num_threads
     yield (
         f"To run on {best.setting}, set OMP_NUM_THREADS={count} before python, or call "
         f"torch.set_num_threads({count}) in the script."

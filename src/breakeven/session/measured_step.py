@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from breakeven.capture import PlainRun, TracedRun
+from breakeven.capture import PlainRun, ThreadTrial, TracedRun
 from breakeven.device import HostSpec
 from breakeven.errors import Caveat, has_caveat
-from breakeven.session.runs import Runs, is_all_disturbed
+from breakeven.session.runs import CLEARLY_FASTER, Runs
 from breakeven.simulate import (
     MeasuredStep,
     Program,
@@ -36,8 +36,6 @@ from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
 from breakeven.units import format_percent, format_ratio
 from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_threads, threads_text
 
-# So many times as fast as the script runs, and another number of threads is shown.
-_CLEARLY_FASTER = 1.1
 # Operators that took so many times as long while they were recorded as the whole step does were
 # held up by other work, or are those of another step than most. As a rule they take nine tenths.
 _UNTYPICAL = 1.5
@@ -79,27 +77,43 @@ def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = Fa
         tries_generated: Time generated code for the step too, where it is short.
     """
     as_set = believed(runs.measure(tries_generated=tries_generated), traced)
-    if not is_all_disturbed(as_set):
-        # What was held up is shown, but nothing rests on it.
-        as_set = _without_warning(as_set)
     step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
     is_untypical = sum(op.host_ns for op in traced.trace.ops) > _UNTYPICAL * step_ns
-    best = at_its_best(as_set, least_gain=1 / _CLEARLY_FASTER if is_untypical else _CLEARLY_FASTER)
+    best = at_its_best(as_set, prefers_fewer=is_untypical)
+    if not best.measurement.is_disturbed:
+        # What was held up is shown, but nothing rests on it.
+        as_set = _without_warning(as_set)
     runs.use_threads(best.num_threads, for_traces=is_untypical)
     if is_untypical:
         runs.record_longer()
         traced = runs.trace()
-    results = [measured_result(run, DeviceKind.CPU) for run in (best, as_set)]
-    if best.num_threads == as_set.num_threads:
-        return AtBest(traced, as_set, best, (results[1],))
-    for number, run in enumerate((best, as_set)):
-        results[number] = replace(results[number], setting=threads_text(run.num_threads))
-    if as_set.measurement.is_disturbed and not best.measurement.is_disturbed:
-        # So many threads are at most so many times as fast as one.
-        least_ns = results[0].low_ns * best.num_threads / as_set.num_threads
-        low_ns = min(max(results[1].low_ns, least_ns), results[1].step_ns)
-        results[1] = replace(results[1], low_ns=low_ns)
-    return AtBest(traced, as_set, best, tuple(results))
+    return AtBest(traced, as_set, best, _shown_results(as_set, best))
+
+
+def _shown_results(as_set: PlainRun, best: PlainRun) -> tuple[DeviceResult, ...]:
+    """Return the results on the numbers of threads that say something of the CPU's step.
+
+    They are those that the prediction rests on, the fastest, the fastest which no other work
+    disturbed, and, last, those of the script itself.
+    """
+    tried = [as_set, *(_on_threads(as_set, trial) for trial in as_set.trials)]
+    fastest = min(tried, key=_step_ns)
+    calmest = min(tried, key=lambda run: (run.measurement.is_disturbed, _step_ns(run)))
+    shown = {run.num_threads: run for run in (best, fastest, calmest)}
+    shown.pop(as_set.num_threads, None)
+    shown[as_set.num_threads] = as_set
+    calm = calmest.measurement
+    results: list[DeviceResult] = []
+    for threads, run in shown.items():
+        result = measured_result(run, DeviceKind.CPU)
+        share = calmest.num_threads / threads
+        if result.is_disturbed and not calm.is_disturbed and share < 1:
+            # So many threads are at most so many times as fast as one.
+            low_ns = max(result.low_ns, share * calm.estimate.low_ns)
+            result = replace(result, low_ns=min(low_ns, result.step_ns))
+        setting = threads_text(threads) if len(shown) > 1 else ""
+        results.append(replace(result, setting=setting))
+    return tuple(results)
 
 
 def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
@@ -144,34 +158,47 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     )
 
 
-def at_its_best(as_set: PlainRun, *, least_gain: float = _CLEARLY_FASTER) -> PlainRun:
-    """Return the run on the number of threads that other work disturbs less, or the fastest.
+def at_its_best(as_set: PlainRun, *, prefers_fewer: bool = False) -> PlainRun:
+    """Return the run on the fastest number of threads; a disturbed time is a bound, and counts.
+
+    Of those about as fast, one that no other work disturbed is better evidence, and one on the
+    script's own number of threads the next best.
 
     Args:
         as_set: As the script runs, with trials of other numbers.
-        least_gain: How many times as fast another number must be.
+        prefers_fewer: Of those about as fast, take the fewest threads.
     """
-    best = as_set
-    for trial in as_set.trials:
-        is_calmer = best.measurement.is_disturbed and not trial.measurement.is_disturbed
-        is_as_calm = best.measurement.is_disturbed == trial.measurement.is_disturbed
-        is_faster = best is as_set or trial.measurement.median_ns < best.measurement.median_ns
-        gain = as_set.measurement.median_ns / trial.measurement.median_ns
-        if is_calmer or (is_as_calm and is_faster and gain > least_gain):
-            loader, wait_ns = as_set.loader, trial.loader_wait_ns
-            if loader is not None and wait_ns is not None:
-                # What threads or other work held up there is no part of this step.
-                loader = replace(loader, wait_ns=wait_ns)
-            best = replace(
-                _without_warning(as_set) if is_calmer else as_set,
-                measurement=trial.measurement,
-                phases=trial.phases,
-                loader=loader,
-                num_threads=trial.num_threads,
-                other=trial.other,
-                other_work=trial.other_work,
-            )
-    return best
+    tried = [as_set, *(_on_threads(as_set, trial) for trial in as_set.trials)]
+    longest_ns = CLEARLY_FASTER * min(map(_step_ns, tried))
+    return min(
+        (run for run in tried if _step_ns(run) <= longest_ns),
+        key=lambda run: (
+            run.measurement.is_disturbed,
+            run.num_threads if prefers_fewer else run is not as_set,
+            _step_ns(run),
+        ),
+    )
+
+
+def _step_ns(run: PlainRun) -> float:
+    return run.measurement.median_ns
+
+
+def _on_threads(as_set: PlainRun, trial: ThreadTrial) -> PlainRun:
+    """Return the run as it would have been on the trial's number of threads."""
+    loader, wait_ns = as_set.loader, trial.loader_wait_ns
+    if loader is not None and wait_ns is not None:
+        # What threads or other work held up there is no part of this step.
+        loader = replace(loader, wait_ns=wait_ns)
+    return replace(
+        as_set if trial.measurement.is_disturbed else _without_warning(as_set),
+        measurement=trial.measurement,
+        phases=trial.phases,
+        loader=loader,
+        num_threads=trial.num_threads,
+        other=trial.other,
+        other_work=trial.other_work,
+    )
 
 
 def _is_emulated(run: PlainRun) -> bool:

@@ -30,6 +30,9 @@ REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_ST
 # Steps that took longer in all are not measured a second time.
 _REPEATABLE_NS = 3_000_000_000
 
+# What is so many times as fast is faster than runs differ by.
+CLEARLY_FASTER = 1.1
+
 # Sizes whose steps are expected to take longer are not measured: the answer should come in
 # seconds, and a step that long has left the region where launches decide.
 LONGEST_STEP_NS = 1.0e9
@@ -279,8 +282,12 @@ def is_worth_repeating(run: PlainRun) -> bool:
 
 
 def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
-    """Return the run that was disturbed less: other work only ever adds time, and often passes."""
-    return min(run, again, key=lambda each: (is_all_disturbed(each), each.measurement.median_ns))
+    """Return the run that was disturbed less, or the faster: other work only ever adds time."""
+    longest_ns = CLEARLY_FASTER * min(run.measurement.median_ns, again.measurement.median_ns)
+    return min(
+        (each for each in (run, again) if each.measurement.median_ns <= longest_ns),
+        key=lambda each: (is_all_disturbed(each), each.measurement.median_ns),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

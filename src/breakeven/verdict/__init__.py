@@ -26,7 +26,6 @@ from breakeven.verdict.compiled_steps import compiled_steps as compiled_steps
 from breakeven.verdict.crossover import find_crossover as find_crossover
 from breakeven.verdict.crossover import log_ratio as log_ratio
 from breakeven.verdict.crossover import rescaled as rescaled
-from breakeven.verdict.decision import by_trust_and_time as by_trust_and_time
 from breakeven.verdict.decision import decide as decide
 from breakeven.verdict.difference import LOSS_KEY as LOSS_KEY
 from breakeven.verdict.difference import Difference as Difference

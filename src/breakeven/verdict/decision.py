@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from breakeven.simulate import Bound, StepPrediction
 from breakeven.units import format_bytes, format_duration
 from breakeven.verdict.crossover import log_ratio
@@ -38,7 +40,7 @@ def decide(
     gpus = [result for result in results if result.kind is DeviceKind.GPU]
     if not cpus or not gpus:
         raise ValueError("a verdict needs at least one result of a CPU and one of a GPU")
-    cpu = min(cpus, key=by_trust_and_time)
+    cpu = _compared_cpu(cpus)
     fitting = [gpu for gpu in gpus if gpu.fits is not False]
     gpu = min(fitting or gpus, key=_step_ns)
     detail = next((p for p in predictions if p.device.name == gpu.device), None)
@@ -49,8 +51,8 @@ def decide(
     is_open = not (ratio.is_won or ratio.is_lost)
     if is_open and (cpu.is_disturbed or cpu.high_ns > _WIDEST * cpu.low_ns):
         return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(cpu))
-    # On more threads the CPU may be faster than where it was left alone.
-    rival = next((other for other in cpus if other.is_disturbed and _may_beat(other, gpu)), None)
+    # On other threads the CPU may be faster than on those that were left alone.
+    rival = next((each for each in cpus if each.is_disturbed and each.low_ns < gpu.high_ns), None)
     if ratio.is_won and rival is not None:
         return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(rival))
     if ratio.is_won:
@@ -61,9 +63,13 @@ def decide(
     return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu, detail))
 
 
-def by_trust_and_time(result: DeviceResult) -> tuple[bool, float]:
-    """Return what puts results in order: those that were not disturbed first, then by time."""
-    return result.is_disturbed, result.step_ns
+def _compared_cpu(cpus: Sequence[DeviceResult]) -> DeviceResult:
+    """Return the fastest of a CPU's results, with what the others say of its interval.
+
+    Other work only ever adds time: a disturbed one is a bound, and the CPU is never slower.
+    """
+    fastest = min(cpus, key=_step_ns)
+    return replace(fastest, high_ns=min(cpu.high_ns for cpu in cpus))
 
 
 def _step_ns(result: DeviceResult) -> float:
@@ -109,10 +115,6 @@ def _because_undecided(cpu: DeviceResult) -> str:
         f"A step on {cpu.device} takes {_range(cpu)}, by few steps that differ much: too uncertain "
         "to compare it with anything."
     )
-
-
-def _may_beat(cpu: DeviceResult, gpu: DeviceResult) -> bool:
-    return cpu.low_ns < gpu.high_ns
 
 
 def _because_close(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:

@@ -113,14 +113,19 @@ def test_an_interval_wider_than_ten_times_that_reaches_the_gpu_leaves_it_undecid
     assert decide([result("A100", 1), cpu(100, 3.3)]).choice is Choice.GPU
 
 
-def test_a_cpu_that_was_not_disturbed_is_compared() -> None:
+def test_the_fastest_cpu_is_compared_whether_disturbed_or_not() -> None:
     one_thread = cpu(4, device="CPU, 1 thread")
     verdict = decide([result("A100", 1), disturbed(2, 3), one_thread])
-    assert (verdict.choice, verdict.over) == (Choice.GPU, "CPU, 1 thread")
-    # Unless more threads may be faster than the GPU where they are left alone.
+    assert (verdict.choice, verdict.over) == (Choice.GPU, "CPU")
+    assert verdict.speedup == pytest.approx(3)
+    # On more threads it may be faster than the GPU where they are left alone.
     open_end = decide([result("A100", 1), disturbed(0.5, 9), one_thread])
     assert (open_end.choice, open_end.over) == (Choice.UNDECIDED, "CPU, 1 thread")
     assert decide([result("A100", 9), disturbed(0.5, 9), one_thread]).choice is Choice.CPU
+    # Of a disturbed step that may be long, one that was left alone bounds it.
+    long = msgspec.structs.replace(disturbed(2, 3), high_ns=90 * MS)
+    assert decide([result("A100", 9), long]).choice is Choice.UNDECIDED
+    assert decide([result("A100", 9), long, one_thread]).choice is Choice.CPU
 
 
 @pytest.mark.parametrize("results", [[], [cpu(1)], [result("A100", 1)]])
