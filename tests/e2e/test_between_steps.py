@@ -27,3 +27,13 @@ def test_an_evaluation_between_steps_is_named_and_counted(
     assert program["num_steps"] == 2_000
     # Twenty seconds of evaluations, whatever computes the steps.
     assert all(time["total_ns"] > 10e9 for time in program["times"])
+
+
+@pytest.mark.slow
+def test_every_update_of_a_federated_loop_is_a_sample(run_check: Callable[..., CheckRun]) -> None:
+    run = run_check(SCRIPTS / "federated.py", "--device", "T4")
+    assert run.returncode == 0, run.stderr
+    cpus = [result for result in json.loads(run.stdout)["results"] if result["kind"] == "cpu"]
+    # Not those of the client alone whose turn it was when the time for samples was over.
+    assert all(cpu["num_samples"] > 40 for cpu in cpus)
+    assert all(cpu["high_ns"] < 3 * cpu["low_ns"] for cpu in cpus if not cpu["is_disturbed"])

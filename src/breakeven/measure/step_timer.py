@@ -43,8 +43,9 @@ class StepTimer:
         most_samples: However short the steps are.
         pool: Says how long threads that compute the steps were kept from running. Where that is
             much, a quiet moment is waited for as long as patience lasts.
-        rare_patience: For so many times the budget, work that is done between some of the steps is
-            waited for where it was seen, until it is known how often it comes.
+        rare_patience: For so many times the budget, more samples are waited for if those so far
+            differ much, or if work was seen between some of the steps, until it is known how often
+            it comes.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class StepTimer:
     def _wants_more(self, elapsed_ns: int) -> bool:
         """Return whether to go on, since the samples so far do not say what they could.
 
-        Other work disturbed them, or the script does something else between a few of them.
+        Other work disturbed them, they differ much, or the script does something else between a
+        few of them.
         """
         if elapsed_ns >= max(self._longest_ns, self._rare_ns):
             self.is_waiting = False
@@ -158,8 +160,8 @@ class StepTimer:
                 and found.is_disturbed
                 and elapsed_ns < self._longest_ns
             )
-            is_rare = found is not None and found.has_rare_work and elapsed_ns < self._rare_ns
-            self._is_wanting = self.is_waiting or is_rare
+            says_little = found is not None and (found.has_rare_work or found.is_uncertain)
+            self._is_wanting = self.is_waiting or (says_little and elapsed_ns < self._rare_ns)
         return self._is_wanting
 
     def stop_waiting(self) -> None:

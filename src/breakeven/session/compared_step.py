@@ -230,7 +230,7 @@ def program_facts(as_set: PlainRun, best: PlainRun) -> ProgramFacts:
             comes rarely.
     """
     run = best if as_set.other is None else as_set
-    step_ns = run.measurement.median_ns
+    step_ns = run.measurement.estimate.value_ns
     facts = ProgramFacts(
         startup_ns=as_set.startup_ns,
         data_ns=min(as_set.loader.wait_ns, step_ns) if as_set.loader else 0.0,

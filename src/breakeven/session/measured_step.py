@@ -181,7 +181,7 @@ def at_its_best(as_set: PlainRun, *, prefers_fewer: bool = False) -> PlainRun:
 
 
 def _step_ns(run: PlainRun) -> float:
-    return run.measurement.median_ns
+    return run.measurement.estimate.value_ns
 
 
 def _on_threads(as_set: PlainRun, trial: ThreadTrial) -> PlainRun:

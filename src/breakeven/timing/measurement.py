@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
+from itertools import groupby
 from math import exp, lgamma, log
 from typing import Protocol
 
@@ -41,6 +42,14 @@ _LONGER = 1.5
 _MUCH_LONGER = 3.0
 _LEAST_LONGER = 3
 _MUCH_OF_TIME = 0.1
+# Where the interval of the median is wider than this factor, steps are of two kinds or more, if so
+# many samples say so: the median is one of them by chance.
+_WIDE = 1.5
+_LEAST_MIXED = 20
+# Their mean is as sure as the means of so many blocks in order agree, by Student's t with one
+# degree of freedom less.
+_NUM_BLOCKS = 5
+_T_OF_BLOCKS = 2.132
 # Standard deviations of a normal distribution that hold 90 % of it.
 _NORMAL_90 = 1.645
 # One sample says nothing of its spread. A first step is often twice as long as the later ones.
@@ -109,6 +118,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.num_warmup + int(number) for number in found)
 
     @property
+    def is_uncertain(self) -> bool:
+        """Return whether the samples differ so much that more of them would say more."""
+        return self.estimate.high_ns > _WIDE * self.estimate.low_ns
+
+    @property
     def has_rare_work(self) -> bool:
         """Return whether something is done between some of the steps, too rarely to tell."""
         own_ns = self._own_ns()
@@ -149,8 +163,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
         Where steps differ, as with batches of another length each, it is what many of them take.
         """
+        return float(self._single_ns().mean())
+
+    def _single_ns(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         steady_ns = np.array(self.steady_ns, dtype=np.float64)
-        return float(steady_ns[steady_ns <= _MUCH_LONGER * self.median_ns].mean())
+        return steady_ns[steady_ns <= _MUCH_LONGER * self.median_ns]
 
     @property
     def own_ns(self) -> float:
@@ -168,6 +185,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         at both ends by the ratio of its ends (by more where there are only two, by at least 10 %,
         and by a factor of 2 where there is but one): said wide rather than too narrow. Where other
         work disturbed them, it begins at what is left of the shortest without its waiting.
+
+        Steps of two kinds have their mean: of many, it is what counts, and the median is one kind
+        or the other.
         """
         ordered = sorted(self.steady_ns)
         rank = _interval_rank(len(ordered), CONFIDENCE)
@@ -178,9 +198,25 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             low, high = ordered[0] / factor, ordered[-1] * factor
         else:
             low, high = ordered[rank], ordered[-1 - rank]
+            if high > _WIDE * low and len(ordered) >= _LEAST_MIXED and not self.is_disturbed:
+                return self._mean_estimate()
         if self.is_disturbed:
             low, high = min(low, self._least_own_ns()), max(high, ordered[-1])
         return Estimate(value_ns=self.median_ns, low_ns=low, high_ns=high, source=Source.MEASURED)
+
+    def _mean_estimate(self) -> Estimate:
+        single_ns = self._single_ns()
+        mean_ns = float(single_ns.mean())
+        # Kinds come in runs: blocks of samples vary independently, single ones do not. And one run
+        # more or less may have been seen.
+        blocks_ns = np.array([block.mean() for block in np.array_split(single_ns, _NUM_BLOCKS)])
+        num_runs = 1 + np.count_nonzero(np.diff(single_ns > mean_ns))
+        off_ns = _T_OF_BLOCKS * float(blocks_ns.std(ddof=1)) / _NUM_BLOCKS**0.5
+        off_ns += float(single_ns.std()) / num_runs
+        low_ns = max(mean_ns - off_ns, float(single_ns.min()))
+        return Estimate(
+            value_ns=mean_ns, low_ns=low_ns, high_ns=mean_ns + off_ns, source=Source.MEASURED
+        )
 
     def _least_own_ns(self) -> float:
         """Return the least that a step may take where nothing waits."""
@@ -362,6 +398,9 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
 
 # No training updates more sets of weights in turn than this.
 _MOST_OPTIMIZERS = 32
+# Three or more that each make so many updates in a row are of networks trained one after another:
+# clients, folds, members of an ensemble. In a round of a GAN, one makes a single update.
+_LEAST_TURN = 4
 
 
 def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
@@ -370,6 +409,7 @@ def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
     With one optimizer every call ends a step. With several (a GAN), a step is one round of all
     of them: it ends with the optimizer that is called least often, since five critic updates and
     one generator update make one round; among equals, with the one that comes last in a round.
+    Networks that are trained one after another make no rounds: each of their updates is a step.
 
     Args:
         calls: For every call of ``optimizer.step()``, in order, the number of its optimizer.
@@ -380,6 +420,10 @@ def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
     if len(counts) > _MOST_OPTIMIZERS and max(counts.values()) == 1:
         # A script that makes a new optimizer for every step has no rounds.
         return tuple(range(len(calls)))
+    if len(counts) > 2:
+        turns = [sum(1 for _ in turn) for _, turn in groupby(calls)]
+        if min(turns[:-1]) >= _LEAST_TURN:
+            return tuple(range(len(calls)))
     fewest = min(counts.values())
     # A round may be cut off at either end: a difference of one call is no difference.
     are_equal = max(counts.values()) <= fewest + 1

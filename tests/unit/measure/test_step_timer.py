@@ -226,6 +226,34 @@ def test_work_between_few_steps_is_waited_for_until_it_is_known_how_often_it_com
     assert patient.other.value_ns == pytest.approx(2_000_000, rel=0.3)
 
 
+def test_more_samples_are_waited_for_where_the_first_differ_much() -> None:
+    # Steps of 150 ms, every second one twice as long.
+    times_ns = list(itertools.accumulate([0, *([150_000_000, 300_000_000] * 100)]))
+
+    def found(rare_patience: float) -> Measurement:
+        timer = StepTimer(ScriptedClock(times_ns), 1.0, rare_patience=rare_patience)
+        calls_until_enough(timer, itertools.repeat(0))
+        measurement = timer.measurement()
+        assert measurement is not None
+        return measurement
+
+    few, many = found(0.0), found(6.0)
+    assert few.estimate.high_ns > 3 * few.estimate.low_ns
+    assert len(many.samples_ns) > 4 * len(few.samples_ns)
+    assert many.estimate.high_ns < 1.2 * many.estimate.low_ns
+    assert many.estimate.value_ns == pytest.approx(225_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_every_update_of_clients_trained_one_after_another_is_a_step(is_kept: bool) -> None:
+    # Eight clients of twenty updates each, with an optimizer that it keeps or that is made anew.
+    turns = (client % 8 if is_kept else client for client in itertools.count())
+    calls = (optimizer for optimizer in turns for _ in range(20))
+    timer = StepTimer(steps_of(SECOND_NS // 165), budget_s=1.0)
+    calls_until_enough(timer, calls)
+    assert len(timer.samples_ns()) > 100
+
+
 def test_every_gpu_that_a_script_uses_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int | None] = []
     backend = SimpleNamespace(

@@ -86,6 +86,36 @@ def test_value_lies_within_its_interval(count: int) -> None:
         assert 0 < estimate.low_ns <= estimate.value_ns <= estimate.high_ns
 
 
+def test_steps_of_two_kinds_take_their_mean_and_are_not_disturbed() -> None:
+    # Twenty updates of a small client, and twenty of one with more data.
+    kinds = Measurement(samples_ns=((1_000,) * 20 + (2_500,) * 20) * 10)
+    estimate = kinds.estimate
+    assert estimate.value_ns == pytest.approx(1_750)
+    assert estimate.high_ns < 1.2 * estimate.low_ns
+    assert not kinds.is_disturbed
+    # However many of the last cycle were seen, the mean stays; the median is one or the other.
+    cut = Measurement(samples_ns=kinds.samples_ns[:-25]).estimate
+    assert cut.value_ns == pytest.approx(1_750, rel=0.05)
+    # A few seldom ones do not make a second kind, nor do steps that differ a little.
+    assert Measurement(samples_ns=((1_000,) * 9 + (2_500,)) * 10).estimate.value_ns == 1_000
+    assert Measurement(samples_ns=(1_000, 1_200) * 20).estimate.value_ns == 1_100
+    # What other work disturbed is no kind of step.
+    waited = Measurement(samples_ns=kinds.samples_ns, waited_ns=((500,) * 20 + (2_000,) * 20) * 10)
+    assert waited.estimate.low_ns < 1_000
+
+
+@pytest.mark.parametrize("length", [1, 5, 20])
+def test_interval_of_steps_of_two_kinds_holds_their_mean(length: int) -> None:
+    random = np.random.default_rng(length)
+    held = 0
+    for _ in range(200):
+        means = np.repeat(np.tile([1e6, 2e6], 200 // length), length)[random.integers(length) :]
+        row = (means * random.lognormal(0.0, 0.1, len(means))).astype(int)
+        estimate = Measurement(samples_ns=tuple(row.tolist())).estimate
+        held += estimate.low_ns <= 1.5e6 * math.exp(0.005) <= estimate.high_ns
+    assert held / 200 >= CONFIDENCE - 0.05
+
+
 def test_warmup_does_not_count() -> None:
     measurement = Measurement(samples_ns=(9_000, 8_000, 10, 20, 30, 40, 50), num_warmup=2)
     assert measurement.steady_ns == (10, 20, 30, 40, 50)
