@@ -277,17 +277,13 @@ class DevicePath:
     def __init__(self, traced: TracedRun, plain: PlainRun) -> None:
         trace = traced.trace
         plain = _apart(plain)
-        self._data_ratio = _data_ratio(traced, plain)
         operators_ns = sum(op.host_ns for op in trace.ops)
         data_ns = plain.loader.wait_ns if plain.loader else 0.0
         rest_ns = max(0.0, plain.measurement.own_ns - operators_ns - data_ns)
         script_ns = _total_ns(trace.events, "script")
-        self._script_ratio = min(1.0, rest_ns / script_ns) if script_ns else 1.0
-        # What torch's own optimizers do in Python is part of the update; it looks like work of the
-        # script, since it takes longer while it is recorded.
-        optimizers = trace.facts.optimizers
-        is_known = plain.phases is not None and plain.phases.optimizer_ns > 0
-        self._knows_update = is_known and all(each.is_from_torch for each in optimizers)
+        script_ratio = min(1.0, rest_ns / script_ns) if script_ns else 1.0
+        # Of work of the host, by its kind, what it takes of what it took while it was recorded.
+        self._ratios = {"data": _data_ratio(traced, plain), "script": script_ratio}
         self._traced = traced
         self._plain = plain
 
@@ -363,26 +359,16 @@ class DevicePath:
 
     def prepare(self, traced: TracedRun) -> StepTrace:
         """Return the step to predict."""
+        ratios = self._ratios
         return replace(
             traced.trace,
             events=tuple(
-                replace(event, duration_ns=round(event.duration_ns * self._ratio(event)))
+                replace(event, duration_ns=round(event.duration_ns * ratios.get(event.kind, 1.0)))
                 if isinstance(event, HostWork)
                 else event
                 for event in traced.trace.events
             ),
         )
-
-    def _ratio(self, work: HostWork) -> float:
-        """Return what work takes of what it took while it was recorded."""
-        match work.kind:
-            case "data":
-                return self._data_ratio
-            case "script":
-                is_known = self._knows_update and work.phase is Phase.OPTIMIZER
-                return 0.0 if is_known else self._script_ratio
-            case _:
-                return 1.0
 
 
 def _apart(plain: PlainRun) -> PlainRun:

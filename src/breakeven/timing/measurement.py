@@ -46,10 +46,6 @@ _MUCH_OF_TIME = 0.1
 # many samples say so: the median is one of them by chance.
 _WIDE = 1.5
 _LEAST_MIXED = 20
-# Their mean is as sure as the means of so many blocks in order agree, by Student's t with one
-# degree of freedom less.
-_NUM_BLOCKS = 5
-_T_OF_BLOCKS = 2.132
 # Standard deviations of a normal distribution that hold 90 % of it.
 _NORMAL_90 = 1.645
 # One sample says nothing of its spread. A first step is often twice as long as the later ones.
@@ -207,12 +203,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def _mean_estimate(self) -> Estimate:
         single_ns = self._single_ns()
         mean_ns = float(single_ns.mean())
-        # Kinds come in runs: blocks of samples vary independently, single ones do not. And one run
-        # more or less may have been seen.
-        blocks_ns = np.array([block.mean() for block in np.array_split(single_ns, _NUM_BLOCKS)])
-        num_runs = 1 + np.count_nonzero(np.diff(single_ns > mean_ns))
-        off_ns = _T_OF_BLOCKS * float(blocks_ns.std(ddof=1)) / _NUM_BLOCKS**0.5
-        off_ns += float(single_ns.std()) / num_runs
+        # Kinds come in runs, each of which says as much as one sample.
+        num_runs = 1 + int(np.count_nonzero(np.diff(single_ns > mean_ns)))
+        off_ns = _NORMAL_90 * float(single_ns.std()) / num_runs**0.5
         low_ns = max(mean_ns - off_ns, float(single_ns.min()))
         return Estimate(
             value_ns=mean_ns, low_ns=low_ns, high_ns=mean_ns + off_ns, source=Source.MEASURED

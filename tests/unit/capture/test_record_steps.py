@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from breakeven.capture import record_steps
 from breakeven.errors import BreakevenError
+from breakeven.measure import own_time_ns
 from breakeven.trace import HostWork, Op, Phase, StepTrace
 from factories.pretended_steps import next_line
 
@@ -334,3 +335,32 @@ def test_parameters_of_two_optimizers_count_once() -> None:
             for optimizer in optimizers:
                 optimizer.step()
     assert recording.trace.num_parameters == 4 * 2 + 2
+
+
+def script_ns(between: Callable[[nn.Module], object]) -> int:
+    """Return what is recorded as the script's own work."""
+    events = train(nn.Linear(4, 3), between=between, num_steps=6).events
+    return sum(e.duration_ns for e in events if isinstance(e, HostWork) and e.kind == "script")
+
+
+@pytest.mark.timing
+def test_what_the_recorder_takes_for_reading_tensors_is_no_work_of_the_script() -> None:
+    took_ns: list[int] = []
+
+    def reads(model: nn.Module) -> None:
+        started_ns = own_time_ns()
+        for _ in range(300):
+            for weight in model.parameters():
+                assert weight.grad is not None
+                assert weight.device == weight.to("cuda").device
+                assert weight.is_cuda
+        took_ns.append(own_time_ns() - started_ns)
+
+    def computes(_: nn.Module) -> None:
+        started_ns = own_time_ns()
+        while own_time_ns() - started_ns < 5_000_000:
+            pass
+
+    # Of what is read, torch alone would take a tenth.
+    assert script_ns(reads) < min(took_ns) / 3
+    assert script_ns(computes) > 4_000_000

@@ -192,21 +192,6 @@ def test_another_host_takes_its_own_time_for_the_same_script() -> None:
     assert named.forward_factor != 1.0
 
 
-@pytest.mark.parametrize(("optimizer", "expected"), [("torch", 0), ("own", 200_000)])
-def test_work_within_an_update_is_the_scripts_where_the_optimizer_is(
-    optimizer: str, expected: int
-) -> None:
-    work = replace(SCRIPT, phase=Phase.OPTIMIZER)
-    facts = OptimizerFacts(
-        name="SGD", location=None, num_tensors=2, is_from_torch=optimizer == "torch"
-    )
-    run = traced_run(*STEP, work)
-    run = replace(
-        run, trace=replace(run.trace, facts=replace(run.trace.facts, optimizers=(facts,)))
-    )
-    assert durations(run, replace(plain_run(9_000_000), phases=PHASES)) == [expected]
-
-
 def test_work_before_an_update_is_no_work_of_the_forward_pass() -> None:
     plain = replace(
         plain_run(600_000), phases=StepPhases(backward_ns=100_000, optimizer_ns=250_000)

@@ -16,6 +16,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from timeit import timeit
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -52,6 +53,8 @@ from breakeven.capture.record.operators import tensors_in
 from breakeven.capture.record.recorder import RefusingRecorder, StepRecorder
 from breakeven.configure import Patches
 from breakeven.errors import UsageError
+from breakeven.measure import own_time_ns
+from breakeven.units import NS_PER_S
 
 
 @contextmanager
@@ -133,7 +136,7 @@ def _patch_properties(patches: Patches, recorder: StepRecorder) -> None:
         "is_cpu": lambda tensor: get_device(tensor) == host,
     }
     for name, getter in properties.items():
-        patches.replace(torch.Tensor, name, property(getter))
+        patches.replace(torch.Tensor, name, property(recorder.unseen(getter)))
     indices = {name: -1 if name == HOST else device.index for name, device in by_name.items()}
     patches.replace(torch.Tensor, "get_device", lambda tensor: indices[device_of(tensor)])
 
@@ -190,6 +193,7 @@ def _patch_grouping(patches: Patches, recorder: StepRecorder) -> None:
                 placed[(device, dtype)] = (parts, [indices[at] for at in own])
         return placed
 
+    group = recorder.unseen(group)
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
 
 
@@ -223,6 +227,10 @@ _READINGS = {
 
 _ASKING_FOR_A_GPU = frozenset({"device", "out_dtype", "pin_memory"})
 
+# What is read so often tells what a call takes. It was made before anything is pretended.
+_SAMPLE = torch.empty(())
+_NUM_ENTRIES = 50
+
 # Results of these are in several places.
 _SCATTERING = frozenset({"_pack_padded_sequence"})
 
@@ -237,6 +245,14 @@ class CallsOnDevice(TorchFunctionMode):
     def __init__(self, recorder: StepRecorder) -> None:
         super().__init__()
         self._recorder = recorder
+        # What it takes to be called at all.
+        self._entry_ns = 0
+        recorder.on_first_recording.append(self._time_entry)
+
+    def _time_entry(self) -> None:
+        with self:  # within a call, as of `backward`, it is off
+            took_s = timeit(lambda: _SAMPLE.grad, number=_NUM_ENTRIES)
+        self._entry_ns = round(took_s * NS_PER_S / _NUM_ENTRIES)
 
     def patch_backward(self, patches: Patches) -> None:
         """See the calls of hooks, checkpoints and the script's own gradients too.
@@ -266,6 +282,7 @@ class CallsOnDevice(TorchFunctionMode):
         kwargs = kwargs or {}
         recorder = self._recorder
         if type(func) is MethodWrapperType:  # an attribute: `x.shape`
+            recorder.gap_own_ns += self._entry_ns
             return func(*args, **kwargs)
         if recorder.watch is not None and not recorder.watch.is_on:
             return func(*args, **kwargs)
@@ -274,6 +291,7 @@ class CallsOnDevice(TorchFunctionMode):
             if place is not None:
                 return self._run_alone(func, args, kwargs, place)
         here = recorder.here
+        entered_ns = own_time_ns()
         before = here.is_call_on_device, here.reading
         here.reading = _READINGS.get(getattr(func, "__name__", ""), "")
         device = None
@@ -282,6 +300,7 @@ class CallsOnDevice(TorchFunctionMode):
         here.is_call_on_device = device is not None
         if device is not None:
             here.last_device = device
+        recorder.gap_own_ns += self._entry_ns + own_time_ns() - entered_ns
         try:
             return func(*args, **kwargs)
         finally:

@@ -178,7 +178,7 @@ def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
         "is_pinned": lambda tensor, *_: devices.is_pinned(tensor),
         "record_stream": lambda *_: None,
     }.items():  # fmt: skip
-        patches.replace(torch.Tensor, name, method)
+        patches.replace(torch.Tensor, name, recorder.unseen(method))
     patch_module_to(patches, recorder.cuda.as_device)
 
 

@@ -83,6 +83,7 @@ class CallWatch(Patches):
         super().__init__()
         self._recorder = recorder
         self._lines: dict[tuple[str, Location | None], _Line] = {}
+        self._note = recorder.unseen(self._note)
         self._num_updates = 0
         self._writers: set[str] = set()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 import torch
@@ -21,16 +22,21 @@ from breakeven.configure import named_parameters_of
 from breakeven.measure import own_time_ns
 from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelCall, Op, Phase, Sync
 
-# Python between two operators, the recorder's own included, takes some 10-100 µs; what is longer
-# than this is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
+# Python between two operators takes some 10-100 µs; what is longer than this, the recorder's own
+# left out, is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 SCRIPT_GAP_NS = 500_000
 # Shorter ones may add up to as much at one line, which opens a file for each sample.
 _LEAST_GAP_NS = 150_000
+# How far off the recorder's own part of a gap may be.
+_OWN_ERROR = 0.5
 
 # Longer than this without gradients, and a model is evaluated: a step acts or samples for less.
 _LONG_EVALUATION_NS = 1_500_000_000
 # Of so many operators, at most one may be followed for its gradient then.
 _FOLLOWED_SHARE = 10
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class CalledModel(msgspec.Struct, kw_only=True):
@@ -141,6 +147,8 @@ class EventLog(TorchDispatchMode):
         self._started_ns = 0
         self._num_followed = 0
         self._last_exit_ns = 0
+        # Of the time since then, the recorder's own.
+        self.gap_own_ns = 0
 
     @property
     def events(self) -> list[Event]:
@@ -156,9 +164,30 @@ class EventLog(TorchDispatchMode):
         """Forget what was recorded, and begin a new step."""
         self.step = StepLog()
         self.origins.start_step()
-        self._started_ns = self._last_exit_ns = own_time_ns()
+        self.end_event()
+        self._started_ns = self._last_exit_ns
         self._num_followed = 0
         self.devices.start_peak()
+
+    def end_event(self) -> None:
+        """Let the gap to the next event begin."""
+        self._last_exit_ns, self.gap_own_ns = own_time_ns(), 0
+
+    def unseen(self, function: _Function) -> _Function:
+        """Return ``function`` with its time left out of the gap: the script calls a quicker one."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_recording:
+                return function(*args, **kwargs)
+            entered_ns, before_ns = own_time_ns(), self.gap_own_ns
+            try:
+                return function(*args, **kwargs)
+            finally:
+                begun_ns, before_ns = max((entered_ns, before_ns), (self._last_exit_ns, 0))
+                self.gap_own_ns = before_ns + own_time_ns() - begun_ns
+
+        return cast(_Function, call)
 
     def is_evaluating(self) -> bool:
         """Return whether the step so far is a long time without gradients."""
@@ -173,13 +202,13 @@ class EventLog(TorchDispatchMode):
             yield
         finally:
             self.here.is_paused = before
-            self._last_exit_ns = own_time_ns()
+            self.end_event()
 
     def record(self, event: Event) -> None:
         """Note an event that is not an operator."""
         if self.is_noting:
             self.events.append(event)
-        self._last_exit_ns = own_time_ns()
+        self.end_event()
 
     def _note(self, event_type: type[Copy] | type[HostWork] | type[Sync], /, **fields: Any) -> None:
         """Note an event of the phase and the line that run."""
@@ -235,7 +264,7 @@ class EventLog(TorchDispatchMode):
         if self.is_noting:
             self._note_gap(own_time_ns())
         yield
-        self._last_exit_ns = own_time_ns()
+        self.end_event()
 
     @contextmanager
     def host_work(self, kind: str) -> Iterator[None]:
@@ -326,8 +355,10 @@ class EventLog(TorchDispatchMode):
         return self.origins.current(sys._getframe(1), modules[-1][0] if modules else "")
 
     def _note_gap(self, entered_ns: int) -> None:
-        gap_ns = entered_ns - self._last_exit_ns
-        if self.here.phase is Phase.DATA or gap_ns < _LEAST_GAP_NS or not self._last_exit_ns:
+        gap_ns = entered_ns - self._last_exit_ns - self.gap_own_ns
+        # What is left of a gap that is the recorder's for the most part is its error.
+        least_ns = max(_LEAST_GAP_NS, _OWN_ERROR * self.gap_own_ns)
+        if self.here.phase is Phase.DATA or gap_ns < least_ns or not self._last_exit_ns:
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a stall: the user's Python does not run there

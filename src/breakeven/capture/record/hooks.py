@@ -239,8 +239,9 @@ class ModulePath(Patches):
             self._recorder.on_first_recording.append(self._register)
 
     def _register(self) -> None:
-        self.callback(register_module_forward_pre_hook(self._enter_module).remove)
-        leave = register_module_forward_hook(self._leave_module, always_call=True)
+        enter, leave = map(self._recorder.unseen, (self._enter_module, self._leave_module))
+        self.callback(register_module_forward_pre_hook(enter).remove)
+        leave = register_module_forward_hook(leave, always_call=True)
         self.callback(leave.remove)
 
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:

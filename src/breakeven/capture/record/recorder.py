@@ -175,7 +175,7 @@ class StepRecorder(EventLog):
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
                 if not len(self.events) % _LOOK_EVERY and self.is_evaluating():
                     self.on_evaluation()
-        self._last_exit_ns = own_time_ns()
+        self.end_event()
         return result
 
     def _time_again(
