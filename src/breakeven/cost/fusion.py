@@ -23,6 +23,8 @@ from breakeven.trace import Event, Op, TensorSpec
 _MOST_PARTS = 64
 # Kernels that read the same are looked for among so many of the last.
 _NUM_RECENT = 8
+# A kernel that is not found to be independent of another within so many others is taken to need it.
+_MOST_SEARCHED = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +124,7 @@ def _place(node: Node, recent: Sequence[Group]) -> None:
     siblings = [
         group
         for group in reversed(recent)
-        if group.nodes
-        and group not in makers
-        and any(id(value) in read for other in group.nodes for value, _ in other.reads)
+        if group.nodes and group not in makers and not read.isdisjoint(group.read)
     ]
     for group in (*(() if part.reads_memory else makers), *siblings):
         if group.nodes and group is not node.group and group.nodes[0].region == node.region:
@@ -139,6 +139,7 @@ def _join(first: Group, second: Group) -> None:
     if older.nodes[0].position > newer.nodes[0].position:
         older, newer = newer, older
     older.nodes = sorted([*older.nodes, *newer.nodes], key=lambda node: node.position)
+    older.read |= newer.read
     older.numel = max(older.numel, newer.numel)
     reductions = [group for group in (older, newer) if group.rows]
     older.keeps_row = all(group.keeps_row for group in reductions) and bool(reductions)
@@ -191,6 +192,8 @@ def _reaches(start: Group, end: Group) -> bool:
     pending = [group for group in end.makers() if group is not start]
     seen: set[int] = set()
     while pending:
+        if len(seen) > _MOST_SEARCHED:
+            return True
         group = pending.pop()
         if id(group) in seen or group is end or group.nodes[-1].position < begin:
             continue

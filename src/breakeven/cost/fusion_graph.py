@@ -54,12 +54,19 @@ class Group:
         numel: Points of the loop.
         rows: Results of its reductions; 0 where there are none.
         keeps_row: As in `Part`, of all of its reductions.
+
+    Attributes:
+        read: Which values it reads, by identity.
     """
 
     nodes: list[Node]
     numel: int
     rows: int
     keeps_row: bool
+    read: set[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.read = {id(value) for node in self.nodes for value, _ in node.reads}
 
     def makers(self) -> Iterator[Group]:
         """Yield the kernels that make what it reads."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 
 from breakeven.cost.fusion_graph import Node, Value
 
@@ -42,12 +43,14 @@ class _Partition:
         self._anchors = {node: node for node in nodes if is_backward(node)}
         self._kept: set[Value] = set()
         self._repeated: set[Value] = set()
+        # A value with many readers is asked for by as many.
+        self._is_cheap, self._saved_bytes = cache(_is_cheap), cache(_saved_bytes)
         self._inserted: defaultdict[Node, list[Node]] = defaultdict(list)
 
     def nodes(self) -> list[Node]:
         read = (value for node in self._anchors for value, _ in node.reads)
         crossing = sorted(filter(_is_of_forward, set(read)), key=self._made_at, reverse=True)
-        self._kept = {value for value in crossing if not _is_cheap(value)}
+        self._kept = {value for value in crossing if not self._is_cheap(value)}
         for value in crossing:
             self._settle(value)
         for value in sorted(self._repeated, key=self._made_at, reverse=True):
@@ -62,8 +65,8 @@ class _Partition:
         """Decide whether the backward pass reads a value or computes it again."""
         if self._is_there(value):
             return
-        saved_bytes = _saved_bytes(value)
-        if _is_cheap(value) and self._repeated_bytes(value, saved_bytes) < saved_bytes:
+        saved_bytes = self._saved_bytes(value)
+        if self._is_cheap(value) and self._repeated_bytes(value, saved_bytes) < saved_bytes:
             self._repeated.add(value)
             for needed in _needed(value):
                 self._settle(needed)
@@ -79,8 +82,8 @@ class _Partition:
         for needed in _needed(value):
             if self._is_there(needed):
                 continue
-            saved_bytes = _saved_bytes(needed)
-            if _is_cheap(needed) and depth < _LONGEST_CHAIN:
+            saved_bytes = self._saved_bytes(needed)
+            if self._is_cheap(needed) and depth < _LONGEST_CHAIN:
                 saved_bytes = min(saved_bytes, self._repeated_bytes(needed, saved_bytes, depth + 1))
             total += saved_bytes
             if total >= most:

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace as replaced
 
 from breakeven.doctor.crossings import Made, Upload, made_on_host, round_trips, uploads
-from breakeven.doctor.events import MemoryWriters, copy_at, with_tensors
+from breakeven.doctor.events import copy_at, with_tensors
 from breakeven.doctor.rule import Case, num_copies
 from breakeven.source import Function, SourceFile, arguments_of, bound_arguments, nodes_in, text_of
 from breakeven.trace import Copy, Event, HostArray, HostWork, Location, Op, StepTrace, TensorSpec
@@ -69,8 +69,7 @@ def whole(op: Op, num_elements: int) -> Op:
 
 def uploaded(case: Case, kind: Upload) -> list[int]:
     """Return the copies of a kind, without those that bring back what was read."""
-    trips = round_trips(case, MemoryWriters(case.trace))
-    back = {copy for copies in trips.values() for copy in copies}
+    back = {copy for trip in round_trips(case) for copy in trip.copies}
     return [index for index, own in uploads(case).items() if own is kind and index not in back]
 
 

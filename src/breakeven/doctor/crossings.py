@@ -6,14 +6,17 @@ Each copy belongs to one rule, the most specific.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 from breakeven.doctor.events import (
     MemoryWriters,
     bare_name,
+    copy_at,
     is_in_place,
     line_of,
     lines_where,
@@ -33,7 +36,7 @@ from breakeven.source import (
     statements_of,
     used_names,
 )
-from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync
+from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrace, Sync
 
 # Wraps data of Python or NumPy in a tensor.
 _FROM_PYTHON = "aten.lift_fresh"
@@ -80,6 +83,20 @@ class Upload(Enum):
     INDEX = auto()
     OF_HOST_PART = auto()
     OF_LIBRARY = auto()
+
+
+class RoundTrip(NamedTuple):
+    """What a line reads, and what comes back of it.
+
+    Args:
+        location: The line; None where it is not known.
+        reads: Positions of the reads.
+        copies: Positions of the copies to the device.
+    """
+
+    location: Location | None
+    reads: list[int]
+    copies: list[int]
 
 
 class Made(Enum):
@@ -218,31 +235,52 @@ def _is_to_host(event: Event) -> bool:
     return isinstance(event, Sync) and event.kind == "cpu"
 
 
-def round_trips(case: Case, origins: MemoryWriters) -> dict[int, tuple[int, ...]]:
+def memory_writers(case: Case) -> MemoryWriters:
+    """Return which operators wrote which memory; for `Case.once`."""
+    return MemoryWriters(case.trace)
+
+
+def round_trips(case: Case) -> Sequence[RoundTrip]:
     """Return reads of whole tensors in the forward pass, and the copies of what came of them.
 
     Before the backward pass, memory that is younger than the read and no batch was made from what
     was read, unless the source says otherwise: NumPy hides the way between.
     """
+    return case.once(_round_trips)
+
+
+def _round_trips(case: Case) -> tuple[RoundTrip, ...]:
     events = case.trace.events
-    kinds = uploads(case)
+    own = (Upload.BATCH, Upload.SCALARS, Upload.INDEX, Upload.OF_LIBRARY)
+    uploaded = [index for index, kind in uploads(case).items() if kind in own]
     newest = newest_storages(events)
-    first_layer = _first_layer(events, origins)
-    found: dict[int, tuple[int, ...]] = {}
+    ends = _ends_of_forward(events)
+    first_layer = _first_layer(events, case.once(memory_writers))
+    found: dict[tuple[str, int] | None, RoundTrip] = {}
+    # The first read of a line in a forward pass has all copies that later ones have.
+    copies: dict[tuple[tuple[str, int] | None, int], tuple[list[int], list[int]]] = {}
     for index, event in enumerate(events):
         if not isinstance(event, Sync) or index < first_layer or not _is_of_tensor(case, event):
             continue
-        later: list[int] = []
-        for position in range(index + 1, _end_of_forward(events, index)):
-            copy = events[position]
-            if not isinstance(copy, Copy) or copy.storage <= newest[index]:
-                continue
-            is_own = kinds.get(position) not in (None, Upload.CREATED, Upload.OF_HOST_PART)
-            if is_own and _may_come_from(case, event, copy):
-                later.append(position)
-        if later:
-            found[index] = tuple(later)
-    return found
+        line, end = line_of(event), ends[index]
+        trip = found.setdefault(line, RoundTrip(event.location, [], []))
+        if (line, end) not in copies:
+            between = uploaded[bisect_right(uploaded, index) : bisect_left(uploaded, end)]
+            later = [
+                position
+                for position in between
+                if isinstance(copy := events[position], Copy)
+                and copy.storage > newest[index]
+                and _may_come_from(case, event, copy)
+            ]
+            trip.copies.extend(later)
+            youngest = list(accumulate((copy_at(case.trace, n).storage for n in later[::-1]), max))
+            copies[line, end] = later, youngest[::-1]
+        later, youngest = copies[line, end]
+        following = bisect_right(later, index)
+        if following < len(later) and youngest[following] > newest[index]:
+            trip.reads.append(index)
+    return tuple(trip for trip in found.values() if trip.reads)
 
 
 def is_whole_read(sync: Sync) -> bool:
@@ -273,18 +311,18 @@ def _is_of_tensor(case: Case, sync: Sync) -> bool:
     )
 
 
-def _end_of_forward(events: tuple[Event, ...], index: int) -> int:
-    """Return where the backward pass begins, or the next batch; ``index`` without a backward."""
-    for position in range(index + 1, len(events)):
-        event = events[position]
+def _ends_of_forward(events: tuple[Event, ...]) -> list[int]:
+    """Return by event where the backward pass begins, or the next batch; itself without either."""
+    ends = list(range(len(events)))
+    end: int | None = None
+    for index in reversed(ends):
+        event = events[index]
+        ends[index] = index if end is None else end
         if isinstance(event, HostWork):
-            if event.kind == "data":
-                return position
-        elif event.phase is Phase.BACKWARD:
-            return position
+            end = index if event.kind == "data" else end
         elif event.phase is not Phase.FORWARD:
-            return index
-    return index
+            end = index if event.phase is Phase.BACKWARD else None
+    return ends
 
 
 def _may_come_from(case: Case, read: Sync, copy: Copy) -> bool:

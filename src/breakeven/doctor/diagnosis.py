@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from breakeven.doctor.framework import fix_of, frames_below
 from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.doctor.rules import all_rules
 from breakeven.errors import Caveat
-from breakeven.simulate import Finding, Severity, Side, Timeline, WhatIf, WhatIfResult
+from breakeven.simulate import Finding, Severity, Side, WhatIf, WhatIfResult, predict_steps
 from breakeven.timing import BUSY_FRACTION, Estimate
 from breakeven.trace import Event, HostWork, Op, RunFacts, ScaledTrace, StepTrace
 
@@ -57,7 +57,7 @@ class Diagnosed:
         return self.finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 
 
-def diagnose(case: Case) -> tuple[Diagnosed, ...]:
+def diagnose(case: Case, codes: Set[str] | None = None) -> tuple[Diagnosed, ...]:
     """Return what slows a step down on its device, by what its fix would gain.
 
     Each gain is that of its fix alone, from simulating the step with and without it; gains of
@@ -65,11 +65,13 @@ def diagnose(case: Case) -> tuple[Diagnosed, ...]:
 
     Args:
         case: The step as a GPU would run it, on the GPU on which gains are simulated.
+        codes: Rules to ask; all by default.
     """
     what_if = WhatIf(case.program, case.device, case.host)
     found = [
         Diagnosed(finding=_finding(case, rule, occurrence, what_if), occurrence=occurrence)
         for rule in all_rules()
+        if codes is None or rule.code in codes
         for occurrence in rule.detect(case)
     ]
     return tuple(sorted(found, key=lambda one: _rank(one.finding)))
@@ -92,7 +94,7 @@ def _finding(case: Case, rule: Rule, occurrence: Occurrence, what_if: WhatIf) ->
         title=occurrence.title,
         file=location.file if location else None,
         line=location.line if location else None,
-        share_fraction=_share(occurrence, what_if.timeline),
+        share_fraction=_share(occurrence, what_if),
         gain_fraction=value,
         gain_low_fraction=min(low, value),
         gain_high_fraction=max(high, value),
@@ -130,20 +132,13 @@ def _rank(finding: Finding) -> tuple[bool, bool, float]:
     return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
 
 
-def _share(occurrence: Occurrence, timeline: Timeline) -> float:
+def _share(occurrence: Occurrence, what_if: WhatIf) -> float:
     """Return the part of the step that the occurrence takes on the busier of the timelines."""
     if occurrence.share_fraction is not None:
         return _clipped(occurrence.share_fraction)
-    events = frozenset(occurrence.events)
-    spent = [
-        sum(
-            span.end_ns - span.start_ns
-            for span in timeline.spans
-            if span.event in events and span.is_on_device is is_on_device
-        )
-        for is_on_device in (False, True)
-    ]
-    return _clipped(max(spent) / timeline.step_ns) if timeline.step_ns > 0 else 0.0
+    events, step_ns = sorted(set(occurrence.events)), what_if.timeline.step_ns
+    spent = (sum(own.get(index, 0.0) for index in events) for own in what_if.spent_ns)
+    return _clipped(max(spent) / step_ns) if step_ns > 0 else 0.0
 
 
 def _clipped(fraction: float) -> float:
@@ -187,7 +182,8 @@ def examine(case: Case) -> Examined:
     found = diagnose(case)
     if not found:
         return Examined(found=found)
-    others = [{one.place: one for one in diagnose(other)} for other in _undisturbed(case)]
+    codes = {one.finding.code for one in found}
+    others = [{one.place: one for one in diagnose(other, codes)} for other in _undisturbed(case)]
     kept = [
         _widened(one, [other[one.place] for other in others])
         for one in found
@@ -199,19 +195,21 @@ def examine(case: Case) -> Examined:
 def _undisturbed(case: Case) -> Iterator[Case]:
     """Yield the step with figures of one kind as small as they may have been in quiet."""
     trace, host, cpu, scaled = case.trace, case.host, case.cpu, case.scaled
-    measured = partial(Case.of, device=case.device, costs=case.program.costs, sources=case.sources)
     if (slowdown := _slowdown(trace.facts.load_fraction)) > 1.0:
         at_sizes = scaled and ScaledTrace(
             _quiet_trace(scaled.first, slowdown), _quiet_trace(scaled.second, slowdown)
         )
-        yield measured(_quiet_trace(trace, slowdown), host=host, scaled=at_sizes, cpu=cpu)
+        quiet_step = dataclasses.replace(case.program, trace=_quiet_trace(trace, slowdown))
+        yield Case.of(quiet_step, case.device, host, sources=case.sources, scaled=at_sizes, cpu=cpu)
     if (slowdown := _slowdown(host.load_fraction)) > 1.0:
         slowdown = min(slowdown, _MAX_SLOWDOWN_OF_OPERATORS)
         quiet = cpu and replace(cpu, dispatch_ns=cpu.dispatch_ns / slowdown)
-        yield measured(trace, host=_quiet_host(host, slowdown), scaled=scaled, cpu=quiet)
+        quieter = _quiet_host(host, slowdown)
+        (prediction,) = predict_steps(case.program, (case.device,), quieter)
+        yield dataclasses.replace(case, host=quieter, prediction=prediction, cpu=quiet)
     if cpu is not None and (slowdown := _slowdown(cpu.load_fraction)) > 1.0:
         quiet = replace(cpu, estimate=_shorter(cpu.estimate, slowdown))
-        yield measured(trace, host=host, scaled=scaled, cpu=quiet)
+        yield dataclasses.replace(case, cpu=quiet)
 
 
 def _slowdown(load_fraction: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import accumulate, takewhile
 from typing import Final, TypeVar
@@ -153,6 +154,7 @@ class MemoryWriters:
     def __init__(self, trace: StepTrace) -> None:
         self._trace = trace
         self._writers: dict[int, list[int]] = {}
+        self._origins: dict[int, tuple[frozenset[str], int]] = {}
         for index, event in enumerate(trace.events):
             for storage in written_by([event]) if isinstance(event, Op) else ():
                 self._writers.setdefault(storage, []).append(index)
@@ -166,10 +168,11 @@ class MemoryWriters:
 
     def writer(self, storage: int, before: int) -> int | None:
         """Return the last operator before a position that wrote or viewed the memory."""
-        found = (index for index in self._writers.get(storage, ()) if index < before)
-        return max(found, default=None)
+        indices = self._writers.get(storage, ())
+        number = bisect_left(indices, before)
+        return indices[number - 1] if number else None
 
-    def chain(self, storage: int, before: int) -> tuple[tuple[int, ...], int]:
+    def origin(self, storage: int, before: int) -> tuple[frozenset[str], int]:
         """Follow operators of one tensor back, such as ``p.grad.abs().mean()`` from its mean.
 
         Args:
@@ -178,22 +181,29 @@ class MemoryWriters:
             before: Position in the step.
 
         Returns:
-            The operators, the last first, and the memory that the first of them reads.
+            The names of the operators, and the memory that the first of them reads.
         """
-        found: list[int] = []
-        position = before
         if storage == -1:
             last = self._trace.events[before - 1] if before else None
             if not isinstance(last, Op) or not last.outputs:
-                return (), -1
+                return frozenset(), -1
             storage = last.outputs[0].storage
+        names, passed = frozenset[str](), list[int]()
         while storage not in self.updated:
-            index = self.writer(storage, position)
+            index = self.writer(storage, before)
             if index is None:
                 break
-            found.append(index)
+            if index in self._origins:
+                names, storage = self._origins[index]
+                break
+            passed.append(index)
             sources = {tensor.storage for tensor in op_at(self._trace, index).inputs}
             if len(sources) != 1:
                 break
-            storage, position = sources.pop(), index
-        return tuple(found), storage
+            storage, before = sources.pop(), index
+        # What many reads go back to is followed once.
+        for index in reversed(passed):
+            name = bare_name(op_at(self._trace, index))
+            names = names if name in names else names | {name}
+            self._origins[index] = names, storage
+        return names, storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -37,16 +37,18 @@ _PLAIN, _LSTM, _GRU = (1, 1), (2, 4), (3, 3)
 _Replaced = dict[int, tuple[Event, ...]]
 
 
-def worthwhile(case: Case) -> Iterator[tuple[RepeatedLoop, LoopFlow]]:
-    """Yield the loops that issue enough of the step, and stay on the device while they do."""
+def worthwhile(case: Case) -> Sequence[tuple[RepeatedLoop, LoopFlow]]:
+    """Return the loops that issue enough of the step, and stay on the device while they do."""
+    found: list[tuple[RepeatedLoop, LoopFlow]] = []
     trace = case.trace
     total = sum(map(is_launch, trace.events))
-    for loop in find_loops(trace, case.sources):
+    for loop in case.once(find_loops):
         launches = _num_launches(trace, loop)
         if launches < max(_MIN_LAUNCH_FRACTION * total, loop.num_iterations):
             continue
         if not _works_with_the_host(case, loop):
-            yield loop, flow_of(trace, loop)
+            found.append((loop, flow_of(trace, loop)))
+    return found
 
 
 def occurrence_of(

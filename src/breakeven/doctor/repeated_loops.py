@@ -16,6 +16,7 @@ from breakeven.doctor.events import (
     read_by,
     written_by,
 )
+from breakeven.doctor.rule import Case
 from breakeven.source import Loop, Sources
 from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace, TensorSpec
 
@@ -74,17 +75,17 @@ class RepeatedLoop:
         return tuple(sorted((*forward, *self.backward)))
 
 
-def find_loops(trace: StepTrace, sources: Sources) -> tuple[RepeatedLoop, ...]:
+def find_loops(case: Case) -> tuple[RepeatedLoop, ...]:
     """Return the loops that repeat the same work within a step, outermost first.
 
     A loop around the optimizer is the one over steps. One whose body also runs the backward pass,
     or fetches batches, ends there: what it repeats is a part of a step.
 
     Args:
-        trace: The step; without stacks or sources there are none.
-        sources: The user's files.
+        case: The step; without stacks or sources there are none.
     """
-    finder = _Finder(trace, sources)
+    trace = case.trace
+    finder = _Finder(trace, case.sources)
     found: list[RepeatedLoop] = []
     covered: set[int] = set()
     for node, members in finder.runs_outer_first():
@@ -304,7 +305,7 @@ def _smallest_read(ops: list[Op], inside: frozenset[int]) -> dict[int, TensorSpe
     """Return what an iteration reads from outside of the loop: the smallest part of each block."""
     read: dict[int, TensorSpec] = {}
     for tensor in (tensor for op in ops for tensor in op.inputs):
-        if tensor.storage not in inside | {-1}:
+        if tensor.storage not in inside and tensor.storage != -1:
             known = read.get(tensor.storage, tensor)
             read[tensor.storage] = min(known, tensor, key=lambda one: one.numel)
     return read

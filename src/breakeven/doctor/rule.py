@@ -53,6 +53,7 @@ class Case:
         sources: The user's files; none where they are not known.
         scaled: The step at other batch sizes; None where it was traced at one only.
         cpu: What was measured on this machine's CPU; None where nothing was.
+        known: What `once` found out about the step, whatever its host and CPU.
     """
 
     trace: StepTrace
@@ -63,12 +64,12 @@ class Case:
     sources: Sources = field(default_factory=Sources)
     scaled: ScaledTrace | None = None
     cpu: CpuFacts | None = None
-    _known: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False)
+    known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False)
 
     @classmethod
     def of(
         cls,
-        trace: StepTrace,
+        step: StepTrace | Program,
         device: DeviceSpec,
         host: HostSpec,
         *,
@@ -78,10 +79,10 @@ class Case:
         cpu: CpuFacts | None = None,
     ) -> Case:
         """Return a step as it is predicted on a device; by the cost model that ships by default."""
-        program = build_program(trace, costs=costs)
+        program = step if isinstance(step, Program) else build_program(step, costs=costs)
         (prediction,) = predict_steps(program, (device,), host)
         return cls(
-            trace=trace,
+            trace=program.trace,
             program=program,
             prediction=prediction,
             device=device,
@@ -92,10 +93,10 @@ class Case:
         )
 
     def once(self, work: Callable[[Case], _Result]) -> _Result:
-        """Return what ``work`` finds out about this case; several rules ask for the same."""
-        if work not in self._known:
-            self._known[work] = work(self)
-        return self._known[work]
+        """Return what ``work`` finds out about this step; several rules ask for the same."""
+        if work not in self.known:
+            self.known[work] = work(self)
+        return self.known[work]
 
     @property
     def facts(self) -> RunFacts:

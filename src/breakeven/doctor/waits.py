@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
+from itertools import chain
 
 from breakeven.doctor.crossings import (
     NUMBER_BYTES,
@@ -14,9 +15,10 @@ from breakeven.doctor.crossings import (
     is_beside_clock,
     is_saved,
     is_whole_read,
+    memory_writers,
     round_trips,
 )
-from breakeven.doctor.events import MemoryWriters, bare_name, line_of, lines_where, op_at
+from breakeven.doctor.events import MemoryWriters, bare_name, line_of, lines_where
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
 from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
 from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, Sync
@@ -85,8 +87,8 @@ def waits(case: Case) -> Mapping[int, Wait]:
 
 
 def _waits(case: Case) -> dict[int, Wait]:
-    origins = MemoryWriters(case.trace)
-    trips = round_trips(case, origins)
+    origins = case.once(memory_writers)
+    trips = {read for trip in round_trips(case) for read in trip.reads}
     # The gradients of what is read there come back: the backward pass copies them up.
     back = lines_where(
         case.trace,
@@ -137,7 +139,7 @@ def _wait(case: Case, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
 
 def _read(case: Case, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
     """Return why a value or tensor is read by the script itself."""
-    chain, source = origins.chain(sync.storage, index)
+    names, source = origins.origin(sync.storage, index)
     is_of_parameter = source in origins.updated
     if is_whole_read(sync):
         if case.sources.call_at(sync.location, "pack_padded_sequence") is not None:
@@ -149,11 +151,10 @@ def _read(case: Case, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
         return Wait.TENSOR
     if sync.kind in ("bool", "equal") or sync.num_bytes == 1:
         return Wait.TRUTH
-    names = {bare_name(op_at(case.trace, position)) for position in chain}
     is_of_parameter = is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop)
     if names & _NORMS and (is_of_parameter or sync.storage == -1):
         return Wait.NORMS
-    return Wait.LOG if is_of_parameter and chain else Wait.VALUE
+    return Wait.LOG if is_of_parameter and names else Wait.VALUE
 
 
 def _each_with_one_cause(case: Case, found: dict[int, Wait]) -> dict[int, Wait]:
@@ -223,11 +224,12 @@ def _is_one_hot(case: Case, index: int) -> bool:
 
 
 def _is_small_matrix(case: Case, index: int) -> bool:
-    before = case.trace.events[:index]
-    if not before or not isinstance(before[-1], Op):
+    before = map(case.trace.events.__getitem__, range(index - 1, -1, -1))
+    last = next(before, None)
+    if not isinstance(last, Op):
         return False
     # The check is given one number for each matrix; their sizes are those of the operator before.
-    inputs = (event.inputs[:1] for event in reversed(before) if isinstance(event, Op))
+    inputs = (event.inputs[:1] for event in chain((last,), before) if isinstance(event, Op))
     shapes = (tensor.shape for tensors in inputs for tensor in tensors if len(tensor.shape) > 1)
     return next((shape[-1] for shape in shapes), _SMALL_MATRIX + 1) <= _SMALL_MATRIX
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -22,7 +22,6 @@ from breakeven.trace import (
     Phase,
     ScaledTrace,
     ScalingError,
-    StepTrace,
     Sync,
 )
 from breakeven.verdict import (
@@ -45,6 +44,7 @@ from breakeven.verdict import (
 _MAX_SPANS = 4000
 # Fixes that a person would still do one after the other.
 _MAX_FIXES = 8
+_Again = Callable[[Program, Set[str]], Sequence[Diagnosed]]
 
 
 def explained(
@@ -95,7 +95,7 @@ def explained(
         timeline=timeline,
         findings=tuple(one.finding for one in wanted),
         plan=cumulative_plan(
-            step, wanted, again=lambda changed: step.diagnosed_again(changed, device)
+            step, wanted, again=lambda changed, codes: step.diagnosed_again(changed, device, codes)
         ),
         num_suppressed=len(examined.found) - len(wanted),
         caveats=(*caveats, *examined.caveats, *((cut,) if cut else ())),
@@ -245,7 +245,7 @@ def cumulative_plan(
     step: ComparedStep,
     diagnosed: Sequence[Diagnosed],
     *,
-    again: Callable[[StepTrace], Sequence[Diagnosed]],
+    again: _Again,
 ) -> tuple[PlanStep, ...]:
     """Return the step as it is, and after one more fix each.
 
@@ -258,15 +258,16 @@ def cumulative_plan(
         step: The step.
         diagnosed: Findings in the order in which they are fixed; those without a simulated gain
             are left out.
-        again: Returns the findings of a changed step.
+        again: Returns the findings of some rules in a changed step.
     """
     fixes = [one for one in diagnosed if _is_part(one)][:_MAX_FIXES]
-    fixed = _FixedStep(step.trace)
+    codes = {one.finding.code for one in fixes}
+    fixed = _FixedStep(step.program)
     steps = [_plan_step(None, step)]
     for one in fixes:
-        if fixed.apply(one, again):
+        if fixed.apply(one, lambda changed: again(changed, codes)):
             left = _measured_after(step.measured, fixed.removed_ns)
-            changed = step.changed(fixed.trace, left, is_captured=fixed.is_captured)
+            changed = step.changed(fixed.program, left, is_captured=fixed.is_captured)
             steps.append(_plan_step(one, changed))
     return tuple(steps)
 
@@ -274,8 +275,8 @@ def cumulative_plan(
 class _FixedStep:
     """A step to which one fix after another is applied."""
 
-    def __init__(self, trace: StepTrace) -> None:
-        self._base = trace
+    def __init__(self, program: Program) -> None:
+        self._base = program
         self._edit = Edit()
         self._removed_before_ns = 0
         # Findings of the present base, by where they are; None while it is the step as it was.
@@ -283,29 +284,29 @@ class _FixedStep:
         self.is_captured = False
 
     @property
-    def trace(self) -> StepTrace:
+    def program(self) -> Program:
         """Return the step with all fixes so far."""
-        return self._edit.apply(self._base)
+        return self._base.edited(self._edit)
 
     @property
     def removed_ns(self) -> int:
         """Return the host's own work that is gone; that of loader workers runs beside the step."""
         return self._removed_before_ns + sum(
             event.duration_ns
-            for index, event in enumerate(self._base.events)
+            for index, event in enumerate(self._base.trace.events)
             if isinstance(event, HostWork)
             and not event.num_workers
             and not self._edit.event(index, event)
         )
 
-    def apply(self, one: Diagnosed, again: Callable[[StepTrace], Sequence[Diagnosed]]) -> bool:
+    def apply(self, one: Diagnosed, again: Callable[[Program], Sequence[Diagnosed]]) -> bool:
         """Apply a fix; return whether there was anything left of its finding."""
         found = one if self._found is None else self._found.get(one.place)
         if found is None:
             return False
         if self._overlaps(found.occurrence.edit):
             self._removed_before_ns = self.removed_ns
-            self._base, self._edit = self.trace, Edit()
+            self._base, self._edit = self.program, Edit()
             self._found = {other.place: other for other in again(self._base)}
             found = self._found.get(one.place)
             if found is None or not _is_part(found):

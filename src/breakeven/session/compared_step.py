@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,6 @@ from breakeven.simulate import (
     CompileMode,
     Program,
     StepPrediction,
-    build_program,
     compile_mode_of,
     compiled_step,
     optimizer_compile_mode_of,
@@ -164,21 +163,22 @@ class ComparedStep:
         return examine(case)
 
     def changed(
-        self, trace: StepTrace, measured: tuple[DeviceResult, ...], *, is_captured: bool
+        self, program: Program, measured: tuple[DeviceResult, ...], *, is_captured: bool
     ) -> ComparedStep:
         """Return another step on the same devices.
 
         Args:
-            trace: The step after a change.
+            program: The step after a change.
             measured: What it takes on those that are here.
             is_captured: As of the step.
         """
-        program = build_program(trace)
         return replace(self, program=program, measured=measured, is_captured=is_captured)
 
-    def diagnosed_again(self, trace: StepTrace, device: DeviceSpec) -> tuple[Diagnosed, ...]:
-        """Return what slows a changed step down on a GPU."""
-        return diagnose(Case.of(trace, device, self.host, sources=self._parsed))
+    def diagnosed_again(
+        self, program: Program, device: DeviceSpec, codes: Set[str]
+    ) -> tuple[Diagnosed, ...]:
+        """Return what slows a changed step down on a GPU, as some of the rules see it."""
+        return diagnose(Case.of(program, device, self.host, sources=self._parsed), codes)
 
 
 class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,6 +79,15 @@ class WhatIf:
         return timeline_of(self._table, self.scenario)
 
     @cached_property
+    def spent_ns(self) -> tuple[Mapping[int, float], Mapping[int, float]]:
+        """Return how long each event of the typical step is on the host, and on the device."""
+        spent: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        for span in self.timeline.spans:
+            own = spent[span.is_on_device]
+            own[span.event] = own.get(span.event, 0.0) + span.end_ns - span.start_ns
+        return spent
+
+    @cached_property
     def step(self) -> Estimate:
         """Return the step as it is."""
         return Estimate.predicted(

@@ -45,7 +45,7 @@ def fix(
 def plan(*fixes: Diagnosed, again: Sequence[Diagnosed] = ()) -> tuple[PlanStep, ...]:
     measured = (cpu(60 * MS, 59 * MS, 61 * MS),)
     step = ComparedStep(program=build_program(TRACE), devices=(T4,), host=HOST, measured=measured)
-    return cumulative_plan(step, fixes, again=lambda _: again)
+    return cumulative_plan(step, fixes, again=lambda *_: again)
 
 
 def times(steps: tuple[PlanStep, ...]) -> list[float]:

@@ -42,8 +42,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from breakeven.doctor.copies import converted_on_device, element_bytes, numpy_batch
-from breakeven.doctor.crossings import Upload, is_by_framework, uploads
-from breakeven.doctor.events import bare_name
+from breakeven.doctor.crossings import Upload, is_by_framework, memory_writers, uploads
+from breakeven.doctor.events import bare_name, copy_at, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, Phase, TensorSpec
@@ -151,16 +151,13 @@ def _chosen(case: Case, batches: Sequence[int]) -> _DataSet | None:
 
 def _held(case: Case, index: int) -> tuple[int, int] | None:
     """Return what chose a copied batch from a host tensor, and its size; None for another batch."""
-    copy = dict(case.each(Copy))[index]
-    for position in reversed(range(index)):
-        op = case.trace.events[position]
-        if not isinstance(op, Op) or not op.is_on_host or op.phase is not Phase.FORWARD:
-            continue
-        if copy.storage == -1 or not any(own.storage == copy.storage for own in op.outputs):
-            continue
-        size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
-        return (position, size) if size >= 2 * copy.num_bytes else None
-    return None
+    copy = copy_at(case.trace, index)
+    position = case.once(memory_writers).writer(copy.storage, index)
+    op = None if position is None else op_at(case.trace, position)
+    if position is None or op is None or op.phase is not Phase.FORWARD:
+        return None
+    size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
+    return (position, size) if size >= 2 * copy.num_bytes else None
 
 
 def _gather(case: Case, copy: Copy, total_bytes: int) -> Op:

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from breakeven.doctor.copies import converted_on_device, element_bytes, gathered, numpy_batch, whole
-from breakeven.doctor.crossings import Upload, uploads
+from breakeven.doctor.crossings import Upload, memory_writers, uploads
 from breakeven.doctor.events import MemoryWriters, bare_name, copy_at, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit
@@ -101,7 +101,7 @@ def _num_bytes(events: Iterable[Event]) -> int:
 
 def _cast_before(case: Case, batches: list[int]) -> Iterator[_Wide]:
     """Yield what the host casts before it is copied, by the line that casts."""
-    origins = MemoryWriters(case.trace)
+    origins = case.once(memory_writers)
     found: dict[int, list[_Cast]] = {}
     for index in batches:
         cast = _find_cast(case, origins, index)

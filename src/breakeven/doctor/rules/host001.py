@@ -63,6 +63,8 @@ _SIMULATOR = re.compile(SIMULATORS + r"\.\w+$")
 _UPDATING = re.compile(r"(opt|sched|scaler|loss|criterion|model|net)", re.IGNORECASE)
 # So few events after a read the value is still on its way through NumPy.
 _NEAR = 3
+# The line before a pause is looked for among so many events.
+_FAR = 1000
 
 
 def detect(case: Case) -> Found:
@@ -104,7 +106,7 @@ def _working_line(case: Case, index: int) -> tuple[bool, Location | None]:
     source = case.sources.find(after)
     if after is None or source is None:
         return True, after
-    earlier = range(index - 1, -1, -1)
+    earlier = range(index - 1, max(-1, index - _FAR), -1)
     last = next((n for n in earlier if events[n].location not in (None, after)), None)
     before = None
     if last is not None:

@@ -45,6 +45,7 @@ from breakeven.simulate import (
     TYPICAL,
     Bound,
     CompileMode,
+    Edit,
     StepPrediction,
     compile_mode_of,
     compiled_step,
@@ -94,9 +95,13 @@ def detect(case: Case) -> Found:
             else f"which launches free of charge shorten by {format_percent(launch_fraction)}"
         ),
         scenario=CAPTURED if has_graph else TYPICAL,
-        edit=None if has_graph else compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit,
+        edit=None if has_graph else case.once(_compiled),
         share_fraction=idle_fraction if is_most else launch_fraction,
     )
+
+
+def _compiled(case: Case) -> Edit:
+    return compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit
 
 
 def _launch_fraction(prediction: StepPrediction) -> float:

@@ -93,7 +93,7 @@ def detect(case: Case) -> Found:
 
 def _loop(case: Case) -> tuple[Location, tuple[int, ...], int] | None:
     """Return the outermost loop of the script that is a solver's."""
-    for loop in find_loops(case.trace, case.sources):
+    for loop in case.once(find_loops):
         flow = flow_of(case.trace, loop)
         is_solver = flow.is_chained and not flow.own_parameters
         if is_solver and not is_over_time(case.trace, loop, flow):
@@ -106,7 +106,7 @@ def _library_call(case: Case) -> tuple[Location, tuple[int, ...], int] | None:
     trace = case.trace
     inside = {
         index
-        for loop in find_loops(trace, case.sources)
+        for loop in case.once(find_loops)
         for run in loop.runs
         for iteration in run
         for index in iteration

@@ -55,7 +55,7 @@ _MIN_RAGGED = 8
 
 def detect(case: Case) -> Found:
     covered: set[int] = set()
-    for loop, flow in worthwhile(case):
+    for loop, flow in case.once(worthwhile):
         if flow.is_chained or covered.intersection(loop.longest_run[0]):
             continue
         if _is_over_samples(case, loop, flow):

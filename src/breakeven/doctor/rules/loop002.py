@@ -46,7 +46,7 @@ CAUSE = "TIME_LOOP"
 
 def detect(case: Case) -> Found:
     trace = case.trace
-    for loop, flow in worthwhile(case):
+    for loop, flow in case.once(worthwhile):
         if is_over_time(trace, loop, flow):
             yield occurrence_of(
                 trace,

@@ -40,7 +40,7 @@ Known limits:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from breakeven.doctor.events import line_of
 from breakeven.doctor.rule import Case, Found, Occurrence, without
@@ -73,11 +73,16 @@ def detect(case: Case) -> Found:
     way = _stack(trace, trained)
     found: dict[tuple[str, int] | None, list[ModelCall]] = {}
     places: dict[tuple[str, int] | None, Location | None] = {}
+    # Calls that are made in one way are followed together.
+    groups: dict[tuple[int, Location | None], list[ModelCall]] = {}
     for call in calls:
-        if not call.is_used_in_backward and _evaluates(case, call):
-            place = _line_in_loop(trace, call, way)
+        if not call.is_used_in_backward and _is_meant(case, call):
+            groups.setdefault((call.stack, call.location), []).append(call)
+    for group in groups.values():
+        if not _trains(trace, group):
+            place = _line_in_loop(trace, group[0], way)
             places[line_of(place)] = place
-            found.setdefault(line_of(place), []).append(call)
+            found.setdefault(line_of(place), []).extend(group)
     for line, own in found.items():
         # Below a line that starts a trainer's loop lies the training as well.
         below = None if line in map(line_of, way) else line
@@ -99,12 +104,12 @@ def detect(case: Case) -> Found:
         )
 
 
-def _evaluates(case: Case, call: ModelCall) -> bool:
+def _is_meant(case: Case, call: ModelCall) -> bool:
+    """Return whether a call looks like an evaluation, by names and the model's mode."""
     words = _words(case, call)
     is_named = any(map(_EVALUATES.search, words))
     is_acting = any(map(_ACTS.search, words))
-    is_meant = is_named or (not call.is_training and not is_acting)
-    return is_meant and not _trains(case.trace, call)
+    return is_named or (not call.is_training and not is_acting)
 
 
 def _words(case: Case, call: ModelCall) -> list[str]:
@@ -130,43 +135,47 @@ def _line_in_loop(trace: StepTrace, call: ModelCall, way: tuple[Location, ...]) 
     return call.location
 
 
-def _trains(trace: StepTrace, call: ModelCall) -> bool:
-    """Return whether the backward pass or the optimizer reads anything that follows from a call."""
-    following = (trace.events[index] for index in _following(trace, call))
+def _trains(trace: StepTrace, calls: Sequence[ModelCall]) -> bool:
+    """Return whether the backward pass or the optimizer reads anything that follows from calls."""
+    following = (trace.events[index] for index in _following(trace, calls))
     return any(
         isinstance(event, Op) and event.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
         for event in following
     )
 
 
-def _following(trace: StepTrace, call: ModelCall) -> list[int]:
-    """Return the events after a call that read what it, or one of them, has made."""
-    before = trace.events[: call.first_event]
-    end = call.first_event + call.num_events
-    known = {number for event in before for number in (*_reads(event), *_writes(event))}
+def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> list[int]:
+    """Return the events after calls that read what they, or one of them, have made."""
+    inside = {index for call in calls for index in _range(call)}
+    first = min(inside, default=len(trace.events))
+    known: set[int] = set()
     made: set[int] = set()
-    for event in trace.events[call.first_event : end]:
-        # A view is of the same memory as what it shows, which the call did not make.
-        made |= _writes(event) - known
-        known |= _reads(event) - made
-    known |= made
     copied_bytes: set[int] = set()
     found: list[int] = []
-    for index, event in enumerate(trace.events[end:], end):
-        # What is copied has another number on the other side: new there, and of equal size.
-        if isinstance(event, Op):
-            made |= {
-                spec.storage
-                for spec in event.inputs
-                if spec.storage not in known and spec.num_bytes in copied_bytes
-            }
-        if not made.isdisjoint(_reads(event)):
-            found.append(index)
-            made |= _writes(event)
-            if isinstance(event, Copy):
-                copied_bytes.add(event.num_bytes)
-        known |= _reads(event) | _writes(event)
+    for index, event in enumerate(trace.events):
+        reads, writes = _reads(event), _writes(event)
+        if index in inside:
+            # A view is of the same memory as what it shows, which the call did not make.
+            made |= writes - known
+        elif index > first:
+            # What is copied has another number on the other side: new there, and of equal size.
+            if isinstance(event, Op):
+                made |= {
+                    spec.storage
+                    for spec in event.inputs
+                    if spec.storage not in known and spec.num_bytes in copied_bytes
+                }
+            if not made.isdisjoint(reads):
+                found.append(index)
+                made |= writes
+                if isinstance(event, Copy):
+                    copied_bytes.add(event.num_bytes)
+        known |= reads | writes
     return found
+
+
+def _range(call: ModelCall) -> range:
+    return range(call.first_event, call.first_event + call.num_events)
 
 
 def _reads(event: Event) -> set[int]:
@@ -182,13 +191,10 @@ def _writes(event: Event) -> set[int]:
 
 
 def _events_of(
-    trace: StepTrace, calls: Iterable[ModelCall], line: tuple[str, int] | None
+    trace: StepTrace, calls: Sequence[ModelCall], line: tuple[str, int] | None
 ) -> tuple[int, ...]:
     """Return the events of evaluations: the calls, what follows, and all below the same line."""
-    found: set[int] = set()
-    for call in calls:
-        found.update(range(call.first_event, call.first_event + call.num_events))
-        found.update(_following(trace, call))
+    found = {*_following(trace, calls), *(index for call in calls for index in _range(call))}
     return tuple(
         index
         for index, event in enumerate(trace.events)

@@ -46,17 +46,17 @@ CAUSE = "SYNC_ITEM"
 
 def detect(case: Case) -> Found:
     yield from _shown_by_lightning(case)
-    found = waits_of(case, Wait.VALUE)
-    checks = [index for index, sync in case.each(Sync) if index in found and sync.kind == "linalg"]
+    found = set(waits_of(case, Wait.VALUE))
+    checks = {index for index, sync in case.each(Sync) if index in found and sync.kind == "linalg"}
     yield from by_waiting_line(
         case,
-        [index for index in found if index not in checks],
+        sorted(found - checks),
         title="the host reads a value from the GPU {often}",
         fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
     )
     yield from by_waiting_line(
         case,
-        checks,
+        sorted(checks),
         title="torch.linalg reads back {often} whether there was an error",
         fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
     )

@@ -69,5 +69,5 @@ def _makes_distribution(source: SourceFile, line: int) -> bool:
 def _last_before(case: Case, makers: list[Location | None], event: int) -> Location | None:
     """Return the line that last made a distribution before a position in the step."""
     lines = {line_of(maker): maker for maker in makers}
-    earlier = (line_of(one.location) for one in reversed(case.trace.events[: event + 1]))
+    earlier = (line_of(case.trace.events[index]) for index in range(event, -1, -1))
     return next((lines[line] for line in earlier if line and line in lines), makers[0])

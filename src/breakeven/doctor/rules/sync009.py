@@ -34,12 +34,10 @@ Known limits:
 from __future__ import annotations
 
 from breakeven.doctor.crossings import round_trips
-from breakeven.doctor.events import MemoryWriters
 from breakeven.doctor.rule import (
     Case,
     Found,
     Occurrence,
-    by_line,
     num_copies,
     times_per_step,
     without,
@@ -51,10 +49,8 @@ CAUSE = "CPU_ROUNDTRIP"
 
 
 def detect(case: Case) -> Found:
-    found = round_trips(case, MemoryWriters(case.trace))
     on_host = {*case.works("script"), *(index for index, op in case.each(Op) if op.is_on_host)}
-    for location, reads in by_line(case.trace, list(found)):
-        copies = {copy for read in reads for copy in found[read]}
+    for location, reads, copies in round_trips(case):
         between = on_host.intersection(range(min(reads), max(copies)))
         events = tuple(sorted({*reads, *copies, *between}))
         yield Occurrence(
