@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,8 +39,8 @@ DEVICES = st.sampled_from([None, "cpu", "cuda", "cuda:0", "cuda:1", torch.device
 DTYPES = st.sampled_from([None, torch.float32, torch.float64])
 
 
-def pretended() -> Any:
-    return pretended_cuda(StepRecorder(DeviceMap()), lambda: None)
+def pretended(*, is_lazy: bool = False) -> Any:
+    return pretended_cuda(StepRecorder(DeviceMap()), lambda: None, is_lazy=is_lazy)
 
 
 @settings(max_examples=30, deadline=None)
@@ -73,3 +74,48 @@ def test_created_tensor_is_torchs_own_but_for_its_device(
         assert made.requires_grad is expected.requires_grad
         assert made.dtype is expected.dtype
     assert torch.equal(made.detach(), expected.detach())
+
+
+# By the name of the function or method; what torch itself gives the keyword.
+PINNED: dict[str, Callable[..., torch.Tensor]] = {
+    **{
+        name: MADE[name]
+        for name in MADE.keys() - {"asarray", "asarray of numpy", "new_tensor", "window"}
+    },
+    "empty": lambda **named: torch.empty(10, 14, **named),
+    "empty_strided": lambda **named: torch.empty_strided((2, 2), (2, 1), **named),
+    "ones": lambda **named: torch.ones(2, **named),
+    "rand": lambda **named: torch.rand(2, **named),
+    "randn": lambda **named: torch.randn(2, **named),
+    "randint": lambda **named: torch.randint(3, (2,), **named),
+    "randperm": lambda **named: torch.randperm(3, **named),
+    "normal": lambda **named: torch.normal(0.0, 1.0, (2,), **named),
+    "empty_like": lambda **named: torch.empty_like(torch.zeros(2), **named),
+    "zeros_like": lambda **named: torch.zeros_like(torch.zeros(2), **named),
+    "full_like": lambda **named: torch.full_like(torch.zeros(2), 3.0, **named),
+    "rand_like": lambda **named: torch.rand_like(torch.zeros(2), **named),
+    "randn_like": lambda **named: torch.randn_like(torch.zeros(2), **named),
+    "randint_like": lambda **named: torch.randint_like(torch.zeros(2), 3, **named),
+    "new_empty": lambda **named: torch.zeros(1).new_empty((2,), **named),
+    "new_empty_strided": lambda **named: torch.zeros(1).new_empty_strided((2,), (1,), **named),
+    "new_zeros": lambda **named: torch.zeros(1).new_zeros((2,), **named),
+    "new_ones": lambda **named: torch.zeros(1).new_ones((2,), **named),
+}
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize("name", sorted(PINNED))
+def test_host_memory_is_pinned_before_and_after_the_script_names_a_gpu(
+    name: str, is_watched: bool
+) -> None:
+    with pretended(is_lazy=not is_watched):
+        made = PINNED[name](pin_memory=True)
+        assert made.device.type == "cpu"
+        assert made.is_pinned()
+        assert not PINNED[name](pin_memory=False).is_pinned()
+
+
+@pytest.mark.parametrize("name", sorted(PINNED))
+def test_a_run_on_the_cpu_pins_nothing(name: str) -> None:
+    with redirect_cuda_to_cpu():
+        assert not PINNED[name](pin_memory=True).is_pinned()

@@ -12,7 +12,7 @@ import pytest
 from factories.loaded_scripts import load_script
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "explain_speed.py"
-FEW, MANY = 500, 2000
+FEW, MANY = 300, 1200
 
 
 @pytest.fixture(scope="module")
@@ -34,5 +34,4 @@ def calls_per_event(script: ModuleType, kind: str, num_events: int) -> float:
     trace = getattr(script, kind)(num_events)
     profile = cProfile.Profile()
     profile.runcall(script.explain_step, trace)
-    print(kind, num_events, pstats.Stats(profile).total_calls / len(trace.events))
     return pstats.Stats(profile).total_calls / len(trace.events)

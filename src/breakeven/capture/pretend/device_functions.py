@@ -62,25 +62,29 @@ class DeviceFunction:
         function.__qualname__ = f"{self.owner.__name__}.{self.name}" if is_method else self.name
         return function
 
-    def naming(self, name: Callable[[Any], Any], *, can_pin: bool = True) -> Callable[..., Any]:
+    def naming(self, name: Callable[[Any], Any], pin: Callable[[Any], None]) -> Callable[..., Any]:
         """Return a stand-in that calls a GPU as ``name`` does, given what the caller says.
 
         Args:
             name: Returns a device that torch knows here.
-            can_pin: Whether ``pin_memory`` is passed on.
+            pin: Is given each tensor that is to be pinned: a torch without a GPU can pin none.
         """
         function, position = self.current(), self.position
 
         @self.stand_in
         def call(*args: Any, **kwargs: Any) -> Any:
+            is_pinned = False
             if kwargs:
                 if is_cuda(kwargs.get("device")):
                     kwargs["device"] = name(kwargs["device"])
-                if not can_pin and kwargs.get("pin_memory"):
+                if is_pinned := bool(kwargs.get("pin_memory")):
                     kwargs["pin_memory"] = False
             if 0 <= position < len(args) and is_cuda(args[position]):
                 args = (*args[:position], name(args[position]), *args[position + 1 :])
-            return function(*args, **kwargs)
+            created = function(*args, **kwargs)
+            if is_pinned:
+                pin(created)
+            return created
 
         return call
 
@@ -239,7 +243,10 @@ def patch_creation(patches: Patches, recorder: StepRecorder) -> None:
 
     for found in device_functions():
         # A number means no device to torch where there is no GPU.
-        create = _created_on_host(found, recorder) if found.is_from_data else found.naming(watched)
+        if found.is_from_data:
+            create = _created_on_host(found, recorder)
+        else:
+            create = found.naming(watched, recorder.devices.pin)
         patches.replace(found.owner, found.name, create)
     # `with torch.device("cuda")` comes here alone.
     patch_default_device(patches, watched)

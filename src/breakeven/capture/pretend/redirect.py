@@ -68,7 +68,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         # Each is wrapped in Python, some 0.3 µs a call; a TorchFunctionMode would see them all,
         # but costs more than a small operator for every call.
         for found in device_functions():
-            self.replace(found.owner, found.name, found.naming(lambda _: "cpu", can_pin=False))
+            self.replace(found.owner, found.name, found.naming(lambda _: "cpu", lambda _: None))
         self.replace(torch.Tensor, "to", _to_on_cpu(torch.Tensor.to))
         # Lazy modules allow some methods before they have memory, and know them by identity.
         allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to]

@@ -130,7 +130,7 @@ class StepRecorder(EventLog):
         kwargs = dict(kwargs or {})
         name, base_name = _names_of(func)
         inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
-        is_placed = "device" in kwargs or "pin_memory" in kwargs
+        is_placed = "device" in kwargs
         if not self.is_recording and inputs and not is_placed and not self.is_moving:
             places = set(map(self.devices.device_of, inputs))
             if len(places) == 1:
@@ -144,9 +144,6 @@ class StepRecorder(EventLog):
         if device != HOST:
             here.last_device = device
             self.num_device_events += 1
-        is_pinned = bool(kwargs.get("pin_memory"))
-        if is_pinned:  # a torch without CUDA cannot pin memory
-            kwargs["pin_memory"] = False
         is_noting = self.is_recording and not here.is_paused
         if is_noting:
             if self.updates is not None:
@@ -169,8 +166,6 @@ class StepRecorder(EventLog):
             for position, output in enumerate(outputs):
                 if not self.devices.is_known(output):
                     self.devices.place(output, result_device(base_name, position, device))
-                if is_pinned:
-                    self.devices.pin(output)
             if is_noting:
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
                 if not len(self.events) % _LOOK_EVERY and self.is_evaluating():
