@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from itertools import chain
 
@@ -20,7 +20,16 @@ from breakeven.doctor.crossings import (
 )
 from breakeven.doctor.events import MemoryWriters, bare_name, line_of, lines_where
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line, times_per_step, without
-from breakeven.source import COMPREHENSIONS, SourceFile, nodes_in
+from breakeven.source import (
+    COMPREHENSIONS,
+    SourceFile,
+    arguments_of,
+    last_name,
+    nodes_in,
+    reached_by,
+    spans,
+    used_names,
+)
 from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, Sync
 from breakeven.units import format_bytes, format_duration
 
@@ -238,7 +247,86 @@ def _is_via(sync: Sync, *libraries: str) -> bool:
     return f"{sync.via}.".startswith(tuple(f"{name}." for name in libraries))
 
 
-def by_waiting_line(case: Case, found: list[int], *, title: str, fix: str) -> Found:
+# Fixes by what a value is used for, what decides first: of one read, and of many.
+_ALL_AT_ONCE = "read all of them at once before the loop: .tolist()"
+_FIXES = {
+    "slice": (
+        "work out sizes and limits of slices on the CPU, before the batch is copied",
+        f"{_ALL_AT_ONCE}; or cut all slices at once, with tensors as indices",
+    ),
+    "index": (
+        "index with the tensor itself: x[i], not x[i.item()]",
+        f"index with the whole tensor, once for all; or {_ALL_AT_ONCE}",
+    ),
+    "branch": (
+        "decide on the GPU with torch.where, or test every n-th step",
+        f"{_ALL_AT_ONCE}; or decide for all of them at once with torch.where",
+    ),
+    "limit": ("give torch.clamp the tensor itself as its limit",) * 2,
+}
+# More reads of one line in a step are made by a loop within it.
+_MANY_READS = 8
+_READS = frozenset({"item", "tolist", "cpu", "numpy", "float", "int", "bool"})
+_CALLS = {
+    "slice": ("range", "arange", "zeros", "ones", "empty", "full", "view", "reshape", "expand"),
+    "limit": ("clamp", "clamp_", "clip", "clip_", "clip_grad_norm_", "clip_grad_value_"),
+    "log": ("print", "append", "log", "info", "write", "update", "set_postfix", "add_scalar"),
+}
+
+
+def use_of(source: SourceFile, line: int, *, is_index: bool = False) -> str:
+    """Return what a value is used for that a line reads: ``slice``, ``index``, ``branch``, ...
+
+    Args:
+        source: The file.
+        line: The line.
+        is_index: Python reads the value as a whole number, without a call: ``x[:n]``.
+    """
+    found: set[str] = set()
+    for statement, made in reached_by(source, line):
+        is_here = spans(statement, line)
+
+        def carries(*nodes: ast.AST, made: set[str] = made, is_here: bool = is_here) -> bool:
+            """Return whether the value, or what was made of it, is within nodes."""
+            calls = (last_name(call.func) for node in nodes for call in nodes_in(node, ast.Call))
+            is_read = is_here and (is_index or not _READS.isdisjoint(calls))
+            return is_read or bool(made & used_names(*nodes))
+
+        block = source.parent(statement)
+        if isinstance(block, ast.If | ast.While) and block.test is statement and carries(statement):
+            found.add("branch")
+        for node in ast.walk(statement):
+            match node:
+                case ast.Subscript(slice=part) if carries(part):
+                    found.add("slice" if any(nodes_in(part, ast.Slice)) else "index")
+                case ast.IfExp(test=test) | ast.Assert(test=test) | ast.comprehension(ifs=[test]):
+                    found.update(("branch",) if carries(test) else ())
+                case ast.Call() if carries(*arguments_of(node)):
+                    found.update(use for use, names in _CALLS.items() if last_name(node) in names)
+                case ast.AugAssign(value=value) | ast.FormattedValue(value=value) if carries(value):
+                    found.add("log")
+                case _:
+                    pass
+    return next((use for use in (*_FIXES, "log") if use in found), "")
+
+
+def _fix_by_use(case: Case, location: Location | None, events: Sequence[int], fix: str) -> str:
+    """Return what to change about reads of one line; ``fix`` is that of a value that is logged."""
+    source = case.sources.find(location)
+    if source is None or location is None:
+        return fix
+    kinds = {event.kind for index in events if isinstance(event := case.trace.events[index], Sync)}
+    is_index = kinds == {"int"}
+    use = "branch" if "bool" in kinds else use_of(source, location.line, is_index=is_index)
+    is_many = len(events) >= _MANY_READS
+    if is_many and (not use or not kinds.isdisjoint(TENSOR_READS)):
+        return _ALL_AT_ONCE
+    return _FIXES[use][is_many] if use in _FIXES else fix
+
+
+def by_waiting_line(
+    case: Case, found: list[int], *, title: str, fix: str, is_by_use: bool = False
+) -> Found:
     """Yield one occurrence for each line, whose fix is that these events are gone.
 
     Args:
@@ -246,9 +334,11 @@ def by_waiting_line(case: Case, found: list[int], *, title: str, fix: str) -> Fo
         found: Positions of syncs and of work of the host.
         title: One line, with ``{often}`` where it says how often.
         fix: What to change.
+        is_by_use: Whether another fix may suit what is read, by what it is used for.
     """
     for location, events in by_line(case.trace, found):
-        yield waiting_at(case, location, events, title=title, fix=fix)
+        fit = _fix_by_use(case, location, events, fix) if is_by_use else fix
+        yield waiting_at(case, location, events, title=title, fix=fit)
 
 
 def waiting_at(

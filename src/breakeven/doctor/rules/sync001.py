@@ -28,6 +28,18 @@ Fix:
         print(running.item() / 100)
     ```
 
+    If values steer slices, indices or branches, read all of them at once before the loop.
+
+    ```python
+    for i in range(len(x)):
+        parts.append(x[i, first[i].item() : last[i].item()])
+    ```
+
+    ```python
+    for row, start, end in zip(x, first.tolist(), last.tolist()):
+        parts.append(row[start:end])
+    ```
+
 Known limits:
     Not reported are waits that have to stay: of ``GradScaler``, of an optimizer or another
     library for reasons of its own, and of a value that a simulator is given. A read that
@@ -53,6 +65,7 @@ def detect(case: Case) -> Found:
         sorted(found - checks),
         title="the host reads a value from the GPU {often}",
         fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
+        is_by_use=True,
     )
     yield from by_waiting_line(
         case,

@@ -40,4 +40,5 @@ def detect(case: Case) -> Found:
         waits_of(case, Wait.TENSOR),
         title="the host reads a tensor from the GPU {often}",
         fix="compute metrics on the GPU and read them once per epoch",
+        is_by_use=True,
     )

@@ -43,4 +43,5 @@ def detect(case: Case) -> Found:
         waits_of(case, Wait.TRUTH),
         title="Python branches on a value of the GPU {often}",
         fix="decide on the GPU with torch.where, or test every n-th step",
+        is_by_use=True,
     )
