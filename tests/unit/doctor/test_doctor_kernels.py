@@ -271,6 +271,13 @@ def test_small_matrices_factorized_on_the_gpu(name: str) -> None:
     assert found[0].gain is None
 
 
+def test_a_matrix_of_hundreds_of_rows_leaves_the_gpu_idle_too() -> None:
+    (found,) = rule_of("KERN005").detect(gpu_case(factorization("linalg_cholesky_ex", 375, 375)))
+
+    assert "375 × 375" in found.title
+    assert "many in one call" in found.fix
+
+
 @pytest.mark.parametrize(
     "healthy",
     [

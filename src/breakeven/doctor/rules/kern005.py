@@ -2,7 +2,7 @@
 
 What it does:
     Finds SVD, QR, eigenvalues, Cholesky, inverses and solutions of linear systems on the
-    device for matrices of at most 64 rows and columns.
+    device for matrices of at most 400 rows and columns.
 
 Why it costs time:
     A factorization is a chain of small steps, each of which waits for the one before. The
@@ -11,11 +11,15 @@ Why it costs time:
 
 Evidence:
     In public reports the CPU was 20 to 70 times faster: SVD 2.0 against 143 ms, QR 0.11
-    against 8.1 s on an H100, Cholesky 0.25 against 5.0 s.
+    against 8.1 s on an H100, Cholesky 0.25 against 5.0 s. Those matrices have up to 64 rows.
+    An L40S takes 0.19 ms for the Cholesky factor of 512 rows and 0.95 ms for 2,048: time grows
+    with the rows, as a chain does, not with their cube. A CPU core that computes 80 GFLOP/s
+    takes as long up to some 300 rows, and older GPUs take longer than an L40S.
 
 Fix:
     Factorize on the CPU and copy the result back, ask only for what is needed
-    (``svdvals``), or write the closed form for matrices of two or three rows.
+    (``svdvals``), or write the closed form for matrices of two or three rows. From 65 rows on
+    the GPU may be as fast as the CPU, but gains little: give it many matrices in one call.
 
     ```python
     u, s, v = torch.linalg.svd(cov)
@@ -41,8 +45,13 @@ from breakeven.trace import Op
 
 CAUSE = "LINALG_SMALL"
 
-# Larger ones have enough work for a GPU; up to this size public reports saw the CPU win.
-_MAX_SMALL_MATRIX = 64
+# From here on a GPU wins; up to 64 rows public reports saw the CPU win by far. cuSOLVER's chain of
+# panels takes an L40S 0.36 µs a row (512 rows: 0.186 ms, 2,048: 0.951 ms), a CPU n³/3 FLOP at 80
+# GFLOP/s (256 rows: 68 µs): both take 110 µs at 300 rows. GPUs with half the clock take twice as
+# long, as the CPU does at 400 rows.
+# Source: torch.linalg.cholesky in https://github.com/ml-explore/mlx/pull/4262 (GPU) and
+# https://trnsci.dev/trnsolver/benchmarks/ (CPU).
+_MAX_SMALL_MATRIX = 400
 _FACTORIZATIONS: Final = frozenset(
     ("_linalg_svd", "linalg_svd", "svd", "linalg_qr", "geqrf", "_linalg_eigh", "linalg_eigh",
      "linalg_eig", "linalg_eigvals", "_linalg_eigvals", "linalg_cholesky_ex", "linalg_cholesky",
@@ -60,7 +69,7 @@ def detect(case: Case) -> Found:
         batch = max(1, op.inputs[0].numel // max(1, rows * columns))
         yield Occurrence(
             title=f"{what} of {rows} × {columns} matrices on the GPU {times_per_step(len(events))}",
-            fix="factorize on the CPU (.cpu() and back), use a closed form, or ask for values only",
+            fix="factorize on the CPU (.cpu() and back), many in one call, or by a closed form",
             evidence=f"{bare_name(op)} on {op.device}, {batch} matrices at a time",
             location=location,
             events=events,
