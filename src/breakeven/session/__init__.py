@@ -10,6 +10,8 @@ from breakeven.session.compared_step import LiveStep as LiveStep
 from breakeven.session.compared_step import TrainingLength as TrainingLength
 from breakeven.session.compared_step import program_facts as program_facts
 from breakeven.session.failures import script_error as script_error
+from breakeven.session.hand_fed import FARTHEST as FARTHEST
+from breakeven.session.hand_fed import predicted_sizes as predicted_sizes
 from breakeven.session.measured_step import DevicePath as DevicePath
 from breakeven.session.measured_step import at_its_best as at_its_best
 from breakeven.session.measured_step import measured_result as measured_result

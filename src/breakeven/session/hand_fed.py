@@ -20,7 +20,7 @@ from breakeven.verdict import (
 )
 
 # Beyond this factor from the one size that was measured, a time says nothing any more.
-_FARTHEST = 64
+FARTHEST = 64
 
 
 class HandFedSizes:
@@ -59,15 +59,18 @@ class HandFedSizes:
         steps = {size: self.scaled.at(size) for size in _sizes(base, least)}
         sizes, gpus = gpu_curves(steps, devices, best, host, largest_measured=base)
         cpu = cpu_curve(compared, {base: self._cpu}, sizes)
-        self.caveats.append(
-            Caveat(
-                code="batch-sizes-predicted",
-                message=f"the script feeds its batches by hand: only a batch of {base} was run. "
-                "This CPU's times at other sizes are predicted from it, and the step on GPUs is "
-                "scaled along the dimension that is its batch",
-            )
-        )
+        self.caveats.append(predicted_sizes(base))
         return find_crossover(cpu, gpus[devices.index(best)]), (cpu, *gpus)
+
+
+def predicted_sizes(base: int) -> Caveat:
+    """Return what to know of other batch sizes than the one that the script has."""
+    return Caveat(
+        code="batch-sizes-predicted",
+        message=f"the script feeds its batches by hand: only a batch of {base} was run. "
+        "This CPU's times at other sizes are predicted from it, and the step on GPUs is "
+        "scaled along the dimension that is its batch",
+    )
 
 
 def _none(because: str) -> NoCrossover:
@@ -81,5 +84,5 @@ def _none(because: str) -> NoCrossover:
 
 def _sizes(base: int, least: int) -> list[int]:
     """Return the script's own size and the powers of two around it, from the least on."""
-    low, high = max(base // _FARTHEST, least), max(min(base * _FARTHEST, LARGEST), base)
+    low, high = max(base // FARTHEST, least), max(min(base * FARTHEST, LARGEST), base)
     return sorted({base, *powers_between(low - 1, high + 1)})

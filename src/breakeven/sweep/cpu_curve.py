@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from breakeven.session import BEYOND_MEASURED, LONGEST_STEP_NS, SkippedSize, why_not_measured
+from breakeven.session import (
+    BEYOND_MEASURED,
+    FARTHEST,
+    LONGEST_STEP_NS,
+    SkippedSize,
+    why_not_measured,
+)
 from breakeven.timing import Estimate
 from breakeven.verdict import SizeCurve
 
@@ -25,16 +31,20 @@ class CpuCurve:
     Args:
         sizes: All sizes, each at least 1.
         is_batch_size: Whether they are batch sizes.
+        only: The one size that can be measured, if that is so.
     """
 
-    def __init__(self, sizes: Sequence[int], *, is_batch_size: bool) -> None:
+    def __init__(
+        self, sizes: Sequence[int], *, is_batch_size: bool, only: int | None = None
+    ) -> None:
         self.sizes = sorted(sizes)
         self.skipped: SkippedSize | None = None
         self._is_batch_size = is_batch_size
         self._times: dict[int, Estimate] = {}
         self._peaks_bytes: dict[int, int] = {}
         self._failed: set[int] = set()
-        self._coarse = self._coarse_sizes()
+        self._beyond = BEYOND_MEASURED if only is None else FARTHEST
+        self._coarse = self._coarse_sizes() if only is None else [only]
 
     @property
     def measured(self) -> frozenset[int]:
@@ -97,7 +107,7 @@ class CpuCurve:
         if any(high < failed <= size for failed in self._failed):
             return False  # what fails at one size most likely fails at larger ones
         if self._is_batch_size:
-            return low // BEYOND_MEASURED <= size <= high * BEYOND_MEASURED
+            return low // self._beyond <= size <= high * self._beyond
         return low <= size <= high
 
     def at(self, size: int) -> Estimate:

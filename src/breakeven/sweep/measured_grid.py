@@ -19,6 +19,7 @@ from breakeven.sweep.grid import (
     PointSettings,
     SweepProgress,
     Values,
+    axis_of,
     describe,
     grid_of,
     measured_axes,
@@ -67,12 +68,15 @@ class MeasuredGrid:
         loader_at: The script's own loader at given settings.
         progress: Progress callback, of stages.
         on_point: Called with the settings of each point that was timed or cannot be.
+        has_gpu: Time the step on this machine's GPU too.
+        only_size_at: The one batch size at given settings, where it cannot be set from outside.
     """
 
     def __init__(
         self, runs: GridRuns, kept: RunCache, axes: Sequence[SweepAxis], *,
         is_there: Callable[[PointSettings], bool], loader_at: LoaderAt, progress: SweepProgress,
         on_point: Callable[[PointSettings], None], has_gpu: bool,
+        only_size_at: Callable[[PointSettings], int | None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._runs = runs
         self._kept = kept
@@ -86,7 +90,11 @@ class MeasuredGrid:
         self.gpu: dict[Values, PlainRun] = {}
         self.failures: dict[Values, str] = {}
         self._gpu_problems: list[str] = []
-        self._curve_axis = _curve_axis(self._axes)
+        self._only_size_at = only_size_at
+        is_hand_fed = any(only_size_at(settings) for settings in grid_of(self._axes))
+        self._curve_axis = (
+            axis_of(self._axes, AxisRole.BATCH_SIZE) if is_hand_fed else _curve_axis(self._axes)
+        )
         self._curves = self._make_curves(is_there)
         self._singles = [] if self._curve_axis else [s for s in grid_of(self._axes) if is_there(s)]
 
@@ -169,7 +177,8 @@ class MeasuredGrid:
             sizes = [value for value in axis.values if is_there(held | {axis.name: value})]
             if sizes:
                 whole = [size for size in sizes if isinstance(size, int)]
-                curve = CpuCurve(whole, is_batch_size=_is_batch_size(axis))
+                only = self._only_size_at(held)
+                curve = CpuCurve(whole, is_batch_size=_is_batch_size(axis), only=only)
                 curves.append(_Curve(held=held, sizes=curve))
         return curves
 

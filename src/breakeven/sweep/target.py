@@ -197,6 +197,7 @@ class SweepStages:
             self._axes,
             is_there=lambda settings: self._traced_key(settings) in self._steps,
             loader_at=self._traced.loader_at,
+            only_size_at=self._traced.only_size_at,
             progress=self._progress,
             on_point=self._finish,
             has_gpu=has_gpu,

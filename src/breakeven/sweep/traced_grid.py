@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from breakeven.capture import LoaderUse, TracedRun
 from breakeven.errors import BreakevenError, Caveat, ScriptError
-from breakeven.session import second_size, why_not_measured
+from breakeven.session import predicted_sizes, second_size, why_not_measured
 from breakeven.simulate import build_program
 from breakeven.sweep.grid import GridRuns, PointSettings, Values, grid_of, traced_axes, values_at
 from breakeven.sweep.scaling import is_same_step, scale_knob
-from breakeven.trace import ScaledTrace, ScalingError, StepTrace
+from breakeven.trace import ScaledTrace, ScalingError, StepTrace, scaled_from_one
 from breakeven.units import NS_PER_S
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
@@ -53,6 +53,7 @@ class TracedGrid:
         self._order = sorted(self._axes, key=lambda axis: axis.role is AxisRole.BATCH_SIZE)
         self._recorded: dict[Values, Step] = {}
         self._loaders: dict[Values, LoaderUse] = {}
+        self._hand_fed: dict[Values, int] = {}
         self.bases: list[Base] = []
         # What to know of the steps.
         self.caveats: list[Caveat] = []
@@ -68,6 +69,10 @@ class TracedGrid:
     def loader_at(self, settings: Mapping[str, AxisValue]) -> LoaderUse | None:
         """Return what the script's own loader does, where its batch size is to be changed."""
         return self._loaders.get(values_at(settings, self._arguments))
+
+    def only_size_at(self, settings: Mapping[str, AxisValue]) -> int | None:
+        """Return the one batch size of a script that feeds its batches by hand."""
+        return self._hand_fed.get(values_at(settings, self._arguments))
 
     @property
     def _arguments(self) -> list[SweepAxis]:
@@ -113,7 +118,7 @@ class TracedGrid:
             return dict.fromkeys(axis.values, own)
         loader = self._loaders.get(values_at(held, self._arguments))
         if loader is None:
-            return dict.fromkeys(axis.values, _no_loader())
+            return self._scaled_from_one(own, axis, held)
         size = loader.batch_size
         other = second_size(size, work_ns(own))
         second = self._record(held | {axis.name: other}, loader)
@@ -130,6 +135,20 @@ class TracedGrid:
             value: own if value == size else self._record(held | {axis.name: value}, loader)
             for value in axis.values
         }
+
+    def _scaled_from_one(
+        self, own: StepTrace, axis: SweepAxis, held: PointSettings
+    ) -> dict[AxisValue, Step]:
+        """Return the step at batch sizes that nobody can set from outside."""
+        try:
+            scaled = scaled_from_one(own)
+        except ScalingError as error:
+            return dict.fromkeys(axis.values, _no_loader(error.message))
+        base = scaled.first.batch_size
+        assert base is not None, "a step is scaled from its batch size"
+        self._hand_fed[values_at(held, self._arguments)] = base
+        self.caveats.append(predicted_sizes(base))
+        return {value: scaled.at(int(value)) for value in axis.values}
 
     def _record(self, settings: PointSettings, loader: LoaderUse | None = None) -> Step:
         key = tuple(settings.get(axis.name, "") for axis in self._order)
@@ -148,9 +167,10 @@ class TracedGrid:
         return self._recorded[key]
 
 
-def _no_loader() -> ScriptError:
+def _no_loader(because: str) -> ScriptError:
     return ScriptError(
-        "the script feeds its batches by hand, so their size cannot be set from outside",
+        "the script feeds its batches by hand, so their size cannot be set from outside, and its "
+        f"recorded step cannot be scaled: {because}",
         hint="if it has an option for it, sweep that: --over batch_size=VALUES -- --batch-size "
         "{batch_size}",
     )

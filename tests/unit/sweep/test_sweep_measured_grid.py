@@ -44,7 +44,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measure(
     answer: Answer, *over: str, arguments: tuple[str, ...] = (), has_gpu: bool = False,
-    gpu_ns: float | None = None, loader: LoaderUse | None = None,
+    gpu_ns: float | None = None, loader: LoaderUse | None = None, only_size: int | None = None,
 ) -> tuple[MeasuredGrid, FakeEngine, list[PointSettings]]:  # fmt: skip
     """Measure a grid to its end; return it, its engine, and the points as they were done."""
     axes = assign_roles([parse_axis(text) for text in over], arguments)
@@ -52,7 +52,7 @@ def measure(
     runs = GridRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
     grid = MeasuredGrid(
         runs, RunCache(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
-        progress=progress, on_point=done.append, has_gpu=has_gpu,
+        progress=progress, on_point=done.append, has_gpu=has_gpu, only_size_at=lambda _: only_size,
     )  # fmt: skip
 
     def others(_: PointSettings, sizes: Sequence[int]) -> Sequence[Mapping[int, Estimate]]:
@@ -184,3 +184,18 @@ def test_each_point_has_the_threads_that_suit_it() -> None:
 def test_threads_that_are_an_axis_are_not_tried() -> None:
     _, engine, _ = measure(lambda _: plain_run(), "threads=1,2")
     assert not any(request.tries_threads for request in engine.requests)
+
+
+def test_a_batch_size_that_cannot_be_set_is_measured_once_and_others_follow() -> None:
+    grid, engine, _ = measure(
+        lambda request: plain_run(1_000_000 * width(request)),
+        "batch_size=8,64,2000", "width=1,2,3,4", arguments=("{width}",), only_size=16, gpu_ns=1e6,
+    )  # fmt: skip
+
+    assert [width(request) for request in engine.requests] == [1, 2, 3, 4]
+    assert {request.new_batch_size for request in engine.requests} == {0}
+    times = [grid.cpu_at({"batch_size": size, "width": 2}) for size in (8, 64, 2000)]
+    (_, small), (_, large), unknown = times  # type: ignore[misc]
+    assert small.step_ns < 2_000_000 < large.step_ns
+    assert small.source is large.source is Source.PREDICTED
+    assert unknown is None  # 64 times as far from what was measured, and more
