@@ -6,53 +6,42 @@ session of the kind that was asked for is around the script (``sessions``). Thos
 have ``record`` for what it does and what feeds it, and ``pretend`` for a GPU that is not there.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
-from breakeven.capture.answers import Answer as Answer
-from breakeven.capture.answers import FailureKind as FailureKind
-from breakeven.capture.answers import HostRun as HostRun
-from breakeven.capture.answers import LoaderUse as LoaderUse
-from breakeven.capture.answers import NumbersRun as NumbersRun
-from breakeven.capture.answers import OwnProcesses as OwnProcesses
-from breakeven.capture.answers import PlainRun as PlainRun
-from breakeven.capture.answers import ProbeRun as ProbeRun
-from breakeven.capture.answers import RunFailure as RunFailure
-from breakeven.capture.answers import SourceFile as SourceFile
-from breakeven.capture.answers import ThreadTrial as ThreadTrial
-from breakeven.capture.answers import TracedRun as TracedRun
-from breakeven.capture.location import file_digest as file_digest
-from breakeven.capture.process.launcher import Launcher as Launcher
-from breakeven.capture.process.launcher import become_script as become_script
-from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
-from breakeven.capture.process.launcher import run_script as run_script
-from breakeven.capture.process.launcher import settings_text as settings_text
-from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
-from breakeven.capture.requests import EndRequest as EndRequest
-from breakeven.capture.requests import Keep as Keep
-from breakeven.capture.requests import RunRequest as RunRequest
-from breakeven.capture.requests import Target as Target
-from breakeven.capture.requests import TargetKind as TargetKind
-from breakeven.capture.requests import find_target as find_target
-from breakeven.capture.sessions.turns import alternate as alternate
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
+    from breakeven.capture.answers import Answer as Answer
+    from breakeven.capture.answers import FailureKind as FailureKind
+    from breakeven.capture.answers import HostRun as HostRun
+    from breakeven.capture.answers import LoaderUse as LoaderUse
+    from breakeven.capture.answers import NumbersRun as NumbersRun
+    from breakeven.capture.answers import OwnProcesses as OwnProcesses
+    from breakeven.capture.answers import PlainRun as PlainRun
+    from breakeven.capture.answers import ProbeRun as ProbeRun
+    from breakeven.capture.answers import RunFailure as RunFailure
+    from breakeven.capture.answers import SourceFile as SourceFile
+    from breakeven.capture.answers import ThreadTrial as ThreadTrial
+    from breakeven.capture.answers import TracedRun as TracedRun
+    from breakeven.capture.location import file_digest as file_digest
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
     from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus
+    from breakeven.capture.process.commands import become_script as become_script
+    from breakeven.capture.process.commands import settings_text as settings_text
+    from breakeven.capture.process.launcher import Launcher as Launcher
+    from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
+    from breakeven.capture.process.launcher import run_script as run_script
+    from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
+    from breakeven.capture.requests import EndRequest as EndRequest
+    from breakeven.capture.requests import Keep as Keep
+    from breakeven.capture.requests import RunRequest as RunRequest
+    from breakeven.capture.requests import Target as Target
+    from breakeven.capture.requests import TargetKind as TargetKind
+    from breakeven.capture.requests import find_target as find_target
     from breakeven.capture.sessions.in_process import Recording as Recording
     from breakeven.capture.sessions.in_process import record_steps as record_steps
     from breakeven.capture.sessions.in_process import time_step as time_step
     from breakeven.capture.sessions.in_process import trace_step as trace_step
+    from breakeven.capture.sessions.turns import alternate as alternate
 
-# These run in the caller's process and need torch there; the command line does not.
-_MODULES = {
-    "FakeSession": "pretend.fake_session",
-    "pretended_gpus": "pretend.pretended_cuda",
-    "Recording": "sessions.in_process",
-    "record_steps": "sessions.in_process",
-    "time_step": "sessions.in_process",
-    "trace_step": "sessions.in_process",
-}
-__getattr__ = imported_on_use(__name__, _MODULES)
+__getattr__ = exported_on_use(__name__)

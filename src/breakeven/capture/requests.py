@@ -143,6 +143,8 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
         configuration: Settings in effect around the script.
         num_steps: Steps that the run will have; 0 where that is not known.
         is_quiet: Write nothing of breakeven's own.
+        pays_after_s: What costs time once, such as compiling, begins when steps have gone on for so
+            long; 0 for at once.
     """
 
     is_module: bool
@@ -151,6 +153,7 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
     configuration: Configuration
     num_steps: int
     is_quiet: bool
+    pays_after_s: float = 0.0
 
 
 class TargetKind(StrEnum):

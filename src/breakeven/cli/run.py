@@ -18,7 +18,7 @@ from breakeven.cli.options import (
 )
 from breakeven.cli.output import say
 from breakeven.cli.tune import tune_alone
-from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS
+from breakeven.tune import DEFAULT_BUDGET
 
 if TYPE_CHECKING:
     from breakeven.store import Tuned
@@ -99,7 +99,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Find the configuration, and become the script; returns only by an error."""
     # Imported here, since --help must not wait for them.
-    from breakeven.tune import RunTarget, check_runnable, run_to_end, stored_configuration
+    from breakeven.tune import (
+        RunTarget,
+        check_runnable,
+        pays_after_s,
+        run_to_end,
+        stored_configuration,
+    )
 
     target = RunTarget(text=args.target, arguments=args.script_arguments, is_module=args.is_module)
     check_runnable(target)
@@ -118,7 +124,14 @@ def run(args: argparse.Namespace) -> int:
     say(_announcement(tuned, origin), is_quiet=args.quiet)
     if tuned.configuration.fast_step:
         say(_FAST_STEP, is_quiet=args.quiet)
-    run_to_end(target, tuned, num_steps=args.num_steps, is_quiet=args.quiet)
+    waits_s = pays_after_s(target, tuned, args.num_steps)
+    if waits_s and (tuned.configuration.fast_step or tuned.configuration.compile_mode):
+        say(
+            "this run is not known to be long enough to pay for compiling, which begins after "
+            f"{waits_s:.2g} s of its own steps (--steps tells how many it has)",
+            is_quiet=args.quiet,
+        )
+    run_to_end(target, tuned, num_steps=args.num_steps, is_quiet=args.quiet, pays_after_s=waits_s)
 
 
 def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
@@ -136,7 +149,7 @@ def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
         is_quiet=args.quiet,
         is_module=target.is_module,
         budget_s=args.budget_s,
-        num_steps=args.num_steps or DEFAULT_NUM_STEPS,
+        num_steps=args.num_steps,
         is_exact_only=args.is_exact_only,
         uses_fast_step=args.uses_fast_step,
     )

@@ -26,7 +26,7 @@ from breakeven.cli.options import (
 )
 from breakeven.cli.output import give_answer, say
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
-from breakeven.tune import DEFAULT_BUDGET, DEFAULT_NUM_STEPS, default_budget_s
+from breakeven.tune import DEFAULT_BUDGET, default_budget_s
 
 if TYPE_CHECKING:
     from breakeven.verdict import TuneReport
@@ -78,9 +78,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="num_steps",
         metavar="N",
         type=whole_number,
-        default=DEFAULT_NUM_STEPS,
+        default=0,
         help="steps of the run that this is for: what takes time at the start must pay off "
-        f"within them (default: {DEFAULT_NUM_STEPS})",
+        "within them (default: those of the script, if it ends within some seconds)",
     )
     parser.add_argument(
         "--exact",

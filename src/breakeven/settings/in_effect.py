@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Literal, Self
 
 from breakeven.configure import Patches
@@ -23,6 +24,8 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         device: Where the code computes. Settings for CUDA have no effect on ``cpu``.
         on_given_up: Told why, where a step cannot be one compiled call after all, and the loop goes
             on as it was; None for an error there.
+        pays_after_s: What costs time once begins when steps have gone on for so long.
+        now_s: Tells the time, in seconds.
 
     Raises:
         BreakevenError: Inter-op threads can no longer be set; raised where the code makes its
@@ -35,11 +38,15 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         *,
         device: Literal["cpu", "cuda"] = "cpu",
         on_given_up: Callable[[str], None] | None = None,
+        pays_after_s: float = 0.0,
+        now_s: Callable[[], float] = monotonic,
     ) -> None:
         super().__init__()
         self.on_given_up = on_given_up
         self.wanted = configuration
         self.device = device
+        self.pays_after_s, self._now_s = pays_after_s, now_s
+        self._first_s: float | None = None
         self._counts: dict[str, Count] = {}
 
     def __enter__(self) -> Self:
@@ -53,6 +60,24 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
                 applied[setting.apply] = setting.apply(self)
             self._counts[name] = applied[setting.apply]
         return self
+
+    def pays_now(self) -> bool:
+        """Return whether steps have gone on for so long that what costs time once begins to pay.
+
+        Who has waited until then loses at most about as much again, whenever the run ends: the
+        length of a run need not be known. Time counts from when this is first asked, before the
+        first step.
+
+        Source: the ski rental problem; Karlin, Manasse, Rudolph, Sleator, "Competitive Snoopy
+        Caching", Algorithmica 3, 1988.
+        """
+        if self.pays_after_s:
+            now_s = self._now_s()
+            self._first_s = now_s if self._first_s is None else self._first_s
+            if now_s - self._first_s < self.pays_after_s:
+                return False
+            self.pays_after_s = 0.0
+        return True
 
     def effects(self) -> dict[str, int]:
         """Return how often each setting has taken hold so far, by its name.

@@ -56,7 +56,19 @@ def _apply(run: configured) -> Count:
         autocast=wanted.autocast,
         device=run.device,
     )
-    return run.enter_context(calls).num_applied
+    if not wanted.compile_mode or not run.pays_after_s:
+        return run.enter_context(calls).num_applied
+    # Another number format waits with it: a model is called in one way at a time.
+    import torch.optim.optimizer
+
+    def begin_once_it_pays(*_: object) -> None:
+        if run.pays_now():
+            hook.remove()
+            run.enter_context(calls)
+
+    hook = torch.optim.optimizer.register_optimizer_step_post_hook(begin_once_it_pays)
+    run.callback(hook.remove)
+    return calls.num_applied
 
 
 def _why_not(facts: StepFacts, current: Configuration, mode: str) -> str | None:

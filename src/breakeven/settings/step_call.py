@@ -55,23 +55,26 @@ def _call_steps(run: configured) -> Count:
 
     What changes the loop is whoever starts the script: see ``rewrite.code_of_fast_step``.
     """
-    num_made = 0
+    made: list[Any] = []
 
     def make(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:
         # Imports torch's compiler, which a script without a matching loop does without.
-        from breakeven.whole_step import FallbackStep, fast_step
-
-        nonlocal num_made
         if run.on_given_up is None:
-            made = fast_step(model, loss_fn, optimizer, **options)
-            num_made += 1
-            return made
-        made = FallbackStep(model, loss_fn, optimizer, on_given_up=run.on_given_up, **options)
-        num_made += made.is_fast
-        return made
+            from breakeven.whole_step import fast_step
+
+            step = fast_step(model, loss_fn, optimizer, **options)
+        else:
+            from breakeven.whole_step import FallbackStep
+
+            step = FallbackStep(
+                model, loss_fn, optimizer, on_given_up=run.on_given_up, pays_now=run.pays_now,
+                **options,
+            )  # fmt: skip
+        made.append(step)
+        return step
 
     run.replace(sys.modules["breakeven"], "fast_step", make)
-    return lambda _: num_made
+    return lambda _: sum(getattr(step, "is_fast", True) for step in made)
 
 
 SETTINGS = (

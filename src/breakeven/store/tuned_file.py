@@ -8,17 +8,17 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import tomlkit
-from tomlkit.items import Item, Table
 
 from breakeven.errors import Caveat, StoredDataError
-from breakeven.settings import SETTINGS
 from breakeven.store.report_file import write_document
 from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, TuneReport
+
+if TYPE_CHECKING:
+    from tomlkit.items import Item, Table
 
 TUNED_FILE_NAME = "breakeven.toml"
 _VERSION = 1
@@ -63,7 +63,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Args:
         date: Day on which the file was written, in UTC: ``2026-03-01``.
-        num_steps: Steps that a run was taken to have.
+        num_steps: Steps of the run; at least so many where its length is not known.
         baseline_step_ns: Median step of the script as it is.
         tuned_step_ns: Median step under the configuration.
         speedup: The former over the latter.
@@ -75,10 +75,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         num_trials: Candidates that applied to the step.
         caveats: What to know of the measurement.
         trials: All of them, in order.
+        is_length_known: Whether the run has no more steps.
     """
 
     date: str
     num_steps: int
+    is_length_known: bool = True
     baseline_step_ns: float
     tuned_step_ns: float
     speedup: float
@@ -147,6 +149,11 @@ def write_tuned(path: Path, report: TuneReport, *, force: bool) -> None:
 
 def tuned_document(tuned: Tuned) -> bytes:
     """Return the file as TOML."""
+    # A run that only reads the file does without.
+    import tomlkit
+
+    from breakeven.settings import SETTINGS
+
     document = tomlkit.document()
     for line in _HEADER.splitlines():
         document.add(tomlkit.comment(line))
@@ -202,6 +209,8 @@ def read_tuned(path: str | os.PathLike[str]) -> Tuned:
 
 
 def _table(values: Mapping[str, Any]) -> Table:
+    import tomlkit
+
     table = tomlkit.table()
     for key, value in values.items():
         if value is not None:  # TOML has no null: what is absent is unknown
@@ -210,6 +219,8 @@ def _table(values: Mapping[str, Any]) -> Table:
 
 
 def _tables(rows: Iterable[Mapping[str, Any]]) -> Item:
+    import tomlkit
+
     tables = tomlkit.aot()
     for row in rows:
         tables.append(_table(row))

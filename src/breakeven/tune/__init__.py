@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
     from breakeven.tune.run_target import RunTarget as RunTarget
     from breakeven.tune.run_target import check_runnable as check_runnable
     from breakeven.tune.run_target import machine_changes as machine_changes
+    from breakeven.tune.run_target import pays_after_s as pays_after_s
     from breakeven.tune.run_target import run_to_end as run_to_end
     from breakeven.tune.run_target import stored_configuration as stored_configuration
     from breakeven.tune.target import tune_target as tune_target
@@ -20,14 +21,9 @@ _LEAST_BUDGET_S = 60.0
 _MOST_BUDGET_S = 600.0
 _RUN_FRACTION = 0.01
 DEFAULT_BUDGET = "60s, or a hundredth of the run where that is longer, up to 10m"
-# A short training of a small network; whoever trains for longer says so.
-DEFAULT_NUM_STEPS = 10_000
 
 # Loaded on first use: the process that becomes the user's script needs no torch before.
-_OF_RUNS = ["RunTarget", "check_runnable", "machine_changes", "run_to_end", "stored_configuration"]
-__getattr__ = imported_on_use(
-    __name__, dict.fromkeys(_OF_RUNS, "run_target") | {"tune_target": "target"}
-)
+__getattr__ = exported_on_use(__name__)
 
 
 def default_budget_s(run_s: float) -> float:

@@ -8,6 +8,7 @@ from time import monotonic
 
 from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
+from breakeven.tune.length import RunLength
 from breakeven.tune.paired_runs import Rival, is_promising, searched_speedup
 from breakeven.tune.search_result import ratio_text, seconds_text
 from breakeven.units import NS_PER_S
@@ -131,21 +132,21 @@ class TrialCosts:
         """Return the seconds after which a run would use up what the confirmation needs."""
         return self._budget.left_s - self.reserve_s(self.base_s)
 
-    def why_too_late(self, candidate: Candidate, num_steps: int, step_ns: float) -> str | None:
+    def why_too_late(self, candidate: Candidate, run: RunLength, step_ns: float) -> str | None:
         """Return why a candidate starts too late to pay off; None where it may.
 
         Args:
             candidate: Which.
-            num_steps: Steps of the run that is tuned for.
+            run: The run that is tuned for.
             step_ns: What each takes as it is.
         """
         extra_s = candidate.expected_cost_s(self._facts)
-        all_steps_s = num_steps * step_ns / NS_PER_S
-        if extra_s <= _MOST_SAVED * all_steps_s:
+        all_steps_s = run.num_steps * step_ns / NS_PER_S
+        if not run.is_known or extra_s <= _MOST_SAVED * all_steps_s:
             return None
         return (
-            f"would start about {seconds_text(extra_s)} later, and all {num_steps:,} steps of this "
-            f"run take {seconds_text(all_steps_s)}, of which it would have to save too much"
+            f"would start about {seconds_text(extra_s)} later, and all {run.num_steps:,} steps of "
+            f"this run take {seconds_text(all_steps_s)}, of which it would have to save too much"
         )
 
     def why_no_time(self, candidate: Candidate, planned_s: float) -> str | None:

@@ -16,6 +16,7 @@ from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.budget import CONFIRMING_PAIRS, MOST_CONFIRMING_PAIRS, TimeBudget
 from breakeven.tune.kept import Kept, configuration_of, least_strict, without
+from breakeven.tune.length import RunLength
 from breakeven.tune.paired_runs import (
     WORTHWHILE,
     BaseFailedError,
@@ -75,7 +76,7 @@ def confirm(
     *,
     facts: StepFacts,
     budget: TimeBudget,
-    num_steps: int,
+    length: RunLength,
     progress: Progress | None = None,
 ) -> Confirmation:
     """Compare what a search found with the script as it is, in runs that the search did not see.
@@ -89,7 +90,7 @@ def confirm(
         runs: Makes the runs.
         facts: Of the step.
         budget: Time for everything; the search has kept back what the first pairs need.
-        num_steps: Steps of the run that is tuned for.
+        length: Of the run that is tuned for.
         progress: Progress callback.
     """
     progress = progress or SilentProgress()
@@ -108,10 +109,10 @@ def confirm(
         if outcome is Outcome.KEPT:
             answer = _confirmed(found, kept, rival, confidence, dropped, caveats)
             after = answer.pays_off_after_steps
-            if after is not None and after <= num_steps:
+            if length.may_reach(after):
                 return answer
             outcome = Outcome.NOT_WORTH_IT
-            reason = starts_too_late(answer.speedup, answer.startup_ns, after, num_steps)
+            reason = starts_too_late(answer.speedup, answer.startup_ns, after, length)
         weakest, rest = _weakest(kept, facts, outcome)
         is_time_left = rival.num_pairs and budget.fits(CONFIRMING_PAIRS * rival.pair_s)
         if confidence == _CONFIDENCES[-1] or not rest.changes or not is_time_left:

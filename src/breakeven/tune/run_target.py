@@ -12,6 +12,7 @@ from typing import NoReturn
 from breakeven.capture import EndRequest, TargetKind, become_script, find_target
 from breakeven.errors import BreakevenError, UsageError, has_caveat
 from breakeven.store import TUNED_FILE_NAME, Tuned, read_tuned, this_machine
+from breakeven.units import NS_PER_S
 from breakeven.verdict import Machine, Numerics
 
 # The caveat of a script that was measured with its CUDA calls run by the CPU.
@@ -114,7 +115,29 @@ def machine_changes(then: Machine, now: Machine) -> tuple[str, ...]:
     )
 
 
-def run_to_end(target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: bool) -> NoReturn:
+def pays_after_s(target: RunTarget, tuned: Tuned, num_steps: int) -> float:
+    """Return after how many seconds of stock steps it pays to compile; 0 for at once.
+
+    Compiling begins at once only where the run is known to be long enough. Otherwise the script's
+    own steps go on until they have lost as much as compiling costs.
+
+    Args:
+        target: What is run.
+        tuned: Under which configuration.
+        num_steps: Steps of the run, as the user says; 0 where the user does not.
+    """
+    evidence = tuned.evidence
+    after_steps = evidence.pays_off_after_steps or 0
+    if not num_steps and tuned.arguments == target.arguments:
+        num_steps = evidence.num_steps
+    if num_steps >= after_steps:
+        return 0.0
+    return after_steps * evidence.baseline_step_ns / NS_PER_S
+
+
+def run_to_end(
+    target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: bool, pays_after_s: float = 0.0
+) -> NoReturn:
     """Become the script: this process goes on as the script's, under the configuration.
 
     Args:
@@ -122,6 +145,7 @@ def run_to_end(target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: boo
         tuned: Under which configuration.
         num_steps: Steps that the run will have; 0 where that is not known.
         is_quiet: Write nothing of breakeven's own.
+        pays_after_s: After how many seconds of stock steps it pays to compile.
     """
     request = EndRequest(
         is_module=target.is_module,
@@ -130,6 +154,7 @@ def run_to_end(target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: boo
         configuration=tuned.configuration,
         num_steps=num_steps,
         is_quiet=is_quiet,
+        pays_after_s=pays_after_s,
     )
     become_script(request, target.text, target.arguments)
 

@@ -12,6 +12,7 @@ from breakeven.settings import Candidate, StepFacts
 from breakeven.trace import Configuration
 from breakeven.tune.budget import TimeBudget, TrialCosts
 from breakeven.tune.kept import Kept, configuration_of, least_strict, why_not_added, without
+from breakeven.tune.length import RunLength
 from breakeven.tune.paired_runs import (
     BaseFailedError,
     CandidateRival,
@@ -46,7 +47,7 @@ def search(
     *,
     facts: StepFacts,
     budget: TimeBudget,
-    num_steps: int,
+    length: RunLength,
     is_exact_only: bool = False,
     progress: Progress | None = None,
 ) -> SearchResult:
@@ -62,7 +63,7 @@ def search(
         runs: Makes the runs.
         facts: Of the step, for preconditions and predictions.
         budget: Time for everything, confirmation included.
-        num_steps: Steps of the run that is tuned for; start-up is counted against them.
+        length: Of the run that is tuned for; start-up is counted against its steps.
         is_exact_only: Leave out whatever may change one bit of the numbers.
         progress: Progress callback.
 
@@ -75,7 +76,7 @@ def search(
         baseline = run_base(runs, Configuration())
     except BaseFailedError as error:
         raise _baseline_error(error) from error
-    state = _Search(runs, facts, budget, num_steps, progress, baseline)
+    state = _Search(runs, facts, budget, length, progress, baseline)
     return state.run(candidates, is_exact_only=is_exact_only)
 
 
@@ -94,7 +95,7 @@ class _Search:
     runs: TrialRuns
     facts: StepFacts
     budget: TimeBudget
-    num_steps: int
+    length: RunLength
     progress: Progress
     baseline: RunResult
 
@@ -226,7 +227,7 @@ class _Search:
 
     def _is_worth_a_trial(self, candidate: Candidate, planned_s: float) -> bool:
         """Return whether a candidate may pay off, and be decided in time after what is planned."""
-        if reason := self._costs.why_too_late(candidate, self.num_steps, self.baseline.step_ns):
+        if reason := self._costs.why_too_late(candidate, self.length, self.baseline.step_ns):
             self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
         elif reason := self._costs.why_no_time(candidate, planned_s):
             self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
@@ -281,10 +282,10 @@ class _Search:
     def _pays_off(self, rival: CandidateRival) -> bool:
         trial = self._add(rival, Outcome.NOT_WORTH_IT, "")
         after = trial.pays_off_after_steps
-        if self._steadies(rival.candidate) or (after is not None and after <= self.num_steps):
+        if self._steadies(rival.candidate) or self.length.may_reach(after):
             return True
         speedup = searched_speedup(rival)
-        reason = starts_too_late(speedup, trial.startup_ns, after, self.num_steps)
+        reason = starts_too_late(speedup, trial.startup_ns, after, self.length)
         self._log.change(trial, Outcome.NOT_WORTH_IT, reason)
         return False
 

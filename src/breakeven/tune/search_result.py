@@ -13,6 +13,7 @@ from breakeven.settings import Candidate
 from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.kept import Kept, configuration_of
+from breakeven.tune.length import RunLength
 from breakeven.tune.paired_runs import CandidateRival, searched_speedup
 from breakeven.tune.trial_runs import RunResult
 from breakeven.units import NS_PER_S, format_digits, format_duration, format_percent
@@ -177,14 +178,14 @@ def short_text(speedup: Speedup) -> str:
 
 
 def starts_too_late(
-    speedup: Speedup, startup_ns: float, after_steps: int | None, num_steps: int
+    speedup: Speedup, startup_ns: float, after_steps: int | None, length: RunLength
 ) -> str:
     """Return after how many steps a later start pays off."""
-    pays = f"pays off after {after_steps:,} steps" if after_steps is not None else "never pays off"
-    return (
-        f"{short_text(speedup)}, but starts {format_duration(max(0.0, startup_ns), 2)} later: "
-        f"{pays}; this run has {num_steps:,}"
-    )
+    pays = "never pays off"
+    if after_steps is not None:
+        pays = f"pays off after {after_steps:,} steps; this run has {length.num_steps:,}"
+    later = format_duration(max(0.0, startup_ns), 2)
+    return f"{short_text(speedup)}, but starts {later} later: {pays}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -32,10 +32,11 @@ from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.session import Runs, why_not_measured
 from breakeven.settings import NO_SCRIPT, StepFacts, all_candidates
 from breakeven.store import this_machine
-from breakeven.tune import DEFAULT_NUM_STEPS, default_budget_s
+from breakeven.tune import default_budget_s
 from breakeven.tune.budget import TimeBudget
 from breakeven.tune.confirm import Confirmation, confirm
 from breakeven.tune.gate import Gate
+from breakeven.tune.length import WATCHED_S, RunLength, watch_length
 from breakeven.tune.search import search
 from breakeven.tune.trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
@@ -51,7 +52,7 @@ def tune_target(
     is_module: bool = False,
     device: Device = "",
     budget_s: float = 0.0,
-    num_steps: int = DEFAULT_NUM_STEPS,
+    num_steps: int = 0,
     is_exact_only: bool = False,
     tries_batch_size: bool = False,
     uses_fast_step: bool = True,
@@ -72,7 +73,8 @@ def tune_target(
             uses it, else the CPU.
         budget_s: Time for all trials, in seconds; what comes before them is not counted. 0 for a
             minute, or a hundredth of the run where that is longer, up to ten minutes.
-        num_steps: Steps of the run that is tuned for; start-up is counted against them.
+        num_steps: Steps of the run that is tuned for; start-up is counted against them. 0 to watch
+            the script for some seconds, to see whether it ends.
         is_exact_only: Keep only what changes no bit of losses and gradients.
         tries_batch_size: Try larger batches, which change the training.
         uses_fast_step: Try the loop of a script with its step as one compiled call.
@@ -94,7 +96,6 @@ def tune_target(
         traced = runs.trace()
         is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
         plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure(watches_program=False)
-        run_s = num_steps * plain.measurement.median_ns / NS_PER_S
         request = replace(runs.request, on_gpu=is_on_cuda)
         patch = _proposed(found) if uses_fast_step else NoPatch(reason="--no-fast-step is given")
         facts = step_facts(
@@ -104,6 +105,14 @@ def tune_target(
             is_on_cuda=is_on_cuda,
             no_fast_step=patch.reason if isinstance(patch, NoPatch) else "",
         )
+        length = RunLength(num_steps=num_steps)
+        if not num_steps:
+            progress.begin("watching for the end of the script", WATCHED_S)
+            updates_per_step = len(traced.trace.facts.optimizers)
+            length = watch_length(
+                launcher, request, startup_ns=plain.startup_ns, updates_per_step=updates_per_step
+            )
+        run_s = length.num_steps * plain.measurement.median_ns / NS_PER_S
         budget = TimeBudget(budget_s or default_budget_s(run_s))
         with Gate(launcher, request, has_time=budget.fits) as gate:
             trials = ScriptRuns(
@@ -119,12 +128,12 @@ def tune_target(
                 trials,
                 facts=facts,
                 budget=budget,
-                num_steps=num_steps,
+                length=length,
                 is_exact_only=is_exact_only,
                 progress=progress,
             )
             confirmed = confirm(
-                best, trials, facts=facts, budget=budget, num_steps=num_steps, progress=progress
+                best, trials, facts=facts, budget=budget, length=length, progress=progress
             )
         progress.end()
     report = _report(
@@ -133,7 +142,7 @@ def tune_target(
         confirmed,
         patch.change if isinstance(patch, SourcePatch) else None,
         is_on_cuda=is_on_cuda,
-        num_steps=num_steps,
+        length=length,
         duration_ns=monotonic_ns() - started_ns,
     )
     return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
@@ -243,7 +252,7 @@ def _report(
     change: CodeChange | None,
     *,
     is_on_cuda: bool,
-    num_steps: int,
+    length: RunLength,
     duration_ns: int,
 ) -> TuneReport:
     caveats = {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}
@@ -256,7 +265,8 @@ def _report(
         ),
         device="gpu" if is_on_cuda else "cpu",
         machine=this_machine(gpu=plain.processor if is_on_cuda else ""),
-        num_steps=num_steps,
+        num_steps=length.num_steps,
+        is_length_known=length.is_known,
         baseline_step_ns=confirmed.baseline_step_ns,
         tuned_step_ns=confirmed.tuned_step_ns,
         speedup=confirmed.speedup.value,

@@ -1,117 +1,124 @@
 """Curves and results, compared: where to train, and from which size on."""
 
-from breakeven.simulate import Bound as Bound
-from breakeven.simulate import Finding as Finding
-from breakeven.verdict.accuracy import AccuracyReport as AccuracyReport
-from breakeven.verdict.accuracy import AccuracySummary as AccuracySummary
-from breakeven.verdict.accuracy import LeaveOut as LeaveOut
-from breakeven.verdict.accuracy import RowPrediction as RowPrediction
-from breakeven.verdict.accuracy import RowResult as RowResult
-from breakeven.verdict.accuracy import Unpredictable as Unpredictable
-from breakeven.verdict.accuracy import UnreadRow as UnreadRow
-from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
-from breakeven.verdict.comparison import Change as Change
-from breakeven.verdict.comparison import ComparisonReport as ComparisonReport
-from breakeven.verdict.comparison import CrossoverChange as CrossoverChange
-from breakeven.verdict.comparison import CrossoverShift as CrossoverShift
-from breakeven.verdict.comparison import DeviceChange as DeviceChange
-from breakeven.verdict.comparison import TimeChange as TimeChange
-from breakeven.verdict.comparison import compare_reports as compare_reports
-from breakeven.verdict.comparison_parts import PointName as PointName
-from breakeven.verdict.compiled_pairs import CompiledPairs as CompiledPairs
-from breakeven.verdict.compiled_pairs import compare_compiled as compare_compiled
-from breakeven.verdict.compiled_steps import CompiledResult as CompiledResult
-from breakeven.verdict.compiled_steps import CompiledSteps as CompiledSteps
-from breakeven.verdict.compiled_steps import compiled_steps as compiled_steps
-from breakeven.verdict.crossover import find_crossover as find_crossover
-from breakeven.verdict.crossover import log_ratio as log_ratio
-from breakeven.verdict.crossover import rescaled as rescaled
-from breakeven.verdict.decision import decide as decide
-from breakeven.verdict.difference import LOSS_KEY as LOSS_KEY
-from breakeven.verdict.difference import Difference as Difference
-from breakeven.verdict.difference import DifferenceKind as DifferenceKind
-from breakeven.verdict.difference import RecordedNumbers as RecordedNumbers
-from breakeven.verdict.difference import StepNumbers as StepNumbers
-from breakeven.verdict.difference import TensorNumbers as TensorNumbers
-from breakeven.verdict.explain_report import DEVICE_TRACK as DEVICE_TRACK
-from breakeven.verdict.explain_report import EXPLAIN_SCHEMA_VERSION as EXPLAIN_SCHEMA_VERSION
-from breakeven.verdict.explain_report import HOST_TRACK as HOST_TRACK
-from breakeven.verdict.explain_report import ExplainReport as ExplainReport
-from breakeven.verdict.explain_report import PlanStep as PlanStep
-from breakeven.verdict.explain_report import TimelineSpan as TimelineSpan
-from breakeven.verdict.generated_step import GeneratedRun as GeneratedRun
-from breakeven.verdict.generated_step import GeneratedStep as GeneratedStep
-from breakeven.verdict.generated_step import generated_step as generated_step
-from breakeven.verdict.generated_step import is_worth_it as is_worth_it
-from breakeven.verdict.numerics import MOST_OWN_FACTOR as MOST_OWN_FACTOR
-from breakeven.verdict.numerics import MOST_PERTURBED as MOST_PERTURBED
-from breakeven.verdict.numerics import SPREAD_FACTOR as SPREAD_FACTOR
-from breakeven.verdict.numerics import Compared as Compared
-from breakeven.verdict.numerics import Tolerance as Tolerance
-from breakeven.verdict.numerics import compare_numbers as compare_numbers
-from breakeven.verdict.numerics import scale_of as scale_of
-from breakeven.verdict.numerics import tolerance_of as tolerance_of
-from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs
-from breakeven.verdict.program import ProgramFacts as ProgramFacts
-from breakeven.verdict.program import facts_of as facts_of
-from breakeven.verdict.program import program_of as program_of
-from breakeven.verdict.program_summary import ProgramPart as ProgramPart
-from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
-from breakeven.verdict.program_summary import TrainingTime as TrainingTime
-from breakeven.verdict.recording import RECORDING_VERSION as RECORDING_VERSION
-from breakeven.verdict.recording import RecordedStep as RecordedStep
-from breakeven.verdict.recording import record as record
-from breakeven.verdict.report import SCHEMA_VERSION as SCHEMA_VERSION
-from breakeven.verdict.report import CheckReport as CheckReport
-from breakeven.verdict.report import Choice as Choice
-from breakeven.verdict.report import Crossover as Crossover
-from breakeven.verdict.report import Curve as Curve
-from breakeven.verdict.report import CurvePoint as CurvePoint
-from breakeven.verdict.report import HostSummary as HostSummary
-from breakeven.verdict.report import NoCrossover as NoCrossover
-from breakeven.verdict.report import StepSummary as StepSummary
-from breakeven.verdict.report import Verdict as Verdict
-from breakeven.verdict.report import curve_point as curve_point
-from breakeven.verdict.report import host_summary as host_summary
-from breakeven.verdict.results import DeviceKind as DeviceKind
-from breakeven.verdict.results import DeviceResult as DeviceResult
-from breakeven.verdict.results import cpu_on_cores as cpu_on_cores
-from breakeven.verdict.results import cpu_on_threads as cpu_on_threads
-from breakeven.verdict.results import cpu_result as cpu_result
-from breakeven.verdict.results import device_result as device_result
-from breakeven.verdict.results import threads_text as threads_text
-from breakeven.verdict.size_curve import SizeCurve as SizeCurve
-from breakeven.verdict.size_curve import SizeSpread as SizeSpread
-from breakeven.verdict.source_removal import without_source as without_source
-from breakeven.verdict.sweep_crossovers import NUM_PARAMETERS as NUM_PARAMETERS
-from breakeven.verdict.sweep_crossovers import find_sweep_crossovers as find_sweep_crossovers
-from breakeven.verdict.sweep_crossovers import sweep_curves as sweep_curves
-from breakeven.verdict.sweep_report import SWEEP_SCHEMA_VERSION as SWEEP_SCHEMA_VERSION
-from breakeven.verdict.sweep_report import AxisRole as AxisRole
-from breakeven.verdict.sweep_report import AxisValue as AxisValue
-from breakeven.verdict.sweep_report import PublishedPoint as PublishedPoint
-from breakeven.verdict.sweep_report import SweepAxis as SweepAxis
-from breakeven.verdict.sweep_report import SweepCrossover as SweepCrossover
-from breakeven.verdict.sweep_report import SweepCurve as SweepCurve
-from breakeven.verdict.sweep_report import SweepFailure as SweepFailure
-from breakeven.verdict.sweep_report import SweepPoint as SweepPoint
-from breakeven.verdict.sweep_report import SweepReport as SweepReport
-from breakeven.verdict.system_report import SYSTEMS_SCHEMA_VERSION as SYSTEMS_SCHEMA_VERSION
-from breakeven.verdict.system_report import Cell as Cell
-from breakeven.verdict.system_report import Claim as Claim
-from breakeven.verdict.system_report import ClaimOutcome as ClaimOutcome
-from breakeven.verdict.system_report import ColumnKind as ColumnKind
-from breakeven.verdict.system_report import RowSource as RowSource
-from breakeven.verdict.system_report import SystemReport as SystemReport
-from breakeven.verdict.system_report import SystemsReport as SystemsReport
-from breakeven.verdict.system_report import SystemTable as SystemTable
-from breakeven.verdict.system_report import TableColumn as TableColumn
-from breakeven.verdict.system_report import TableRow as TableRow
-from breakeven.verdict.tune_report import TUNE_SCHEMA_VERSION as TUNE_SCHEMA_VERSION
-from breakeven.verdict.tune_report import CodeChange as CodeChange
-from breakeven.verdict.tune_report import Machine as Machine
-from breakeven.verdict.tune_report import Numerics as Numerics
-from breakeven.verdict.tune_report import Outcome as Outcome
-from breakeven.verdict.tune_report import Trial as Trial
-from breakeven.verdict.tune_report import TuneReport as TuneReport
-from breakeven.verdict.tune_report import is_undecided as is_undecided
+from typing import TYPE_CHECKING
+
+from breakeven.lazy import exported_on_use
+
+if TYPE_CHECKING:
+    from breakeven.simulate import Bound as Bound
+    from breakeven.simulate import Finding as Finding
+    from breakeven.verdict.accuracy import AccuracyReport as AccuracyReport
+    from breakeven.verdict.accuracy import AccuracySummary as AccuracySummary
+    from breakeven.verdict.accuracy import LeaveOut as LeaveOut
+    from breakeven.verdict.accuracy import RowPrediction as RowPrediction
+    from breakeven.verdict.accuracy import RowResult as RowResult
+    from breakeven.verdict.accuracy import Unpredictable as Unpredictable
+    from breakeven.verdict.accuracy import UnreadRow as UnreadRow
+    from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
+    from breakeven.verdict.comparison import Change as Change
+    from breakeven.verdict.comparison import ComparisonReport as ComparisonReport
+    from breakeven.verdict.comparison import CrossoverChange as CrossoverChange
+    from breakeven.verdict.comparison import CrossoverShift as CrossoverShift
+    from breakeven.verdict.comparison import DeviceChange as DeviceChange
+    from breakeven.verdict.comparison import TimeChange as TimeChange
+    from breakeven.verdict.comparison import compare_reports as compare_reports
+    from breakeven.verdict.comparison_parts import PointName as PointName
+    from breakeven.verdict.compiled import CompiledResult as CompiledResult
+    from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
+    from breakeven.verdict.compiled import compiled_steps as compiled_steps
+    from breakeven.verdict.compiled_pairs import CompiledPairs as CompiledPairs
+    from breakeven.verdict.compiled_pairs import compare_compiled as compare_compiled
+    from breakeven.verdict.crossover import find_crossover as find_crossover
+    from breakeven.verdict.crossover import log_ratio as log_ratio
+    from breakeven.verdict.crossover import rescaled as rescaled
+    from breakeven.verdict.decision import decide as decide
+    from breakeven.verdict.difference import LOSS_KEY as LOSS_KEY
+    from breakeven.verdict.difference import Difference as Difference
+    from breakeven.verdict.difference import DifferenceKind as DifferenceKind
+    from breakeven.verdict.difference import RecordedNumbers as RecordedNumbers
+    from breakeven.verdict.difference import StepNumbers as StepNumbers
+    from breakeven.verdict.difference import TensorNumbers as TensorNumbers
+    from breakeven.verdict.explain_report import DEVICE_TRACK as DEVICE_TRACK
+    from breakeven.verdict.explain_report import EXPLAIN_SCHEMA_VERSION as EXPLAIN_SCHEMA_VERSION
+    from breakeven.verdict.explain_report import HOST_TRACK as HOST_TRACK
+    from breakeven.verdict.explain_report import ExplainReport as ExplainReport
+    from breakeven.verdict.explain_report import PlanStep as PlanStep
+    from breakeven.verdict.explain_report import TimelineSpan as TimelineSpan
+    from breakeven.verdict.generated import GeneratedRun as GeneratedRun
+    from breakeven.verdict.generated import GeneratedStep as GeneratedStep
+    from breakeven.verdict.generated import generated_step as generated_step
+    from breakeven.verdict.generated import is_worth_it as is_worth_it
+    from breakeven.verdict.numerics import MOST_OWN_FACTOR as MOST_OWN_FACTOR
+    from breakeven.verdict.numerics import MOST_PERTURBED as MOST_PERTURBED
+    from breakeven.verdict.numerics import SPREAD_FACTOR as SPREAD_FACTOR
+    from breakeven.verdict.numerics import Compared as Compared
+    from breakeven.verdict.numerics import Tolerance as Tolerance
+    from breakeven.verdict.numerics import compare_numbers as compare_numbers
+    from breakeven.verdict.numerics import scale_of as scale_of
+    from breakeven.verdict.numerics import tolerance_of as tolerance_of
+    from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs
+    from breakeven.verdict.program import ProgramFacts as ProgramFacts
+    from breakeven.verdict.program import facts_of as facts_of
+    from breakeven.verdict.program import program_of as program_of
+    from breakeven.verdict.program_summary import ProgramPart as ProgramPart
+    from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
+    from breakeven.verdict.program_summary import TrainingTime as TrainingTime
+    from breakeven.verdict.recording import RECORDING_VERSION as RECORDING_VERSION
+    from breakeven.verdict.recording import RecordedStep as RecordedStep
+    from breakeven.verdict.recording import record as record
+    from breakeven.verdict.report import SCHEMA_VERSION as SCHEMA_VERSION
+    from breakeven.verdict.report import CheckReport as CheckReport
+    from breakeven.verdict.report import Choice as Choice
+    from breakeven.verdict.report import Crossover as Crossover
+    from breakeven.verdict.report import Curve as Curve
+    from breakeven.verdict.report import CurvePoint as CurvePoint
+    from breakeven.verdict.report import HostSummary as HostSummary
+    from breakeven.verdict.report import NoCrossover as NoCrossover
+    from breakeven.verdict.report import StepSummary as StepSummary
+    from breakeven.verdict.report import Verdict as Verdict
+    from breakeven.verdict.report import curve_point as curve_point
+    from breakeven.verdict.report import host_summary as host_summary
+    from breakeven.verdict.results import DeviceKind as DeviceKind
+    from breakeven.verdict.results import DeviceResult as DeviceResult
+    from breakeven.verdict.results import cpu_on_cores as cpu_on_cores
+    from breakeven.verdict.results import cpu_on_threads as cpu_on_threads
+    from breakeven.verdict.results import cpu_result as cpu_result
+    from breakeven.verdict.results import device_result as device_result
+    from breakeven.verdict.results import threads_text as threads_text
+    from breakeven.verdict.size_curve import SizeCurve as SizeCurve
+    from breakeven.verdict.size_curve import SizeSpread as SizeSpread
+    from breakeven.verdict.source_removal import without_source as without_source
+    from breakeven.verdict.sweep_crossovers import NUM_PARAMETERS as NUM_PARAMETERS
+    from breakeven.verdict.sweep_crossovers import find_sweep_crossovers as find_sweep_crossovers
+    from breakeven.verdict.sweep_crossovers import sweep_curves as sweep_curves
+    from breakeven.verdict.sweep_report import SWEEP_SCHEMA_VERSION as SWEEP_SCHEMA_VERSION
+    from breakeven.verdict.sweep_report import AxisRole as AxisRole
+    from breakeven.verdict.sweep_report import AxisValue as AxisValue
+    from breakeven.verdict.sweep_report import PublishedPoint as PublishedPoint
+    from breakeven.verdict.sweep_report import SweepAxis as SweepAxis
+    from breakeven.verdict.sweep_report import SweepCrossover as SweepCrossover
+    from breakeven.verdict.sweep_report import SweepCurve as SweepCurve
+    from breakeven.verdict.sweep_report import SweepFailure as SweepFailure
+    from breakeven.verdict.sweep_report import SweepPoint as SweepPoint
+    from breakeven.verdict.sweep_report import SweepReport as SweepReport
+    from breakeven.verdict.system_report import SYSTEMS_SCHEMA_VERSION as SYSTEMS_SCHEMA_VERSION
+    from breakeven.verdict.system_report import Cell as Cell
+    from breakeven.verdict.system_report import Claim as Claim
+    from breakeven.verdict.system_report import ClaimOutcome as ClaimOutcome
+    from breakeven.verdict.system_report import ColumnKind as ColumnKind
+    from breakeven.verdict.system_report import RowSource as RowSource
+    from breakeven.verdict.system_report import SystemReport as SystemReport
+    from breakeven.verdict.system_report import SystemsReport as SystemsReport
+    from breakeven.verdict.system_report import SystemTable as SystemTable
+    from breakeven.verdict.system_report import TableColumn as TableColumn
+    from breakeven.verdict.system_report import TableRow as TableRow
+    from breakeven.verdict.tune_report import TUNE_SCHEMA_VERSION as TUNE_SCHEMA_VERSION
+    from breakeven.verdict.tune_report import CodeChange as CodeChange
+    from breakeven.verdict.tune_report import Machine as Machine
+    from breakeven.verdict.tune_report import Numerics as Numerics
+    from breakeven.verdict.tune_report import Outcome as Outcome
+    from breakeven.verdict.tune_report import Trial as Trial
+    from breakeven.verdict.tune_report import TuneReport as TuneReport
+    from breakeven.verdict.tune_report import is_undecided as is_undecided
+
+__getattr__ = exported_on_use(__name__)

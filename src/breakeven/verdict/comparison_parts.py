@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
-from breakeven.verdict.compiled_steps import CompiledResult
+from breakeven.verdict.compiled import CompiledResult
 from breakeven.verdict.report import CheckReport, CurvePoint, HostSummary, StepSummary, curve_point
 from breakeven.verdict.results import DeviceResult
 from breakeven.verdict.sweep_report import AxisValue, SweepPoint, SweepReport

@@ -15,8 +15,8 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
-from breakeven.verdict.compiled_steps import CompiledSteps
-from breakeven.verdict.generated_step import GeneratedStep
+from breakeven.verdict.compiled import CompiledSteps
+from breakeven.verdict.generated import GeneratedStep
 from breakeven.verdict.program_summary import ProgramSummary
 from breakeven.verdict.recording import RecordedStep
 from breakeven.verdict.results import DeviceKind, DeviceResult, Nanoseconds

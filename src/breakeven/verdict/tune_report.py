@@ -126,7 +126,9 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         arguments: ``sys.argv[1:]`` of the script while it was tuned.
         device: ``cpu`` or ``gpu``: where the step ran.
         machine: On which machine, with which versions.
-        num_steps: Steps that the run is taken to have, against which start-up is counted.
+        num_steps: Steps of the run, against which start-up is counted: as the user said, or as a
+            run had that reached the end of the script; at least so many where the length is not
+            known.
         baseline_step_ns: Median step of the script as it is, in the confirming runs.
         tuned_step_ns: Step under the configuration, by the speedup; the baseline's where nothing is
             kept.
@@ -146,6 +148,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
             and in older reports.
         quiet_trackers: Names of the experiment trackers that the script used, and that logged
             nothing in its runs.
+        is_length_known: Whether the run has no more steps than ``num_steps``.
     """
 
     schema_version: int = TUNE_SCHEMA_VERSION
@@ -169,6 +172,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     is_undecided: bool = False
     writes: FileWrites | None = None
     quiet_trackers: tuple[str, ...] = ()
+    is_length_known: bool = True
 
 
 def is_undecided(trials: Iterable[Trial]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,16 @@ from torch.utils import _pytree as pytree
 
 from breakeven.errors import BreakevenError
 from breakeven.whole_step.compiling import explained
-from breakeven.whole_step.fast import FastStep, fast_step
 from breakeven.whole_step.recipe import call_model
+
+if TYPE_CHECKING:
+    from breakeven.whole_step.fast import FastStep
 
 
 class FallbackStep:
-    """Does the steps of a loop by ``fast_step`` as long as that works, then as the loop did them.
+    """Does the steps of a loop by ``fast_step`` once that pays and as long as it works.
+
+    Before and after, it does them as the loop did.
 
     A fast step that cannot be compiled, or computes something else, leaves model, optimizer and
     random numbers as before its call: that step is done by the plain statements, and so are all
@@ -31,6 +35,7 @@ class FallbackStep:
         has_aux: As for ``fast_step``.
         calls_model: As for ``fast_step``.
         on_given_up: Told why, once.
+        pays_now: Tells whether what is left of the run pays for compiling; asked until it does.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class FallbackStep:
         has_aux: bool = False,
         calls_model: bool = False,
         on_given_up: Callable[[str], None],
+        pays_now: Callable[[], bool] = lambda: True,
     ) -> None:
         self._model = model
         self._loss_fn = loss_fn
@@ -51,18 +57,27 @@ class FallbackStep:
         self._has_aux = has_aux
         self._calls_model = calls_model
         self._on_given_up = on_given_up
+        self._pays_now = pays_now
         self._fast: FastStep | None = None
+        self._has_begun = pays_now()
+        if self._has_begun:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Change over to ``fast_step``, whose import alone takes time."""
+        from breakeven.whole_step.fast import fast_step
+
         try:
             self._fast = fast_step(
-                model,
-                loss_fn,
-                optimizer,
-                max_grad_norm=max_grad_norm,
-                has_aux=has_aux,
-                calls_model=calls_model,
+                self._model,
+                self._loss_fn,
+                self._optimizer,
+                max_grad_norm=self._max_grad_norm,
+                has_aux=self._has_aux,
+                calls_model=self._calls_model,
             )
         except BreakevenError as error:
-            on_given_up(error.message)
+            self._on_given_up(error.message)
         else:
             # What fails in it is no error of the script.
             self._fast.compile = explained()(self._fast.compile)
@@ -74,6 +89,9 @@ class FallbackStep:
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
         """Do one step; return what ``fast_step`` returns."""
+        if not self._has_begun and self._pays_now():
+            self._has_begun = True
+            self._begin()
         if self._fast is not None:
             try:
                 return self._fast(inputs, targets)

@@ -13,7 +13,7 @@ import pytest
 
 from breakeven.capture.process import launcher
 from breakeven.capture.process.ending import OF_ITS_OWN, end_all_with_this_process, end_tree
-from breakeven.capture.process.launcher import become_script
+from breakeven.capture.process.commands import become_script
 from breakeven.capture.requests import EndRequest
 from breakeven.trace import Configuration
 
@@ -97,7 +97,7 @@ def test_where_a_process_cannot_be_replaced_it_waits_for_the_script(
     refuse: Callable[..., None] = pytest.fail
     monkeypatch.delattr(os, "fork", raising=False)
     monkeypatch.setattr(os, "execv", refuse)
-    monkeypatch.setattr(launcher.subprocess, "call", call)
+    monkeypatch.setattr(subprocess, "call", call)
     request = EndRequest(
         is_module=False, device="cpu", has_cuda=False, configuration=Configuration(),
         num_steps=0, is_quiet=True,

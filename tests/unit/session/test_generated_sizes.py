@@ -15,7 +15,7 @@ from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import predict_steps
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import Crossover, DeviceKind, GeneratedRun, NoCrossover
-from breakeven.verdict.generated_step import CALL_NS
+from breakeven.verdict.generated import CALL_NS
 from factories.runs import device_op, loader_use, plain_run, traced_run
 
 BEST = find_device("rtx-4090")

@@ -14,9 +14,6 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import NoReturn
-
-import msgspec
 
 from breakeven.capture.answers import (
     CUT_OFF_STATUS,
@@ -35,17 +32,16 @@ from breakeven.capture.answers import (
     TracedRun,
     Trackers,
 )
+from breakeven.capture.process.commands import python_command
 from breakeven.capture.process.ending import OF_ITS_OWN, RUN_VARIABLE, end_run, end_tree
 from breakeven.capture.process.run_processes import (
     END_LIMIT_S,
     ForkServer,
     RunProcesses,
-    python_command,
 )
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
 from breakeven.capture.requests import (
     KEEP_NOTHING,
-    EndRequest,
     HostRequest,
     Keep,
     RatesRequest,
@@ -55,7 +51,7 @@ from breakeven.capture.requests import (
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.simulate import CpuRates
 from breakeven.timing import TurnKind
-from breakeven.trace import Configuration, FileWrites
+from breakeven.trace import FileWrites
 
 # The child ends itself at the time limit; it gets this much longer to say so.
 _GRACE_S = 5.0
@@ -332,31 +328,3 @@ def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
             output=(output + complaints)[-_KEPT_CHARACTERS:],
         )
     return output
-
-
-def become_script(request: EndRequest, target: str, arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by one that runs the script to its end.
-
-    On Windows, where a process that is replaced ends for whoever waits for it, it stays and waits.
-
-    Args:
-        request: How.
-        target: Path of the script, or name of the module.
-        arguments: ``sys.argv[1:]`` of the script.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    request_text = msgspec.json.encode(request).decode()
-    command = python_command("process.run_to_end", request_text, target, *arguments)
-    if not hasattr(os, "fork"):
-        sys.exit(subprocess.call(command))
-    os.execv(sys.executable, command)
-
-
-def settings_text(configuration: Configuration) -> str:
-    """Return a configuration in one line: ``num_threads=1, optimizer=fused``."""
-    changes = (
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in configuration.changes.items()
-    )
-    return ", ".join(changes) or "as the script is"

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from breakeven.capture.answers import Ended, Message, Ready, Started
+from breakeven.capture.process.commands import python_command
 from breakeven.capture.process.ending import RUN_VARIABLE, end_run
 from breakeven.capture.process.script_output import ScriptOutput, ScriptTerminal, user_terminal_size
 from breakeven.capture.requests import Keep, Request
@@ -108,14 +109,6 @@ def parse(line: bytes | bytearray) -> Message | None:
     with suppress(ValueError):
         return _MESSAGES.decode(line)
     return None
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs one of our modules.
-
-    No file in the current folder takes the place of a module of Python's or torch's.
-    """
-    return [sys.executable, "-P", "-m", f"breakeven.capture.{module}", *arguments]
 
 
 def run_environment(scratch: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from breakeven.capture.process.as_main import call_after_import, put_back, run_as_main
-from breakeven.capture.process.launcher import settings_text
+from breakeven.capture.process.commands import settings_text
 from breakeven.capture.requests import EndRequest
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
@@ -222,31 +222,37 @@ class _RunToEnd:
         # Not imported before: a script may set OMP_NUM_THREADS first, which is read then.
         call_after_import({"torch": self._configure})
 
-    def _configure(self, _: ModuleType) -> None:
+    def _configure(self, torch: ModuleType) -> None:
         """Put the settings into effect, once torch is there."""
+        request = self._request
+        # Others are hidden by a variable of the environment.
+        hides_others = request.device == "cpu" and (
+            torch.xpu.is_available() or torch.backends.mps.is_available()
+        )
         with put_back():
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            from breakeven.capture.pretend.cuda_api import hide_other_gpus
-            from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-            from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
-            from breakeven.capture.sessions.run_facts import gpu_here
-            from breakeven.configure import Patches
+            if request.has_cuda:
+                from breakeven.capture.pretend.cuda_graphs import CudaGraphs
+                from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
+            if hides_others:
+                from breakeven.capture.pretend.cuda_api import hide_other_gpus
+                from breakeven.configure import Patches
             from breakeven.settings import configured
 
-        request = self._request
         # As it was measured; torch.compile does not bear the replaced functions, and is ignored.
         if request.has_cuda:
             graphs = CudaGraphs(self._note_update)
             self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
             self._end_update = graphs.end_update
-        if request.device == "cpu" and gpu_here():
+        if hides_others:
             hide_other_gpus(self._effects.enter_context(Patches()))
         self._configured = self._effects.enter_context(
             configured(
                 request.configuration,
                 device="cuda" if request.device == "gpu" else "cpu",
                 on_given_up=self._note_given_up,
+                pays_after_s=request.pays_after_s,
             )
         )
         register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))

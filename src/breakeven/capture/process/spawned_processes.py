@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from breakeven.capture.answers import Ended, Message, Ready, Started
+from breakeven.capture.process.commands import python_command
 from breakeven.capture.process.ending import OF_ITS_OWN, end_run, end_tree
 from breakeven.capture.process.run_processes import (
     POLL_S,
     RunProcesses,
     parse,
-    python_command,
     run_environment,
 )
 from breakeven.capture.process.script_output import ScriptOutput

@@ -51,13 +51,13 @@ def _trial_sections(report: TuneReport) -> Iterator[Section]:
     tried = [trial for trial in report.trials if trial.outcome is not Outcome.NOT_APPLICABLE]
     others = [trial for trial in report.trials if trial.outcome is Outcome.NOT_APPLICABLE]
     if tried:
-        lines = tuple(_trial_lines(tried, report.num_steps))
+        lines = tuple(_trial_lines(tried, report))
         yield Section(
             "Tried, in this order",
-            (Lines(lines, only=Medium.TERMINAL), _trial_table(tried, report.num_steps)),
+            (Lines(lines, only=Medium.TERMINAL), _trial_table(tried, report)),
         )
     if others:
-        lines = tuple(_other_line(trial, report.num_steps) for trial in others)
+        lines = tuple(_other_line(trial, report) for trial in others)
         yield Section("Does not apply", (Lines(lines, is_list=True),))
 
 
@@ -66,7 +66,7 @@ def _cells(trial: Trial) -> tuple[str, str, str, str]:
     return printable(trial.candidate, 60), outcome_word(trial), step, trial_speedup(trial)
 
 
-def _trial_lines(trials: Sequence[Trial], num_steps: int) -> Iterator[Line]:
+def _trial_lines(trials: Sequence[Trial], report: TuneReport) -> Iterator[Line]:
     """Yield name, outcome, step and speedup of each trial, and beneath why."""
     rows = [_cells(trial) for trial in trials]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -82,14 +82,14 @@ def _trial_lines(trials: Sequence[Trial], num_steps: int) -> Iterator[Line]:
             ),
             indent=2,
         )
-        reason = trial_reason(trial, num_steps)
+        reason = trial_reason(trial, report)
         if reason:
             yield Line(reason, "dim", 4)
 
 
-def _trial_table(trials: Sequence[Trial], num_steps: int) -> Table:
+def _trial_table(trials: Sequence[Trial], report: TuneReport) -> Table:
     headings = ("candidate", "outcome", "step", "speed (95 % interval)", "why")
-    rows = [(*_cells(trial), trial_reason(trial, num_steps)) for trial in trials]
+    rows = [(*_cells(trial), trial_reason(trial, report)) for trial in trials]
     return Table(
         columns_of(headings, rows, numbers="  nn"),
         "Each against the script with what was kept before it",
@@ -98,8 +98,8 @@ def _trial_table(trials: Sequence[Trial], num_steps: int) -> Table:
     )
 
 
-def _other_line(trial: Trial, num_steps: int) -> Line:
-    reason = trial_reason(trial, num_steps)
+def _other_line(trial: Trial, report: TuneReport) -> Line:
+    reason = trial_reason(trial, report)
     return Line(
         (printable(trial.candidate, 60), (f": {reason}" if reason else "", "dim")), indent=2
     )
@@ -182,7 +182,8 @@ def target_line(report: TuneReport) -> str:
     return (
         f"{shorten(printable(report.target, None), 60)} on the {device}, "
         f"{plural(len(tried), 'candidate')} in {format_duration(report.duration_ns, 2)}, "
-        f"for a run of {plural(report.num_steps, 'step')}"
+        f"for a run of {'' if report.is_length_known else 'at least '}"
+        f"{plural(report.num_steps, 'step')}"
     )
 
 
@@ -216,12 +217,17 @@ def cost_sentence(report: TuneReport) -> str:
     later = f"A run begins {format_duration(startup_ns, 2)} later"
     if report.pays_off_after_steps is None:
         return f"{later}, which is not known to be earned back."
-    return f"{later}, and {pays_off_text(report.pays_off_after_steps, report.num_steps)}."
+    return f"{later}, and {pays_off_text(report.pays_off_after_steps, report)}."
 
 
-def pays_off_text(num_steps: int, num_run_steps: int) -> str:
+def pays_off_text(num_steps: int, report: TuneReport) -> str:
     """Return ``pays off after 3,100 steps; this run has 1,000``."""
-    return f"pays off after {plural(num_steps, 'step')}; this run has {num_run_steps:,}"
+    has = f"this run has {report.num_steps:,}"
+    if not report.is_length_known:
+        is_enough = report.num_steps >= num_steps
+        has = f"this run has {report.num_steps:,} or more"
+        has = has if is_enough else "the length of this run is not known"
+    return f"pays off after {plural(num_steps, 'step')}; {has}"
 
 
 def outcome_word(trial: Trial) -> str:
@@ -229,14 +235,14 @@ def outcome_word(trial: Trial) -> str:
     return OUTCOME_WORDS[trial.outcome]
 
 
-def trial_reason(trial: Trial, num_run_steps: int) -> str:
+def trial_reason(trial: Trial, report: TuneReport) -> str:
     """Return why a candidate was kept or not, with the start-up that decided where it did."""
     reason = printable(trial.reason, 600)
     if trial.outcome is not Outcome.NOT_WORTH_IT or trial.pays_off_after_steps is None:
         return reason
     if "pays off" in reason:
         return reason
-    return f"{reason}; {pays_off_text(trial.pays_off_after_steps, num_run_steps)}"
+    return f"{reason}; {pays_off_text(trial.pays_off_after_steps, report)}"
 
 
 def trial_speedup(trial: Trial) -> str:
