@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use, exports
 
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
@@ -31,33 +31,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Loaded on first use: `breakeven --help` and the reading of reports must not wait for torch.
-_HOMES = {
-    "BreakevenError": "errors",
-    "CheckReport": "verdict",
-    "DeviceSpec": "device",
-    "Recording": "capture",
-    "StepTrace": "trace",
-    "accelerator": "adapters",
-    "auto": "placement",
-    "check_step": "check",
-    "check_target": "check",
-    "device_callback": "adapters",
-    "fast_sb3": "adapters",
-    "fast_step": "whole_step",
-    "find_device": "device",
-    "load_catalogue": "device",
-    "measure_step": "measure",
-    "on_fastest": "placement",
-    "predict_steps": "simulate",
-    "read_report": "report",
-    "record_steps": "capture",
-    "training_arguments": "adapters",
-}
+__all__ = [*sorted(exports(__name__)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__all__ = [*sorted(_HOMES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__ = imported_on_use(__name__, _HOMES)
+__getattr__ = exported_on_use(__name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use
 
 # Importing PyTorch takes a second, which who only asks for the compiler does without.
 if TYPE_CHECKING:
@@ -16,15 +16,4 @@ if TYPE_CHECKING:
     from breakeven.codegen.toolchain import load as load
     from breakeven.codegen.tracing import without_onednn as without_onednn
 
-_HOMES = {
-    "Gathered": "generated",
-    "Generated": "generated",
-    "Plan": "generated",
-    "UnsupportedError": "program",
-    "CompilerError": "toolchain",
-    "find_compiler": "toolchain",
-    "kept_steps": "toolchain",
-    "load": "toolchain",
-    "without_onednn": "tracing",
-}
-__getattr__ = imported_on_use(__name__, _HOMES)
+__getattr__ = exported_on_use(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use
 from breakeven.measure.own_time import OtherLoad as OtherLoad
 from breakeven.measure.own_time import PageFaults as PageFaults
 from breakeven.measure.own_time import PoolWaits as PoolWaits
@@ -25,17 +25,4 @@ if TYPE_CHECKING:
     from breakeven.measure.step_timer import measure_step as measure_step
 
 # Loaded on first use: a process that only asks others to measure needs no torch.
-_HOMES = {
-    "measure_cpu_rates": "cpu_rates",
-    "time_on_one_core": "cpu_rates",
-    "CallTime": "device_timer",
-    "DeviceTimer": "device_timer",
-    "measure_host": "host",
-} | dict.fromkeys(
-    ("GpuClock", "HostClock", "LEAST_SAMPLES", "MOST_SAMPLES", "PATIENCE", "StepTimer",
-     "measure_step"),
-    "step_timer",
-)  # fmt: skip
-
-
-__getattr__ = imported_on_use(__name__, _HOMES)
+__getattr__ = exported_on_use(__name__)

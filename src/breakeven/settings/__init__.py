@@ -12,7 +12,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use
 from breakeven.settings.setting import NO_SCRIPT as NO_SCRIPT
 from breakeven.settings.setting import Candidate as Candidate
 from breakeven.settings.setting import Setting as Setting
@@ -52,4 +52,4 @@ def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple
 
 
 # Putting settings into effect needs torch, which files and reports do without.
-__getattr__ = imported_on_use(__name__, {"configured": "in_effect"})
+__getattr__ = exported_on_use(__name__)

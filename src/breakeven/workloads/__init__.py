@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from breakeven.lazy import imported_on_use
+from breakeven.lazy import exported_on_use
 from breakeven.workloads.spec import OptionValue as OptionValue
 from breakeven.workloads.spec import WorkloadKind as WorkloadKind
 from breakeven.workloads.spec import WorkloadSpec as WorkloadSpec
@@ -17,11 +17,4 @@ if TYPE_CHECKING:
     from breakeven.workloads.device_step import step_on_device as step_on_device
 
 # This needs torch in the caller's process; `trace_cases` needs it in its children only.
-__getattr__ = imported_on_use(
-    __name__,
-    {
-        "products_in_tf32": "device_step",
-        "step_on_device": "device_step",
-        "trace_case": "case_traces",
-    },
-)
+__getattr__ = exported_on_use(__name__)

@@ -225,28 +225,29 @@ class _RunToEnd:
     def _configure(self, torch: ModuleType) -> None:
         """Put the settings into effect, once torch is there."""
         request = self._request
-        # Others are hidden by a variable of the environment.
-        hides_others = request.device == "cpu" and (
-            torch.xpu.is_available() or torch.backends.mps.is_available()
-        )
         with put_back():
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
+            from breakeven.settings import configured
+
+            # As it was measured; torch.compile does not bear the replaced functions, and is
+            # ignored.
             if request.has_cuda:
                 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
                 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
-            if hides_others:
+
+                graphs = CudaGraphs(self._note_update)
+                self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
+                self._end_update = graphs.end_update
+            # Those that no variable of the environment hides.
+            if request.device == "cpu" and (
+                torch.xpu.is_available() or torch.backends.mps.is_available()
+            ):
                 from breakeven.capture.pretend.cuda_api import hide_other_gpus
                 from breakeven.configure import Patches
-            from breakeven.settings import configured
 
-        # As it was measured; torch.compile does not bear the replaced functions, and is ignored.
-        if request.has_cuda:
-            graphs = CudaGraphs(self._note_update)
-            self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
-            self._end_update = graphs.end_update
-        if hides_others:
-            hide_other_gpus(self._effects.enter_context(Patches()))
+                hide_other_gpus(self._effects.enter_context(Patches()))
+
         self._configured = self._effects.enter_context(
             configured(
                 request.configuration,
