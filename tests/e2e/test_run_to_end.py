@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -589,3 +590,50 @@ def test_a_loop_with_two_updates_runs_with_one_call_for_both(
     assert "30 steps" in ended.stderr
     assert "left out" not in ended.stderr
     assert "without effect" not in ended.stderr
+
+
+SHORT = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+x, y = torch.randn(64, 32), torch.randn(64, 1)
+for _ in range(100):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
+
+
+@pytest.mark.slow
+def test_run_that_is_too_short_to_compile_is_as_quick_as_python(
+    script: Callable[..., Path], variables: dict[str, str]
+) -> None:
+    folder = script(
+        SHORT,
+        configuration=Configuration(fast_step=True),
+        # An hour of them.
+        pays_off_after_steps=12_000_000,
+        num_steps=90,
+        is_length_known=False,
+    ).parent
+
+    def run(*command: str) -> tuple[float, Ended]:
+        begun_s = time.perf_counter()
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, check=True, timeout=120
+        )
+        return time.perf_counter() - begun_s, done
+
+    pairs = [
+        (run(sys.executable, "train.py"), run(str(BREAKEVEN), "run", "train.py")) for _ in range(3)
+    ]
+    for (_, plain), (_, ours) in pairs:
+        assert ours.stdout == plain.stdout
+        assert b"begins after" in ours.stderr
+        assert b"(without effect: fast_step)" in ours.stderr
+    # Half a second of our own imports, and compiling, would each be more.
+    assert median(ours_s / plain_s for (plain_s, _), (ours_s, _) in pairs) <= 1.15

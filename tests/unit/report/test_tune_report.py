@@ -97,6 +97,12 @@ def test_what_it_costs_to_start_is_that_of_what_was_kept() -> None:
         "A run begins 2.1 s later, and pays off after 6,400 steps; this run has 100,000."
     )
     assert "not known" in cost_sentence(replace(report, pays_off_after_steps=None))
+    # Of a run whose end was not seen, no length is said as a fact.
+    seen = replace(report, is_length_known=False)
+    assert cost_sentence(seen).endswith("after 6,400 steps; this run has 100,000 or more.")
+    assert "for a run of at least 100,000 steps" in flat(shown(seen))
+    few = replace(seen, num_steps=4_000)
+    assert cost_sentence(few).endswith("the length of this run is not known.")
     at_once = tuple(replace(trial, startup_ns=0.0) for trial in report.trials)
     assert cost_sentence(replace(report, trials=at_once)) == ""
     assert cost_sentence(made_up.nothing_found()) == ""

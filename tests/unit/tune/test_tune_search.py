@@ -12,6 +12,7 @@ from breakeven.errors import BreakevenError
 from breakeven.timing import BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
 from breakeven.tune.budget import TrialCosts
+from breakeven.tune.length import RunLength
 from breakeven.tune.paired_runs import PairedRuns, Rival
 from breakeven.tune.search import search
 from breakeven.tune.search_result import SearchResult, ratio_text
@@ -53,7 +54,7 @@ def find(
         runs,
         facts=FACTS,
         budget=runs.budget(budget_s),
-        num_steps=num_steps,
+        length=RunLength(num_steps=num_steps),
         is_exact_only=is_exact_only,
         progress=progress,
     )

@@ -9,6 +9,7 @@ from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
 from breakeven.tune.confirm import Confirmation, confirm
 from breakeven.tune.kept import Kept
+from breakeven.tune.length import RunLength
 from breakeven.tune.search import search
 from breakeven.tune.search_result import SearchResult
 from breakeven.tune.trial_runs import RunResult
@@ -57,7 +58,13 @@ def found(*kept: tuple[MadeUp, float], startup_ns: float = 0.0) -> SearchResult:
 def confirmed(
     result: SearchResult, runs: MadeUpRuns, budget_s: float = 100.0, num_steps: int = 10_000_000
 ) -> Confirmation:
-    return confirm(result, runs, facts=FACTS, budget=runs.budget(budget_s), num_steps=num_steps)
+    return confirm(
+        result,
+        runs,
+        facts=FACTS,
+        budget=runs.budget(budget_s),
+        length=RunLength(num_steps=num_steps),
+    )
 
 
 def outcomes(answer: Confirmation) -> dict[str, Outcome]:
@@ -215,9 +222,13 @@ def test_search_and_confirmation_together() -> None:
     runs = MadeUpRuns(speeds(optimizer=1.6, num_threads=1.2, channels_last=0.9))
     budget = runs.budget(60.0)
     result = search(
-        (FUSED, THREADS_1, CHANNELS, COMPILE), runs, facts=FACTS, budget=budget, num_steps=1_000
+        (FUSED, THREADS_1, CHANNELS, COMPILE),
+        runs,
+        facts=FACTS,
+        budget=budget,
+        length=RunLength(num_steps=1_000),
     )
-    answer = confirm(result, runs, facts=FACTS, budget=budget, num_steps=1_000)
+    answer = confirm(result, runs, facts=FACTS, budget=budget, length=RunLength(num_steps=1_000))
     assert answer.configuration == Configuration(optimizer="fused", num_threads=1)
     assert outcomes(answer) == {
         "fused-optimizer": Outcome.KEPT,

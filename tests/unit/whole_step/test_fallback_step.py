@@ -144,3 +144,29 @@ def test_a_loss_that_calls_the_model_is_done_alike_by_all(
         losses.append(loss.item())
     assert bool(told) == (engine == "loop")
     assert losses == pytest.approx(EXPECTED_OF_STATE, rel=1e-4)
+
+
+def test_loop_changes_over_once_that_pays() -> None:
+    expected, model = _as_a_loop()
+    answers = iter([False, False, False, True])
+    asked: list[bool] = []
+
+    def pays_now() -> bool:
+        asked.append(next(answers))
+        return asked[-1]
+
+    other, loss_fn, optimizer = _parts()
+    step = FallbackStep(
+        other, loss_fn, optimizer, max_grad_norm=0.5, on_given_up=pytest.fail, pays_now=pays_now
+    )
+    losses: list[float] = []
+    was_fast: list[bool] = []
+    for x, y in _batches():
+        losses.append(step(x, y).item())
+        was_fast.append(step.is_fast)
+    # Asked when it is made and before each step, until it pays.
+    assert was_fast == [False, False, True, True, True]
+    assert asked == [False, False, False, True]
+    assert losses == pytest.approx(expected, rel=1e-4)
+    for value, wanted in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(value, wanted, rtol=1e-4, atol=1e-6)
