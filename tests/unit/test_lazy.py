@@ -15,7 +15,7 @@ from breakeven.lazy import exports
 PACKAGES = [
     "breakeven",
     *(f"breakeven.{name}" for name in (
-        "capture", "codegen", "measure", "settings", "store", "timing", "tune", "verdict",
+        "capture", "codegen", "measure", "report", "settings", "store", "timing", "tune", "verdict",
         "whole_step", "workloads",
     )),
 ]  # fmt: skip
@@ -43,6 +43,8 @@ from breakeven.tune import RunTarget, check_runnable, stored_configuration
 import breakeven.store.tuned_file
 import breakeven.capture.process.run_to_end
 import breakeven.settings
+from breakeven.cli.output import say
+say('a line', is_quiet=False)
 print([name for name in ("torch", "numpy", "tomlkit", "rich") if name in sys.modules])
 """
 

@@ -29,9 +29,9 @@ def write_stdout(document: bytes) -> None:
 
 def say(text: str, *, is_quiet: bool) -> None:
     """Write a line about the work to stderr, unless nobody wants to know."""
-    from breakeven.report import printable
-
     if not is_quiet:
+        from breakeven.report import printable
+
         sys.stderr.write(f"breakeven: {printable(text, None)}\n")
 
 

@@ -1,40 +1,47 @@
 """Reports as text for a terminal, as pages and as JSON; needs no torch."""
 
-from breakeven.report.backends.markdown import render_markdown as render_markdown
-from breakeven.report.backends.terminal import render as render
-from breakeven.report.builders.devices import busy_note as busy_note
-from breakeven.report.builders.devices import calibration_document as calibration_document
-from breakeven.report.builders.devices import device_document as device_document
-from breakeven.report.builders.devices import devices_document as devices_document
-from breakeven.report.builders.devices import hosts_document as hosts_document
-from breakeven.report.builders.devices import stored_calibration as stored_calibration
-from breakeven.report.builders.devices import stored_devices as stored_devices
-from breakeven.report.builders.devices import stored_hosts as stored_hosts
-from breakeven.report.builders.gpu_calibration import (
-    gpu_calibration_document as gpu_calibration_document,
-)
-from breakeven.report.builders.rules import RulePage as RulePage
-from breakeven.report.builders.rules import all_rule_pages as all_rule_pages
-from breakeven.report.builders.rules import find_rule_pages as find_rule_pages
-from breakeven.report.builders.rules import rule_document as rule_document
-from breakeven.report.builders.rules import rule_page as rule_page
-from breakeven.report.builders.rules import rules_document as rules_document
-from breakeven.report.builders.rules import stored_rules as stored_rules
-from breakeven.report.builders.systems import claims_document as claims_document
-from breakeven.report.builders.systems import system_document as system_document
-from breakeven.report.builders.validate import plot_name as plot_name
-from breakeven.report.builders.validate import validation_page as validation_page
-from breakeven.report.charts.build import settings_text as settings_text
-from breakeven.report.charts.plots import ensure_can_plot as ensure_can_plot
-from breakeven.report.charts.plots import scatter_svg as scatter_svg
-from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
-from breakeven.report.show import chart_document as chart_document
-from breakeven.report.show import ensure_can_chart as ensure_can_chart
-from breakeven.report.show import json_schema as json_schema
-from breakeven.report.show import show as show
-from breakeven.report.show import to_json as to_json
-from breakeven.report.stored import read_document as read_document
-from breakeven.report.stored import read_report as read_report
-from breakeven.report.stored import report_command as report_command
-from breakeven.report.text import printable as printable
-from breakeven.report.trace_file import chrome_trace as chrome_trace
+from typing import TYPE_CHECKING
+
+from breakeven.lazy import exported_on_use
+
+if TYPE_CHECKING:
+    from breakeven.report.backends.markdown import render_markdown as render_markdown
+    from breakeven.report.backends.terminal import render as render
+    from breakeven.report.builders.devices import busy_note as busy_note
+    from breakeven.report.builders.devices import calibration_document as calibration_document
+    from breakeven.report.builders.devices import device_document as device_document
+    from breakeven.report.builders.devices import devices_document as devices_document
+    from breakeven.report.builders.devices import hosts_document as hosts_document
+    from breakeven.report.builders.devices import stored_calibration as stored_calibration
+    from breakeven.report.builders.devices import stored_devices as stored_devices
+    from breakeven.report.builders.devices import stored_hosts as stored_hosts
+    from breakeven.report.builders.gpu_calibration import (
+        gpu_calibration_document as gpu_calibration_document,
+    )
+    from breakeven.report.builders.rules import RulePage as RulePage
+    from breakeven.report.builders.rules import all_rule_pages as all_rule_pages
+    from breakeven.report.builders.rules import find_rule_pages as find_rule_pages
+    from breakeven.report.builders.rules import rule_document as rule_document
+    from breakeven.report.builders.rules import rule_page as rule_page
+    from breakeven.report.builders.rules import rules_document as rules_document
+    from breakeven.report.builders.rules import stored_rules as stored_rules
+    from breakeven.report.builders.systems import claims_document as claims_document
+    from breakeven.report.builders.systems import system_document as system_document
+    from breakeven.report.builders.validate import plot_name as plot_name
+    from breakeven.report.builders.validate import validation_page as validation_page
+    from breakeven.report.charts.build import settings_text as settings_text
+    from breakeven.report.charts.plots import ensure_can_plot as ensure_can_plot
+    from breakeven.report.charts.plots import scatter_svg as scatter_svg
+    from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
+    from breakeven.report.shown import chart_document as chart_document
+    from breakeven.report.shown import ensure_can_chart as ensure_can_chart
+    from breakeven.report.shown import json_schema as json_schema
+    from breakeven.report.shown import show as show
+    from breakeven.report.shown import to_json as to_json
+    from breakeven.report.stored import read_document as read_document
+    from breakeven.report.stored import read_report as read_report
+    from breakeven.report.stored import report_command as report_command
+    from breakeven.report.text import printable as printable
+    from breakeven.report.trace_file import chrome_trace as chrome_trace
+
+__getattr__ = exported_on_use(__name__)

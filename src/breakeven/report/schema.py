@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from breakeven.report.kinds import kinds_by_schema
-from breakeven.report.show import encode_document, json_schema
+from breakeven.report.shown import encode_document, json_schema
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print the JSON Schema of a document.")

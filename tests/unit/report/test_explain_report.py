@@ -18,7 +18,7 @@ from breakeven.report.builders.explain_shares import line_shares
 from breakeven.report.builders.explain_words import gain_text
 from breakeven.report.cause_text import CauseGroup
 from breakeven.report.charts.timeline import timeline_strip
-from breakeven.report.show import encode_document
+from breakeven.report.shown import encode_document
 from breakeven.simulate import Severity, StepCause
 from breakeven.trace import SourceText
 from breakeven.verdict import ExplainReport, RecordedStep

@@ -22,7 +22,7 @@ from breakeven.report import (
     stored_rules,
     to_json,
 )
-from breakeven.report.show import encode_document
+from breakeven.report.shown import encode_document
 from breakeven.verdict import compare_reports
 from factories import reports as made_up
 from factories.hosts import calibration

@@ -23,7 +23,7 @@ from breakeven.report.builders.tune import (
     setting_text,
     trial_speedup,
 )
-from breakeven.report.show import encode_document
+from breakeven.report.shown import encode_document
 from breakeven.trace import Configuration
 from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport, is_undecided
 from factories import terminal
