@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 import platformdirs
-from filelock import FileLock, Timeout
 
 from breakeven.processor import cpu_name, num_cores
 from breakeven.verdict import Machine
@@ -111,6 +110,9 @@ def machine_lock(on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     Args:
         on_wait: Called once where another process holds it, before the wait for it.
     """
+    # A run under settings that are known measures nothing, and does without.
+    from filelock import FileLock, Timeout
+
     lock = FileLock(_lock_file(), thread_local=False)
     try:
         lock.acquire(timeout=0)

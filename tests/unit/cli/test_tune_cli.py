@@ -87,7 +87,7 @@ def test_defaults_and_the_answer(tune: FakeTune, capsys: pytest.CaptureFixture[s
         "is_module": False,
         "device": "",
         "budget_s": 0.0,
-        "num_steps": 10_000,
+        "num_steps": 0,
         "is_exact_only": False,
         "tries_batch_size": False,
         "uses_fast_step": True,
