@@ -108,8 +108,6 @@ def _list_systems() -> None:
         extra = "  (not with --all)" if entry.is_extra else ""
         console.print(Text.assemble((entry.name, "bold"), (extra, "dim")))
         lines = [entry.title, f"published: {entry.published}", f"takes {_about(entry.about_s)}"]
-        if entry.requires:
-            lines[-1] += f"; needs {', '.join(entry.requires)}"
         for number, line in enumerate(lines):
             text = Text(line, style="dim" if number else "")
             console.print(Padding(text, (0, 0, 0, 2), expand=False))

@@ -60,7 +60,6 @@ def test_without_a_name_they_are_listed_and_none_is_run(
     for entry in SYSTEMS:
         assert entry.name in text
         assert entry.published in text
-    assert "needs torchdiffeq" in text
     assert run.calls == []
 
 
@@ -94,11 +93,11 @@ def test_all_and_a_name_are_run_once_each(run: FakeRun) -> None:
 def test_one_that_fails_does_not_stop_the_others(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run.failures["neural-ode"] = BreakevenError("no torchdiffeq", hint="pip install torchdiffeq")
+    run.failures["neural-ode"] = BreakevenError("it took too long", hint="wait longer")
     assert main(["workloads", "--all"]) == 0
     assert len(run.calls) == 6
     text = " ".join(capsys.readouterr().out.split())
-    assert "not run: no torchdiffeq; pip install torchdiffeq" in text
+    assert "not run: it took too long; wait longer" in text
     assert "1 system was not run" in text
 
 
@@ -116,12 +115,12 @@ def test_where_none_can_be_run_there_is_no_answer(
 def test_the_failure_of_the_only_one_is_its_error(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run.failures["neural-ode"] = BreakevenError("no torchdiffeq", hint="pip install torchdiffeq")
+    run.failures["neural-ode"] = BreakevenError("it took too long", hint="wait longer")
     assert main(["workloads", "neural-ode"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
-    assert "error: no torchdiffeq" in err
-    assert "hint: pip install torchdiffeq" in err
+    assert "error: it took too long" in err
+    assert "hint: wait longer" in err
 
 
 def test_json_is_one_document_and_the_file_holds_the_same(

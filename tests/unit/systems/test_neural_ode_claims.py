@@ -1,8 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from breakeven.systems.neural_ode import CpuRun, GpuRun, best_of, slowdown_claim, steps_table
+from breakeven.systems import Bench, neural_ode
+from breakeven.systems.neural_ode import (
+    COMPILED,
+    EAGER,
+    FAST_STEP,
+    CpuRun,
+    GpuRun,
+    best_of,
+    measure_cpu,
+    slowdown_claim,
+    steps_table,
+)
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome, RowSource
 
@@ -13,11 +28,11 @@ def _time(value_ns: float, source: Source, factor: float = 1.1) -> Estimate:
     )
 
 
-def _cpu(value_ns: float, solver: str = "own", *, is_compiled: bool = False) -> CpuRun:
+def _cpu(value_ns: float, way: str = EAGER) -> CpuRun:
     return CpuRun(
         device="CPU, 1 thread",
-        solver=solver,
-        is_compiled=is_compiled,
+        solver="own",
+        way=way,
         step=_time(value_ns, Source.MEASURED),
     )
 
@@ -34,11 +49,11 @@ def _k40(value_ns: float, *, is_of_its_day: bool, factor: float = 1.1) -> GpuRun
     )
 
 
-_FAILED = CpuRun(device="CPU", solver="own, compiled", is_compiled=True, failure="no compiler")
+_FAILED = CpuRun(device="CPU", solver="own", way=COMPILED, failure="no compiler")
 
 
 def test_run_that_failed_is_not_the_best() -> None:
-    runs = (_FAILED, _cpu(9e6), _cpu(3e6, is_compiled=True))
+    runs = (_FAILED, _cpu(9e6), _cpu(3e6, COMPILED))
     assert best_of(runs).step_ns == 3e6
 
 
@@ -53,7 +68,7 @@ def test_run_that_failed_is_not_the_best() -> None:
 def test_claim_compares_the_best_of_both_sides(
     k40_ns: float, factor: float, outcome: ClaimOutcome
 ) -> None:
-    cpu = (_FAILED, _cpu(8e6), _cpu(2.5e6, is_compiled=True))
+    cpu = (_FAILED, _cpu(10e6), _cpu(8e6), _cpu(5e6, COMPILED), _cpu(2.5e6, FAST_STEP))
     gpus = (
         _k40(k40_ns, is_of_its_day=True, factor=factor),
         _k40(9 * k40_ns, is_of_its_day=True, factor=factor),
@@ -61,14 +76,15 @@ def test_claim_compares_the_best_of_both_sides(
     )
     claim = slowdown_claim(gpus, cpu, is_of_its_day=True)
     assert claim.outcome is outcome
-    # What it is against the eager CPU is said with it.
-    assert f"{k40_ns / 8e6:.2g}".rstrip("0").rstrip(".") in claim.because
+    assert "own, fast_step, 2.5 ms" in claim.ours
+    # What it is against each way on the CPU is said with it.
+    assert f"{k40_ns / 8e6:.2g}× (eager), {k40_ns / 5e6:.2g}× (torch.compile)" in claim.because
     assert slowdown_claim(gpus, cpu, is_of_its_day=False).outcome is ClaimOutcome.DISAGREES
 
 
 def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
     table = steps_table(
-        (_cpu(8e6), _FAILED, _cpu(4e6, is_compiled=True)),
+        (_cpu(8e6), _FAILED, _cpu(4e6, FAST_STEP)),
         (_k40(40e6, is_of_its_day=False),),
         (90_000.0, 20_000.0),
     )
@@ -78,3 +94,22 @@ def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
     assert {len(row.cells) for row in table.rows} == {len(table.columns)}
     assert [row.cells[4] for row in table.rows] == [2.0, 1.0, 10.0]
     assert table.rows[2].cells[3] == 40e9
+    assert [row.cells[1] for row in table.rows] == ["own", "own, fast_step", "own"]
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_torchdiffeq_is_a_further_row_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, *, is_installed: bool
+) -> None:
+    def measure(*_: str, num_threads: int, **__: Any) -> SimpleNamespace:
+        measurement = SimpleNamespace(estimate=_time(9e6, Source.MEASURED))
+        return SimpleNamespace(num_threads=num_threads or 2, measurement=measurement)
+
+    bench = SimpleNamespace(measure=measure, time_limit_s=lambda least_s: least_s)
+    monkeypatch.setattr(neural_ode, "find_spec", lambda _: is_installed or None)
+    monkeypatch.setattr(neural_ode, "_time_compiled", lambda *_: _time(1e6, Source.MEASURED))
+    runs = measure_cpu(cast("Bench", bench), Path("weights.pt"))
+    ways = [(run.solver, run.way) for run in runs]
+    own = [("own", EAGER), ("own", EAGER), ("own", COMPILED), ("own", FAST_STEP)]
+    torchdiffeq = [("torchdiffeq", EAGER), ("torchdiffeq", EAGER), ("torchdiffeq", COMPILED)]
+    assert sorted(ways) == sorted(own + torchdiffeq if is_installed else own)

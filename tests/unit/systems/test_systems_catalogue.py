@@ -13,7 +13,7 @@ from breakeven.systems import script_path as path_of
 
 @pytest.mark.parametrize("entry", SYSTEMS, ids=lambda entry: entry.name)
 def test_an_entry_leads_to_what_runs_it_and_to_its_scripts(entry: SystemEntry) -> None:
-    assert callable(replace(entry, requires=()).load())
+    assert callable(entry.load())
     assert entry.title
     assert entry.published_in
     for script in entry.scripts:
@@ -35,13 +35,6 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="no system 'disk-mlp'") as raised:
         find_systems(["disk-mlp"])
     assert "did you mean disc-mlp?" in str(raised.value.hint)
-
-
-def test_a_missing_dependency_is_told_with_what_installs_it() -> None:
-    entry = replace(SYSTEMS[0], requires=("no_such_module",))
-    with pytest.raises(BreakevenError, match="needs no_such_module") as raised:
-        run_system(entry)
-    assert raised.value.hint == "python -m pip install no_such_module"
 
 
 def test_a_module_that_cannot_be_imported_is_a_reason_and_no_crash() -> None:
