@@ -1,6 +1,6 @@
 # healthy
 # looks like: H2D_PAGEABLE, DATA_NOT_RESIDENT, H2D_WIDE, LOADER_WORKERS0
-# may find: BATCH_SMALL, LAUNCH_FLOOR, CUDNN_BENCH_OFF, NO_TF32_AMP
+# may find: BATCH_SMALL, LAUNCH_FLOOR, CUDNN_BENCH_OFF, NO_TF32_AMP, TRANSFORM_CPU
 """An endless stream of camera frames: bytes, made by workers, pinned, cast on the device."""
 
 import torch
