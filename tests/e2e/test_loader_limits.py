@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.explain import explain_target
+from breakeven.session import Session
 from breakeven.simulate import Bound
 
 pytestmark = pytest.mark.slow
@@ -36,5 +37,8 @@ def test_the_loader_that_limits_a_step_is_the_first_finding(name: str, device: s
 def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> None:
     path = SCRIPTS / "reads_pictures_in_loop.py"
     (line,) = _lines_here(path)
-    report = explain_target(str(path), devices=("T4",), budget_s=0.3, tries_cpu=False)
-    assert ("ENV_BOUND", line) in [(found.cause, found.line) for found in report.findings[:2]]
+    with Session(str(path), devices=("T4",), budget_s=0.3) as session:
+        step = session.step
+        # On a busy machine a report withholds what it cannot be sure of.
+        found = step.compared.diagnosed_again(step.path.step, step.devices[0])
+    assert (found[0].finding.cause, found[0].finding.line) == ("ENV_BOUND", line)
