@@ -157,7 +157,8 @@ class StepRecorder(EventLog):
             else:
                 result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
         host_ns = own_time_ns() - started_ns
-        if is_noting and _is_repeatable(func) and self.is_worth_repeating(host_ns):
+        is_repeatable = _is_repeatable(func) and kwargs.get("generator") is None
+        if is_noting and is_repeatable and self.is_worth_repeating(host_ns):
             host_ns = min(host_ns, self._time_again(func, base_name, args, kwargs))
         outputs = list(tensors_in((result,)))
         if base_name == "aten.copy_":
@@ -314,11 +315,10 @@ class StepRecorder(EventLog):
 
 @cache
 def _is_repeatable(func: Any) -> bool:
-    """Return whether to run an operator twice is the same as to run it once."""
+    """Return whether to run an operator twice, without a generator, is the same as once."""
     schema = func._schema
-    has_generator = any(argument.name == "generator" for argument in schema.arguments)
     is_pure = not schema.is_mutable and not any(word in schema.name for word in _WRITING_UNSAID)
-    return schema.name.startswith("aten::") and is_pure and not has_generator
+    return schema.name.startswith("aten::") and is_pure
 
 
 @cache
