@@ -13,9 +13,11 @@ from breakeven.lazy import exported_on_use
 if TYPE_CHECKING:
     from breakeven.capture.answers import Answer as Answer
     from breakeven.capture.answers import FailureKind as FailureKind
+    from breakeven.capture.answers import Gap as Gap
     from breakeven.capture.answers import HostRun as HostRun
     from breakeven.capture.answers import LoaderUse as LoaderUse
     from breakeven.capture.answers import NumbersRun as NumbersRun
+    from breakeven.capture.answers import OtherWork as OtherWork
     from breakeven.capture.answers import OwnProcesses as OwnProcesses
     from breakeven.capture.answers import PlainRun as PlainRun
     from breakeven.capture.answers import ProbeRun as ProbeRun

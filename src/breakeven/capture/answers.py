@@ -95,6 +95,20 @@ class Trackers(msgspec.Struct, frozen=True, kw_only=True, tag="trackers"):
     quiet: tuple[str, ...] = ()
 
 
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies between two steps and takes long: the script does something else there.
+
+    Args:
+        num_updates: Updates before it.
+        time_ns: Typical time of those that are like it.
+        other: Time per step of all that lies between steps.
+    """
+
+    num_updates: int
+    time_ns: float
+    other: Estimate
+
+
 class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of a run that went on with fewer threads.
 
@@ -105,6 +119,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
         loader_wait_ns: Time that a step waits for its batches; None without a DataLoader.
         other: As in a plain run.
         other_work: As in a plain run.
+        gap: As in a plain run.
     """
 
     num_threads: int
@@ -113,6 +128,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     loader_wait_ns: float | None = None
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
+    gap: Gap | None = None
 
 
 class OtherWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +170,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         other: Time per step of what is done between some of the steps; None where that is not
             known, or was not looked for.
         other_work: What that is, the most time first.
+        gap: One that may be recorded; None where no step is much longer than the others.
         generated: What generated code takes for the step, or why there is none; None where that was
             not tried.
     """
@@ -177,6 +194,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     apart: ThreadTrial | None = None
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
+    gap: Gap | None = None
     generated: GeneratedRun | None = None
 
 
@@ -190,6 +208,8 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
         backwards_per_step: Backward passes of a step that no optimizer of torch ends; 0 of one
             that one does.
         num_host_steps: Steps without the GPU before the first one on it.
+        recorded_fraction: Share of its events on the device that was recorded: less than 1 of a gap
+            that goes on for long.
     """
 
     trace: StepTrace
@@ -197,6 +217,7 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
     sources: tuple[SourceText, ...] = ()
     backwards_per_step: int = 0
     num_host_steps: int = 0
+    recorded_fraction: float = 1.0
 
 
 class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):

@@ -72,6 +72,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         weight_noise_seed: Which of them up, and which down.
         backwards_per_step: End a step of a plain run after so many backward passes; 0 where
             optimizers of torch end it.
+        records_after: Record what follows so many updates of a traced run, up to the next one or
+            for a while, in place of a step; 0 for a step.
         num_skipped_steps: Steps of a plain run that are left out before the first one counts.
         times_loader: Time worker processes of a DataLoader by themselves after a plain run.
         tries_threads: Go on with one thread, and with as many as there are cores, for a while after
@@ -102,6 +104,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     weight_noise_roundoffs: float = 0.0
     weight_noise_seed: int = 0
     backwards_per_step: int = 0
+    records_after: int = 0
     num_skipped_steps: int = 0
     times_loader: bool = False
     tries_threads: bool = False

@@ -12,7 +12,7 @@ from breakeven.explain.explanation import chosen_rules, explained
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
 from breakeven.report import read_document, report_command
-from breakeven.session import LONGEST_STEP_NS, ComparedStep, Runs, Session, program_facts
+from breakeven.session import LONGEST_STEP_NS, ComparedStep, Runs, Session
 from breakeven.simulate import Program, build_program
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import Configuration, Op, ScaledTrace, StepTrace
@@ -106,7 +106,7 @@ def explain_target(
             recording=step.recorded(scaled=scaled, cpu=cpu),
             rules=wanted,
             caveats=step.caveats((*session.ready.caveats, *unscaled)),
-            program=program_facts(step.as_set, step.plain),
+            program=step.program_facts,
         )
         session.progress.end()
     return session.with_side_effects(report)

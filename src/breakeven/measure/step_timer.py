@@ -46,6 +46,7 @@ class StepTimer:
         rare_patience: For so many times the budget, more samples are waited for if those so far
             differ much, or if work was seen between some of the steps, until it is known how often
             it comes.
+        expects_rare_work: Whether it was seen before the first step, and will come again.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class StepTimer:
         most_samples: int = MOST_SAMPLES,
         pool: PoolWaits | None = None,
         rare_patience: float = 0.0,
+        expects_rare_work: bool = False,
     ) -> None:
         self._clock = clock
         self._budget_ns = budget_s * NS_PER_S
@@ -77,6 +79,7 @@ class StepTimer:
         self.is_waiting = False
         self._waits_for_quiet = True
         self._rare_ns = rare_patience * self._budget_ns
+        self.expects_rare_work = expects_rare_work
         self._is_first_known = False
         # Since when the budget is being spent; the first mark until it is known to be late.
         self._begun_ns: int | None = None
@@ -160,8 +163,12 @@ class StepTimer:
                 and found.is_disturbed
                 and elapsed_ns < self._longest_ns
             )
+            is_missing = self.expects_rare_work and not (
+                found and found.other and found.other.value_ns
+            )
             says_little = found is not None and (found.has_rare_work or found.is_uncertain)
-            self._is_wanting = self.is_waiting or (says_little and elapsed_ns < self._rare_ns)
+            wants_more = is_missing or says_little
+            self._is_wanting = self.is_waiting or (wants_more and elapsed_ns < self._rare_ns)
         return self._is_wanting
 
     def stop_waiting(self) -> None:

@@ -9,7 +9,14 @@ from breakeven.report.phrase import Fact
 from breakeven.report.result_text import device_label, named_label
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.units import format_duration, format_percent, format_time
-from breakeven.verdict import CheckReport, Choice, ExplainReport, ProgramPart, ProgramSummary
+from breakeven.verdict import (
+    CheckReport,
+    Choice,
+    DeviceKind,
+    ExplainReport,
+    ProgramPart,
+    ProgramSummary,
+)
 
 # A script that is hardly anything but its steps needs no sentence about the rest.
 _NEARLY_ALL = 0.9
@@ -20,18 +27,32 @@ _LEAST_SHARE = 0.05
 def program_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
     """Yield what becomes of the whole training, where it is more than its steps."""
     program, verdict = report.program, report.verdict
-    if program is None or program.step_fraction > _NEARLY_ALL:
+    if program is None:
+        return
+    other_ns = program.other_ns or 0.0
+    gpu = next(
+        one for one in report.results if one.device in verdict.pair and one.kind is DeviceKind.GPU
+    )
+    found = next((each for each in program.between if each.device == gpu.device), None)
+    on_gpu_ns = found.time_ns if found else other_ns
+    gpu_fraction = on_gpu_ns / (on_gpu_ns + gpu.step_ns)
+    if max(1 - program.step_fraction, gpu_fraction) < 1 - _NEARLY_ALL:
         return
     listed = ", ".join(_part_text(program, part) for part in program.parts)
+    stays = ", and is taken to stay on the CPU"
+    if found is not None:
+        factors = (time_ns / other_ns for time_ns in (found.time_ns, found.low_ns, found.high_ns))
+        stays = f"; on {device_label(gpu)} that takes {ratio_with_interval(*factors)} as long"
+    stays += f", {format_percent(gpu_fraction)} of the time with {device_label(gpu)}."
     rest = (
         f"{format_percent(1 - program.step_fraction)} of its time on this CPU is no step"
-        f"{f' ({listed})' if listed else ''}, and is taken to stay on the CPU."
+        f"{f' ({listed})' if listed else ''}{stays}"
     )
     if verdict.choice is Choice.UNDECIDED:
         yield f"Of your whole training, {rest.replace('of its time', 'of the time', 1)}"
         return
     ratio = ratio_with_interval(program.speedup, program.low, program.high)
-    device, over = (named_label(report.results, name) for name in (verdict.device, verdict.over))
+    device, over = (named_label(report.results, name) for name in verdict.pair)
     yield f"Your whole training is {ratio} as fast on {device} as on {over}: {rest}"
 
 

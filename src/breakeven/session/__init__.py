@@ -8,7 +8,6 @@ from breakeven.session.compared_step import UNKNOWN_LENGTH as UNKNOWN_LENGTH
 from breakeven.session.compared_step import ComparedStep as ComparedStep
 from breakeven.session.compared_step import LiveStep as LiveStep
 from breakeven.session.compared_step import TrainingLength as TrainingLength
-from breakeven.session.compared_step import program_facts as program_facts
 from breakeven.session.failures import script_error as script_error
 from breakeven.session.hand_fed import FARTHEST as FARTHEST
 from breakeven.session.hand_fed import predicted_sizes as predicted_sizes

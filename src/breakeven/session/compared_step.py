@@ -6,14 +6,16 @@ import platform
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import PurePath
 
 import msgspec
 from msgspec import structs
 
-from breakeven.capture import LoaderUse, PlainRun, TracedRun
+from breakeven.capture import Gap, LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.doctor import Case, Diagnosed, Examined, diagnose, examine
 from breakeven.errors import Caveat
+from breakeven.session.between import RecordedGap
 from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import (
     CompileMode,
@@ -90,9 +92,8 @@ class ComparedStep:
     @property
     def best(self) -> StepPrediction:
         """Return the predicted GPU that the verdict is about, or else the fastest."""
-        named = (self.verdict.device, self.verdict.over)
         return next(
-            (found for found in self.predictions if found.device.name in named),
+            (found for found in self.predictions if found.device.name in self.verdict.pair),
             min(self.predictions, key=lambda found: found.estimate.value_ns),
         )
 
@@ -229,7 +230,8 @@ def program_facts(as_set: PlainRun, best: PlainRun) -> ProgramFacts:
         best: A run on the number of threads that suits it: for a short time, which hardly sees what
             comes rarely.
     """
-    run = best if as_set.other is None else as_set
+    is_measured = as_set.other is not None and (as_set.gap is not None or best.gap is None)
+    run = as_set if is_measured else best
     step_ns = run.measurement.estimate.value_ns
     facts = ProgramFacts(
         startup_ns=as_set.startup_ns,
@@ -268,6 +270,8 @@ class LiveStep:
         here: This machine's costs.
         measured: Results of the devices that are here, this CPU first.
         torch_version: torch that ran the script.
+        gap: What lies between two steps; None where that takes little.
+        recorded_gap: Its recording; None where there is none.
     """
 
     traced: TracedRun
@@ -278,6 +282,8 @@ class LiveStep:
     here: HostSpec
     measured: tuple[DeviceResult, ...]
     torch_version: str
+    gap: Gap | None = None
+    recorded_gap: TracedRun | None = None
 
     @cached_property
     def path(self) -> DevicePath:
@@ -307,8 +313,27 @@ class LiveStep:
 
     def caveats(self, more: Sequence[Caveat]) -> tuple[Caveat, ...]:
         """Return what holds for all figures, each once."""
-        own = (*self.compared.trace.caveats, *self.plain.caveats, *self._host_caveats())
+        own = (*self.compared.trace.caveats, *self.plain.caveats, *self._own_caveats())
         return tuple({caveat.message: caveat for caveat in (*own, *more)}.values())
+
+    @cached_property
+    def program_facts(self) -> ProgramFacts:
+        """Return what is known of the script besides its steps, on this CPU and on GPUs."""
+        facts = program_facts(self.as_set, self.plain)
+        if self.gap is None or self.recorded_gap is None:
+            return facts
+        recorded = RecordedGap(
+            gap=self.gap, traced=self.recorded_gap, step=self.traced.trace, plain=self.plain
+        )
+        if facts.other_ns is None:
+            # The longer steps pass the same lines as the others: what they do is in the recording.
+            if not recorded.is_seen(self.here):
+                return facts
+            run = structs.replace(self.plain, other=self.gap.other, other_work=recorded.work())
+            facts = program_facts(run, run)
+        other_ns = facts.other_ns or 0.0
+        times = recorded.times(other_ns, self.devices, self.host, self.here)
+        return structs.replace(facts, between=tuple(times))
 
     def program(
         self,
@@ -324,7 +349,7 @@ class LiveStep:
         return program_of(
             self.compared.verdict,
             (*self.compared.results, *absent_cpus),
-            program_facts(self.as_set, self.plain),
+            self.program_facts,
             length.steps(self.as_set.loader),
         )
 
@@ -340,7 +365,21 @@ class LiveStep:
             cpu=cpu,
         )
 
-    def _host_caveats(self) -> Iterator[Caveat]:
+    def _own_caveats(self) -> Iterator[Caveat]:
+        if self.program_facts.other_ns is None and self.as_set.other_work:
+            work = self.as_set.other_work[0].location
+            yield Caveat(
+                code="between-not-counted",
+                message=f"{PurePath(work.file).name}:{work.line} ({work.function}) works in each "
+                "pass of a loop around the steps; how many steps a pass has is not known, so that "
+                "this is not counted",
+            )
+        if self.gap is not None and not self.program_facts.between:
+            yield Caveat(
+                code="between-not-recorded",
+                message="what the script does between some of its steps could not be recorded; "
+                "where it is counted, it is taken to stay on the CPU",
+            )
         load_fraction = self.compared.host.load_fraction
         if load_fraction > BUSY_FRACTION:
             yield Caveat(

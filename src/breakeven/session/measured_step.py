@@ -151,6 +151,7 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
         phases=None,
         other=None,
         other_work=(),
+        gap=None,
         caveats=(
             *(caveat for caveat in run.caveats if caveat.code not in _BUSY_CODES),
             Caveat(code=BUSY_MACHINE, message=message),
@@ -198,6 +199,7 @@ def _on_threads(as_set: PlainRun, trial: ThreadTrial) -> PlainRun:
         num_threads=trial.num_threads,
         other=trial.other,
         other_work=trial.other_work,
+        gap=trial.gap,
     )
 
 

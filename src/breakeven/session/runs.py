@@ -27,6 +27,8 @@ from breakeven.trace import Configuration, Phase, StepTrace
 # A script that insists on a GPU says so by one of these before it trains.
 REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
 
+# To record what lies between two steps takes as long at most.
+_GAP_LIMIT_S = 60.0
 # Steps that took longer in all are not measured a second time.
 _REPEATABLE_NS = 3_000_000_000
 
@@ -129,6 +131,22 @@ class Runs:
         if _is_emulated(answer.trace):
             self._last_s = None  # it was recorded in float32, which is far faster
         return answer
+
+    def trace_gap(self, num_updates: int) -> TracedRun | None:
+        """Record what follows so many updates; None where that fails or takes too long.
+
+        Args:
+            num_updates: How many, of those that a plain run counts.
+        """
+        self._begin("recording what lies between the steps")
+        request = replace(
+            self._with_threads(self._plain_threads),
+            is_traced=True,
+            records_after=self._request.num_skipped_steps + num_updates,
+            time_limit_s=min(self._request.time_limit_s, _GAP_LIMIT_S),
+        )
+        answer = self._run(request)
+        return answer if isinstance(answer, TracedRun) else None
 
     def use_threads(self, num_threads: int, *, for_traces: bool) -> None:
         """Let all further plain runs on this CPU have so many threads.

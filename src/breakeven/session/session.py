@@ -108,6 +108,7 @@ class Session:
     @cached_property
     def step(self) -> LiveStep:
         """Return the step, compared with itself on every device."""
+        gap = self.at_best.as_set.gap or self.at_best.best.gap
         return LiveStep(
             traced=self.at_best.traced,
             plain=self.at_best.best,
@@ -117,6 +118,8 @@ class Session:
             here=self.here,
             measured=self.measured,
             torch_version=self.ready.torch_version,
+            gap=gap,
+            recorded_gap=self.runs.trace_gap(gap.num_updates) if gap else None,
         )
 
     @cached_property

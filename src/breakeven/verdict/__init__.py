@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.program import ProgramFacts as ProgramFacts
     from breakeven.verdict.program import facts_of as facts_of
     from breakeven.verdict.program import program_of as program_of
+    from breakeven.verdict.program_summary import BetweenTime as BetweenTime
     from breakeven.verdict.program_summary import ProgramPart as ProgramPart
     from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
     from breakeven.verdict.program_summary import TrainingTime as TrainingTime

@@ -264,11 +264,11 @@ def log_ratio(over: Timed, device: Timed) -> LogRatio:
     return LogRatio(value=value, low=value - math.hypot(*slower), high=value + math.hypot(*faster))
 
 
-def rescaled(time: _Timed, *, factor: float = 1.0, added_ns: float = 0.0) -> _Timed:
+def rescaled(time: _Timed, *, factor: float) -> _Timed:
     """Return a result or a point whose time and ends of the interval are changed alike."""
     return replace(
         time,
-        step_ns=time.step_ns * factor + added_ns,
-        low_ns=time.low_ns * factor + added_ns,
-        high_ns=time.high_ns * factor + added_ns,
+        step_ns=time.step_ns * factor,
+        low_ns=time.low_ns * factor,
+        high_ns=time.high_ns * factor,
     )

@@ -6,10 +6,16 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from breakeven.units import NS_PER_S
 from breakeven.verdict.crossover import log_ratio, rescaled
-from breakeven.verdict.program_summary import ProgramPart, ProgramSummary, TrainingTime
+from breakeven.verdict.program_summary import (
+    BetweenTime,
+    ProgramPart,
+    ProgramSummary,
+    TrainingTime,
+)
 from breakeven.verdict.report import Verdict
 from breakeven.verdict.results import DeviceKind, DeviceResult
 
@@ -30,6 +36,7 @@ class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
         other_low_ns: Lower end of its 90 % interval.
         other_high_ns: Upper end.
         parts: What that is.
+        between: What it takes on GPUs, where it was recorded.
         unevenness: Mean step over the median one: more than 1 where some take longer.
     """
 
@@ -39,6 +46,7 @@ class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
     other_low_ns: float = 0.0
     other_high_ns: float = 0.0
     parts: tuple[ProgramPart, ...] = ()
+    between: tuple[BetweenTime, ...] = ()
     unevenness: float = 1.0
 
 
@@ -50,7 +58,8 @@ def program_of(
 ) -> ProgramSummary:
     """Return what becomes of the whole training.
 
-    What is no step is taken to stay on the CPU, and to take as long there as it does.
+    What is no step takes a GPU what was predicted of its recording. Without one it is taken to stay
+    on the CPU, and to take as long there as it does.
 
     Args:
         verdict: Of the step.
@@ -65,18 +74,12 @@ def program_of(
     whole_ns = cpu.step_ns + other_ns
     # What is not the step dampens the ratio by as much as it takes, and that is an estimate too.
     ratios = [
-        log_ratio(rescaled(over, added_ns=added_ns), rescaled(device, added_ns=added_ns))
+        log_ratio(_with_other(over, facts, added_ns), _with_other(device, facts, added_ns))
         for added_ns in (other_ns, facts.other_low_ns, facts.other_high_ns)
     ]
     return ProgramSummary(
-        startup_ns=facts.startup_ns,
-        data_ns=facts.data_ns,
-        other_ns=facts.other_ns,
-        other_low_ns=facts.other_low_ns,
-        other_high_ns=facts.other_high_ns,
+        **{name: getattr(facts, name) for name in ProgramFacts.__struct_fields__},
         step_fraction=cpu.step_ns / whole_ns,
-        parts=facts.parts,
-        unevenness=facts.unevenness,
         speedup=math.exp(ratios[0].value),
         low=math.exp(min(ratio.low for ratio in ratios)),
         high=math.exp(max(ratio.high for ratio in ratios)),
@@ -97,17 +100,31 @@ def facts_of(program: ProgramSummary) -> ProgramFacts:
     return ProgramFacts(**{name: getattr(program, name) for name in names})
 
 
+def _with_other(result: DeviceResult, facts: ProgramFacts, other_ns: float) -> DeviceResult:
+    """Return a step with what lies between steps, which takes so long per step on this CPU."""
+    found = next((each for each in facts.between if each.device == result.device), None)
+    share = other_ns / facts.other_ns if facts.other_ns else 0.0
+    low_ns, value_ns, high_ns = (
+        (share * found.low_ns, share * found.time_ns, share * found.high_ns)
+        if found
+        else (other_ns,) * 3
+    )
+    return replace(
+        result,
+        step_ns=result.step_ns + value_ns,
+        low_ns=result.low_ns + low_ns,
+        high_ns=result.high_ns + high_ns,
+    )
+
+
 def _training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) -> TrainingTime:
     """Return the time of so many steps, from the beginning of the script."""
     start_ns = _GPU_START_NS if result.kind is DeviceKind.GPU else (0.0, 0.0, 0.0)
-    other_ns = facts.other_ns or 0.0
+    step = rescaled(result, factor=facts.unevenness)
+    others_ns = (facts.other_low_ns, facts.other_ns or 0.0, facts.other_high_ns)
+    low, value, high = (_with_other(step, facts, other_ns) for other_ns in others_ns)
     low_ns, value_ns, high_ns = (
-        facts.startup_ns + start + (num_steps - 1) * (facts.unevenness * step_ns + other)
-        for start, step_ns, other in zip(
-            start_ns,
-            (result.low_ns, result.step_ns, result.high_ns),
-            (facts.other_low_ns, other_ns, facts.other_high_ns),
-            strict=True,
-        )
+        facts.startup_ns + start + (num_steps - 1) * time_ns
+        for start, time_ns in zip(start_ns, (low.low_ns, value.step_ns, high.high_ns), strict=True)
     )
     return TrainingTime(device=result.device, total_ns=value_ns, low_ns=low_ns, high_ns=high_ns)

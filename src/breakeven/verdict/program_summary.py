@@ -23,6 +23,22 @@ class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
     time_ns: Nanoseconds
 
 
+class BetweenTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done between some of the steps, on a GPU.
+
+    Args:
+        device: Name of the GPU, as among the results.
+        time_ns: Time per step.
+        low_ns: Lower end of its 90 % interval; how often it comes is taken as it was seen.
+        high_ns: Upper end.
+    """
+
+    device: str
+    time_ns: Nanoseconds
+    low_ns: Nanoseconds
+    high_ns: Nanoseconds
+
+
 class TrainingTime(msgspec.Struct, frozen=True, kw_only=True):
     """The time of a whole training on one device.
 
@@ -47,8 +63,8 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
             without the import of torch.
         data_ns: Time of a step that waits for the next batch, on this CPU; a part of the step.
         other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
-            evaluations, checkpoints. It is taken to stay there. 0 where nothing was seen; null
-            where that cannot be told, as on a busy machine.
+            evaluations, checkpoints. 0 where nothing was seen; null where that cannot be told, as
+            on a busy machine.
         other_low_ns: Lower end of its 90 % interval.
         other_high_ns: Upper end.
         step_fraction: Share of the training that the steps are, on this CPU, start-up aside.
@@ -60,6 +76,9 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
         high: Upper end.
         num_steps: Steps of the training; null where they were not asked about.
         times: Time of so many steps on each device that they fit, start-up included.
+        between: What is done between the steps on GPUs, predicted from a recording of a part. On
+            other devices, and without a recording, it is taken to stay on the CPU, and to take as
+            long there as it does.
     """
 
     startup_ns: Nanoseconds
@@ -75,3 +94,4 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     num_steps: int | None = None
     times: tuple[TrainingTime, ...] = ()
+    between: tuple[BetweenTime, ...] = ()

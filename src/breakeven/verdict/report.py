@@ -80,6 +80,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     because: str
 
     @property
+    def pair(self) -> tuple[str, str]:
+        """Return the devices that are compared."""
+        return self.device, self.over
+
+    @property
     def is_settled(self) -> bool:
         """Return whether it names a device to train on."""
         return self.choice in (Choice.CPU, Choice.GPU)

@@ -9,7 +9,15 @@ from breakeven.errors import Caveat
 from breakeven.report import chart_document
 from breakeven.timing import EMULATED_ON_CPU
 from breakeven.units import format_time
-from breakeven.verdict import CheckReport, DeviceKind, ProgramFacts, ProgramPart, decide, program_of
+from breakeven.verdict import (
+    BetweenTime,
+    CheckReport,
+    DeviceKind,
+    ProgramFacts,
+    ProgramPart,
+    decide,
+    program_of,
+)
 from factories import reports as made_up
 from factories import terminal
 from factories.terminal import flat
@@ -59,6 +67,29 @@ def test_the_verdict_speaks_of_the_whole_training_where_it_is_more_than_its_step
     )
     assert "program: start-up 2 s · steps 50 % · evaluate 38 % · train.py:53 12 %" in text
     assert "evaluate at train.py:52" in page_of(with_program(made_up.gpu_wins(), of_evaluation()))
+
+
+def test_what_lies_between_steps_is_told_as_a_gpu_would_take_it() -> None:
+    facts, report = of_evaluation(), made_up.gpu_wins()
+    other_ns = facts.other_ns or 0.0
+    slower = BetweenTime(
+        device="H100 SXM5 80GB", time_ns=2 * other_ns, low_ns=other_ns, high_ns=3 * other_ns
+    )
+    text = shown(with_program(report, replace(facts, between=(slower,))))
+    assert (
+        "train.py:53); on H100 SXM5 80GB that takes 2.0× (1.0–3.0×) as long, 100 % of the time "
+        "with H100 SXM5 80GB." in text
+    )
+    assert "stay on the CPU" not in text
+
+
+def test_a_hundredth_of_the_time_here_may_be_most_of_it_on_a_gpu() -> None:
+    facts = of_evaluation()
+    rare_ns = 0.01 * (facts.other_ns or 0.0)
+    rare = replace(facts, other_ns=rare_ns, other_low_ns=rare_ns, other_high_ns=rare_ns, parts=())
+    text = shown(with_program(made_up.gpu_wins(), rare))
+    assert "0.99 % of its time on this CPU is no step, and is taken to stay on the CPU" in text
+    assert "62 % of the time with H100 SXM5 80GB." in text
 
 
 def test_a_training_of_steps_alone_needs_no_sentence() -> None:

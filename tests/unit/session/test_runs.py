@@ -53,6 +53,17 @@ def test_batch_size_is_set_where_one_is_given() -> None:
     assert launcher.requests[1].budget_s == 0.4
 
 
+def test_a_gap_is_recorded_after_the_updates_before_it() -> None:
+    first = replace(traced_run(), num_host_steps=3)
+    runs, launcher = runs_of(first, traced_run(), failure(FailureKind.TIME_LIMIT))
+    runs.trace()
+    assert isinstance(runs.trace_gap(40), TracedRun)
+    # What cannot be recorded costs no answer.
+    assert runs.trace_gap(40) is None
+    assert [request.records_after for request in launcher.requests] == [0, 43, 43]
+    assert all(request.is_traced for request in launcher.requests)
+
+
 def test_script_that_never_uses_a_gpu_is_recorded_again_as_if_moved() -> None:
     on_host = traced_run(device_op(device="cpu"))
     moved = traced_run()

@@ -7,13 +7,17 @@ from types import SimpleNamespace
 from typing import Self
 
 import pytest
+from msgspec.structs import replace
 
+from breakeven.capture import Gap, OtherWork
 from breakeven.check import check_target
 from breakeven.cost import reference_host
 from breakeven.errors import Caveat
 from breakeven.explain import explain_target
 from breakeven.session import Session
 from breakeven.session import session as module
+from breakeven.timing import Estimate, Source
+from breakeven.trace import Location
 from factories.runs import Answer, ProgressLog, ScriptedLauncher, plain_run, traced_run
 
 OLD_TORCH = Caveat(code="old-torch", message="this torch is old")
@@ -63,6 +67,30 @@ def test_each_figure_is_found_when_it_is_asked_for_and_once(script: str) -> None
     assert [request.is_traced for request in launcher.requests] == [True, False, False]
     # Whose launcher it is ends it.
     assert launcher.num_entered == 0
+
+
+def test_what_takes_long_between_steps_is_recorded(script: str) -> None:
+    other = Estimate(value_ns=2e6, low_ns=1e6, high_ns=3e6, source=Source.MEASURED)
+    gap = Gap(num_updates=40, time_ns=80e6, other=other)
+    work = OtherWork(location=Location(file=script, line=7, function="evaluate"), share=1.0)
+    plain = replace(plain_run(), other=other, other_work=(work,), gap=gap)
+    launcher = ReadyLauncher(traced_run(), plain, traced_run())
+    with Session(script, devices=("t4",), launcher=launcher) as session:
+        program = session.step.program()
+    assert [request.records_after for request in launcher.requests] == [0, 0, 40]
+    (part,), (on_gpu,) = program.parts, program.between
+    assert (part.function, part.time_ns) == ("evaluate", 2e6)
+    assert on_gpu.device == "T4"
+    assert on_gpu.low_ns < on_gpu.time_ns < on_gpu.high_ns
+
+
+def test_work_of_an_unknown_number_of_steps_is_named(script: str) -> None:
+    work = OtherWork(location=Location(file=script, line=7, function="draw"), share=1.0)
+    launcher = ReadyLauncher(traced_run(), replace(plain_run(), other_work=(work,)))
+    with Session(script, devices=("t4",), launcher=launcher) as session:
+        assert session.step.program().other_ns is None
+        (found,) = [c for c in session.step.caveats(()) if c.code == "between-not-counted"]
+    assert found.message.startswith("train.py:7 (draw) works in each pass of a loop")
 
 
 def test_check_and_explain_are_one_procedure(script: str, monkeypatch: pytest.MonkeyPatch) -> None:

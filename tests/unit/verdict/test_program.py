@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from breakeven.timing import Source
 from breakeven.verdict import (
+    BetweenTime,
     DeviceKind,
     DeviceResult,
     ProgramFacts,
@@ -85,5 +86,43 @@ def test_a_training_takes_its_start_its_steps_and_what_lies_between() -> None:
 
 def test_what_was_seen_of_a_script_can_be_judged_on_other_devices() -> None:
     part = ProgramPart(file="train.py", line=7, function="evaluate", time_ns=5 * MS)
-    facts = replace(other(5 * MS), startup_ns=2 * S, data_ns=1 * MS, parts=(part,))
+    facts = replace(
+        other(5 * MS), startup_ns=2 * S, data_ns=1 * MS, parts=(part,), between=(between("T4", 1),)
+    )
     assert facts_of(program_of(decide(GPU_WINS), GPU_WINS, facts)) == facts
+
+
+def between(device: str, time_ms: float, spread: float = 1.2) -> BetweenTime:
+    time_ns = time_ms * MS
+    return BetweenTime(
+        device=device, time_ns=time_ns, low_ns=time_ns / spread, high_ns=time_ns * spread
+    )
+
+
+def test_what_lies_between_steps_takes_a_gpu_what_was_predicted_of_it() -> None:
+    # The step is ten times as fast on the GPU, but rollouts take it twice as long.
+    facts = replace(other(10 * MS), between=(between("A100", 20),))
+    program = program_of(decide(GPU_WINS), GPU_WINS, facts, num_steps=1_001)
+    assert program.speedup == pytest.approx(20 / 21)
+    assert program.low < program.speedup < program.high
+    assert program.step_fraction == pytest.approx(0.5)
+    gpu, cpu = program.times
+    assert (gpu.device, cpu.device) == ("A100", "CPU")
+    assert cpu.total_ns == pytest.approx(20 * S)
+    assert gpu.total_ns == pytest.approx(3 * S + 21 * S)
+    # Another GPU is taken to leave it on the CPU, as without a recording.
+    elsewhere = replace(facts, between=(between("T4", 20),))
+    assert program_of(decide(GPU_WINS), GPU_WINS, elsewhere).speedup == pytest.approx(20 / 11)
+
+
+def test_a_prediction_of_what_lies_between_steps_widens_the_whole() -> None:
+    def spread(facts: ProgramFacts) -> float:
+        program = program_of(decide(GPU_WINS), GPU_WINS, facts)
+        return program.high / program.low
+
+    sure, unsure = (
+        replace(other(10 * MS), between=(between("A100", 10, factor),)) for factor in (1.1, 2.0)
+    )
+    assert spread(other(10 * MS)) < spread(sure) < spread(unsure)
+    # How often it comes is not sure either.
+    assert spread(unsure) < spread(replace(unsure, other_low_ns=2 * MS, other_high_ns=50 * MS))

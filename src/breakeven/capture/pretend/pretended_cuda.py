@@ -286,6 +286,7 @@ class CallsOnDevice(TorchFunctionMode):
             return func(*args, **kwargs)
         if recorder.watch is not None and not recorder.watch.is_on:
             return func(*args, **kwargs)
+        recorder.num_calls += 1
         if not (recorder.is_recording or recorder.is_moving) and _is_alone(func):
             place = self._common_place(args, kwargs)
             if place is not None:

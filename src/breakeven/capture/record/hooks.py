@@ -330,8 +330,8 @@ def _first_dimension(inputs: tuple[Any, ...]) -> int:
     """Return the leading dimension of the first tensor that a model is given."""
     named = _keywords_of_call()
     for value in (*inputs, *named.values()):
-        if isinstance(value, torch.Tensor) and value.dim():
-            return value.size(0)
+        if isinstance(value, torch.Tensor) and value.shape:
+            return value.shape[0]
     return 0
 
 

@@ -46,7 +46,7 @@ _WRITING_UNSAID = ("batch_norm", "instance_norm", "from_file")
 # What takes longer is as long in any case.
 _BRIEF_NS = 2_000_000
 
-# Events after which it is asked whether a step evaluates a model.
+# Events after which it is asked whether to record on.
 _LOOK_EVERY = 256
 
 
@@ -75,11 +75,13 @@ class StepRecorder(EventLog):
         self.watch: Watch | None = None
         # Sees each operator that is recorded before it runs, as long as there is one.
         self.updates: UpdateWatch | None = None
-        # Called when a step turns out to evaluate a model first, and at length.
-        self.on_evaluation: Callable[[], None] = lambda: None
+        # Called now and then while events are kept.
+        self.on_look: Callable[[], None] = lambda: None
         # Called when events are kept for the first time.
         self.on_first_recording: list[Callable[[], None]] = []
         self._run = run
+        # Calls of torch's functions so far, those that are not recorded included.
+        self.num_calls = 0
         # Of the last autocast region for CUDA; empty when there was none.
         self.autocast_dtype = ""
         self.one_gpu = OneGpu()
@@ -169,8 +171,8 @@ class StepRecorder(EventLog):
                     self.devices.place(output, result_device(base_name, position, device))
             if is_noting:
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
-                if not len(self.events) % _LOOK_EVERY and self.is_evaluating():
-                    self.on_evaluation()
+                if not len(self.events) % _LOOK_EVERY:
+                    self.on_look()
         self.end_event()
         return result
 

@@ -36,6 +36,9 @@ _TOO_LONG_NS = 20_000_000_000
 # A script that evaluates its model after the first update, or the first epoch, does so once or
 # twice before it trains on.
 _MOST_EVALUATIONS = 2
+# Of what lies between two steps so much is recorded: some tens of calls of a small model.
+_MOST_BETWEEN_EVENTS = 2_000
+_MOST_BETWEEN_NS = 1_500_000_000
 
 
 _OWN_UPDATES = {
@@ -67,6 +70,7 @@ class StepTracer:
         recorder: Records the events.
         end_loading: Returns what the step that ends took from DataLoaders.
         records_longer: Whether to take more steps than three where these take long.
+        records_after: Record what follows so many updates, in place of a step; 0 for a step.
     """
 
     def __init__(
@@ -75,7 +79,12 @@ class StepTracer:
         end_loading: Callable[[], LoaderUse | None],
         *,
         records_longer: bool = False,
+        records_after: int = 0,
     ) -> None:
+        self._records_after = records_after
+        # Calls of torch when that began, and when enough of it was recorded.
+        self._num_before = 0
+        self._num_recorded: int | None = None
         self._records_longer = records_longer
         self._recorder = recorder
         self._end_loading = end_loading
@@ -122,15 +131,21 @@ class StepTracer:
     def note_backward(self) -> None:
         """Note the end of a backward pass, from which on everything is recorded."""
         self._num_backwards += 1
-        if not self._recorder.is_recording:
+        if not self._recorder.is_recording and not self._records_after:
             self._recorder.start_recording()
 
-    def leave_out(self) -> None:
-        """Record nothing up to the next update: the script evaluates its model, and that at length.
+    def look(self) -> None:
+        """Record nothing up to the next update if that is of no use.
 
-        A step that does so each time is recorded as it is.
+        The script evaluates its model, and that at length; a step that does so each time is
+        recorded as it is. Or enough was recorded of what lies between two steps.
         """
-        if self._num_evaluations < _MOST_EVALUATIONS:
+        if self._records_after:
+            is_long = perf_counter_ns() - self._first_ns > _MOST_BETWEEN_NS
+            if is_long or len(self._recorder.events) >= _MOST_BETWEEN_EVENTS:
+                self._num_recorded = self._recorder.num_calls - self._num_before
+                self._recorder.is_recording = False
+        elif self._recorder.is_evaluating() and self._num_evaluations < _MOST_EVALUATIONS:
             self._num_evaluations += 1
             self._is_whole = False
             self._recorder.is_recording = False
@@ -159,18 +174,25 @@ class StepTracer:
             self.boundary = boundary
             self.num_host_calls = 0
             self._start_over()
-        self._first_ns = self._first_ns or perf_counter_ns()
         self._optimizers.append(optimizer)
-        self._segments.append(
-            Segment(
-                log=self._recorder.step,
-                peak_bytes=self._recorder.devices.peak_device_bytes,
-                live_bytes=self._recorder.devices.device_bytes,
-                loader=self._end_loading(),
-                num_backwards=self._num_backwards,
-                is_whole=self._is_whole,
-            )
+        segment = Segment(
+            log=self._recorder.step,
+            peak_bytes=self._recorder.devices.peak_device_bytes,
+            live_bytes=self._recorder.devices.device_bytes,
+            loader=self._end_loading(),
+            num_backwards=self._num_backwards,
+            is_whole=self._is_whole or bool(self._records_after),
         )
+        if len(self._optimizers) < self._records_after:
+            return False
+        self._first_ns = self._first_ns or perf_counter_ns()
+        if len(self._optimizers) == self._records_after:
+            self._num_before = self._recorder.num_calls
+            self._recorder.start_recording()
+            return False
+        self._segments.append(segment)
+        if self._records_after:
+            return True
         num_steps = len(self.round_ends())
         self._recorder.start_recording()
         self._num_backwards = 0
@@ -188,7 +210,7 @@ class StepTracer:
         Args:
             num_parameters: Elements that the optimizers update.
         """
-        rounds = self._rounds()
+        rounds = list(self._segments) if self._records_after else self._rounds()
         steps = [step for step in rounds if step.is_whole]
         if not any(isinstance(event, Op) for step in steps for event in step.events):
             return None
@@ -241,7 +263,13 @@ class StepTracer:
             loader=chosen.loader,
             backwards_per_step=0 if has_optimizer else self.backwards_per_step(),
             num_host_steps=self.num_host_calls,
+            recorded_fraction=self._recorded_fraction(),
         )
+
+    def _recorded_fraction(self) -> float:
+        if self._num_recorded is None:
+            return 1.0
+        return self._num_recorded / (self._recorder.num_calls - self._num_before or 1)
 
     def _has_whole_step(self) -> bool:
         """Return whether the segments of a round have all been recorded as a whole."""

@@ -129,6 +129,7 @@ class PlainSession(UpdateSession):
                 (1.0 if is_patient else _TRIAL_SHARE) * request.budget_s,
                 pool=self._pool,
                 rare_patience=_RARE_PATIENCE if is_patient else 0.0,
+                expects_rare_work=self._timer.expects_rare_work,
             )
         )
         # Steps beyond those that were timed, and what these said.
@@ -203,7 +204,7 @@ class PlainSession(UpdateSession):
             ignores_graphs=self._graphs.num_replays > 0,
             cpu_precisions=() if gpu else self._trained.precisions(),
         )
-        other, other_work = other_work_of(measurement, self._timer.end_calls(), self._stacks)
+        other = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         trials = self._trials.results(self._phases if self._has_phases else None, self._stacks)
         return PlainRun(
             measurement=measurement,
@@ -223,8 +224,7 @@ class PlainSession(UpdateSession):
             phases=None if is_bound else self._step_phases(measurement.num_warmup),
             trials=() if has_workers else trials,
             apart=trials[0] if has_workers and trials and not is_bound else None,
-            other=other,
-            other_work=other_work,
+            **other._asdict(),
         )
 
     def _end_backward(self, call: BackwardCall) -> None:
@@ -248,6 +248,8 @@ class PlainSession(UpdateSession):
         self._load = self._load or OtherLoad(counts_group=self._turns is None)
         if self._stacks is not None:
             self._stacks.note_update()
+            if not self.num_steps:
+                self._timer.expects_rare_work = bool(self._stacks.first_pass().other_work)
         if self._trials.is_running:
             self._mark_trial(optimizer)
             return
@@ -293,9 +295,10 @@ class PlainSession(UpdateSession):
         self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
         if has_workers:
             return self._trials.begin_apart(measurement, self._timer.num_calls)
-        other, _ = other_work_of(measurement, self._timer.end_calls(), self._stacks)
+        found = other_work_of(measurement, self._timer.end_calls(), self._stacks)
         # What came too rarely was waited for already.
-        is_hidden = other is None and not measurement.has_rare_work
+        is_rare = measurement.has_rare_work and not measurement.is_disturbed
+        is_hidden = found.other is None and not is_rare
         is_patient = self._request.watches_program and is_hidden
         return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
 

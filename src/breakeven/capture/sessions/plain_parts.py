@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import sys
 import threading
 import warnings
@@ -17,18 +18,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import median
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 
-from breakeven.capture.answers import OtherWork, ThreadTrial
+from breakeven.capture.answers import Gap, OtherWork, ThreadTrial
 from breakeven.capture.location import is_our_file, is_user_file, location_of
+from breakeven.capture.sessions.first_pass import StepLoop, loops_around
 from breakeven.capture.sessions.session import PhaseWatch
 from breakeven.configure import Patches
 from breakeven.measure import StepTimer
 from breakeven.processor import num_physical_cores
-from breakeven.timing import Estimate, Measurement
+from breakeven.timing import Estimate, Measurement, Source
 from breakeven.trace import Location
 from breakeven.units import NS_PER_S
 
@@ -46,6 +50,12 @@ _NOTED_UPDATES = 20
 _MAX_DEPTH = 1_000
 # What takes less of the time between steps is not told.
 _LEAST_SHARE = 0.1
+# Of steps, so much must lie between them for it to be recorded.
+_LEAST_BETWEEN = 0.02
+# What the first pass of a loop does counts from so many samples on, and may differ from the later
+# passes by so many times. Judgement.
+_LEAST_FIRST = 10
+_FIRST_ERROR = 1.5
 
 
 class _Call(NamedTuple):
@@ -69,8 +79,12 @@ class StackSamples:
         self._is_over = threading.Event()
         self._samples: list[tuple[int, tuple[_Call, ...]]] = []
         self._updates: list[tuple[_Call, ...]] = []
+        # Time up to the first update, and the loops around that.
+        self._begun_ns = self._before_ns = 0
+        self._loops: tuple[StepLoop, ...] = ()
 
     def __enter__(self) -> Self:
+        self._begun_ns = perf_counter_ns()
         threading.Thread(target=self._look, name="breakeven-stack", daemon=True).start()
         return self
 
@@ -83,8 +97,44 @@ class StackSamples:
 
     def note_update(self) -> None:
         """Note where a step ends: of short steps among long work the samples may see none."""
+        if not self._updates:
+            self._before_ns = perf_counter_ns() - self._begun_ns
+            self._loops = loops_around(_frames(sys._getframe(1)))
         if len(self._updates) < _NOTED_UPDATES:
             self._updates.append(_stack(sys._getframe(1)))
+
+    def first_pass(self, num_steps: int = 0) -> OtherTime:
+        """Return what the first pass of a loop around the steps did before them, per step.
+
+        It comes again with each pass. What the innermost loop does is left out: it is that of the
+        steps. There is no time where nobody knows how many steps a pass has.
+
+        Args:
+            num_steps: Steps in which nothing else was seen: more than a pass has, and what the
+                first one did does not come again.
+        """
+        found: Counter[Location | None] = Counter()
+        stacks, update = [s for number, s in list(self._samples) if not number], self._updates[0]
+        of_update = {update[:depth] for depth in range(1, len(update) + 1)}
+        num_samples = 0.0
+        for stack in stacks:
+            num_outer = sum(_is_within(stack, update, loop) for loop in self._loops)
+            # Not a number where it is not known.
+            num_in_pass = math.prod(loop.num_passes or math.nan for loop in self._loops[num_outer:])
+            if 0 < num_outer < len(self._loops) and not num_in_pass < num_steps:
+                found[_departure(of_update, stack)] += 1
+                num_samples += 1 / num_in_pass
+        if found.total() < _LEAST_FIRST:
+            return OtherTime()
+        work = _works_of(found, found.total())
+        if math.isnan(num_samples):
+            return OtherTime(None, work)
+        value_ns = self._before_ns * num_samples / len(stacks)
+        low_ns, high_ns = value_ns / _FIRST_ERROR, value_ns * _FIRST_ERROR
+        return OtherTime(
+            Estimate(value_ns=value_ns, low_ns=low_ns, high_ns=high_ns, source=Source.MEASURED),
+            work,
+        )
 
     def between(
         self, steps: Collection[int], longer: Collection[int], *, expected: float
@@ -110,12 +160,7 @@ class StackSamples:
             return None
         if not of_steps:  # nothing can be told apart
             return ()
-        num_samples = max(num_other, found.total())
-        return tuple(
-            OtherWork(location=location, share=count / num_samples)
-            for location, count in found.most_common()
-            if location is not None and count >= _LEAST_SHARE * num_samples
-        )
+        return _works_of(found, max(num_other, found.total()))
 
     def _look(self) -> None:
         while not self._is_over.wait(_EVERY_S):
@@ -125,9 +170,17 @@ class StackSamples:
             del frame  # or what it holds would live until the next look
 
 
+class OtherTime(NamedTuple):
+    """What is done between some of the steps: fields of a `PlainRun`."""
+
+    other: Estimate | None = None
+    other_work: tuple[OtherWork, ...] = ()
+    gap: Gap | None = None
+
+
 def other_work_of(
     measurement: Measurement, ends: Sequence[int], stacks: StackSamples | None
-) -> tuple[Estimate | None, tuple[OtherWork, ...]]:
+) -> OtherTime:
     """Return the time per step of what is done between some of the steps, and what that is.
 
     Args:
@@ -139,12 +192,16 @@ def other_work_of(
         None, too, where too few steps were seen to say that there is nothing.
     """
     other = measurement.other
-    if stacks is None or other is None:
-        return None, ()
-    if not other.value_ns:
+    if stacks is None:
+        return OtherTime()
+    if other is None or not other.value_ns:
+        # Where other work disturbs the steps, or some take longer, it may have come again.
+        first = stacks.first_pass(len(measurement.samples_ns) if other else 0)
+        if first.other_work or other is None:
+            return first
         steady_ns = measurement.steady_ns
         is_long = len(steady_ns) >= _LEAST_STEPS or sum(steady_ns) >= _LEAST_NS
-        return (other if is_long else None), ()
+        return OtherTime(other if is_long else None)
     longer = set(measurement.longer)
     calls: dict[bool, set[int]] = {False: set(), True: set()}
     for number in range(measurement.num_warmup, len(measurement.samples_ns)):
@@ -153,7 +210,34 @@ def other_work_of(
     longer_ns = sum(measurement.samples_ns[number] for number in longer)
     expected = 1 - len(longer) * measurement.median_ns / longer_ns
     found = stacks.between(calls[False], calls[True], expected=expected)
-    return (None, ()) if found is None else (other, found)
+    is_enough = other.value_ns > _LEAST_BETWEEN * measurement.median_ns
+    gap = _gap_of(measurement, ends, other) if is_enough else None
+    return OtherTime(gap=gap) if found is None else OtherTime(other, found, gap)
+
+
+def _gap_of(measurement: Measurement, ends: Sequence[int], other: Estimate) -> Gap:
+    """Return the first of the gaps that take most of the time between steps."""
+    more_ns = np.array([measurement.samples_ns[number] for number in measurement.longer])
+    more_ns = more_ns - measurement.median_ns
+    is_long = more_ns >= (more_ns**2).sum() / more_ns.sum() / 2
+    first = measurement.longer[int(np.argmax(is_long))]
+    return Gap(num_updates=ends[first] + 1, time_ns=float(np.median(more_ns[is_long])), other=other)
+
+
+def _is_within(stack: tuple[_Call, ...], update: tuple[_Call, ...], loop: StepLoop) -> bool:
+    if len(stack) <= loop.depth or stack[: loop.depth] != update[: loop.depth]:
+        return False
+    here, there = stack[loop.depth], update[loop.depth]
+    return here.line in loop.lines and (here.file, here.function) == (there.file, there.function)
+
+
+def _works_of(found: Counter[Location | None], num_samples: float) -> tuple[OtherWork, ...]:
+    """Return what takes a share that is worth telling, the most time first."""
+    return tuple(
+        OtherWork(location=location, share=count / num_samples)
+        for location, count in found.most_common()
+        if location is not None and count >= _LEAST_SHARE * num_samples
+    )
 
 
 def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
@@ -162,18 +246,25 @@ def _stack(frame: FrameType | None) -> tuple[_Call, ...]:
     Returns:
         None of them where the stack is too deep.
     """
-    calls: list[_Call] = []
+    return tuple(
+        _Call(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+        for frame in _frames(frame)
+    )
+
+
+def _frames(frame: FrameType | None) -> tuple[FrameType, ...]:
+    frames: list[FrameType] = []
     while frame is not None:
-        if len(calls) == _MAX_DEPTH:
+        if len(frames) == _MAX_DEPTH:
             return ()
-        code = frame.f_code
-        calls.append(_Call(code.co_filename, frame.f_lineno, code.co_qualname))
+        frames.append(frame)
         frame = frame.f_back
-    calls.reverse()
-    first = next((at for at, call in enumerate(calls) if is_user_file(call.file)), len(calls))
-    own = [call for call in calls[first:] if not is_our_file(call.file)]
+    frames.reverse()
+    files = [frame.f_code.co_filename for frame in frames]
+    first = next((at for at, file in enumerate(files) if is_user_file(file)), len(frames))
+    own = [frame for frame in frames[first:] if not is_our_file(frame.f_code.co_filename)]
     # What torch does for a line is the line's: of its many ways the samples see but a few.
-    return tuple(itertools.takewhile(lambda call: not _is_of_torch(call.file), own))
+    return tuple(itertools.takewhile(lambda each: not _is_of_torch(each.f_code.co_filename), own))
 
 
 @cache
@@ -343,15 +434,13 @@ class ThreadTrials(Patches):
             if measurement is None or len(measurement.steady_ns) < _LEAST_SAMPLES:
                 continue
             ends = [trial.first_call + end for end in trial.timer.end_calls()]
-            other, other_work = other_work_of(measurement, ends, stacks)
             found.append(
                 ThreadTrial(
                     num_threads=trial.num_threads,
                     measurement=measurement,
                     phases=phases.phases(ends[measurement.num_warmup :]) if phases else None,
                     loader_wait_ns=median(trial.waits_ns) if trial.waits_ns else None,
-                    other=other,
-                    other_work=other_work,
+                    **other_work_of(measurement, ends, stacks)._asdict(),
                 )
             )
         return tuple(found)

@@ -70,9 +70,10 @@ class TracedSession(UpdateSession):
         self._recorder.updates = self._updates
         self._calls = CallWatch(self._recorder)
         self._tracer = StepTracer(
-            self._recorder, self._loaders.end_step, records_longer=request.records_longer
-        )
-        self._recorder.on_evaluation = self._tracer.leave_out
+            self._recorder, self._loaders.end_step, records_longer=request.records_longer,
+            records_after=request.records_after,
+        )  # fmt: skip
+        self._recorder.on_look = self._tracer.look
         # Since when steps on the GPU are waited for, and what had happened on it by then.
         self._waiting_since_ns = 0
         self._num_before_wait = 0
@@ -130,7 +131,7 @@ class TracedSession(UpdateSession):
             return
         is_enough = self._tracer.mark(optimizer)
         is_known = self._optimizers.is_round_known() and self._graphs.is_settled
-        self._end_update(is_enough=is_enough and is_known)
+        self._end_update(is_enough=is_enough and (is_known or self._request.records_after > 0))
 
     def _mark_own(self, boundary: Boundary, number: int) -> None:
         """End a step of a loop that has stepped no optimizer of torch."""
@@ -157,6 +158,7 @@ class TracedSession(UpdateSession):
         """Return whether steps on the GPU may follow those on the CPU that came first."""
         return not (
             self._request.is_moved
+            or self._request.records_after
             or self._tracer.uses_device
             or self._request.time_limit_s == float("inf")
             or not mentions_cuda(self._request.target)
