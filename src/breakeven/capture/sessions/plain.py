@@ -296,8 +296,8 @@ class PlainSession(UpdateSession):
         if has_workers:
             return self._trials.begin_apart(measurement, self._timer.num_calls)
         found = other_work_of(measurement, self._timer.end_calls(), self._stacks)
-        # What came too rarely was waited for already.
-        is_rare = measurement.has_rare_work and not measurement.is_disturbed
+        # What came too rarely was waited for already, unless it is sure to come again.
+        is_rare = measurement.has_rare_work and not self._timer.expects_rare_work
         is_hidden = found.other is None and not is_rare
         is_patient = self._request.watches_program and is_hidden
         return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
