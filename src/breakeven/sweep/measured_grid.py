@@ -177,7 +177,8 @@ class MeasuredGrid:
             sizes = [value for value in axis.values if is_there(held | {axis.name: value})]
             if sizes:
                 whole = [size for size in sizes if isinstance(size, int)]
-                only = self._only_size_at(held)
+                is_set = axis.role is not AxisRole.BATCH_SIZE
+                only = None if is_set else self._only_size_at(held)
                 curve = CpuCurve(whole, is_batch_size=_is_batch_size(axis), only=only)
                 curves.append(_Curve(held=held, sizes=curve))
         return curves

@@ -10,9 +10,10 @@ from breakeven.progress import SilentProgress
 from breakeven.store import MachineKey, machine_key
 from breakeven.sweep import EngineRun, assign_roles, parse_axis
 from breakeven.sweep.engine import RunCache
-from breakeven.sweep.grid import GridRuns, PointSettings
+from breakeven.sweep.grid import GridRuns, PointSettings, values_at
 from breakeven.sweep.measured_grid import MeasuredGrid
 from breakeven.timing import Estimate, Measurement, Source
+from breakeven.verdict import AxisRole
 from factories.runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
 
 Answer = Callable[[RunRequest], PlainRun | RunFailure]
@@ -49,10 +50,16 @@ def measure(
     """Measure a grid to its end; return it, its engine, and the points as they were done."""
     axes = assign_roles([parse_axis(text) for text in over], arguments)
     progress, engine, done = SilentProgress(), FakeEngine(answer), list[PointSettings]()
+
+    def only_size_at(settings: PointSettings) -> int | None:
+        # A step is known by all options of the script.
+        values_at(settings, [axis for axis in axes if axis.role is AxisRole.ARGUMENT])
+        return only_size
+
     runs = GridRuns(ScriptedLauncher(()), SCRIPT, arguments, axes, 60.0, progress)  # type: ignore[arg-type]
     grid = MeasuredGrid(
         runs, RunCache(engine), axes, is_there=lambda _: True, loader_at=lambda _: loader,
-        progress=progress, on_point=done.append, has_gpu=has_gpu, only_size_at=lambda _: only_size,
+        progress=progress, on_point=done.append, has_gpu=has_gpu, only_size_at=only_size_at,
     )  # fmt: skip
 
     def others(_: PointSettings, sizes: Sequence[int]) -> Sequence[Mapping[int, Estimate]]:
