@@ -62,8 +62,9 @@ def detect(case: Case) -> Found:
     if not case.step_ns or optimizer_ns / case.step_ns < _MIN_OPTIMIZER_FRACTION:
         return
     name = optimizers[0].name
+    plural = "" if len(updates) == 1 else "s"
     yield Occurrence(
-        title=f"{name} updates the parameters by {len(updates)} operators on lists; fused "
+        title=f"{name} updates the parameters by {len(updates)} operator{plural} on lists; fused "
         "it is one kernel",
         fix=f"{name}(..., fused=True)",
         evidence=f"{name} was made without fused=True",
