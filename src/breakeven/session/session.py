@@ -108,7 +108,9 @@ class Session:
     @cached_property
     def step(self) -> LiveStep:
         """Return the step, compared with itself on every device."""
-        gap = self.at_best.as_set.gap or self.at_best.best.gap
+        runs = (self.at_best.as_set, self.at_best.best)
+        # Preferably of a run that knows what it is: other work makes gaps of its own.
+        gap = max(runs, key=lambda run: (run.gap is not None, run.other is not None)).gap
         return LiveStep(
             traced=self.at_best.traced,
             plain=self.at_best.best,
