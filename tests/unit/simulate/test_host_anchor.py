@@ -224,7 +224,8 @@ def test_second_optimizer_after_one_backward_pass_has_time_of_its_own() -> None:
         (torch.ops.aten.add_.Tensor, False),
         (torch.ops.aten.native_dropout.default, True),
         (torch.ops.aten.native_batch_norm.default, False),
-        (torch.ops.aten.bernoulli.default, False),
+        # The state of torch's own generator is put back.
+        (torch.ops.aten.bernoulli.default, True),
         (torch.ops.aten.mm.out, False),
         (torch.ops.prim.device.default, False),
     ],
