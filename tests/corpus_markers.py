@@ -53,7 +53,7 @@ _SAMPLE = """
     precision/amp_for_a_tiny_net precision/double_model precision/odd_widths_half
     precision/half_issuing_fp32
     settings/anomaly_left_on settings/compile_varying_batches settings/data_parallel_toy
-    size/weights_too_large size/small_batch_with_item
+    size/batch_of_two size/weights_too_large
     sync/explicit_synchronize sync/grad_norm_readout sync/item_every_step
     sync/logs_every_hundred_steps sync/masked_tokens sync/numpy_in_forward
     sync/print_loss_trainer sync/reinforce_categorical

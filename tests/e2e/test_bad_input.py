@@ -286,7 +286,7 @@ def assert_stored(path: Path, run: CheckRun) -> None:
     assert {**stored, "recording": None} == run.document
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_script_that_changes_the_directory(run_check: RunCheck, work_folder: Path) -> None:
     # Both paths are relative to where the command was given.
     for name in ("changes_directory.py", "tiny_training.py"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from breakeven.doctor import all_rules
 from breakeven.explain import explain_target
 from breakeven.session import Session
 from breakeven.simulate import Bound
@@ -40,5 +41,6 @@ def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> No
     with Session(str(path), devices=("T4",), budget_s=0.3) as session:
         step = session.step
         # On a busy machine a report withholds what it cannot be sure of.
-        found = step.compared.diagnosed_again(step.path.step, step.devices[0])
+        codes = {rule.code for rule in all_rules()}
+        found = step.compared.diagnosed_again(step.path.program, step.devices[0], codes)
     assert (found[0].finding.cause, found[0].finding.line) == ("ENV_BOUND", line)

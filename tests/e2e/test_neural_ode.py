@@ -58,6 +58,7 @@ def test_step_is_recorded_with_the_syncs_of_an_adaptive_solver() -> None:
         assert prediction.device_busy_ns < 0.5 * prediction.estimate.value_ns
 
 
+@pytest.mark.full
 @needs_torchdiffeq
 def test_torchdiffeq_asks_at_each_time_whether_it_is_there_yet() -> None:
     with Bench() as bench:

@@ -65,7 +65,7 @@ def test_settings_are_of_the_class_that_they_are_said_to_be(
     assert mlp.check(convert(settings, Configuration), numerics) is None
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_compiled_model_with_dropout_draws_the_same_numbers(mlp: Gate) -> None:
     assert mlp.check(Configuration(compile_mode="default"), Numerics.REORDERED) is None
 

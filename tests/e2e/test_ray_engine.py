@@ -173,6 +173,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_each_point_is_measured_alone_and_as_without_ray(
     engine: RayEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -608,7 +608,7 @@ print(loss.item())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_run_that_is_too_short_to_compile_is_as_quick_as_python(
     script: Callable[..., Path], variables: dict[str, str]
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_update_on_the_host_costs_more_than_on_any_device(
     assert claim["outcome"] in ("agrees", "disagrees", "open")
 
 
+@pytest.mark.full
 def test_the_stream_pays_off_at_the_large_batch_more_than_at_the_small(
     environment: dict[str, str],
 ) -> None:

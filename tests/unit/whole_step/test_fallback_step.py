@@ -132,7 +132,7 @@ def test_a_loss_that_calls_the_model_is_done_alike_by_all(
     if engine == "stock":
         monkeypatch.setattr(FastStep, "compile", FastStep.do_stock)
     if engine == "loop":
-        monkeypatch.setattr("breakeven.whole_step.fallback.fast_step", _refuse)
+        monkeypatch.setattr("breakeven.whole_step.fast.fast_step", _refuse)
     step = FallbackStep(
         model, loss_of, optimizer, has_aux=True, calls_model=True, on_given_up=told.append
     )
