@@ -186,7 +186,7 @@ def _step_ns(run: PlainRun) -> float:
 
 
 def _on_threads(as_set: PlainRun, trial: ThreadTrial) -> PlainRun:
-    """Return the run as it would have been on the trial's number of threads."""
+    """Return the run as it would have been under what the trial changes."""
     loader, wait_ns = as_set.loader, trial.loader_wait_ns
     if loader is not None and wait_ns is not None:
         # What threads or other work held up there is no part of this step.
@@ -278,7 +278,8 @@ class DevicePath:
 
     def __init__(self, traced: TracedRun, plain: PlainRun) -> None:
         trace = traced.trace
-        plain = _apart(plain)
+        if plain.apart is not None:
+            plain = _on_threads(plain, plain.apart)
         operators_ns = sum(op.host_ns for op in trace.ops)
         data_ns = plain.loader.wait_ns if plain.loader else 0.0
         rest_ns = max(0.0, plain.measurement.own_ns - operators_ns - data_ns)
@@ -371,19 +372,6 @@ class DevicePath:
                 for event in traced.trace.events
             ),
         )
-
-
-def _apart(plain: PlainRun) -> PlainRun:
-    """Return a run with its steps while no worker process loads, where they were timed."""
-    apart, loader = plain.apart, plain.loader
-    if apart is None or loader is None:
-        return plain
-    return replace(
-        plain,
-        measurement=apart.measurement,
-        phases=apart.phases,
-        loader=replace(loader, wait_ns=apart.loader_wait_ns or 0.0),
-    )
 
 
 def _data_ratio(traced: TracedRun, plain: PlainRun) -> float:

@@ -59,14 +59,15 @@ class FallbackStep:
         self._on_given_up = on_given_up
         self._pays_now = pays_now
         self._fast: FastStep | None = None
-        self._has_begun = pays_now()
-        if self._has_begun:
+        self._has_begun = False
+        if pays_now():
             self._begin()
 
     def _begin(self) -> None:
         """Change over to ``fast_step``, whose import alone takes time."""
         from breakeven.whole_step.fast import fast_step
 
+        self._has_begun = True
         try:
             self._fast = fast_step(
                 self._model,
@@ -90,7 +91,6 @@ class FallbackStep:
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
         """Do one step; return what ``fast_step`` returns."""
         if not self._has_begun and self._pays_now():
-            self._has_begun = True
             self._begin()
         if self._fast is not None:
             try:

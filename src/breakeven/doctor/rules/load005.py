@@ -51,14 +51,13 @@ _HEAVY_SAMPLE_NS = 200_000
 
 
 def detect(case: Case) -> Found:
-    others = (found for rule in (load001, load002, load006) for found in rule.detect(case))
-    explained = {event for found in others for event in found.events}
+    is_waiting = case.prediction.bound is Bound.HOST_DATA
+    explained = _explained(case) if is_waiting else set[int]()
     for one in loadings(case):
         sample_ns = one.sample_ns * one.cpu_ns / one.duration_ns if one.duration_ns else 0.0
         is_heavy = sample_ns >= _HEAVY_SAMPLE_NS and _bounds_the_step(case, one)
         is_computed = one.line_in_data_set(line_that_reads) == one.location
-        is_limit = case.prediction.bound is Bound.HOST_DATA and one.is_in_the_way
-        is_left = is_limit and explained.isdisjoint(one.events)
+        is_left = is_waiting and one.is_in_the_way and explained.isdisjoint(one.events)
         if not is_left and not (is_heavy and is_computed and not one.is_stream):
             continue
         batch = format_duration(one.duration_ns / max(1, one.num_workers), 2)
@@ -72,6 +71,12 @@ def detect(case: Case) -> Found:
             events=one.events,
             edit=without(one.events),
         )
+
+
+def _explained(case: Case) -> set[int]:
+    """Return the loading that other rules of the loader report."""
+    others = (found for rule in (load001, load002, load006) for found in rule.detect(case))
+    return {event for found in others for event in found.events}
 
 
 def _fix(case: Case, one: Loading) -> str:
