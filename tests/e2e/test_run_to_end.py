@@ -96,6 +96,7 @@ def run_both(variables: dict[str, str]) -> Callable[..., tuple[Ended, Ended]]:
         *,
         target: Sequence[str] = ("train.py",),
         stdin: bytes = b"",
+        program: Sequence[str] = (str(BREAKEVEN),),
     ) -> tuple[Ended, Ended]:
         def start(command: Sequence[str | bytes]) -> Ended:
             return subprocess.run(
@@ -103,7 +104,7 @@ def run_both(variables: dict[str, str]) -> Callable[..., tuple[Ended, Ended]]:
             )
 
         plain = start([sys.executable, *target, *arguments])
-        ours = start([str(BREAKEVEN), "run", "-q", *target, "--", *arguments])
+        ours = start([*program, "run", "-q", *target, "--", *arguments])
         return plain, ours
 
     return run
@@ -150,14 +151,16 @@ finally:
 def test_ends_as_plain_python(
     name: str, script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
 ) -> None:
-    path = script(ENDINGS[name])
+    path = script(ENDINGS[name], configuration=Configuration())
     assert_same(*run_both(path.parent))
     if name == "orderly":
         assert (path.parent / "left_open.txt").read_text() == "kept"
 
 
 SURROUNDINGS = """
-import inspect, os, pickle, sys
+import inspect, os, pickle, signal, sys
+print(sys.flags, sys.stdout.errors, sys.stderr.errors)
+print(*map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
 print(__name__, __file__, __spec__, __package__, sorted(globals()))
 print(sys.argv, sys.path, sys.orig_argv[1:], os.getcwd(), sorted(os.environ))
 print(sys.stdin.read(), sys.flags.dev_mode)
@@ -169,18 +172,22 @@ print(pickle.loads(pickle.dumps(Own())).__class__ is Own, inspect.getsource(Own)
 """
 
 
+@pytest.mark.parametrize("configuration", [CONFIGURATION, Configuration()])
+@pytest.mark.parametrize("program", [(str(BREAKEVEN),), (sys.executable, "-m", "breakeven")])
 def test_surroundings_are_those_of_plain_python(
+    program: Sequence[str],
+    configuration: Configuration,
     script: Callable[..., Path],
     run_both: Callable[..., tuple[Ended, Ended]],
     variables: dict[str, str],
 ) -> None:
     variables["CUDA_VISIBLE_DEVICES"] = ""  # the one that is set where the step runs on the CPU
-    folder = script(SURROUNDINGS).parent
+    folder = script(SURROUNDINGS, configuration=configuration).parent
     (folder / "beside.py").write_text("")
     # Takes the place of no module that breakeven needs.
     (folder / "msgspec.py").write_text("raise SystemExit('the wrong one')")
     arguments = ["--lr", "0.1", "", "--", b"\xff", "-q", "ä b"]
-    plain, ours = run_both(folder, arguments, stdin=b"typed\n")
+    plain, ours = run_both(folder, arguments, stdin=b"typed\n", program=program)
     assert_same(plain, ours)
     assert b"typed" in ours.stdout
 
@@ -200,6 +207,27 @@ def test_module_as_plain_python(
     plain, ours = run_both(folder, ["--lr", "1"], target=("-m", "package.train"))
     assert_same(plain, ours)
     assert ours.returncode == 6
+
+
+IMPORTED = """
+import sys
+print(*(name for name in sys.modules if name.partition('.')[0] in ('torch', 'numpy', 'rich')))
+import torch
+print(*(name for name in sys.modules if name.startswith('breakeven.')))
+"""
+
+
+def test_script_waits_for_what_its_start_needs(
+    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
+) -> None:
+    _, ours = run_both(script(IMPORTED, configuration=Configuration()).parent)
+    slow, own = (set(line.split()) for line in ours.stdout.decode().splitlines())
+    assert not slow
+    # It is the process of the command, which knows of no other one.
+    commands = own & {f"breakeven.cli.{name}" for name in ("check", "explain", "run", "tune")}
+    assert commands == {"breakeven.cli.run"}
+    packages = {name.split(".")[1] for name in own}
+    assert not packages & {"codegen", "configure", "measure", "rewrite", "settings", "whole_step"}
 
 
 PROCESSES = """
@@ -606,6 +634,22 @@ for _ in range(100):
     optimizer.step()
 print(loss.item())
 """
+
+
+def test_step_that_waits_until_it_pays_imports_no_compiler(
+    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
+) -> None:
+    path = script(
+        LOOP + "train()\nimport sys\nprint(*sys.modules)",
+        configuration=FAST,
+        pays_off_after_steps=12_000_000,
+        is_length_known=False,
+    )
+    _, ours = run_both(path.parent)
+    imported = ours.stdout.decode().split()
+    assert "breakeven.whole_step.fallback" in imported
+    assert "breakeven.whole_step.fast" not in imported
+    assert not [name for name in imported if name.startswith("breakeven.codegen.")]
 
 
 @pytest.mark.full

@@ -28,22 +28,23 @@ if TYPE_CHECKING:
     from breakeven.capture.location import file_digest as file_digest
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
     from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus
+    from breakeven.capture.process.commands import EndRequest as EndRequest
     from breakeven.capture.process.commands import become_script as become_script
     from breakeven.capture.process.commands import settings_text as settings_text
     from breakeven.capture.process.launcher import Launcher as Launcher
     from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
     from breakeven.capture.process.launcher import run_script as run_script
+    from breakeven.capture.process.run_to_end import go_on_as_script as go_on_as_script
     from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING
-    from breakeven.capture.requests import EndRequest as EndRequest
     from breakeven.capture.requests import Keep as Keep
     from breakeven.capture.requests import RunRequest as RunRequest
-    from breakeven.capture.requests import Target as Target
-    from breakeven.capture.requests import TargetKind as TargetKind
-    from breakeven.capture.requests import find_target as find_target
     from breakeven.capture.sessions.in_process import Recording as Recording
     from breakeven.capture.sessions.in_process import record_steps as record_steps
     from breakeven.capture.sessions.in_process import time_step as time_step
     from breakeven.capture.sessions.in_process import trace_step as trace_step
     from breakeven.capture.sessions.turns import alternate as alternate
+    from breakeven.capture.target import Target as Target
+    from breakeven.capture.target import TargetKind as TargetKind
+    from breakeven.capture.target import find_target as find_target
 
 __getattr__ = exported_on_use(__name__)

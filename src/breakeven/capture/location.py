@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import sysconfig
 from contextlib import suppress
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
+from breakeven.capture.target import as_text
 from breakeven.trace import Location
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -119,15 +119,6 @@ def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameTyp
 def location_of(file: str, line: int, function: str = "") -> Location:
     """Return a location whose parts can be shown and encoded, whatever the file is called."""
     return Location(file=as_text(file), line=line, function=function)
-
-
-@cache
-def as_text(name: str) -> str:
-    r"""Return a file name as valid Unicode: bytes that are not UTF-8 are shown as ``\\xff``."""
-    try:
-        return os.fsencode(name).decode(errors="backslashreplace")
-    except UnicodeEncodeError:  # half of a pair of surrogates
-        return name.encode(errors="backslashreplace").decode()
 
 
 def file_digest(path: str) -> str | None:

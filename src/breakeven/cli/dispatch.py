@@ -12,27 +12,14 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
 from breakeven import __version__
-from breakeven.cli import (
-    calibrate,
-    check,
-    compare,
-    devices,
-    explain,
-    report,
-    rules,
-    run,
-    sweep,
-    tune,
-    validate,
-    workloads,
-)
 from breakeven.errors import BreakevenError, UsageError
 
 EXIT_BUG = EXIT_NO_ANSWER = 3
@@ -41,26 +28,30 @@ _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT})
 # What a shell reports for a program ended by SIGPIPE.
 EXIT_BROKEN_PIPE = 141
 
-_COMMANDS = {
-    "check": check,
-    "calibrate": calibrate,
-    "compare": compare,
-    "devices": devices,
-    "explain": explain,
-    "report": report,
-    "rules": rules,
-    "run": run,
-    "sweep": sweep,
-    "tune": tune,
-    "validate": validate,
-    "workloads": workloads,
-}
+_COMMANDS = (
+    "check",
+    "calibrate",
+    "compare",
+    "devices",
+    "explain",
+    "report",
+    "rules",
+    "run",
+    "sweep",
+    "tune",
+    "validate",
+    "workloads",
+)
 # Those whose target is a script, which may have arguments of its own.
 _SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; each command's ``run`` is in ``args.run``."""
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """Return the parser of the command line; each command's ``run`` is in ``args.run``.
+
+    Args:
+        command: Know this command alone, and import no other; a word that names none for all.
+    """
     parser = Parser(
         prog="breakeven",
         description="Does a GPU pay off for your PyTorch training step, and from which size on?",
@@ -72,18 +63,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--version", action=_VersionAction, nargs=0, help="show versions and exit", dest="version"
     )
     subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for name, command in _COMMANDS.items():
+    for name in (command,) if command in _COMMANDS else _COMMANDS:
+        module = import_module(f"breakeven.cli.{name}")
         subparser = subparsers.add_parser(
             name,
-            help=command.SUMMARY,
-            description=command.DESCRIPTION,
-            epilog=command.EXAMPLES,
-            usage=f"breakeven {command.USAGE}",
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
+            epilog=module.EXAMPLES,
+            usage=f"breakeven {module.USAGE}",
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
-        command.prepare_parser(subparser)
-        subparser.set_defaults(run=command.run)
+        module.prepare_parser(subparser)
+        subparser.set_defaults(run=module.run)
     return parser
 
 
@@ -159,23 +151,48 @@ def _bug() -> int:
     return EXIT_BUG
 
 
-def entry_point() -> NoReturn:
-    """Run the command line of this process and exit."""
-    for stream in (sys.stdout, sys.stderr):
+class TakesOver(BaseException):
+    """Ends the command line for a script, whose process this is from now on.
+
+    Args:
+        script: Runs it.
+    """
+
+    def __init__(self, script: Callable[[], None]) -> None:
+        super().__init__()
+        self.script = script
+
+
+def entry_point() -> None:
+    """Run the command line of this process and exit, or let the script take over."""
+    streams = [one for one in (sys.stdout, sys.stderr) if isinstance(one, io.TextIOWrapper)]
+    errors = [stream.errors for stream in streams]
+    for stream in streams:
         # A terminal that cannot show "×" gets "?" instead of a traceback.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+        stream.reconfigure(errors="replace")
     signals = EndingSignals()
     signals.listen()
-    exit_code = main(sys.argv[1:])
-    signals.ignore()
-    # What fails on the way out, as where the terminal is gone, is not why the program ends.
-    sys.exit(signals.exit_code or exit_code)
+    try:
+        exit_code = main(sys.argv[1:])
+    except TakesOver as taken:
+        script = taken.script
+    else:
+        signals.ignore()
+        # What fails on the way out, as where the terminal is gone, is not why the program ends.
+        sys.exit(signals.exit_code or exit_code)
+    # Put all back as Python has it at its start. What the script raises has no context of ours.
+    signals.leave()
+    program = Path(getattr(sys.modules["__main__"], "__file__", ""))
+    if Path(sys.path[0]).resolve() == program.resolve().parent:
+        del sys.path[0]
+    for stream, before in zip(streams, errors, strict=True):
+        stream.reconfigure(errors=before)
+    script()
 
 
 def _run_command(argv: Sequence[str]) -> int:
     own, script_arguments = _split_at_dashes(argv)
-    parser = build_parser()
+    parser = build_parser(own[0] if own else "")
     args, unknown = parser.parse_known_args(own)
     if args.command is None and not unknown and not script_arguments:
         parser.print_help()
@@ -288,6 +305,7 @@ class EndingSignals:
     def __init__(self) -> None:
         self._deaf_until_s = 0.0
         self._first = 0
+        self._before = {number: signal.getsignal(number) for number in _ENDING}
 
     @property
     def exit_code(self) -> int:
@@ -301,6 +319,11 @@ class EndingSignals:
     def ignore(self) -> None:
         """Heed none any more: the program is about to end."""
         self._handle(signal.SIG_IGN)
+
+    def leave(self) -> None:
+        """Let each do what it did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, handler: signal._HANDLER) -> None:
         for number in _ENDING:

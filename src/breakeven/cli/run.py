@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
+from breakeven.cli.dispatch import TakesOver
 from breakeven.cli.options import (
     add_module,
     add_script_arguments,
@@ -17,7 +19,6 @@ from breakeven.cli.options import (
     whole_number,
 )
 from breakeven.cli.output import say
-from breakeven.cli.tune import tune_alone
 from breakeven.tune import DEFAULT_BUDGET
 
 if TYPE_CHECKING:
@@ -96,22 +97,23 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_script_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> NoReturn:
     """Find the configuration, and become the script; returns only by an error."""
     # Imported here, since --help must not wait for them.
+    from breakeven.capture import become_script, go_on_as_script
     from breakeven.tune import (
         RunTarget,
         check_runnable,
+        end_request,
         pays_after_s,
-        run_to_end,
         stored_configuration,
     )
 
     target = RunTarget(text=args.target, arguments=args.script_arguments, is_module=args.is_module)
     check_runnable(target)
-    tuned = stored_configuration(target, args.config, is_exact_only=args.is_exact_only)
-    if tuned is None:
-        tuned = _tune_first(target, args)
+    stored = stored_configuration(target, args.config, is_exact_only=args.is_exact_only)
+    tuned = stored or _tune_first(target, args)
+    if stored is None:
         origin = "found now"
     else:
         origin = f"from {args.config or 'breakeven.toml'} of {tuned.evidence.date}"
@@ -131,10 +133,17 @@ def run(args: argparse.Namespace) -> int:
             f"{waits_s:.2g} s of its own steps (--steps tells how many it has)",
             is_quiet=args.quiet,
         )
-    run_to_end(target, tuned, num_steps=args.num_steps, is_quiet=args.quiet, pays_after_s=waits_s)
+    request = end_request(
+        target, tuned, num_steps=args.num_steps, is_quiet=args.quiet, pays_after_s=waits_s
+    )
+    # Tuning, and asking for a GPU, import what a script must find as Python leaves it.
+    if stored is None or tuned.device == "gpu":
+        become_script(request, target.text, target.arguments)
+    raise TakesOver(partial(go_on_as_script, request, target.text, target.arguments))
 
 
 def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
+    from breakeven.cli.tune import tune_alone
     from breakeven.store import tuned_of
 
     budget = f"{args.budget_s:g} s" if args.budget_s else DEFAULT_BUDGET

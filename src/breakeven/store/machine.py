@@ -15,7 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from breakeven.processor import cpu_name, num_cores
 from breakeven.verdict import Machine
@@ -127,6 +126,8 @@ def machine_lock(on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 def _lock_file() -> Path:
     """Return the file, whose name holds that of the machine: a home folder may be shared."""
+    import platformdirs  # only who measures waits for it
+
     name = re.sub(r"[^\w.-]", "_", platform.node())
     folder = Path(platformdirs.user_cache_dir("breakeven"))
     try:

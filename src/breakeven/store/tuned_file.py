@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from breakeven.errors import Caveat, StoredDataError
-from breakeven.store.report_file import write_document
 from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, TuneReport
 
@@ -144,6 +143,8 @@ def write_tuned(path: Path, report: TuneReport, *, force: bool) -> None:
     Raises:
         BreakevenError: The file exists, or cannot be written.
     """
+    from breakeven.store.report_file import write_document
+
     write_document(path, tuned_document(tuned_of(report)), force=force)
 
 

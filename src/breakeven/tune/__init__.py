@@ -9,9 +9,9 @@ from breakeven.lazy import exported_on_use
 if TYPE_CHECKING:
     from breakeven.tune.run_target import RunTarget as RunTarget
     from breakeven.tune.run_target import check_runnable as check_runnable
+    from breakeven.tune.run_target import end_request as end_request
     from breakeven.tune.run_target import machine_changes as machine_changes
     from breakeven.tune.run_target import pays_after_s as pays_after_s
-    from breakeven.tune.run_target import run_to_end as run_to_end
     from breakeven.tune.run_target import stored_configuration as stored_configuration
     from breakeven.tune.target import tune_target as tune_target
 

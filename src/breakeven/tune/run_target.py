@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from breakeven.capture import EndRequest, TargetKind, become_script, find_target
+from breakeven.capture import EndRequest, TargetKind, find_target
 from breakeven.errors import BreakevenError, UsageError, has_caveat
 from breakeven.store import TUNED_FILE_NAME, Tuned, read_tuned, this_machine
 from breakeven.units import NS_PER_S
@@ -135,10 +134,10 @@ def pays_after_s(target: RunTarget, tuned: Tuned, num_steps: int) -> float:
     return after_steps * evidence.baseline_step_ns / NS_PER_S
 
 
-def run_to_end(
+def end_request(
     target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: bool, pays_after_s: float = 0.0
-) -> NoReturn:
-    """Become the script: this process goes on as the script's, under the configuration.
+) -> EndRequest:
+    """Return how a script is run to its end.
 
     Args:
         target: What is to be run.
@@ -147,7 +146,7 @@ def run_to_end(
         is_quiet: Write nothing of breakeven's own.
         pays_after_s: After how many seconds of stock steps it pays to compile.
     """
-    request = EndRequest(
+    return EndRequest(
         is_module=target.is_module,
         device=tuned.device,
         has_cuda=has_caveat(tuned.evidence.caveats, _NEEDS_CUDA),
@@ -156,7 +155,6 @@ def run_to_end(
         is_quiet=is_quiet,
         pays_after_s=pays_after_s,
     )
-    become_script(request, target.text, target.arguments)
 
 
 def _is_for(stored: str, target: RunTarget, *, folder: Path) -> bool:

@@ -14,16 +14,16 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun
-from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
-from breakeven.capture.record.device_map import is_cuda
-from breakeven.capture.sessions.in_process import _request
-from breakeven.capture.sessions.plain import PlainSession
-from breakeven.capture.sessions.run_facts import (
+from breakeven.capture.gpus import (
     gpu_here,
     gpu_name,
     gpu_peak_bytes,
     gpu_with_most,
 )
+from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
+from breakeven.capture.record.device_map import is_cuda
+from breakeven.capture.sessions.in_process import _request
+from breakeven.capture.sessions.plain import PlainSession
 from breakeven.measure import GpuClock
 
 
@@ -70,7 +70,7 @@ def test_a_gpu_has_the_name_and_the_memory_that_torch_tells(
     there: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there("cuda", "xpu", "mps")
-    monkeypatch.setattr("breakeven.capture.sessions.run_facts.cpu_name", lambda: "Apple M2")
+    monkeypatch.setattr("breakeven.capture.gpus.cpu_name", lambda: "Apple M2")
     monkeypatch.setattr(torch.version, "hip", None)
     gpus = [torch.device(kind) for kind in ("cuda", "xpu", "mps")]
     assert [gpu_name(gpu) for gpu in gpus] == ["Made-up cuda", "Made-up xpu", "Apple M2 GPU"]
@@ -174,8 +174,8 @@ def test_a_run_for_the_cpu_finds_no_gpu(device: str, found: str) -> None:
     text = f"""
 import torch
 torch.backends.mps.is_available = lambda: True
-from breakeven.capture.requests import EndRequest
-from breakeven.capture.sessions.run_facts import gpu_here
+from breakeven.capture.process.commands import EndRequest
+from breakeven.capture.gpus import gpu_here
 from breakeven.capture.process.run_to_end import _RunToEnd
 from breakeven.trace import Configuration
 request = EndRequest(is_module=False, device={device!r}, has_cuda=False,

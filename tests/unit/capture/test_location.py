@@ -10,7 +10,8 @@ import torch
 
 import breakeven
 from breakeven.capture import location
-from breakeven.capture.location import as_text, is_user_file, locate, location_of
+from breakeven.capture.location import is_user_file, locate, location_of
+from breakeven.capture.target import as_text
 from factories.pretended_steps import next_line
 
 

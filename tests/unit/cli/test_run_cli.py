@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
 
+import breakeven.capture
 import breakeven.tune
-from breakeven.capture import EndRequest
+from breakeven.capture import EndRequest, go_on_as_script
 from breakeven.cli import main
+from breakeven.cli.dispatch import TakesOver
 from breakeven.errors import Caveat, ScriptError
 from breakeven.store import this_machine, write_tuned
 from breakeven.trace import Configuration
@@ -21,15 +24,21 @@ from breakeven.verdict import Numerics, TuneReport
 from factories.tuned import report
 
 
-class Started(BaseException):
-    """Stands in for the script that takes over the process."""
+@dataclass(frozen=True)
+class Started:
+    """What the script takes over with."""
+
+    request: EndRequest
+    target: str
+    arguments: tuple[str, ...]
+
+
+class Replaced(BaseException):
+    """Stands in for a process that has taken the place of this one."""
 
     def __init__(self, request: EndRequest, target: str, arguments: tuple[str, ...]) -> None:
         super().__init__()
-        self.request, self.target, self.arguments = request, target, arguments
-
-
-Begin = Callable[..., Started]
+        self.started = Started(request, target, arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +46,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, in which train.py is."""
 
     def become_script(request: EndRequest, target: str, arguments: tuple[str, ...]) -> NoReturn:
-        raise Started(request, target, arguments)
+        raise Replaced(request, target, arguments)
 
-    monkeypatch.setattr("breakeven.tune.run_target.become_script", become_script)
+    monkeypatch.setattr(breakeven.capture, "become_script", become_script, raising=False)
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("raise SystemExit('not to be run here')")
     shutil.copy("train.py", "other.py")
@@ -55,9 +64,20 @@ def never_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(*arguments: str) -> Started:
-    with pytest.raises(Started) as started:
+    """Start a script that takes over this process."""
+    with pytest.raises(TakesOver) as taken:
         main(["run", *arguments])
-    return started.value
+    script = taken.value.script
+    assert isinstance(script, partial)
+    assert script.func is go_on_as_script
+    return Started(*script.args)
+
+
+def start_anew(*arguments: str) -> Started:
+    """Start a script in a process of its own."""
+    with pytest.raises(Replaced) as replaced:
+        main(["run", *arguments])
+    return replaced.value.started
 
 
 def write(path: str = "breakeven.toml", **changes: Any) -> None:
@@ -140,6 +160,9 @@ def test_refuses_another_gpu(
     write(device="gpu", machine=this_machine(gpu="NVIDIA H200"))
     assert main(["run", "train.py"]) == 3
     assert "gpu was NVIDIA H200, and is none here" in capsys.readouterr().err
+    # torch has been imported to ask for it: the script starts anew.
+    write(device="gpu", machine=this_machine(gpu=""))
+    assert start_anew("train.py").request.device == "gpu"
     # Which GPU is here, and whether there is one, is nothing to a step on the CPU.
     write(device="cpu")
     assert start("train.py").request.device == "cpu"
@@ -217,7 +240,7 @@ def test_tunes_where_there_is_no_file_for_it(
         return report(machine=this_machine(gpu=""), caveats=())
 
     monkeypatch.setattr(breakeven.tune, "tune_target", tune_target, raising=False)
-    started = start("train.py", "--budget", "1.5m", "--steps", "900", "--", "x")
+    started = start_anew("train.py", "--budget", "1.5m", "--steps", "900", "--", "x")
     assert asked == {
         "target": "train.py",
         "arguments": ("x",),

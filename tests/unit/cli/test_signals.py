@@ -66,3 +66,13 @@ def test_a_program_that_has_ended_is_not_ended_again() -> None:
     signals.ignore()
     os.kill(os.getpid(), signal.SIGTERM)
     assert signals.exit_code == 0
+
+
+def test_a_script_that_takes_over_has_the_handlers_of_before() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = [signal.getsignal(number) for number in ENDING]
+    signals = EndingSignals()
+    signals.listen()
+    assert [signal.getsignal(number) for number in ENDING] != before
+    signals.leave()
+    assert [signal.getsignal(number) for number in ENDING] == before

@@ -37,6 +37,7 @@ from breakeven.capture.answers import (
     StepCount,
     Trackers,
 )
+from breakeven.capture.gpus import gpu_here
 from breakeven.capture.location import locate
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture.process.failures import (
@@ -47,21 +48,13 @@ from breakeven.capture.process.failures import (
 )
 from breakeven.capture.protect.quiet_trackers import QuietTrackers
 from breakeven.capture.protect.scratch import Layer
-from breakeven.capture.requests import (
-    HostRequest,
-    Keep,
-    RatesRequest,
-    Request,
-    RunRequest,
-    Target,
-    TargetKind,
-)
+from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, RunRequest
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
-from breakeven.capture.sessions.run_facts import gpu_here
 from breakeven.capture.sessions.session import ProbeSession, ScriptSession
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.sessions.turns import Turns, can_take_long_turns
+from breakeven.capture.target import Target, TargetKind
 from breakeven.configure import Patches, keep_freed_memory
 from breakeven.errors import Caveat
 from breakeven.measure import OtherLoad, measure_cpu_rates, measure_host

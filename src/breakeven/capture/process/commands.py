@@ -9,12 +9,35 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import msgspec
 
-from breakeven.capture.requests import EndRequest
 from breakeven.trace import Configuration
+
+
+class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How a script is run to its end.
+
+    Args:
+        is_module: The target is the name of a module.
+        device: Where the step runs; for ``cpu``, CUDA is hidden.
+        has_cuda: Have CUDA calls run by the CPU, and let ``torch.cuda.is_available()`` say yes, for
+            scripts that refuse to run without a GPU.
+        configuration: Settings in effect around the script.
+        num_steps: Steps that the run will have; 0 where that is not known.
+        is_quiet: Write nothing of breakeven's own.
+        pays_after_s: What costs time once, such as compiling, begins when steps have gone on for so
+            long; 0 for at once.
+    """
+
+    is_module: bool
+    device: Literal["cpu", "gpu"]
+    has_cuda: bool
+    configuration: Configuration
+    num_steps: int
+    is_quiet: bool
+    pays_after_s: float = 0.0
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Run the user's script to its end under a configuration, in place of plain Python.
 
-Started as ``python -P -m breakeven.capture.process.run_to_end REQUEST TARGET [ARGUMENT ...]`` by
-replacing the process of the command: standard streams, process id, signals and exit status are the
-script's own, and nobody is left behind to outlive it.
+The process of the command goes on as the script's, or replaces itself first by ``python -P -m
+breakeven.capture.process.run_to_end REQUEST TARGET [ARGUMENT ...]``: standard streams, process id,
+signals and exit status are the script's own, and nobody is left behind to outlive it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import monotonic
 from types import CodeType, ModuleType
@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from breakeven.capture.process.as_main import call_after_import, put_back, run_as_main
-from breakeven.capture.process.commands import settings_text
-from breakeven.capture.requests import EndRequest
+from breakeven.capture.process.commands import EndRequest, settings_text
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
 
@@ -228,7 +227,7 @@ class _RunToEnd:
         with put_back():
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            from breakeven.settings import configured
+            from breakeven.capture.gpus import other_gpu_here
 
             # As it was measured; torch.compile does not bear the replaced functions, and is
             # ignored.
@@ -239,24 +238,24 @@ class _RunToEnd:
                 graphs = CudaGraphs(self._note_update)
                 self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
                 self._end_update = graphs.end_update
-            # Those that no variable of the environment hides.
-            if request.device == "cpu" and (
-                torch.xpu.is_available() or torch.backends.mps.is_available()
-            ):
+            if request.device == "cpu" and other_gpu_here():
                 from breakeven.capture.pretend.cuda_api import hide_other_gpus
                 from breakeven.configure import Patches
 
                 hide_other_gpus(self._effects.enter_context(Patches()))
+            if request.configuration.changes:
+                from breakeven.settings import configured
 
-        self._configured = self._effects.enter_context(
-            configured(
-                request.configuration,
-                device="cuda" if request.device == "gpu" else "cpu",
-                on_given_up=self._note_given_up,
-                pays_after_s=request.pays_after_s,
-            )
-        )
-        register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
+                self._configured = self._effects.enter_context(
+                    configured(
+                        request.configuration,
+                        device="cuda" if request.device == "gpu" else "cpu",
+                        on_given_up=self._note_given_up,
+                        pays_after_s=request.pays_after_s,
+                    )
+                )
+        if request.has_cuda or not request.is_quiet:
+            register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
     def code_of(self, text: bytes, file: str) -> CodeType | None:
         """Return the code of a script with its step as one call, where that is to be and can be."""
@@ -325,17 +324,22 @@ def _write(line: str) -> None:
         sys.__stderr__.flush()  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def main() -> None:
-    """Run the script; the process ends as the script does."""
-    request = msgspec.json.decode(sys.argv[1], type=EndRequest)
+def go_on_as_script(request: EndRequest, target: str, arguments: Sequence[str]) -> None:
+    """Run the script in this process, which ends as the script does.
+
+    Args:
+        request: How.
+        target: Path of the script, or name of the module.
+        arguments: ``sys.argv[1:]`` of the script.
+    """
     run = _RunToEnd(request)
     run.prepare()
     try:
-        run_as_main(sys.argv[2], sys.argv[3:], is_module=request.is_module, code_of=run.code_of)
+        run_as_main(target, arguments, is_module=request.is_module, code_of=run.code_of)
     except BreakevenError as error:
         _write(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
         sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    main()
+    go_on_as_script(msgspec.json.decode(sys.argv[1], type=EndRequest), sys.argv[2], sys.argv[3:])

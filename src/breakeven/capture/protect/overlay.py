@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from breakeven.capture.location import as_text
+from breakeven.capture.target import as_text
 from breakeven.trace import FileChange, FileWrite
 
 # Source: <sched.h>, <sys/mount.h> and <linux/capability.h>.

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from breakeven.capture.location import as_text
+from breakeven.capture.target import as_text
 from breakeven.trace import FileChange, FileWrite
 
 _NO_FILES = ("/dev", "/proc", "/sys")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
-from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, Target
+from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request
+from breakeven.capture.target import Target
 from breakeven.codegen import kept_steps
 from breakeven.trace import FileWrites, WriteProtection
 

@@ -14,8 +14,9 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader
 
-from breakeven.capture.location import as_text, user_frame
+from breakeven.capture.location import user_frame
 from breakeven.capture.record.device_map import DeviceMap
+from breakeven.capture.target import as_text
 from breakeven.trace import HostArray
 
 

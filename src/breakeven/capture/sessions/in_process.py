@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from threading import Event
 
 from breakeven.capture.answers import PlainRun, TracedRun
-from breakeven.capture.requests import RunRequest, Target, TargetKind
+from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.traced import TracedSession
+from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError
 from breakeven.trace import StepTrace
 

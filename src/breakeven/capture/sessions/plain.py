@@ -9,6 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture.answers import LoaderUse, PlainRun
+from breakeven.capture.gpus import gpu_here, gpu_name, gpu_peak_bytes
 from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
 from breakeven.capture.sessions.plain_parts import (
@@ -24,12 +25,7 @@ from breakeven.capture.sessions.plain_run import (
     typical_use,
     uses_workers,
 )
-from breakeven.capture.sessions.run_facts import (
-    gpu_here,
-    gpu_name,
-    gpu_peak_bytes,
-    user_sources,
-)
+from breakeven.capture.sessions.run_facts import user_sources
 from breakeven.capture.sessions.session import (
     BackwardCall,
     BackwardCalls,

@@ -14,11 +14,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from breakeven.capture.answers import LoaderUse
+from breakeven.capture.gpus import gpu_with_most
 from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.requests import RunRequest
-from breakeven.capture.sessions.run_facts import gpu_with_most
 from breakeven.configure import Patches
 from breakeven.errors import Caveat
 from breakeven.processor import cpu_name, cpu_quota, has_half_hardware

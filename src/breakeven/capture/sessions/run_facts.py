@@ -1,7 +1,4 @@
-"""What is known of a run besides its steps: the GPU, facts of the process, files read as code.
-
-The GPU is that of this machine, whichever of torch's backends drives it.
-"""
+"""What is known of a run besides its steps: facts of the process, files read as code."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import os
 import shutil
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,62 +14,10 @@ import torch
 from msgspec.structs import replace
 
 from breakeven.capture.answers import SourceFile
-from breakeven.capture.location import as_text, file_digest, is_user_file
-from breakeven.capture.requests import Target, TargetKind
-from breakeven.processor import cpu_name, num_cores
+from breakeven.capture.location import file_digest, is_user_file
+from breakeven.capture.target import Target, TargetKind, as_text
+from breakeven.processor import num_cores
 from breakeven.trace import Location, RunFacts, SourceText, StepTrace
-
-
-def gpu_here() -> str:
-    """Return torch's type of the GPU that is here: ``cuda``, ``xpu`` or ``mps``; empty for none.
-
-    A GPU of AMD is ``cuda`` to torch. To ask for some kinds is to begin to use them, after which a
-    process cannot be forked.
-    """
-    if torch.cuda.is_available():
-        return "cuda"
-    if torch.xpu.is_available():
-        return "xpu"
-    return "mps" if torch.backends.mps.is_available() else ""
-
-
-def gpu_name(device: torch.device) -> str:
-    """Return what the GPU is called.
-
-    Args:
-        device: The current one of its type where it has no index.
-    """
-    kind = device.type
-    if kind == "mps":  # a part of the processor, and called like it
-        return f"{cpu_name()} GPU"
-    name = torch.get_device_module(kind).get_device_name(device.index)
-    return f"{name} (ROCm)" if kind == "cuda" and torch.version.hip else name
-
-
-def gpu_peak_bytes(device: torch.device) -> int:
-    """Return the most of its memory that tensors took so far; for Apple's, what they take now.
-
-    Args:
-        device: The current one of its type where it has no index.
-    """
-    if device.type == "mps":
-        return torch.mps.current_allocated_memory()
-    return torch.get_device_module(device.type).max_memory_allocated(device.index)
-
-
-def gpu_with_most(kind: str, tensors: Iterable[torch.Tensor]) -> torch.device | None:
-    """Return which GPU most numbers of the tensors lie on, or None where none does.
-
-    Args:
-        kind: torch's type of it.
-        tensors: Any.
-    """
-    counts: Counter[torch.device] = Counter()
-    for tensor in tensors:
-        if tensor.device.type == kind:
-            counts[tensor.device] += tensor.numel()
-    return counts.most_common(1)[0][0] if counts else None
-
 
 # Values that are looked at: some 10 ms of work.
 _MAX_VALUES = 4_000_000

@@ -1,0 +1,140 @@
+"""What of the user's to run: found, and told apart, before anything runs.
+
+Imports little: a script that ``breakeven run`` starts waits for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from breakeven.errors import ScriptError
+
+
+class TargetKind(StrEnum):
+    """How a target is started."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    FUNCTION = "function"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants checked.
+
+    Args:
+        kind: Script, module (``python -m``) or function.
+        raw_path: Absolute path of the file; for a module, its dotted name. File names and
+            arguments are bytes, which need not be UTF-8.
+        label: The target as the user wrote it, fit to be shown.
+        raw_name: ``sys.argv[0]`` of the script, which is its path as the user wrote it; empty for
+            the absolute one.
+        function: Name of the function; empty for scripts and modules.
+        raw_arguments: ``sys.argv[1:]`` of the script.
+    """
+
+    kind: TargetKind
+    raw_path: bytes
+    label: str
+    raw_name: bytes = b""
+    function: str = ""
+    raw_arguments: tuple[bytes, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Return the path as Python's own functions take it."""
+        return os.fsdecode(self.raw_path)
+
+    @property
+    def name(self) -> str:
+        """Return how the user wrote the path or the module."""
+        return os.fsdecode(self.raw_name or self.raw_path)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Return the arguments as ``sys.argv`` has them."""
+        return tuple(map(os.fsdecode, self.raw_arguments))
+
+
+def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = False) -> Target:
+    """Return the target that ``text`` names.
+
+    Args:
+        text: ``train.py``, ``train.py:step``, or a module's dotted name.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: ``text`` is a module, as for ``python -m``.
+
+    Raises:
+        ScriptError: There is no such file, module, or it cannot be read.
+    """
+    if is_module:
+        return _find_module(text, arguments)
+    path, function = Path(text), ""
+    if not os.path.exists(path) and ":" in text:  # noqa: PTH110
+        name, _, function = text.rpartition(":")
+        path = Path(name)
+    _check_file(path, text)
+    if function and not function.isidentifier():
+        raise ScriptError(
+            f"{function!r} in {text!r} is not the name of a function", hint="write path.py:function"
+        )
+    return Target(
+        kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
+        # A link keeps its name in what is shown, as it does in Python's own tracebacks.
+        raw_path=os.fsencode(path.absolute()),
+        raw_name=os.fsencode(path),
+        label=as_text(text),
+        function=function,
+        raw_arguments=tuple(map(os.fsencode, arguments)),
+    )
+
+
+def _check_file(path: Path, text: str) -> None:
+    # Unlike that of a `Path`, it raises nothing of links that lead nowhere and names too long.
+    if not os.path.exists(path):  # noqa: PTH110
+        near = sorted(other.name for other in path.parent.glob("*.py"))
+        hint = f"files there: {', '.join(near[:8])}" if near else "check the path"
+        raise ScriptError(f"there is no file {text!r}", hint=hint)
+    if path.is_dir():
+        raise ScriptError(
+            f"{text!r} is a directory", hint="name the script in it, or a module with -m"
+        )
+    if not os.access(path, os.R_OK):
+        raise ScriptError(f"{text!r} cannot be read", hint="check its permissions")
+
+
+def _find_module(name: str, arguments: Sequence[str]) -> Target:
+    # A module of the current folder, as `python -m` finds it; its parents are packages that must
+    # not be imported here, so only the top one is looked for.
+    top = name.partition(".")[0]
+    has_local = Path(f"{top}.py").exists() or Path(top).is_dir()
+    try:
+        is_found = has_local or importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        is_found = False
+    if not is_found:
+        raise ScriptError(
+            f"there is no module {name!r}",
+            hint="run from the folder that holds it, or name the script file without -m",
+        )
+    return Target(
+        kind=TargetKind.MODULE,
+        raw_path=os.fsencode(name),
+        label=as_text(name),
+        raw_arguments=tuple(map(os.fsencode, arguments)),
+    )
+
+
+@cache
+def as_text(name: str) -> str:
+    r"""Return a file name as valid Unicode: bytes that are not UTF-8 are shown as ``\\xff``."""
+    try:
+        return os.fsencode(name).decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return name.encode(errors="backslashreplace").decode()
