@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -50,7 +51,9 @@ class Patches(ExitStack):
         An attribute that ``owner`` merely inherits is shadowed, and uncovered again afterwards.
         """
         original = vars(owner).get(name, _ABSENT)
-        self._originals[id(value)] = getattr(owner, name, None)
+        # To ask a package for what it imports on use would import it.
+        is_lazy = original is _ABSENT and type(owner) is ModuleType
+        self._originals[id(value)] = None if is_lazy else getattr(owner, name, None)
         setattr(owner, name, value)
         self.callback(_restore, owner, name, original)
 

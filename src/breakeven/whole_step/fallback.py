@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from breakeven.errors import BreakevenError
-from breakeven.whole_step.compiling import explained
 from breakeven.whole_step.recipe import call_model
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ class FallbackStep:
 
     def _begin(self) -> None:
         """Change over to ``fast_step``, whose import alone takes time."""
+        from breakeven.whole_step.compiling import explained
         from breakeven.whole_step.fast import fast_step
 
         self._has_begun = True

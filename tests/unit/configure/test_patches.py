@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
 from breakeven.configure import Patches
@@ -49,6 +51,15 @@ def test_new_attribute_is_gone_again() -> None:
         patches.replace(Derived, "extra", 1)
         assert vars(Derived)["extra"] == 1
     assert not hasattr(Derived, "extra")
+
+
+def test_name_that_a_package_imports_on_use_is_not_imported_to_be_replaced() -> None:
+    package = ModuleType("package")
+    vars(package)["__getattr__"] = pytest.fail
+    with Patches() as patches:
+        patches.replace(package, "heavy", 1)
+        assert package.heavy == 1
+    assert "heavy" not in vars(package)
 
 
 def test_attribute_replaced_twice_gets_its_first_value_back() -> None:
