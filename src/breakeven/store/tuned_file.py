@@ -74,12 +74,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         num_trials: Candidates that applied to the step.
         caveats: What to know of the measurement.
         trials: All of them, in order.
-        is_length_known: Whether the run has no more steps.
+        is_length_known: Whether the run has no more steps; null in an older file, which assumes
+            its number of steps.
     """
 
     date: str
     num_steps: int
-    is_length_known: bool = True
+    is_length_known: bool | None = None
     baseline_step_ns: float
     tuned_step_ns: float
     speedup: float

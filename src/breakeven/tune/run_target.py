@@ -127,7 +127,8 @@ def pays_after_s(target: RunTarget, tuned: Tuned, num_steps: int) -> float:
     """
     evidence = tuned.evidence
     after_steps = evidence.pays_off_after_steps or 0
-    if not num_steps and tuned.arguments == target.arguments:
+    is_seen = evidence.is_length_known is not None and tuned.arguments == target.arguments
+    if is_seen and not num_steps:
         num_steps = evidence.num_steps
     if num_steps >= after_steps:
         return 0.0

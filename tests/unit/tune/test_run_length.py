@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
+import msgspec
 import pytest
 
 from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target, TargetKind
@@ -112,6 +113,14 @@ def test_compiling_begins_at_once_only_in_a_run_that_is_known_to_pay_for_it(
 ) -> None:
     target = RunTarget(text="train.py", arguments=arguments)
     assert pays_after_s(target, tuned(num_steps=seen), said) == pytest.approx(wanted_s)
+
+
+def test_steps_that_an_older_file_assumes_are_not_known() -> None:
+    now = msgspec.to_builtins(tuned(num_steps=10_000))
+    target = RunTarget(text="train.py", arguments=("--lr", "1"))
+    assert pays_after_s(target, msgspec.convert(now, Tuned), 0) == 0.0
+    del now["evidence"]["is_length_known"]
+    assert pays_after_s(target, msgspec.convert(now, Tuned), 0) == pytest.approx(2.0)
 
 
 def test_settings_that_cost_nothing_once_begin_at_once() -> None:
