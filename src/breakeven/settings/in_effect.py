@@ -25,6 +25,7 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         on_given_up: Told why, where a step cannot be one compiled call after all, and the loop goes
             on as it was; None for an error there.
         pays_after_s: What costs time once begins when steps have gone on for so long.
+        pays_after_steps: And not before so many of them.
         now_s: Tells the time, in seconds.
 
     Raises:
@@ -39,6 +40,7 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         device: Literal["cpu", "cuda"] = "cpu",
         on_given_up: Callable[[str], None] | None = None,
         pays_after_s: float = 0.0,
+        pays_after_steps: int = 0,
         now_s: Callable[[], float] = monotonic,
     ) -> None:
         super().__init__()
@@ -46,6 +48,7 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         self.wanted = configuration
         self.device = device
         self.pays_after_s, self._now_s = pays_after_s, now_s
+        self._pays_after_steps, self._num_asked = pays_after_steps, 0
         self._first_s: float | None = None
         self._counts: dict[str, Count] = {}
 
@@ -66,15 +69,18 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
 
         Who has waited until then loses at most about as much again, whenever the run ends: the
         length of a run need not be known. Time counts from when this is first asked, before the
-        first step.
+        first step; it is asked once for each step. Where the machine is slower than it was, steps
+        and compiling take longer alike, so that their number counts too.
 
         Source: the ski rental problem; Karlin, Manasse, Rudolph, Sleator, "Competitive Snoopy
         Caching", Algorithmica 3, 1988.
         """
         if self.pays_after_s:
-            now_s = self._now_s()
+            now_s, self._num_asked = self._now_s(), self._num_asked + 1
             self._first_s = now_s if self._first_s is None else self._first_s
             if now_s - self._first_s < self.pays_after_s:
+                return False
+            if self._num_asked <= self._pays_after_steps:
                 return False
             self.pays_after_s = 0.0
         return True

@@ -147,6 +147,8 @@ def end_request(
         is_quiet: Write nothing of breakeven's own.
         pays_after_s: After how many seconds of stock steps it pays to compile.
     """
+    # Under other arguments a step may be another one.
+    is_same_step = pays_after_s and tuned.arguments == target.arguments
     return EndRequest(
         is_module=target.is_module,
         device=tuned.device,
@@ -155,6 +157,7 @@ def end_request(
         num_steps=num_steps,
         is_quiet=is_quiet,
         pays_after_s=pays_after_s,
+        pays_after_steps=tuned.evidence.pays_off_after_steps or 0 if is_same_step else 0,
     )
 
 

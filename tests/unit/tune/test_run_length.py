@@ -11,7 +11,7 @@ from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Tar
 from breakeven.settings import configured
 from breakeven.store.tuned_file import Evidence, MachineNote, Tuned
 from breakeven.trace import Configuration
-from breakeven.tune import RunTarget, pays_after_s
+from breakeven.tune import RunTarget, end_request, pays_after_s
 from breakeven.tune.length import WATCHED_S, RunLength, watch_length
 from breakeven.verdict import Numerics
 
@@ -136,6 +136,32 @@ def test_waiting_ends_when_steps_have_gone_on_for_long_enough() -> None:
         now_s[0] += later_s
         answers.append(run.pays_now())
     assert answers == [False, False, False, True, True]
+
+
+def test_slower_machine_does_not_change_over_sooner() -> None:
+    now_s = [0.0]
+    run = configured(
+        Configuration(), pays_after_s=2.0, pays_after_steps=200, now_s=lambda: now_s[0]
+    )
+    # 10 ms a step when it was tuned, 20 ms now.
+    answers: list[bool] = []
+    for _ in range(201):
+        answers.append(run.pays_now())
+        now_s[0] += 0.02
+    assert answers == [False] * 200 + [True]
+
+
+@pytest.mark.parametrize(("arguments", "num_steps"), [(("--lr", "1"), 2_000), (("--wide",), 0)])
+def test_steps_count_under_the_arguments_of_the_tuning(
+    arguments: tuple[str, ...], num_steps: int
+) -> None:
+    target = RunTarget(text="train.py", arguments=arguments)
+    request = end_request(
+        target, tuned(num_steps=300), num_steps=0, is_quiet=True, pays_after_s=2.0
+    )
+    assert request.pays_after_steps == num_steps
+    at_once = end_request(target, tuned(num_steps=5_000), num_steps=0, is_quiet=True)
+    assert at_once.pays_after_steps == 0
 
 
 @pytest.mark.parametrize("num_steps", [1, 50, 199, 200, 201, 400, 5_000])

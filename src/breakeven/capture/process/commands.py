@@ -29,6 +29,7 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
         is_quiet: Write nothing of breakeven's own.
         pays_after_s: What costs time once, such as compiling, begins when steps have gone on for so
             long; 0 for at once.
+        pays_after_steps: And not before so many of them.
     """
 
     is_module: bool
@@ -38,6 +39,7 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     is_quiet: bool
     pays_after_s: float = 0.0
+    pays_after_steps: int = 0
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

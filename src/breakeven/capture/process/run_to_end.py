@@ -252,6 +252,7 @@ class _RunToEnd:
                         device="cuda" if request.device == "gpu" else "cpu",
                         on_given_up=self._note_given_up,
                         pays_after_s=request.pays_after_s,
+                        pays_after_steps=request.pays_after_steps,
                     )
                 )
         if request.has_cuda or not request.is_quiet:
