@@ -17,7 +17,6 @@ from breakeven.doctor.repeated_loops import (
     RepeatedLoop,
     find_loops,
     flow_of,
-    is_launch,
     ops_at,
     typical_iteration,
 )
@@ -26,8 +25,8 @@ from breakeven.simulate import Edit
 from breakeven.source import dotted_name
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync, TensorSpec
 
-# A loop that issues less than this part of the step's operators is not worth a change.
-_MIN_LAUNCH_FRACTION = 0.05
+# A loop that issues less than this part of the step's operators and reads is not worth a change.
+_MIN_ISSUED_FRACTION = 0.05
 # What asks a simulator for its next state.
 _SIMULATOR = re.compile(SIMULATORS + r"\.(step|reset)$")
 _PRODUCTS = {"mm": 0, "addmm": 1, "addmv": 1, "mv": 0, "convolution": 0, "_convolution": 0}
@@ -41,10 +40,10 @@ def worthwhile(case: Case) -> Sequence[tuple[RepeatedLoop, LoopFlow]]:
     """Return the loops that issue enough of the step, and stay on the device while they do."""
     found: list[tuple[RepeatedLoop, LoopFlow]] = []
     trace = case.trace
-    total = sum(map(is_launch, trace.events))
+    total = sum(map(_is_issued, trace.events))
     for loop in case.once(find_loops):
-        launches = _num_launches(trace, loop)
-        if launches < max(_MIN_LAUNCH_FRACTION * total, loop.num_iterations):
+        num_issued = _num_issued(trace, loop)
+        if num_issued < max(_MIN_ISSUED_FRACTION * total, loop.num_iterations):
             continue
         if not _works_with_the_host(case, loop):
             found.append((loop, flow_of(trace, loop)))
@@ -67,7 +66,7 @@ def occurrence_of(
     typical = typical_iteration(trace, loop.longest_run)
     per_iteration = sum(isinstance(trace.events[index], Op) for index in typical)
     return Occurrence(
-        title=f"{what} issues {_num_launches(trace, loop)} small operators in every step",
+        title=f"{what} issues {_num_issued(trace, loop)} small operators in every step",
         fix=fix,
         evidence=f"the same {per_iteration} operators are issued {loop.num_iterations} times in a "
         f"row from within this loop, {evidence}",
@@ -77,8 +76,13 @@ def occurrence_of(
     )
 
 
-def _num_launches(trace: StepTrace, loop: RepeatedLoop) -> int:
-    return sum(is_launch(trace.events[index]) for index in loop.events)
+def _num_issued(trace: StepTrace, loop: RepeatedLoop) -> int:
+    return sum(_is_issued(trace.events[index]) for index in loop.events)
+
+
+def _is_issued(event: Event) -> bool:
+    """Return whether the host issues it to the device: a view takes the host's time as well."""
+    return (isinstance(event, Op) and not event.is_on_host) or isinstance(event, Copy | Sync)
 
 
 def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
@@ -87,8 +91,10 @@ def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
     if any(_SIMULATOR.search(dotted_name(call.func)) for call in calls):
         return True
     events = [[case.trace.events[index] for index in own] for own in loop.longest_run]
+    paused_ns = sum(e.duration_ns for own in events for e in own if isinstance(e, HostWork))
+    operators_ns = sum(e.host_ns for own in events for e in own if isinstance(e, Op))
     pausing = sum(any(isinstance(event, HostWork) for event in own) for own in events)
-    if 2 * pausing >= len(events):
+    if 2 * pausing >= len(events) and paused_ns > operators_ns:
         return True
     # Uploads what the network sees, then reads what it answers. A loss that asks the host for a
     # matching reads first.

@@ -115,6 +115,19 @@ value = loss_of(x, c)
 """
 
 
+CROPS = """\
+def cut(images, left):
+    pieces = []
+    for i in range(len(images)):
+        x = left[i].item()
+        pieces.append(images[i, x:])
+    return torch.cat(pieces)
+
+value = cut(images, left)
+"""
+SELECT = "aten.select.int"
+
+
 def samples(count: int, text: str = SAMPLES) -> Script:
     script = Script(text)
     total = tensor(storage=50, device="cuda:0")
@@ -135,10 +148,34 @@ def test_a_loop_over_samples_is_found_at_its_for() -> None:
     finding = samples(10).findings()["LOOP001"]
 
     assert (finding.cause, finding.file, finding.line) == ("PER_SAMPLE_LOOP", FILE, 3)
-    # 10 × 4 operators, views aside, and 10 backward ones.
-    assert "10 iterations issues 50 small operators" in finding.title
+    # 10 × 5 operators and 10 backward ones.
+    assert "10 iterations issues 60 small operators" in finding.title
     # Of 10 × 5 + 10 + 2 operators of 100 ns, 5 + 1 + 2 remain.
     assert finding.gain_fraction == pytest.approx(1 - 8 / 62, abs=0.01)
+
+
+def test_a_loop_that_only_reads_and_cuts_is_found() -> None:
+    script = Script(CROPS)
+    script.op("mul.Tensor", batch_of(10), lines=(8,), out=batch_of(10))
+    for _ in range(10):
+        script.add(Sync(kind="item", num_bytes=8), (8, 4))
+        script.op("slice.Tensor", batch_of(10), lines=(8, 5), out=row())
+    script.op("cat.default", batch_of(10), lines=(8, 6), out=batch_of(10))
+    update(script, WEIGHT)
+
+    assert script.findings()["LOOP001"].line == 3
+
+
+def test_short_pauses_do_not_hide_a_loop() -> None:
+    script = samples(10)
+    firsts = [n for n, event in enumerate(script.events) if getattr(event, "name", "") == SELECT]
+    for index in reversed(firsts):
+        pause = HostWork(
+            kind="script", duration_ns=100, phase=Phase.FORWARD, stack=script.stack(8, 4)
+        )
+        script.events.insert(index + 1, pause)
+
+    assert "LOOP001" in script.findings()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -207,7 +244,7 @@ def upload() -> Copy:
 @pytest.mark.parametrize(
     "between",
     [
-        lambda: (HostWork(kind="script", duration_ns=900),),
+        lambda: (HostWork(kind="script", duration_ns=900, phase=Phase.FORWARD),),
         lambda: (upload(), Sync(kind="item", num_bytes=8)),
     ],
 )
