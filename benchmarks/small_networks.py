@@ -205,7 +205,7 @@ def language_model() -> Training:
     tokens = torch.randint(0, 64, (4, 9))
 
     def loss() -> Tensor:
-        x = words(tokens[:, :-1]) + places(torch.arange(8))
+        x = words(tokens[:, :-1]) + places(torch.arange(8, device=tokens.device))
         logits = head(blocks(x))
         return functional.cross_entropy(logits.view(-1, 64), tokens[:, 1:].reshape(-1))
 
@@ -376,3 +376,25 @@ NETWORKS: dict[str, Callable[[], Training]] = {
     "Q-learning": q_learning,
     "PPO": policy_gradient,
 }
+
+
+def create(name: str, device: torch.device | str = "cpu") -> Training:
+    """Return the training of that name on a device, its weights new and alike each time."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        return NETWORKS[name]()
+
+
+def train_step(training: Training) -> Callable[[], None]:
+    """Return a function that does a step."""
+
+    def step() -> None:
+        for optimizer in training.optimizers:
+            optimizer.zero_grad()
+        training.loss().backward()
+        if training.before_update:
+            training.before_update()
+        for optimizer in training.optimizers:
+            optimizer.step()
+
+    return step

@@ -16,13 +16,13 @@ import csv
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 
 import torch
-from small_networks import NETWORKS, Training
+from small_networks import NETWORKS, Training, create, train_step
 
 from breakeven.capture import time_step, trace_step
 from breakeven.device import find_device
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     errors: dict[str, list[float]] = {phase: [] for phase in _PHASES}
     print(f"{'network':26}" + "".join(f"{phase:>17}" for phase in _PHASES) + f"{'on a GPU':>12}")
     for name in options.only or NETWORKS:
-        measured, predicted, gpu_ns = _compare(NETWORKS[name], options.device)
+        measured, predicted, gpu_ns = _compare(name, options.device)
         row: dict[str, object] = {"network": name, "gpu_us": round(gpu_ns / NS_PER_US, 1)}
         cells: list[str] = []
         for phase in _PHASES:
@@ -88,36 +88,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _compare(create: Callable[[], Training], device: str) -> tuple[CpuStep, CpuStep, float]:
+def _compare(name: str, device: str) -> tuple[CpuStep, CpuStep, float]:
     """Return the step as measured from outside, as predicted, and its time on a GPU."""
     # Each time anew: a machine is not as fast from one minute to the next.
     host = measure_host(num_rounds=_HOST_ROUNDS).host
-    measured = _measured(_made(create))
-    traced, plain = trace_step(_step(_made(create))), time_step(_step(_made(create)))
+    measured = _measured(create(name))
+    traced, plain = trace_step(train_step(create(name))), time_step(train_step(create(name)))
     path = DevicePath(traced, plain)
     (prediction,) = predict_steps(path.step, [find_device(device)], path.feeding(host, host))
     predicted = predict_cpu_step(build_program(traced.trace), host)
     return measured, predicted, prediction.estimate.value_ns
-
-
-def _made(create: Callable[[], Training]) -> Training:
-    torch.manual_seed(0)
-    return create()
-
-
-def _step(training: Training) -> Callable[[], None]:
-    """Return a function that does a step."""
-
-    def step() -> None:
-        for optimizer in training.optimizers:
-            optimizer.zero_grad()
-        training.loss().backward()
-        if training.before_update:
-            training.before_update()
-        for optimizer in training.optimizers:
-            optimizer.step()
-
-    return step
 
 
 def _measured(training: Training) -> CpuStep:

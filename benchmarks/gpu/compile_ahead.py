@@ -41,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _compile(steps[args.only])
         return 0
     begun_s = time.time()
-    num_left = _compile_all(len(steps), args.seconds)
-    _forget_choices(begun_s)
+    # Large networks come last in the list, and take longest.
+    commands = [(sys.executable, __file__, "--only", str(n)) for n in reversed(range(len(steps)))]
+    num_left = compile_beside(commands, args.seconds)
+    forget_choices(begun_s)
     print(f"{num_left} left" if num_left else "nothing is left")
     return 1 if num_left else 0
 
@@ -56,32 +58,34 @@ def _compile(step: WantedStep) -> None:
     print(f"{step.name}: {time.monotonic() - started_s:.0f} s", flush=True)
 
 
-def _compile_all(num_steps: int, budget_s: float) -> int:
-    """Return how many were not done when the time was over."""
-    # Large networks come last in the list, and take longest.
-    waiting = list(range(num_steps))
+def compile_beside(commands: Sequence[Sequence[str]], budget_s: float) -> int:
+    """Run commands that compile beside each other; return how many were not done in the time.
+
+    Args:
+        commands: Those that take longest first.
+        budget_s: What is not done then is ended, with all that it started.
+    """
+    waiting = list(commands)
     num_beside = max(1, int((os.cpu_count() or 1) / _CORES_PER_STEP))
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": _COMPILE_THREADS} | os.environ
-    running: dict[int, subprocess.Popen[bytes]] = {}
+    running: list[subprocess.Popen[bytes]] = []
     num_failed, until_s = 0, time.monotonic() + budget_s
     while (waiting or running) and time.monotonic() < until_s:
         while waiting and len(running) < num_beside:
-            number = waiting.pop()
-            command = (sys.executable, __file__, "--only", str(number))
-            running[number] = subprocess.Popen(command, env=environment, start_new_session=True)
-        for number, process in list(running.items()):
-            if process.poll() is not None:
-                num_failed += process.returncode != 0
-                del running[number]
+            command = waiting.pop(0)
+            running.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        ended = [process for process in running if process.poll() is not None]
+        num_failed += sum(process.returncode != 0 for process in ended)
+        running = [process for process in running if process not in ended]
         time.sleep(0.2)
-    for process in running.values():
+    for process in running:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it started too
         process.wait()
     return len(waiting) + len(running) + num_failed
 
 
-def _forget_choices(begun_s: float) -> None:
+def forget_choices(begun_s: float) -> None:
     """Remove which of several kernels was fastest while all was busy, since then."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

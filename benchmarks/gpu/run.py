@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("calibrate", "steps", "tests", "doctor", "auto", "tune", "examples", "systems")
+PARTS = ("pairs", "calibrate", "steps", "tests", "doctor", "auto", "tune", "examples", "systems")
 # Faults that cost most on most GPUs, one of a kind; the others come after all else.
 _FAULTS_FIRST = (
     "sync_item", "h2d_pageable", "opt_loop", "per_sample_loop", "no_tf32_amp", "cpu_roundtrip",
@@ -34,6 +34,7 @@ _FAULTS_FIRST = (
 _NEEDED = ("msgspec", "tomlkit", "platformdirs", "rich", "jinja2", "filelock", "numpy", "torch")
 # A command is not begun where less than this is left of the time.
 _LEAST_S = 25.0
+_PAIRS_S = 360.0
 _CALIBRATE_S = {False: 360.0, True: 60.0}
 # Tracing and predicting all steps, where no trace is known.
 _PREDICT_S = 60.0
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parse(argv)
     args.out = args.out.resolve()  # commands run in another folder
     args.out.mkdir(parents=True, exist_ok=True)
-    _prepare_path(args)
+    prepare_path(args)
     run = Run(args)
     if args.dry_run:
         for text in run.pending():
@@ -99,13 +100,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _prepare_path(args: argparse.Namespace) -> None:
+def prepare_path(args: argparse.Namespace) -> None:
     """Let this process and its children import breakeven from the tree, and carried wheels.
 
     Raises:
         SystemExit: A package is missing.
     """
-    paths = [str(ROOT / "src"), str(Path(__file__).parent)]
+    paths = [str(ROOT / "src"), str(Path(__file__).parent), str(ROOT / "benchmarks")]
     if args.wheels is not None:
         site = args.wheels.resolve() / "unpacked"
         for wheel in sorted(args.wheels.glob("*.whl")):
@@ -149,26 +150,33 @@ class Run:
 
     def pending(self) -> Iterator[str]:
         """Yield what is left to do, in order."""
+        yield from (command.key for command in self._pending_commands() if command.part == "pairs")
         if self._needs_calibration():
             yield "calibrate"
         if "steps" in self._args.part:
             yield from (f"steps {step.name}" for step in self._pending_steps())
             if self._needs_prediction():
                 yield "steps predicted"
-        yield from (command.key for command in self._pending_commands())
+        yield from (command.key for command in self._pending_commands() if command.part != "pairs")
 
     def go(self) -> list[str]:
         """Do what there is time for; return what is left."""
+        self._do_commands(is_first=True)
         if self._needs_calibration():
             self._calibrate()
         if "steps" in self._args.part:
             self._measure_steps()
             if self._needs_prediction() and self._left_s() > _PREDICT_S:
                 self._predict_steps()
-        for command in list(self._pending_commands()):
-            if self._left_s() > max(_LEAST_S, command.about_s):
-                self._do(command)
+        self._do_commands(is_first=False)
         return list(self.pending())
+
+    def _do_commands(self, *, is_first: bool) -> None:
+        """Do the commands that come before the calibration, or all others."""
+        for command in list(self._pending_commands()):
+            has_time = self._left_s() > max(_LEAST_S, command.about_s)
+            if (command.part == "pairs") == is_first and has_time:
+                self._do(command)
 
     def _left_s(self) -> float:
         return self._until_s - self._now_s()
@@ -318,6 +326,18 @@ class Run:
         write_rows(self._steps, rows)
 
     def _commands(self) -> Iterator[Command]:
+        seconds = min(_PAIRS_S, self._left_s() - _END_S)
+        pairs = (
+            "benchmarks/gpu/pairs.py",
+            "--out",
+            str(self._args.out),
+            "--seconds",
+            f"{seconds:.0f}",
+        )
+        dry = ("--dry-run", "--only", "disc, depth 2") if self._args.tiny else ()
+        yield Command(
+            part="pairs", name="small steps", arguments=(*pairs, *dry), is_calibrated=False
+        )
         calibration = self._calibration()
         if calibration is None:
             return
@@ -403,7 +423,7 @@ class Run:
         except subprocess.TimeoutExpired:
             code, out, told = None, "", f"no end within {limit_s:.0f} s"
         finally:
-            _end(process)
+            end_command(process)
         self._keep(command, begun_s, _parsed(out), exit_code=code, told=told[-2000:])
 
     def _keep(
@@ -467,7 +487,7 @@ def _fault_commands(cause: str, checked: tuple[str, ...]) -> Iterator[Command]:
         )
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end_command(process: subprocess.Popen[Any]) -> None:
     """End a command and all that it started: as Ctrl-C does, then at once."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)

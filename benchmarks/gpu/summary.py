@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,81 @@ def _compile_ratios(rows: Sequence[_Row]) -> Iterator[tuple[float, float]]:
         if all(cells):
             own_ms, own_predicted, eager_ms, eager_predicted = map(float, cells)
             yield own_ms / eager_ms, own_predicted / eager_predicted
+
+
+# Where a step ran, in ``pairs.csv``, and how what it was predicted with knew the GPU.
+CPU, EAGER, CAPTURED, COMPILED = "CPU", "GPU eager", "GPU captured", "GPU compiled"
+NETWORK, CASE = "network", "case"
+DRY_RUN = "dry run"
+_HOSTS = {"absent": "the GPU absent", "present": "its launches measured"}
+
+
+def pair_lines(rows: Sequence[_Row]) -> Iterator[str]:
+    """Yield how often the right device was predicted, and how good the intervals were.
+
+    Args:
+        rows: Of ``pairs.csv``.
+    """
+    if any(row["gpu"].startswith(DRY_RUN) for row in rows):
+        yield "A dry run: nothing was measured on a GPU, so there is no rate."
+        return
+    timed = {(row["kind"], row["name"], row["where"]): row for row in rows if row["value_ms"]}
+    groups = [(host, kind) for kind in (NETWORK, CASE) for host in _HOSTS]
+    yield "| Steps | Predicted with | Number | Right device | Wrong | Too close |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for host, kind in groups:
+        pairs = [
+            (timed[kind, name, CPU], gpu)
+            for (found, name, where), gpu in timed.items()
+            if (found, where) == (kind, EAGER) and (kind, name, CPU) in timed
+            and gpu[f"{host}_choice"]
+        ]  # fmt: skip
+        if pairs:
+            yield f"| {kind} | {_HOSTS[host]} | {len(pairs)} | {_right_device(pairs, host)} |"
+    yield ""
+    yield (
+        "| Steps | Predicted with | Number | 90 % interval holds | High ÷ low, median | "
+        "Predicted ÷ measured, median |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for host, kind in groups:
+        for where in (EAGER, CAPTURED, COMPILED):
+            some = [row for (found, _, place), row in timed.items()
+                    if (found, place) == (kind, where) and row[f"{host}_ms"]]  # fmt: skip
+            if some:
+                yield f"| {kind}, {where} | {_HOSTS[host]} | {len(some)} | {_quality(some, host)} |"
+    for row in rows:
+        if row["note"] and row["kind"] in (NETWORK, CASE):
+            yield f"- {row['name']}, {row['where']}: {row['note']}"
+
+
+def _right_device(pairs: Sequence[tuple[_Row, _Row]], host: str) -> str:
+    """Return how many devices were predicted right, wrong and not at all."""
+    counts: Counter[str] = Counter()
+    for cpu, gpu in pairs:
+        faster = "gpu" if float(gpu["value_ms"]) < float(cpu["value_ms"]) else "cpu"
+        choice = gpu[f"{host}_choice"]
+        is_open = choice not in ("cpu", "gpu")
+        counts["open" if is_open else "right" if choice == faster else "wrong"] += 1
+    return " | ".join(
+        f"{counts[each]} ({format_percent(counts[each] / len(pairs))})"
+        for each in ("right", "wrong", "open")
+    )
+
+
+def _quality(rows: Sequence[_Row], host: str) -> str:
+    cells = [
+        [
+            float(row[name])
+            for name in ("value_ms", f"{host}_ms", f"{host}_low_ms", f"{host}_high_ms")
+        ]
+        for row in rows
+    ]
+    num_held = sum(low <= measured <= high for measured, _, low, high in cells)
+    width = statistics.median(high / low for _, _, low, high in cells)
+    bias = statistics.median(predicted / measured for measured, predicted, _, _ in cells)
+    share = format_percent(num_held / len(rows))
+    return f"{num_held} ({share}) | {width:.1f} | {bias:.2f}"
 
 
 def _command_lines(answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:

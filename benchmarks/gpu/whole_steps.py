@@ -181,11 +181,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def write_rows(path: Path, rows: Sequence[dict[str, object]]) -> None:
+def write_rows(
+    path: Path, rows: Sequence[dict[str, object]], fields: Sequence[str] = FIELDS
+) -> None:
     """Write all rows."""
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, FIELDS, restval="")
+        writer = csv.DictWriter(stream, fields, restval="")
         writer.writeheader()
         writer.writerows(rows)
     partial.replace(path)

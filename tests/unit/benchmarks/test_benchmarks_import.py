@@ -14,6 +14,7 @@ SCRIPTS = [*BENCHMARKS.glob("*.py"), *(BENCHMARKS / "gpu").glob("*.py")]
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS), ids=lambda script: script.stem)
 def test_it_finds_what_it_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.syspath_prepend(str(script.parent))
     try:
         load_script(script, f"benchmark_{script.stem}")
