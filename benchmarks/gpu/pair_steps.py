@@ -172,11 +172,11 @@ class Book:
         print(kind, name, where, row.get("value_ms", row["note"]), sep=" · ", flush=True)
         return bool(reason)
 
-    def set_predicted(self, name: str, path: DevicePath, plain: PlainRun) -> None:
+    def set_predicted(self, name: str, path: DevicePath) -> None:
         """Predict a step, for the rows that there are and those that follow."""
         if not self.known.device:
             return  # the catalogue lacks the GPU
-        found = self.known.predicted[name] = predicted_cells(self.known, path, plain)
+        found = self.known.predicted[name] = predicted_cells(self.known, name, path)
         for row in self.rows:
             if row["name"] == name:
                 row |= found.get(str(row["where"]), {})
@@ -186,7 +186,7 @@ class Book:
         """Write both."""
         write_rows(self._table, self.rows, FIELDS)
         partial = self._file.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(self.known), indent=1))
+        partial.write_bytes(msgspec.json.encode(self.known))
         partial.replace(self._file)
 
 
@@ -360,8 +360,8 @@ def predict_networks(book: Book, *, are_all: bool) -> None:
         plain = book.known.plain.get(name)
         if plain is not None and (are_all or name not in book.known.predicted):
             book.need(_LEAST_S)
-            path = DevicePath(trace_step(train_step(create(name))), plain)
-            book.set_predicted(name, path, plain)
+            traced = trace_step(train_step(create(name)))
+            book.set_predicted(name, DevicePath(traced, plain))
 
 
 def predict_again(book: Book) -> None:
@@ -369,29 +369,31 @@ def predict_again(book: Book) -> None:
     predict_networks(book, are_all=True)
     with Launcher() as launcher:
         for name in book.wanted([case for case in CASES if case in book.known.plain]):
-            plain = book.known.plain[name]
             with _session(book, name, launcher) as session:
-                book.set_predicted(name, DevicePath(session.runs.trace(), plain), plain)
+                traced = session.runs.trace()
+            book.set_predicted(name, DevicePath(traced, book.known.plain[name]))
 
 
-def predicted_cells(known: Known, path: DevicePath, plain: PlainRun) -> dict[str, Cells]:
+def predicted_cells(known: Known, name: str, path: DevicePath) -> dict[str, Cells]:
     """Return what is predicted of a step on a GPU of which no calibration is known."""
+    cpu = measured_result(known.plain[name], DeviceKind.CPU)
     device = find_device(known.device)
     costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
     program = build_program(path.step, costs=costs)
     compiled = program.edited(compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit)
-    cells: dict[str, Cells] = {EAGER: {}, CAPTURED: {}, COMPILED: {}}
+    # A case runs as it is written alone.
+    wheres = (EAGER, CAPTURED, COMPILED) if name in NETWORKS else (EAGER,)
+    cells: dict[str, Cells] = {where: {} for where in wheres}
     for where, some in cells.items():
         edited = compiled if where == COMPILED else program
-        for name, host in known.hosts.items():
+        for seen, host in known.hosts.items():
             (found,) = predict_steps(
                 edited, [device], path.feeding(host, host), is_captured=where == CAPTURED
             )
-            results = (measured_result(plain, DeviceKind.CPU), device_result(found))
-            some[f"{name}_ms"] = _ms(found.estimate.value_ns)
-            some[f"{name}_low_ms"] = _ms(found.estimate.low_ns)
-            some[f"{name}_high_ms"] = _ms(found.estimate.high_ns)
-            some[f"{name}_choice"] = decide(results).choice.value
+            some[f"{seen}_ms"] = _ms(found.estimate.value_ns)
+            some[f"{seen}_low_ms"] = _ms(found.estimate.low_ns)
+            some[f"{seen}_high_ms"] = _ms(found.estimate.high_ns)
+            some[f"{seen}_choice"] = decide((cpu, device_result(found))).choice.value
     return cells
 
 
@@ -423,12 +425,11 @@ def _session(book: Book, name: str, launcher: Launcher) -> Session:
 def _measure_case(book: Book, name: str, session: Session) -> None:
     traced, _, best, _ = session.at_best
     book.add(CASE, name, CPU, lambda: _plain_cells(book, name, best))
-    book.set_predicted(name, DevicePath(traced, best), best)
+    book.set_predicted(name, DevicePath(traced, best))
     book.add(CASE, name, EAGER, lambda: _on_gpu(book, session))
-    num_reads = len(traced.trace.syncs)
-    reason = f"not captured: {num_reads} reads in a step" if num_reads else "not captured: a script"
+    reason = f"not captured: a script's own loop, reads in a step: {len(traced.trace.syncs)}"
     book.add(CASE, name, CAPTURED, lambda: {"note": reason})
-    book.add(CASE, name, COMPILED, lambda: {"note": "the script does not ask for it"})
+    book.add(CASE, name, COMPILED, lambda: {"note": "not compiled: the script does not ask for it"})
 
 
 def _on_gpu(book: Book, session: Session) -> Cells:
@@ -467,7 +468,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     try:
         stages[args.stage]()
-    except TimeOverError:
+    except (TimeOverError, KeyboardInterrupt):
         return TIME_OVER
     return 0
 
