@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import torch
 from compile_ahead import compile_beside, forget_choices
-from pairs import NO_GPU, TIME_OVER
+from pairs import CANNOT, TIME_OVER
 from single_calls import single_calls
 from small_networks import NETWORKS, Training, create, train_step
 from summary import CAPTURED, CASE, COMPILED, CPU, DRY_RUN, EAGER, NETWORK
 from whole_steps import ENDED, read_rows, write_rows
 
-from breakeven.calibrate.gpu.machine import describe_machine, find_gpu
+from breakeven.calibrate.gpu.machine import check_gpu, describe_machine, find_gpu
 from breakeven.calibrate.gpu.measured import reason_of
 from breakeven.capture import Launcher, PlainRun, RunFailure, time_step, trace_step
 from breakeven.cost import CalibratedMachine, StepCosts, load_efficiencies, load_step_effects
@@ -60,7 +60,7 @@ _STANDS_FOR = "t4"
 _ROUNDS, _ROUND_S, _CALL_S, _BLOCK_NS, _MOST_S = 2, 0.15, 0.05, 20_000_000, 5.0
 _THREADS, _CPU_S = (1, 2, 4), 0.2
 _CASE_S, _CASE_LIMIT_S = 0.5, 60.0
-# torch asks for eleven steps before a capture at most.
+# Before a capture, for which torch asks for eleven at most, and until a compiled step is settled.
 _WARMUP_STEPS = 11
 # A row, or a case, is not begun with less time left.
 _LEAST_S, _LEAST_CASE_S = 3.0, 25.0
@@ -101,6 +101,8 @@ class Book:
     def __init__(self, args: argparse.Namespace) -> None:
         self.is_dry = args.dry_run
         self._until_s, self._only = args.until, args.only
+        if unknown := set(args.only or ()) - {*NAMES, *CASES}:
+            _give_up(f"no network or case is called {unknown.pop()!r}")
         args.out.mkdir(parents=True, exist_ok=True)
         self._table, self._file = args.out / "pairs.csv", args.out / "pairs.json"
         self.rows: list[Cells] = [dict(row) for row in read_rows(self._table)]
@@ -124,7 +126,7 @@ class Book:
         """
         device = torch.device("cpu") if self.is_dry else find_gpu("auto")
         if device is None:
-            sys.exit(NO_GPU)
+            _give_up("torch sees no GPU here; --dry-run tries the path without one")
         return device
 
     def wanted(self, names: Sequence[str]) -> Iterator[str]:
@@ -190,6 +192,11 @@ class Book:
         partial.replace(self._file)
 
 
+def _give_up(reason: str) -> NoReturn:
+    print(reason, file=sys.stderr)
+    sys.exit(CANNOT)
+
+
 def timed_cells(
     call: Callable[[], object], timer: DeviceTimer, *, budget_s: float = _ROUND_S
 ) -> Cells:
@@ -233,11 +240,13 @@ def measure_on_gpu(book: Book) -> None:
     """Measure what needs the GPU, compiling apart.
 
     Raises:
+        BreakevenError: The GPU answers no more; a new process may still reach it.
         SystemExit: A capture failed, which may leave a broken process: the next one goes on.
     """
     timer = DeviceTimer(book.device)
     for name in book.wanted(NAMES):
-        book.add(NETWORK, name, EAGER, lambda n=name: eager_cells(n, timer))
+        if book.add(NETWORK, name, EAGER, lambda n=name: eager_cells(n, timer)):
+            check_gpu(timer.device)
     _measure_host(book, "present")
     for name, build in single_calls(timer):
         cells = lambda b=build: timed_cells(b(), timer, budget_s=_CALL_S)  # noqa: E731
@@ -258,7 +267,12 @@ def captured_cells(name: str, timer: DeviceTimer) -> Cells:
         return {"note": DRY_RUN if timer.device.type == "cpu" else "no CUDA graphs"}
     training = create(name, timer.device)
     setting = "capturable=True" if make_capturable(training) else ""
-    return {"setting": setting} | timed_cells(captured_step(training), timer)
+    try:
+        replay = captured_step(training)
+    except Exception as error:
+        # The first error says what cannot be captured, those after it that the capture is invalid.
+        raise error.__context__ or error from None
+    return {"setting": setting} | timed_cells(replay, timer)
 
 
 def make_capturable(training: Training) -> bool:
@@ -306,7 +320,8 @@ def measure_compiled(book: Book, names: Sequence[str]) -> None:
         forget_choices(begun_s)
     timer = DeviceTimer(book.device)
     for name in names:
-        book.add(NETWORK, name, COMPILED, lambda n=name: compiled_cells(n, timer))
+        if book.add(NETWORK, name, COMPILED, lambda n=name: compiled_cells(n, timer)):
+            check_gpu(timer.device)
 
 
 def compiled_cells(name: str, timer: DeviceTimer) -> Cells:
@@ -317,9 +332,12 @@ def compiled_cells(name: str, timer: DeviceTimer) -> Cells:
 
     training = create(name, timer.device)
     training = replace(training, loss=torch.compile(training.loss, mode="reduce-overhead"))
+    step = train_step(training)
     counters.clear()
     try:
-        cells = timed_cells(train_step(training), timer)
+        for _ in range(_WARMUP_STEPS):
+            step()
+        cells = timed_cells(step, timer)
         breaks, skips = counters["graph_break"].total(), counters["inductor"]["cudagraph_skips"]
         return {"setting": f"graph breaks: {breaks}, without CUDA graph: {skips}"} | cells
     finally:

@@ -166,3 +166,10 @@ def test_a_dry_run_is_kept_out_of_the_measured_data() -> None:
     found = pairs("--dry-run", "--out", str(GPU.parent / "data"))
     assert found.returncode == 2
     assert "no measurement" in found.stderr
+
+
+@pytest.mark.slow
+def test_an_unknown_name_is_said_once(tmp_path: Path) -> None:
+    found = pairs("--dry-run", "--out", str(tmp_path / "out"), "--only", "disc, depth 3")
+    assert found.returncode == 1
+    assert found.stderr.count("no network or case is called 'disc, depth 3'") == 1
