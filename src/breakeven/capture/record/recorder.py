@@ -128,8 +128,15 @@ class StepRecorder(EventLog):
         if self.watch is not None and not self.watch.is_on:
             return func(*args, **(kwargs or {}))
         entered_ns = own_time_ns()
+        # Function modes have seen the call; in the backward pass torch would ask them here again,
+        # for the operator and for each attribute that is read to note it.
+        with torch._C.DisableTorchFunction():
+            return self._dispatch(func, args, dict(kwargs or {}), entered_ns)
+
+    def _dispatch(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], entered_ns: int
+    ) -> Any:
         here = self.here
-        kwargs = dict(kwargs or {})
         name, base_name = _names_of(func)
         inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
         is_placed = "device" in kwargs
@@ -152,12 +159,10 @@ class StepRecorder(EventLog):
                 self.updates.see(func, inputs, args, kwargs)
             self._note_gap(entered_ns)
         started_ns = own_time_ns()
-        # Function modes have seen the call; in the backward pass torch would ask them here again.
-        with torch._C.DisableTorchFunction():
-            if self.graph_work is None or device == HOST:
-                result = self._run(func, base_name, args, kwargs)
-            else:
-                result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
+        if self.graph_work is None or device == HOST:
+            result = self._run(func, base_name, args, kwargs)
+        else:
+            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
         host_ns = own_time_ns() - started_ns
         is_repeatable = _is_repeatable(func) and kwargs.get("generator") is None
         if is_noting and is_repeatable and self.is_worth_repeating(host_ns):
@@ -184,7 +189,7 @@ class StepRecorder(EventLog):
         The first time, what the recorder does in between has left it cold caches.
         """
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        with torch._C.DisableTorchFunction(), same_numbers() if is_random else nullcontext():
+        with same_numbers() if is_random else nullcontext():
             started_ns = own_time_ns()
             self._run(func, base_name, args, kwargs)
             return own_time_ns() - started_ns
