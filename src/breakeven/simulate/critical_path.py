@@ -220,7 +220,7 @@ class _Walk:
                 return index, track
         return None
 
-    def _point(self, index: int) -> Point[float]:
+    def _point(self, index: int) -> Point:
         return self._step.points[index % len(self._step.points)]
 
     def _spend(self, index: int, spent: Spent, since_ns: float) -> None:

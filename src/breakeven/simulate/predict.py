@@ -5,7 +5,6 @@ Two timelines, host and device, of a step that is repeated until its period sett
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,17 +22,8 @@ from breakeven.simulate.cost_table import (
     per_batch_ns,
     row_kind,
 )
-from breakeven.simulate.priced_step import (
-    COPY,
-    HOST,
-    KERNEL,
-    LOADER,
-    RUN_IN_ORDER,
-    SYNC,
-    Launches,
-    PricedStep,
-    price_all,
-)
+from breakeven.simulate.period import period_of
+from breakeven.simulate.priced_step import PricedStep, price_all
 from breakeven.simulate.program import (
     FAST,
     SLOW,
@@ -45,7 +35,7 @@ from breakeven.simulate.program import (
     Scenario,
     build_program,
 )
-from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Timeline, settled_period, timeline_of
+from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Timeline, timeline_of
 from breakeven.timing import Estimate
 from breakeven.trace import HostWork, StepTrace
 
@@ -192,8 +182,8 @@ def _precision_on(device: DeviceSpec, precision: Precision) -> tuple[Precision, 
     )
 
 
-# Arrays of one chunk of devices stay within some 100 MB.
-_MAX_ELEMENTS = 4_000_000
+# Arrays of one chunk of devices, four numbers for each point, stay within some 100 MB.
+_MAX_ELEMENTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,9 +255,11 @@ def simulate(
         num_slots = max(len(p.kernels) + len(p.trace.events) for p in group)
         per_device = num_slots * len(group) * len(scenarios)
         chunk = max(1, _MAX_ELEMENTS // max(1, per_device))
+        whole = cost_table(group, devices, host)
         for first in range(0, len(devices), chunk):
+            columns = range(first, min(first + chunk, len(devices)))
             some = slice(first, first + chunk)
-            table = cost_table(group, devices[some], host)
+            table = whole.on(columns, whole.kernels.on(columns))
             priced, step[members, some] = settled(table, scenarios, queue_depth=queue_depth)
             host_busy[members, some] = priced.host_ns
             device_busy[members, some] = priced.device_ns
@@ -297,71 +289,4 @@ def settled(
         queue_depth: Launches that may wait.
     """
     priced = price_all(table, scenarios)
-    period_ns = settled_period(_Run(priced, queue_depth).advance)
-    return priced, priced.step_ns(period_ns)
-
-
-class _Run:
-    """The state of the timelines while steps go by."""
-
-    def __init__(self, step: PricedStep[Array], queue_depth: int) -> None:
-        self._step = step
-        self._queue_depth = queue_depth
-        self._host, self._device, self._loader = (np.zeros_like(step.host_ns) for _ in range(3))
-        # A queue that holds a whole step never starves the device while the host waits for room.
-        self._may_fill = step.num_launches > queue_depth
-        self._queue: deque[tuple[int, Array]] = deque()
-        self._num_queued = 0
-
-    def advance(self) -> Array:
-        """Let one step go by; return when host and device were through with it."""
-        step, host, device, loader = self._step, self._host, self._device, self._loader
-        host += step.lead_ns
-        for kind, before_ns, own_ns, launches in step.points:
-            host += before_ns
-            if kind in RUN_IN_ORDER:
-                is_queued = self._may_fill and kind == KERNEL
-                if is_queued:
-                    self._wait_for_room(1)
-                device += step.gap_ns
-                np.maximum(device, host + step.latency_ns, out=device)
-                if is_queued:
-                    self._queue.append((1, device.copy()))
-                device += own_ns
-            elif launches is not None:
-                self._launch(launches, own_ns)
-            elif kind == SYNC:
-                np.maximum(host, device + step.sync_wait_ns, out=host)
-                host += own_ns
-            elif kind == COPY:
-                np.maximum(host, device + step.copy_wait_ns, out=host)
-                host += own_ns
-                np.maximum(device, host + step.copy_wait_ns, out=device)
-            elif kind == LOADER:
-                loader += own_ns
-                np.maximum(host, loader, out=host)
-            else:
-                assert kind == HOST
-        return np.maximum(host, device)
-
-    def _launch(self, launches: Launches[Array], own_ns: Array) -> None:
-        # What a graph replays takes no place in the queue.
-        is_queued = self._may_fill and launches.count > 0
-        if is_queued:
-            self._wait_for_room(launches.count)
-        self._device += launches.gap_ns
-        np.maximum(self._device, self._host + launches.latency_ns, out=self._device)
-        self._device += own_ns
-        self._host += launches.more_ns
-        # Launches of equal kernels end with the first or the last of them as the bottleneck.
-        np.maximum(self._device, self._host + launches.tail_ns, out=self._device)
-        if is_queued:
-            self._queue.append((launches.count, self._device - launches.last_ns))
-
-    def _wait_for_room(self, count: int) -> None:
-        """Make the host wait until the queue has room; an entry leaves it when it starts."""
-        self._num_queued += count
-        while self._num_queued > self._queue_depth and self._queue:
-            count, start = self._queue.popleft()
-            self._num_queued -= count
-            np.maximum(self._host, start, out=self._host)
+    return priced, priced.step_ns(period_of(priced, queue_depth))

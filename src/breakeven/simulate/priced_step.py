@@ -6,8 +6,9 @@ Arrays have one axis each for rows R, programs P, devices D and scenarios K, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,8 +32,7 @@ _IS_ON_DEVICE = np.array([kind in ON_DEVICE for kind in range(7)])
 _IS_QUEUED = np.array([kind in (RowKind.KERNEL, RowKind.QUEUED_COPY) for kind in RowKind])
 
 
-@dataclass(frozen=True, slots=True)
-class Launches(Generic[Number]):
+class Launches(NamedTuple):
     """A launch that is more, or other, than one kernel at the rates of the step.
 
     Args:
@@ -46,23 +46,52 @@ class Launches(Generic[Number]):
     """
 
     count: int
-    more_ns: Number
-    tail_ns: Number
-    last_ns: Number
-    latency_ns: Number
-    gap_ns: Number
+    more_ns: float
+    tail_ns: float
+    last_ns: float
+    latency_ns: float
+    gap_ns: float
 
 
-Point = tuple[int, Number, Number, Launches[Number] | None]
+Point = tuple[int, float, float, Launches | None]
 """Kind, the host's time before it, its own time, and more where there is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PointColumns:
+    """The points of a step, in the order in which the host reaches them; times are (R, P, D, K).
+
+    Args:
+        kinds: What each does.
+        before_ns: The host's time before it.
+        own_ns: Its own time.
+        special: Positions of those that are `Launches`, whose fields follow.
+        count: See there.
+        more_ns: See there.
+        tail_ns: See there.
+        last_ns: See there.
+        latency_ns: See there.
+        gap_ns: See there.
+    """
+
+    kinds: Indices
+    before_ns: Array
+    own_ns: Array
+    special: Indices
+    count: Indices
+    more_ns: Array
+    tail_ns: Array
+    last_ns: Array
+    latency_ns: Array
+    gap_ns: Array
+
+
+@dataclass(frozen=True, kw_only=True)
 class PricedStep(Generic[Number]):
     """A priced step, in plain numbers or in arrays (P, D, K), (D, K) or (K).
 
     Args:
-        points: In the order in which the host reaches them.
+        columns: Its points.
         rows: Row of the cost table of each point; of the last one, where several were merged.
         lead_ns: The host's time before the first point.
         latency_ns: From a launch to its start on an idle device.
@@ -76,7 +105,7 @@ class PricedStep(Generic[Number]):
         overlap_loss_fraction: As in the costs.
     """
 
-    points: list[Point[Number]]
+    columns: PointColumns
     rows: Indices
     lead_ns: Number
     latency_ns: Number
@@ -88,6 +117,33 @@ class PricedStep(Generic[Number]):
     device_ns: Number
     num_launches: int
     overlap_loss_fraction: float
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Return the points of a step in plain numbers one by one."""
+        own = self.columns
+        times = (own.more_ns, own.tail_ns, own.last_ns, own.latency_ns, own.gap_ns)
+        launches = map(Launches, own.count.tolist(), *map(_plain, times))
+        more = dict(zip(own.special.tolist(), launches, strict=True))
+        numbered = zip(own.kinds.tolist(), _plain(own.before_ns), _plain(own.own_ns), strict=True)
+        return [(*point, more.get(position)) for position, point in enumerate(numbered)]
+
+    def alone(self, place: tuple[int, ...]) -> PricedStep[float]:
+        """Return the step of one program on one device under one scenario, for a replay."""
+        shape = self.columns.own_ns.shape[1:]
+
+        def number(values: Number) -> float:
+            return float(np.broadcast_to(values, shape)[place])
+
+        def column(values: Array) -> Array:
+            return np.broadcast_to(values, (len(values), *shape))[:, *place]
+
+        columns = {each.name: getattr(self.columns, each.name) for each in fields(self.columns)}
+        times = {name: column(values) for name, values in columns.items() if name.endswith("_ns")}
+        wholes = {
+            name: number(values) for name, values in vars(self).items() if name.endswith("_ns")
+        }
+        return replace(self, columns=replace(self.columns, **times), **wholes)
 
     def step_ns(self, period_ns: Number) -> Number:
         """Return the time of a step, given its period if nothing slowed the other down."""
@@ -123,12 +179,12 @@ def price(
         perturbation: Rows for which others hold.
         is_merged: What only keeps the host busy is added to the point after it.
     """
-    return _priced(table, (scenario,), _plain, perturbation, is_merged=is_merged)
+    return _priced(table, (scenario,), np.ndarray.item, perturbation, is_merged=is_merged)
 
 
 def price_all(table: CostTable, scenarios: Sequence[Scenario]) -> PricedStep[Array]:
     """Return all programs of a table on all of its devices, priced in arrays."""
-    return _priced(table, scenarios, list, None, is_merged=True)
+    return _priced(table, scenarios, np.asarray, None, is_merged=True)
 
 
 def _plain(column: Array) -> list[float]:
@@ -138,12 +194,12 @@ def _plain(column: Array) -> list[float]:
 def _priced(
     table: CostTable,
     scenarios: Sequence[Scenario],
-    split: Callable[[Array], list[Number]],
+    whole: Callable[[Array], Number],
     perturbation: Perturbation | None,
     *,
     is_merged: bool,
 ) -> PricedStep[Number]:
-    """Return the priced step; ``split`` takes arrays (R, P, D, K) apart into what a point has."""
+    """Return the priced step; ``whole`` makes a number of what is none of its points."""
     rates = rates_of(table, scenarios)
     all_kinds = _point_kinds(table.rows, rates)
     points = _kept(table.rows, all_kinds) if is_merged else np.arange(len(all_kinds))
@@ -172,37 +228,24 @@ def _priced(
     is_free = IS_COPY[special_kinds, None, None, None] & (rates.scale[Bound.TRANSFER] == 0)
     is_void = (counts == 0) | is_free
     latency_ns = np.where(is_void, -np.inf, rates.latency_ns)
-    more: dict[int, Launches[Number]] = dict(
-        zip(
-            special.tolist(),
-            map(
-                Launches,
-                (is_queued * rows.launches[special].max(axis=1, initial=0)).tolist(),
-                split(more_ns),
-                split(latency_ns + last_ns),
-                split(last_ns),
-                split(latency_ns),
-                split(np.where(is_void, 0.0, rates.gap_ns)),
-            ),
-            strict=True,
-        )
-    )
     # All launches of a kernel that a graph replays are there when it starts.
     (many,) = np.nonzero((rows.launches > 1).any(axis=1))
     own_ns[many] += np.maximum(launches[many] - 1, 0) * rates.gap_ns
 
-    def whole(values: Array) -> Number:
-        (number,) = split(values[None])
-        return number
-
     lead_ns, own_sync_ns = rates.lead_ns, own_ns[kinds == SYNC].sum(axis=0)
     return PricedStep(
-        points=[
-            (kind, before, own, more.get(position))
-            for position, (kind, before, own) in enumerate(
-                zip(kinds.tolist(), split(before_ns), split(own_ns), strict=True)
-            )
-        ],
+        columns=PointColumns(
+            kinds=kinds,
+            before_ns=before_ns,
+            own_ns=own_ns,
+            special=special,
+            count=is_queued * rows.launches[special].max(axis=1, initial=0),
+            more_ns=more_ns,
+            tail_ns=latency_ns + last_ns,
+            last_ns=last_ns,
+            latency_ns=latency_ns,
+            gap_ns=np.where(is_void, 0.0, rates.gap_ns),
+        ),
         rows=points,
         lead_ns=whole(lead_ns),
         latency_ns=whole(rates.latency_ns),

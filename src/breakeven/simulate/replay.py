@@ -179,7 +179,7 @@ class Replay:
         return log
 
 
-def _most_unawaited(points: Sequence[Point[float]]) -> float:
+def _most_unawaited(points: Sequence[Point]) -> float:
     """Return the most launches that the host may issue from one wait for the device to the next.
 
     Steps follow each other, so those after the last wait of one add to those before the first of

@@ -19,6 +19,7 @@ from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate.attribution import Attribution, attribution_of
 from breakeven.simulate.cost_table import CostTable, Lowered, Mask, cost_table
 from breakeven.simulate.critical_path import CriticalPath, critical_path
+from breakeven.simulate.period import period_of
 from breakeven.simulate.priced_step import Perturbation, PricedStep, price
 from breakeven.simulate.program import (
     FAST,
@@ -31,7 +32,7 @@ from breakeven.simulate.program import (
     Scenario,
     lowered,
 )
-from breakeven.simulate.replay import Replay, Timeline, timeline_of
+from breakeven.simulate.replay import Timeline, timeline_of
 from breakeven.timing import Estimate
 
 _CORNERS = (TYPICAL, FAST, SLOW, *MIXED)
@@ -169,7 +170,7 @@ def _step_ns(
     table: CostTable, scenario: Scenario, perturbation: Perturbation | None = None
 ) -> float:
     step = price(table, scenario, perturbation=perturbation)
-    return step.step_ns(Replay(step).settle())
+    return step.step_ns(period_of(step).item())
 
 
 def _perturbation(rows: Mask, scenario: Scenario) -> Perturbation | None:

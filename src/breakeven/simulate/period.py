@@ -1,0 +1,138 @@
+"""The period of a repeated step, from all of its points at once.
+
+When host, device and loader are through with a point is the latest of when they were through with
+the one before, plus times that are known: a matrix, where a product adds and a sum takes the
+larger. The matrices of all points are joined two by two, and a step is one of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from breakeven.simulate.cost_table import Array
+from breakeven.simulate.priced_step import (
+    COPY,
+    KERNEL,
+    LOADER,
+    REPLAYED,
+    SYNC,
+    Number,
+    PricedStep,
+)
+from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Replay, settled_period
+
+# Rows and columns of the matrices.
+_HOST, _DEVICE, _LOADER = range(3)
+
+
+def period_of(step: PricedStep[Number], queue_depth: int = LAUNCH_QUEUE_DEPTH) -> Array:
+    """Return the time from one step to the next in steady state: (P, D, K).
+
+    Args:
+        step: The step.
+        queue_depth: Launches that may wait.
+    """
+    run = _Run(step, queue_depth)
+    period_ns = settled_period(run.advance)
+    for place in zip(*np.nonzero(run.is_blocked), strict=True):
+        period_ns[place] = Replay(step.alone(place), queue_depth).settle()
+    return period_ns
+
+
+class _Run:
+    """The state of the timelines while steps go by, as long as launches find room in the queue.
+
+    Attributes:
+        is_blocked: Where one did not, and the times are too short: (P, D, K).
+    """
+
+    def __init__(self, step: PricedStep[Number], queue_depth: int) -> None:
+        maps = _joined(_maps(step))
+        self._whole = maps[:, :, -1]
+        self._state = np.zeros(self._whole.shape[1:])
+        self.is_blocked = np.zeros(self._whole.shape[2:], dtype=np.bool_)
+        self._may_fill = step.num_launches > queue_depth
+        if not self._may_fill:
+            return
+        columns = step.columns
+        counts = np.where(columns.kinds == KERNEL, 1, 0)
+        last_ns, more_ns = columns.own_ns.copy(), np.zeros_like(columns.own_ns)
+        counts[columns.special] = columns.count
+        last_ns[columns.special], more_ns[columns.special] = columns.last_ns, columns.more_ns
+        (launched,) = np.nonzero(counts)
+        self._launched = maps[:, :, launched + 1]
+        self._last_ns, self._more_ns = last_ns[launched], more_ns[launched]
+        # An entry leaves the queue when it starts; it may be one of the step before.
+        issued = np.cumsum(np.tile(counts[launched], 2))
+        num = len(launched)
+        left = np.searchsorted(issued, issued[num:] - queue_depth) + 1
+        self._makes_room = np.minimum(left, num + np.arange(num)) - 1
+        self._starts_ns = np.full_like(self._last_ns, -np.inf)
+
+    def advance(self) -> Array:
+        """Let one step go by; return when host and device were through with it."""
+        state = self._state
+        if self._may_fill:
+            through = (self._launched[:2] + state[:, None]).max(axis=1)
+            starts_ns = through[_DEVICE] - self._last_ns
+            room_ns = np.concatenate((self._starts_ns, starts_ns))[self._makes_room]
+            self.is_blocked |= (through[_HOST] - self._more_ns < room_ns).any(axis=0)
+            self._starts_ns = starts_ns
+        self._state = (self._whole + state).max(axis=1)
+        return np.maximum(self._state[_HOST], self._state[_DEVICE])
+
+
+def _maps(step: PricedStep[Number]) -> Array:
+    """Return the matrices of what precedes the first point and of all points: (S, S, 1 + R, ...).
+
+    The first axis is what is delayed, the second is by what.
+    """
+    columns, kinds = step.columns, step.columns.kinds
+    own_ns = columns.own_ns
+    size = 3 if (kinds == LOADER).any() else 2
+    maps = np.full((size, size, 1 + len(kinds), *own_ns.shape[1:]), -np.inf)
+    maps[range(1, size), range(1, size)] = 0.0
+    maps[_HOST, _HOST, 0] = step.lead_ns
+    points = maps[:, :, 1:]
+    points[_HOST, _HOST] = columns.before_ns
+    (at,) = np.nonzero((kinds == KERNEL) | (kinds == REPLAYED))
+    points[_DEVICE, _HOST, at] = points[_HOST, _HOST, at] + step.latency_ns + own_ns[at]
+    points[_DEVICE, _DEVICE, at] = step.gap_ns + own_ns[at]
+    at = columns.special
+    issued_ns = points[_HOST, _HOST, at]
+    # Launches of equal kernels end with the first or the last of them as the bottleneck.
+    points[_DEVICE, _HOST, at] = issued_ns + np.maximum(
+        columns.latency_ns + own_ns[at], columns.more_ns + columns.tail_ns
+    )
+    points[_DEVICE, _DEVICE, at] = columns.gap_ns + own_ns[at]
+    points[_HOST, _HOST, at] = issued_ns + columns.more_ns
+    for kind, wait_ns in ((SYNC, step.sync_wait_ns), (COPY, step.copy_wait_ns)):
+        (at,) = np.nonzero(kinds == kind)
+        points[_HOST, _HOST, at] += own_ns[at]
+        points[_HOST, _DEVICE, at] = wait_ns + own_ns[at]
+        if kind == COPY:
+            points[_DEVICE, _HOST, at] = points[_HOST, _HOST, at] + wait_ns
+            points[_DEVICE, _DEVICE, at] = np.maximum(0.0, own_ns[at] + 2 * wait_ns)
+    (at,) = np.nonzero(kinds == LOADER)
+    for delayed in (_HOST, _LOADER) if len(at) else ():
+        points[delayed, _LOADER, at] = own_ns[at]
+    return maps
+
+
+def _joined(maps: Array) -> Array:
+    """Return for each point the matrix of all up to it."""
+    if maps.shape[2] == 1:
+        return maps
+    joined = np.empty_like(maps)
+    joined[:, :, :1] = maps[:, :, :1]
+    pairs = _joined(_after(maps[:, :, 1::2], maps[:, :, :-1:2]))
+    joined[:, :, 1::2] = pairs
+    joined[:, :, 2::2] = _after(maps[:, :, 2::2], pairs[:, :, : (maps.shape[2] - 1) // 2])
+    return joined
+
+
+def _after(second: Array, first: Array) -> Array:
+    """Return the matrices of what follows ``first``, with it."""
+    products = [second[:, k, None] + first[None, k] for k in range(len(first))]
+    joined = np.maximum(products[0], products[1])
+    return np.maximum(joined, products[2]) if len(first) > 2 else joined
