@@ -31,6 +31,7 @@ from breakeven.cost.grouped_convolution import pack_groups
 from breakeven.cost.host_cost import HostPart, host_op_parts
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.launch_costs import LaunchCosts, copy_ns, launch_costs
+from breakeven.cost.lower_compiled import is_compiled
 from breakeven.cost.lowering import lower
 from breakeven.cost.small_recurrence import step_by_step
 from breakeven.cost.step_effects import (
@@ -62,6 +63,10 @@ from breakeven.trace import Op, Settings
 # sigma is half of the logarithm of that ratio.
 _UNKNOWN_SOFTWARE_LOG_SIGMA = 0.2
 _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA = 0.35
+# Kinds of operators of which the kernels are kept: of many steps.
+_MOST_KINDS = 50_000
+
+_Parts = tuple[tuple[HostPart, float], ...]
 
 
 class StepCosts:
@@ -96,10 +101,29 @@ class StepCosts:
         self._machine = machine
         self._is_machine_seen = bool(machine) and effects.has(("host machine", machine))
         self._host_factors: dict[tuple[HostPart, bool], float] = {}
+        # A step has few kinds of operators: equal ones share their kernels ...
+        self._lowered: dict[Hashable, Lowering] = {}
+        # ... and by those what this host takes to issue them, whose ids are theirs as long.
+        self._host: HostSpec | None = None
+        self._issued: dict[Hashable, tuple[Lowering, _Parts, float]] = {}
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
-        """Return the kernels of an operator."""
-        return lower(op, settings)
+        """Return the kernels of an operator; equal operators get the same object."""
+        if is_compiled(op.name):  # which memory is the same counts too
+            return lower(op, settings)
+        kind = (
+            op.name,
+            settings,
+            msgspec.json.encode(op.attributes),
+            tuple([(spec.shape, spec.dtype, spec.layout) for spec in op.inputs]),
+            tuple([(spec.shape, spec.dtype, spec.layout) for spec in op.outputs]),
+        )
+        lowering = self._lowered.get(kind)
+        if lowering is None:
+            if len(self._lowered) >= _MOST_KINDS:
+                self._lowered.clear()
+            lowering = self._lowered[kind] = lower(op, settings)
+        return lowering
 
     def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
         """Return the times of all kernels on all devices, as (kernel, device) arrays."""
@@ -213,19 +237,25 @@ class StepCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
-        is_measured, total_ns = host.is_measured, 0.0
-        for part, time_ns in host_op_parts(op, lowering, host):
-            total_ns += time_ns * self._host_factor(part, is_measured)
-        return total_ns
+        return self._issue(op, lowering, host)[2]
 
-    def host_op_parts(
-        self, op: Op, lowering: Lowering, host: HostSpec
-    ) -> tuple[tuple[HostPart, float], ...]:
+    def host_op_parts(self, op: Op, lowering: Lowering, host: HostSpec) -> _Parts:
         """Return the same time by kind of work."""
-        return tuple(
-            (part, time_ns * self._host_factor(part, host.is_measured))
-            for part, time_ns in host_op_parts(op, lowering, host)
-        )
+        return self._issue(op, lowering, host)[1]
+
+    def _issue(self, op: Op, lowering: Lowering, host: HostSpec) -> tuple[Lowering, _Parts, float]:
+        if host is not self._host or len(self._issued) >= _MOST_KINDS:
+            self._host, self._issued = host, {}
+        kind = id(lowering), op.name, op.phase
+        found = self._issued.get(kind)
+        if found is None:
+            parts = tuple(
+                (part, time_ns * self._host_factor(part, host.is_measured))
+                for part, time_ns in host_op_parts(op, lowering, host)
+            )
+            total_ns = sum(time_ns for _, time_ns in parts)
+            found = self._issued[kind] = lowering, parts, total_ns
+        return found
 
     @property
     def overlap_loss_fraction(self) -> float:

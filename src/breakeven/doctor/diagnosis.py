@@ -57,7 +57,9 @@ class Diagnosed:
         return self.finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 
 
-def diagnose(case: Case, codes: Set[str] | None = None) -> tuple[Diagnosed, ...]:
+def diagnose(
+    case: Case, codes: Set[str] | None = None, what_if: WhatIf | None = None
+) -> tuple[Diagnosed, ...]:
     """Return what slows a step down on its device, by what its fix would gain.
 
     Each gain is that of its fix alone, from simulating the step with and without it; gains of
@@ -66,8 +68,9 @@ def diagnose(case: Case, codes: Set[str] | None = None) -> tuple[Diagnosed, ...]
     Args:
         case: The step as a GPU would run it, on the GPU on which gains are simulated.
         codes: Rules to ask; all by default.
+        what_if: The same step on the same device, where it is there already.
     """
-    what_if = WhatIf(case.program, case.device, case.host)
+    what_if = what_if or WhatIf(case.program, case.device, case.host)
     found = [
         Diagnosed(finding=_finding(case, rule, occurrence, what_if), occurrence=occurrence)
         for rule in all_rules()
@@ -171,15 +174,19 @@ class Examined:
         return (Caveat(code="disturbed-findings", message=message),)
 
 
-def examine(case: Case) -> Examined:
+def examine(case: Case, what_if: WhatIf | None = None) -> Examined:
     """Return what `diagnose` finds, and would also find had nothing disturbed the measurements.
 
     Nobody knows by how much each of them is off: at most by what other processes took, and perhaps
     not at all. So the rules are asked again with each kind of figure as small as it may have been,
     and a finding has to come out every time, with a gain. Its interval then covers all of them.
     On a quiet machine they are asked once.
+
+    Args:
+        case: As `diagnose` is given it.
+        what_if: As it.
     """
-    found = diagnose(case)
+    found = diagnose(case, what_if=what_if)
     if not found:
         return Examined(found=found)
     codes = {one.finding.code for one in found}

@@ -73,9 +73,11 @@ def explained(
         num_steps: Steps of the training; None where it is not known how long it is.
     """
     prediction = step.prediction_on(device)
-    examined = step.examined_on(device, scaled=_scaled(recording), cpu=recording.cpu)
-    wanted = [one for one in examined.found if rules is None or one.finding.code in rules]
     what_if = WhatIf(step.program, device, step.host)
+    examined = step.examined_on(
+        device, scaled=_scaled(recording), cpu=recording.cpu, what_if=what_if
+    )
+    wanted = [one for one in examined.found if rules is None or one.finding.code in rules]
     timeline, cut = shortened(critical_timeline(step.program, what_if), _MAX_SPANS)
     return ExplainReport(
         schema_version=EXPLAIN_SCHEMA_VERSION,

@@ -21,6 +21,7 @@ from breakeven.simulate import (
     CompileMode,
     Program,
     StepPrediction,
+    WhatIf,
     compile_mode_of,
     compiled_step,
     optimizer_compile_mode_of,
@@ -143,6 +144,7 @@ class ComparedStep:
         *,
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
+        what_if: WhatIf | None = None,
     ) -> Examined:
         """Return what slows the step down on one of the devices, and on this CPU.
 
@@ -150,6 +152,7 @@ class ComparedStep:
             device: The GPU.
             scaled: The step at other batch sizes, where it was recorded at two.
             cpu: What was measured of the step on the CPU.
+            what_if: The step on that device, where it is there already.
         """
         case = Case(
             trace=self.trace,
@@ -161,7 +164,7 @@ class ComparedStep:
             scaled=scaled,
             cpu=cpu,
         )
-        return examine(case)
+        return examine(case, what_if)
 
     def changed(
         self, program: Program, measured: tuple[DeviceResult, ...], *, is_captured: bool

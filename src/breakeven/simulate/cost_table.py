@@ -104,12 +104,18 @@ class KernelTable:
         self.costs = costs
         self.devices = tuple(devices)
         self._rows: dict[Kernel | None, int] = {None: -1}
+        # By ids: equal operators have the same kernels, and to compare them takes longer.
+        self._known: dict[int, tuple[int, Kernel | None]] = {}
         self._timed: KernelTimes | None = None
         self._num_timed = 0
 
     def row(self, kernel: Kernel | None) -> int:
         """Return the row of a kernel; -1 where there is none."""
-        return self._rows.setdefault(kernel, len(self._rows) - 1)
+        known = self._known.get(id(kernel))
+        if known is None:
+            row = self._rows.setdefault(kernel, len(self._rows) - 1)
+            known = self._known[id(kernel)] = row, kernel
+        return known[0]
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -231,8 +237,6 @@ def _rows(
     host_ns: list[float] = []
     rows: list[int] = []
     on_devices: dict[int, list[list[float]]] = {}
-    # Programs at several batch sizes share most of their operators.
-    issue_ns: dict[int, float] = {}
     for index, lowered in numbered:
         first = lowered[0][0]
         kind = row_kind(first)
@@ -240,12 +244,9 @@ def _rows(
             runs = [() if lowering is None else lowering.kernels for _, lowering in lowered]
             if kind is RowKind.KERNEL:
                 for event, lowering in lowered:
-                    time_ns = issue_ns.get(id(event))
-                    if time_ns is None:
-                        assert isinstance(event, Op)
-                        assert lowering is not None
-                        time_ns = issue_ns[id(event)] = costs.host_op_ns(event, lowering, host)
-                    host_ns.append(time_ns)
+                    assert isinstance(event, Op)
+                    assert lowering is not None
+                    host_ns.append(costs.host_op_ns(event, lowering, host))
                 positions.append(index)
                 is_issued_compiled = isinstance(first, Op) and is_compiled(first.name)
                 kinds.append(RowKind.COMPILED_ISSUE if is_issued_compiled else RowKind.ISSUE)
