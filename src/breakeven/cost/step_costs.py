@@ -120,8 +120,6 @@ class StepCosts:
         )
         lowering = self._lowered.get(kind)
         if lowering is None:
-            if len(self._lowered) >= _MOST_KINDS:
-                self._lowered.clear()
             lowering = self._lowered[kind] = lower(op, settings)
         return lowering
 

@@ -39,6 +39,8 @@ from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_threads, threads_
 # Operators that took so many times as long while they were recorded as the whole step does were
 # held up by other work, or are those of another step than most. As a rule they take nine tenths.
 _UNTYPICAL = 1.5
+# Not counted for each of them: what a recorder's call adds at most to what an operator takes.
+_RECORDED_CALL_NS = 5_000
 # And a step that takes so many times as long as they and the Python between did beside other
 # work is not believed.
 _UNBELIEVABLE = 5.0
@@ -78,7 +80,8 @@ def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = Fa
     """
     as_set = believed(runs.measure(tries_generated=tries_generated), traced)
     step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
-    is_untypical = sum(op.host_ns for op in traced.trace.ops) > _UNTYPICAL * step_ns
+    ops_ns = sum(max(0, op.host_ns - _RECORDED_CALL_NS) for op in traced.trace.ops)
+    is_untypical = ops_ns > _UNTYPICAL * step_ns
     best = at_its_best(as_set, prefers_fewer=is_untypical)
     if not best.measurement.is_disturbed:
         # What was held up is shown, but nothing rests on it.

@@ -21,8 +21,9 @@ from breakeven.simulate.priced_step import (
 from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, NO_WAIT, UNLOGGED, LoggedPoint, Replay
 
 # Steps that are replayed to find a round. A path that alternates needs two or three, and its
-# beginning, from the end of the device's work to what it waits for, may take another.
-_LOGGED_STEPS = 8
+# beginning, from the end of the device's work to what it waits for, may take another: most come
+# round within the first number.
+_LOGGED_STEPS = (3, 8)
 
 
 class Spent(Enum):
@@ -110,8 +111,11 @@ def critical_path(
     """
     replay = Replay(step, queue_depth)
     period_ns = replay.settle()
-    log = replay.logged(_LOGGED_STEPS)
-    pieces, num_steps = _Walk(step, log).round() if log else ((), 0)
+    pieces, num_steps = (), 0
+    for length in _LOGGED_STEPS if step.points else ():
+        pieces, num_steps = _Walk(step, replay.logged(length)).round()
+        if num_steps:
+            break
     return CriticalPath(pieces=pieces, num_steps=num_steps, period_ns=period_ns)
 
 

@@ -54,11 +54,9 @@ class _Run:
         self._may_fill = step.num_launches > queue_depth
         if not self._may_fill:
             return
-        columns = step.columns
-        counts = np.where(columns.kinds == KERNEL, 1, 0)
-        last_ns, more_ns = columns.own_ns.copy(), np.zeros_like(columns.own_ns)
-        counts[columns.special] = columns.count
-        last_ns[columns.special], more_ns[columns.special] = columns.last_ns, columns.more_ns
+        counts, more_ns, last_ns = 1 * (step.kinds == KERNEL), 0 * step.own_ns, step.own_ns.copy()
+        counts[step.special], more_ns[step.special] = step.counts, step.special_ns[0]
+        last_ns[step.special] = step.special_ns[2]
         (launched,) = np.nonzero(counts)
         self._launched = maps[:, :, launched + 1]
         self._last_ns, self._more_ns = last_ns[launched], more_ns[launched]
@@ -87,25 +85,22 @@ def _maps(step: PricedStep[Number]) -> Array:
 
     The first axis is what is delayed, the second is by what.
     """
-    columns, kinds = step.columns, step.columns.kinds
-    own_ns = columns.own_ns
+    kinds, own_ns = step.kinds, step.own_ns
     size = 3 if (kinds == LOADER).any() else 2
     maps = np.full((size, size, 1 + len(kinds), *own_ns.shape[1:]), -np.inf)
     maps[range(1, size), range(1, size)] = 0.0
     maps[_HOST, _HOST, 0] = step.lead_ns
     points = maps[:, :, 1:]
-    points[_HOST, _HOST] = columns.before_ns
+    points[_HOST, _HOST] = step.before_ns
     (at,) = np.nonzero((kinds == KERNEL) | (kinds == REPLAYED))
     points[_DEVICE, _HOST, at] = points[_HOST, _HOST, at] + step.latency_ns + own_ns[at]
     points[_DEVICE, _DEVICE, at] = step.gap_ns + own_ns[at]
-    at = columns.special
-    issued_ns = points[_HOST, _HOST, at]
+    at, (more_ns, tail_ns, _, latency_ns, gap_ns) = step.special, step.special_ns
     # Launches of equal kernels end with the first or the last of them as the bottleneck.
-    points[_DEVICE, _HOST, at] = issued_ns + np.maximum(
-        columns.latency_ns + own_ns[at], columns.more_ns + columns.tail_ns
-    )
-    points[_DEVICE, _DEVICE, at] = columns.gap_ns + own_ns[at]
-    points[_HOST, _HOST, at] = issued_ns + columns.more_ns
+    ends_ns = np.maximum(latency_ns + own_ns[at], more_ns + tail_ns)
+    points[_DEVICE, _HOST, at] = points[_HOST, _HOST, at] + ends_ns
+    points[_DEVICE, _DEVICE, at] = gap_ns + own_ns[at]
+    points[_HOST, _HOST, at] += more_ns
     for kind, wait_ns in ((SYNC, step.sync_wait_ns), (COPY, step.copy_wait_ns)):
         (at,) = np.nonzero(kinds == kind)
         points[_HOST, _HOST, at] += own_ns[at]

@@ -6,9 +6,9 @@ Arrays have one axis each for rows R, programs P, devices D and scenarios K, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -57,41 +57,17 @@ Point = tuple[int, float, float, Launches | None]
 """Kind, the host's time before it, its own time, and more where there is more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointColumns:
-    """The points of a step, in the order in which the host reaches them; times are (R, P, D, K).
-
-    Args:
-        kinds: What each does.
-        before_ns: The host's time before it.
-        own_ns: Its own time.
-        special: Positions of those that are `Launches`, whose fields follow.
-        count: See there.
-        more_ns: See there.
-        tail_ns: See there.
-        last_ns: See there.
-        latency_ns: See there.
-        gap_ns: See there.
-    """
-
-    kinds: Indices
-    before_ns: Array
-    own_ns: Array
-    special: Indices
-    count: Indices
-    more_ns: Array
-    tail_ns: Array
-    last_ns: Array
-    latency_ns: Array
-    gap_ns: Array
-
-
 @dataclass(frozen=True, kw_only=True)
 class PricedStep(Generic[Number]):
     """A priced step, in plain numbers or in arrays (P, D, K), (D, K) or (K).
 
     Args:
-        columns: Its points.
+        kinds: What the points do, in the order in which the host reaches them: (R).
+        before_ns: The host's time before each: (R, P, D, K), or broadcast to it.
+        own_ns: The own time of each: (R, P, D, K).
+        special: Positions of those that are `Launches`: (S).
+        counts: The first field of these: (S).
+        special_ns: Their other fields: (5, S, P, D, K).
         rows: Row of the cost table of each point; of the last one, where several were merged.
         lead_ns: The host's time before the first point.
         latency_ns: From a launch to its start on an idle device.
@@ -105,7 +81,12 @@ class PricedStep(Generic[Number]):
         overlap_loss_fraction: As in the costs.
     """
 
-    columns: PointColumns
+    kinds: Indices
+    before_ns: Array
+    own_ns: Array
+    special: Indices
+    counts: Indices
+    special_ns: Array
     rows: Indices
     lead_ns: Number
     latency_ns: Number
@@ -121,29 +102,22 @@ class PricedStep(Generic[Number]):
     @cached_property
     def points(self) -> list[Point]:
         """Return the points of a step in plain numbers one by one."""
-        own = self.columns
-        times = (own.more_ns, own.tail_ns, own.last_ns, own.latency_ns, own.gap_ns)
-        launches = map(Launches, own.count.tolist(), *map(_plain, times))
-        more = dict(zip(own.special.tolist(), launches, strict=True))
-        numbered = zip(own.kinds.tolist(), _plain(own.before_ns), _plain(own.own_ns), strict=True)
-        return [(*point, more.get(position)) for position, point in enumerate(numbered)]
+        launches = map(Launches, self.counts.tolist(), *map(_plain, self.special_ns))
+        more = dict(zip(self.special.tolist(), launches, strict=True))
+        times = _plain(self.before_ns), _plain(self.own_ns)
+        numbered = enumerate(zip(self.kinds.tolist(), *times, strict=True))
+        return [(*point, more.get(position)) for position, point in numbered]
 
     def alone(self, place: tuple[int, ...]) -> PricedStep[float]:
         """Return the step of one program on one device under one scenario, for a replay."""
-        shape = self.columns.own_ns.shape[1:]
 
-        def number(values: Number) -> float:
-            return float(np.broadcast_to(values, shape)[place])
+        def one(values: Array) -> Any:
+            shape = (*np.shape(values)[:-3], *self.own_ns.shape[1:])
+            found = np.broadcast_to(values, shape)[(..., *place)]
+            return found if found.ndim else found.item()
 
-        def column(values: Array) -> Array:
-            return np.broadcast_to(values, (len(values), *shape))[:, *place]
-
-        columns = {each.name: getattr(self.columns, each.name) for each in fields(self.columns)}
-        times = {name: column(values) for name, values in columns.items() if name.endswith("_ns")}
-        wholes = {
-            name: number(values) for name, values in vars(self).items() if name.endswith("_ns")
-        }
-        return replace(self, columns=replace(self.columns, **times), **wholes)
+        times = {name: one(own) for name, own in vars(self).items() if name.endswith("_ns")}
+        return replace(self, **times)
 
     def step_ns(self, period_ns: Number) -> Number:
         """Return the time of a step, given its period if nothing slowed the other down."""
@@ -234,17 +208,19 @@ def _priced(
 
     lead_ns, own_sync_ns = rates.lead_ns, own_ns[kinds == SYNC].sum(axis=0)
     return PricedStep(
-        columns=PointColumns(
-            kinds=kinds,
-            before_ns=before_ns,
-            own_ns=own_ns,
-            special=special,
-            count=is_queued * rows.launches[special].max(axis=1, initial=0),
-            more_ns=more_ns,
-            tail_ns=latency_ns + last_ns,
-            last_ns=last_ns,
-            latency_ns=latency_ns,
-            gap_ns=np.where(is_void, 0.0, rates.gap_ns),
+        kinds=kinds,
+        before_ns=before_ns,
+        own_ns=own_ns,
+        special=special,
+        counts=is_queued * rows.launches[special].max(axis=1, initial=0),
+        special_ns=np.stack(
+            np.broadcast_arrays(
+                more_ns,
+                latency_ns + last_ns,
+                last_ns,
+                latency_ns,
+                np.where(is_void, 0.0, rates.gap_ns),
+            )
         ),
         rows=points,
         lead_ns=whole(lead_ns),

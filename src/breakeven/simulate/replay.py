@@ -5,9 +5,8 @@ The same rules as in `simulate`, which goes through many steps, devices and scen
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +22,6 @@ from breakeven.simulate.priced_step import (
     RUN_IN_ORDER,
     SYNC,
     Number,
-    Point,
     PricedStep,
     price,
 )
@@ -95,11 +93,8 @@ class Replay:
 
     def __init__(self, step: PricedStep[float], queue_depth: int = LAUNCH_QUEUE_DEPTH) -> None:
         self._step = step
-        # A queue that holds a whole step never starves the device while the host waits for room,
-        # and what was launched before a wait has left it.
-        self._may_fill = (
-            step.num_launches > queue_depth and _most_unawaited(step.points) > queue_depth
-        )
+        # A queue that holds a whole step never starves the device while the host waits for room.
+        self._may_fill = step.num_launches > queue_depth
         self._room = queue_depth
         self._queue: deque[tuple[int, float, int]] = deque()
         self.host_ns = 0.0
@@ -177,21 +172,6 @@ class Replay:
             self.advance()
         log, self._log = self._log, None
         return log
-
-
-def _most_unawaited(points: Sequence[Point]) -> float:
-    """Return the most launches that the host may issue from one wait for the device to the next.
-
-    Steps follow each other, so those after the last wait of one add to those before the first of
-    the next; without any wait there is no end to them.
-    """
-    runs = [0]
-    for kind, _, _, launches in points:
-        if kind in (SYNC, COPY):
-            runs.append(0)
-        elif kind in LAUNCHED:
-            runs[-1] += 1 if launches is None else launches.count
-    return max(*runs, runs[0] + runs[-1]) if len(runs) > 1 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,10 +110,12 @@ class DeviceMap:
 
     def number_of(self, tensor: torch.Tensor) -> int:
         """Return the number of the tensor's storage, giving it one when it is new."""
-        block = self._find(tensor)
-        if block is None:
-            block = self._add(tensor, self.default)
-        return -1 if block is None else block.number
+        return self.place_of(tensor)[1]
+
+    def place_of(self, tensor: torch.Tensor) -> tuple[str, int]:
+        """Return the device and the number of the tensor's storage, as one look-up."""
+        block = self._find(tensor) or self._add(tensor, self.default)
+        return (self.default, -1) if block is None else (block.device, block.number)
 
     def place(self, tensor: _Memory, device: str) -> None:
         """Put the tensor's storage on ``device``."""

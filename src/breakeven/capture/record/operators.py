@@ -204,13 +204,19 @@ _SLOW_IN_HALF = frozenset({
 def describe(tensor: torch.Tensor, devices: DeviceMap) -> TensorSpec:
     """Return what the trace keeps of a tensor."""
     values = sparse_values(tensor)
+    device, storage = devices.place_of(tensor)
     return TensorSpec(
         shape=tuple((tensor if values is None else values).shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        device=devices.device_of(tensor),
+        dtype=_dtype_name(tensor.dtype),
+        device=device,
         layout=_layout_of(tensor) if values is None else "sparse",
-        storage=devices.number_of(tensor),
+        storage=storage,
     )
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 # These have overloads that take `out_dtype`, for GPUs alone.
