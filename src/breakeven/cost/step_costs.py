@@ -105,7 +105,7 @@ class StepCosts:
         self._lowered: dict[Hashable, Lowering] = {}
         # ... and by those what this host takes to issue them, whose ids are theirs as long.
         self._host: HostSpec | None = None
-        self._issued: dict[Hashable, tuple[Lowering, _Parts, float]] = {}
+        self._issued: dict[Hashable, tuple[Lowering, _Parts]] = {}
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         """Return the kernels of an operator; equal operators get the same object."""
@@ -235,25 +235,22 @@ class StepCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
-        return self._issue(op, lowering, host)[2]
+        return sum(time_ns for _, time_ns in self.host_op_parts(op, lowering, host))
 
     def host_op_parts(self, op: Op, lowering: Lowering, host: HostSpec) -> _Parts:
         """Return the same time by kind of work."""
-        return self._issue(op, lowering, host)[1]
-
-    def _issue(self, op: Op, lowering: Lowering, host: HostSpec) -> tuple[Lowering, _Parts, float]:
         if host is not self._host or len(self._issued) >= _MOST_KINDS:
             self._host, self._issued = host, {}
         kind = id(lowering), op.name, op.phase
-        found = self._issued.get(kind)
-        if found is None:
-            parts = tuple(
-                (part, time_ns * self._host_factor(part, host.is_measured))
-                for part, time_ns in host_op_parts(op, lowering, host)
+        if kind not in self._issued:
+            self._issued[kind] = (
+                lowering,
+                tuple(
+                    (part, time_ns * self._host_factor(part, host.is_measured))
+                    for part, time_ns in host_op_parts(op, lowering, host)
+                ),
             )
-            total_ns = sum(time_ns for _, time_ns in parts)
-            found = self._issued[kind] = lowering, parts, total_ns
-        return found
+        return self._issued[kind][1]
 
     @property
     def overlap_loss_fraction(self) -> float:

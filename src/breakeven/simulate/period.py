@@ -7,6 +7,8 @@ larger. The matrices of all points are joined two by two, and a step is one of t
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from breakeven.simulate.cost_table import Array
@@ -128,6 +130,5 @@ def _joined(maps: Array) -> Array:
 
 def _after(second: Array, first: Array) -> Array:
     """Return the matrices of what follows ``first``, with it."""
-    products = [second[:, k, None] + first[None, k] for k in range(len(first))]
-    joined = np.maximum(products[0], products[1])
-    return np.maximum(joined, products[2]) if len(first) > 2 else joined
+    products = (second[:, k, None] + first[None, k] for k in range(len(first)))
+    return reduce(np.maximum, products)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,8 @@ _IS_ON_DEVICE = np.array([kind in ON_DEVICE for kind in range(7)])
 _IS_QUEUED = np.array([kind in (RowKind.KERNEL, RowKind.QUEUED_COPY) for kind in RowKind])
 
 
-class Launches(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Launches:
     """A launch that is more, or other, than one kernel at the rates of the step.
 
     Args:
@@ -117,7 +118,8 @@ class PricedStep(Generic[Number]):
             return found if found.ndim else found.item()
 
         times = {name: one(own) for name, own in vars(self).items() if name.endswith("_ns")}
-        return replace(self, **times)
+        stepwise: Any = replace(self, **times)
+        return stepwise
 
     def step_ns(self, period_ns: Number) -> Number:
         """Return the time of a step, given its period if nothing slowed the other down."""

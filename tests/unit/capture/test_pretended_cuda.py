@@ -24,6 +24,17 @@ def test_item_is_one_sync_at_its_line() -> None:
     assert sync.location.file == __file__
 
 
+def test_what_is_read_to_note_an_operator_is_no_call_of_the_script_in_backward_either() -> None:
+    with pretending() as recorder:
+        weight = torch.ones(4, device="cuda", requires_grad=True)
+        loss = (weight * 2).tanh().sum()
+        recorder.start_step()
+        before = recorder.num_calls
+        loss.backward()
+    assert len(ops(recorder)) > 3
+    assert recorder.num_calls - before == 1  # `backward` itself
+
+
 @pytest.mark.parametrize(
     ("read", "kind", "num_bytes"),
     [

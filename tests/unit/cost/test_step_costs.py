@@ -17,6 +17,7 @@ from breakeven.cost import (
     StepCosts,
     StepEffect,
     StepEffects,
+    host_op_parts,
     kernel_times,
     load_efficiencies,
     lower,
@@ -261,3 +262,20 @@ def test_groups_do_not_share_tiles_without_matrix_units() -> None:
     costs = StepCosts(efficiencies=table, effects=no_step_effects(), era=Era.TORCH_2)
     plain = kernel_times(kernels, [device], efficiencies=table)
     assert (costs.kernel_times(kernels, [device]).time_ns == plain.time_ns).all()
+
+
+def test_equal_operators_share_their_kernels_and_others_do_not() -> None:
+    costs = StepCosts(efficiencies=load_efficiencies(), effects=no_step_effects())
+    elsewhere = tensor(4, 4, device="cuda:0", storage=7)
+    again = Op(name=ADD.name, inputs=(elsewhere, ROW), outputs=(ROW,), phase=Phase.BACKWARD)
+    wider = msgspec.structs.replace(ADD, inputs=(tensor(8, 4, device="cuda:0"), ROW))
+    settings = Settings()
+    lowering = costs.lower(ADD, settings)
+    assert costs.lower(again, settings) is lowering
+    assert costs.lower(wider, settings) == lower(wider, settings)
+    assert costs.lower(MM, settings) == lower(MM, settings)
+    # What the host takes depends on the phase, and on the host.
+    for op in (ADD, again):
+        for host in (HOST, HERE, msgspec.structs.replace(HERE, op_ns=2 * HERE.op_ns)):
+            plain = sum(time_ns for _, time_ns in host_op_parts(op, lowering, host))
+            assert costs.host_op_ns(op, lowering, host) == pytest.approx(plain)

@@ -219,6 +219,13 @@ def test_recording_that_was_held_up_is_made_again_on_fewer_threads() -> None:
     assert found.traced == traced_run()
 
 
+def test_what_recording_adds_to_many_small_operators_is_no_reason_to_record_again() -> None:
+    small = [replace(device_op(), host_ns=6_000)] * 1_000
+    runs, launcher = runs_of(plain_run(2_000_000))
+    assert len(measure_at_best(runs, traced_run(*small)).traced.trace.ops) == 1_000
+    assert not any(request.is_traced for request in launcher.requests)
+
+
 def test_progress_hears_stages_and_steps() -> None:
     log = ProgressLog()
     launcher = ScriptedLauncher([traced_run(), plain_run()], num_steps=[1, 7])
