@@ -115,9 +115,7 @@ class Case:
 
     def each(self, kind: type[_Kind]) -> Iterator[tuple[int, _Kind]]:
         """Yield the events of a kind, each with its position."""
-        for index, event in enumerate(self.trace.events):
-            if isinstance(event, kind):
-                yield index, event
+        return iter(self.once(_by_kind).get(kind, ()))
 
     def each_on_device(self) -> Iterator[tuple[int, Op]]:
         """Yield the operators that the device runs, each with its position."""
@@ -131,6 +129,13 @@ class Case:
     def works(self, kind: str) -> list[int]:
         """Return the positions of what the host does besides operators: ``data``, ``script``."""
         return [index for index, work in self.each(HostWork) if work.kind == kind]
+
+
+def _by_kind(case: Case) -> dict[type[Event], list[tuple[int, Any]]]:
+    found: dict[type[Event], list[tuple[int, Any]]] = {}
+    for index, event in enumerate(case.trace.events):
+        found.setdefault(type(event), []).append((index, event))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

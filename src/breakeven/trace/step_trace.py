@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 from math import prod
 
 import msgspec
@@ -251,7 +252,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     load_fraction: float = 0.0
 
 
-class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
+class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One training step: one optimizer update, or one round of all of them.
 
     Args:
@@ -283,17 +284,17 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
     # Left out of a file where unset: runs that were stored without it keep their digest.
     frames: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
-    @property
+    @cached_property
     def ops(self) -> tuple[Op, ...]:
         """Return the operators alone."""
         return tuple(event for event in self.events if isinstance(event, Op))
 
-    @property
+    @cached_property
     def syncs(self) -> tuple[Sync, ...]:
         """Return the syncs alone."""
         return tuple(event for event in self.events if isinstance(event, Sync))
 
-    @property
+    @cached_property
     def copies(self) -> tuple[Copy, ...]:
         """Return the host-device copies alone."""
         return tuple(event for event in self.events if isinstance(event, Copy))
