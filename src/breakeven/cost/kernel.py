@@ -81,7 +81,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
     tiles: TileSet | None = None
 
 
-class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+class Kernel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Work of one kernel, independent of the device that runs it.
 
     Args:
@@ -139,7 +139,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
         return self.read_bytes + self.write_bytes
 
 
-class Lowering(msgspec.Struct, frozen=True, kw_only=True):
+class Lowering(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The kernels of one operator; none for a view.
 
     Args:

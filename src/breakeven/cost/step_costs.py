@@ -63,10 +63,6 @@ from breakeven.trace import Op, Settings
 # sigma is half of the logarithm of that ratio.
 _UNKNOWN_SOFTWARE_LOG_SIGMA = 0.2
 _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA = 0.35
-# Kinds of operators of which the kernels are kept: of many steps.
-_MOST_KINDS = 50_000
-
-_Parts = tuple[tuple[HostPart, float], ...]
 
 
 class StepCosts:
@@ -101,11 +97,8 @@ class StepCosts:
         self._machine = machine
         self._is_machine_seen = bool(machine) and effects.has(("host machine", machine))
         self._host_factors: dict[tuple[HostPart, bool], float] = {}
-        # A step has few kinds of operators: equal ones share their kernels ...
+        # A step has few kinds of operators.
         self._lowered: dict[Hashable, Lowering] = {}
-        # ... and by those what this host takes to issue them, whose ids are theirs as long.
-        self._host: HostSpec | None = None
-        self._issued: dict[Hashable, tuple[Lowering, _Parts]] = {}
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         """Return the kernels of an operator; equal operators get the same object."""
@@ -235,22 +228,19 @@ class StepCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
-        return sum(time_ns for _, time_ns in self.host_op_parts(op, lowering, host))
+        is_measured, total_ns = host.is_measured, 0.0
+        for part, time_ns in host_op_parts(op, lowering, host):
+            total_ns += time_ns * self._host_factor(part, is_measured)
+        return total_ns
 
-    def host_op_parts(self, op: Op, lowering: Lowering, host: HostSpec) -> _Parts:
+    def host_op_parts(
+        self, op: Op, lowering: Lowering, host: HostSpec
+    ) -> tuple[tuple[HostPart, float], ...]:
         """Return the same time by kind of work."""
-        if host is not self._host or len(self._issued) >= _MOST_KINDS:
-            self._host, self._issued = host, {}
-        kind = id(lowering), op.name, op.phase
-        if kind not in self._issued:
-            self._issued[kind] = (
-                lowering,
-                tuple(
-                    (part, time_ns * self._host_factor(part, host.is_measured))
-                    for part, time_ns in host_op_parts(op, lowering, host)
-                ),
-            )
-        return self._issued[kind][1]
+        return tuple(
+            (part, time_ns * self._host_factor(part, host.is_measured))
+            for part, time_ns in host_op_parts(op, lowering, host)
+        )
 
     @property
     def overlap_loss_fraction(self) -> float:

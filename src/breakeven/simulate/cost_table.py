@@ -7,7 +7,7 @@ programs P of equal structure, and devices D, in this order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import zip_longest
@@ -49,7 +49,6 @@ class RowKind(IntEnum):
 _COPIES = frozenset({RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY, RowKind.REPLAYED_COPY})
 IS_COPY = np.array([kind in _COPIES for kind in RowKind])
 _ON_DEVICES = _COPIES | {RowKind.SYNC, RowKind.LOADER}
-_KERNELS = (RowKind.KERNEL, RowKind.REPLAYED_KERNEL)
 _IS_LAUNCHED_ONCE = np.array([kind in _COPIES | {RowKind.GRAPH_LAUNCH} for kind in RowKind])
 
 
@@ -104,18 +103,12 @@ class KernelTable:
         self.costs = costs
         self.devices = tuple(devices)
         self._rows: dict[Kernel | None, int] = {None: -1}
-        # By ids: equal operators have the same kernels, and to compare them takes longer.
-        self._known: dict[int, tuple[int, Kernel | None]] = {}
         self._timed: KernelTimes | None = None
         self._num_timed = 0
 
     def row(self, kernel: Kernel | None) -> int:
         """Return the row of a kernel; -1 where there is none."""
-        known = self._known.get(id(kernel))
-        if known is None:
-            row = self._rows.setdefault(kernel, len(self._rows) - 1)
-            known = self._known[id(kernel)] = row, kernel
-        return known[0]
+        return self._rows.setdefault(kernel, len(self._rows) - 1)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -231,33 +224,27 @@ def _rows(
 ) -> Rows:
     """Return the rows of numbered events, of each of which every program has its own."""
     costs, devices = kernels.costs, kernels.devices
-    none, absent = (0.0,) * num_programs, (-1,) * num_programs
     positions: list[int] = []
     kinds: list[int] = []
     host_ns: list[float] = []
     rows: list[int] = []
     on_devices: dict[int, list[list[float]]] = {}
+    # By kernels, whose object equal operators share.
+    of_kinds: dict[Hashable, tuple[list[int], list[float], list[int]]] = {}
     for index, lowered in numbered:
         first = lowered[0][0]
-        kind = row_kind(first)
-        if kind in _KERNELS:
-            runs = [() if lowering is None else lowering.kernels for _, lowering in lowered]
-            if kind is RowKind.KERNEL:
-                for event, lowering in lowered:
-                    assert isinstance(event, Op)
-                    assert lowering is not None
-                    host_ns.append(costs.host_op_ns(event, lowering, host))
-                positions.append(index)
-                is_issued_compiled = isinstance(first, Op) and is_compiled(first.name)
-                kinds.append(RowKind.COMPILED_ISSUE if is_issued_compiled else RowKind.ISSUE)
-                rows += absent
-            # Programs may run different numbers of kernels.
-            for own in zip_longest(*runs) if num_programs > 1 else zip(*runs, strict=True):
-                positions.append(index)
-                kinds.append(kind)
-                host_ns += none
-                rows += map(kernels.row, own)
+        if isinstance(first, Op) and not first.is_on_host:
+            named = [(id(own), event.phase) for event, own in lowered]
+            key = first.name, first.is_replayed, *named
+            if key not in of_kinds:
+                of_kinds[key] = _rows_of_operator(lowered, host, kernels)
+            own_kinds, own_ns, own_rows = of_kinds[key]
+            positions += [index] * len(own_kinds)
+            kinds += own_kinds
+            host_ns += own_ns
+            rows += own_rows
             continue
+        kind = row_kind(first)
         if kind in _ON_DEVICES:
             on_devices[len(kinds)] = [
                 [_device_ns(event, device, costs) for device in devices] for event, _ in lowered
@@ -265,7 +252,7 @@ def _rows(
         positions.append(index)
         kinds.append(kind)
         host_ns += [_host_ns(event, host) for event, _ in lowered]
-        rows += absent
+        rows += (-1,) * num_programs
     shape = (len(kinds), num_programs)
     device_ns = np.zeros((*shape, len(devices)))
     if on_devices:
@@ -282,6 +269,32 @@ def _rows(
         kernel=kernel,
         launches=of_kernels[kernel] + _IS_LAUNCHED_ONCE[kind_column, None],
     )
+
+
+def _rows_of_operator(
+    lowered: tuple[Lowered, ...], host: HostSpec, kernels: KernelTable
+) -> tuple[list[int], list[float], list[int]]:
+    """Return the kinds of an operator's rows, and for each program their times and kernels."""
+    first, num_programs = lowered[0][0], len(lowered)
+    kind = row_kind(first)
+    kinds: list[int] = []
+    host_ns: list[float] = []
+    rows: list[int] = []
+    if kind is RowKind.KERNEL:
+        for event, lowering in lowered:
+            assert isinstance(event, Op)
+            assert lowering is not None
+            host_ns.append(kernels.costs.host_op_ns(event, lowering, host))
+        is_issued_compiled = isinstance(first, Op) and is_compiled(first.name)
+        kinds.append(RowKind.COMPILED_ISSUE if is_issued_compiled else RowKind.ISSUE)
+        rows += (-1,) * num_programs
+    runs = [() if lowering is None else lowering.kernels for _, lowering in lowered]
+    # Programs may run different numbers of kernels.
+    for own in zip_longest(*runs):
+        kinds.append(kind)
+        host_ns += (0.0,) * num_programs
+        rows += map(kernels.row, own)
+    return kinds, host_ns, rows
 
 
 def _host_ns(event: Event, host: HostSpec) -> float:

@@ -25,6 +25,8 @@ from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Replay, settled_period
 
 # Rows and columns of the matrices.
 _HOST, _DEVICE, _LOADER = range(3)
+# Sums of the same times in another order are equal to this factor.
+_ROUNDED = 1 + 1e-12
 
 
 def period_of(step: PricedStep[Number], queue_depth: int = LAUNCH_QUEUE_DEPTH) -> Array:
@@ -36,31 +38,36 @@ def period_of(step: PricedStep[Number], queue_depth: int = LAUNCH_QUEUE_DEPTH) -
     """
     run = _Run(step, queue_depth)
     period_ns = settled_period(run.advance)
-    for place in zip(*np.nonzero(run.is_blocked), strict=True):
+    for place in zip(*np.nonzero(run.is_starved), strict=True):
         period_ns[place] = Replay(step.alone(place), queue_depth).settle()
     return period_ns
 
 
 class _Run:
-    """The state of the timelines while steps go by, as long as launches find room in the queue.
+    """The state of the timelines while steps go by, as long as a full queue delays the host alone.
 
     Attributes:
-        is_blocked: Where one did not, and the times are too short: (P, D, K).
+        is_starved: Where it delays the device too, and the times are too short: (P, D, K).
     """
 
     def __init__(self, step: PricedStep[Number], queue_depth: int) -> None:
-        maps = _joined(_maps(step))
-        self._whole = maps[:, :, -1]
+        maps = _maps(step)
+        joined = _joined(maps)
+        self._whole = joined[:, :, -1]
         self._state = np.zeros(self._whole.shape[1:])
-        self.is_blocked = np.zeros(self._whole.shape[2:], dtype=np.bool_)
+        self.is_starved = np.zeros(self._whole.shape[2:], dtype=np.bool_)
         self._may_fill = step.num_launches > queue_depth
         if not self._may_fill:
             return
+        self._joined = joined[:2]
+        # From the host's being through with a point to the end of what the device does there.
+        self._lag_ns = maps[_DEVICE, _HOST] - maps[_HOST, _HOST]
+        self._passed_ns = np.cumsum(maps[_HOST, _HOST], axis=0)
         counts, more_ns, last_ns = 1 * (step.kinds == KERNEL), 0 * step.own_ns, step.own_ns.copy()
         counts[step.special], more_ns[step.special] = step.counts, step.special_ns[0]
         last_ns[step.special] = step.special_ns[2]
         (launched,) = np.nonzero(counts)
-        self._launched = maps[:, :, launched + 1]
+        self._launched = launched + 1
         self._last_ns, self._more_ns = last_ns[launched], more_ns[launched]
         # An entry leaves the queue when it starts; it may be one of the step before.
         issued = np.cumsum(np.tile(counts[launched], 2))
@@ -71,15 +78,19 @@ class _Run:
 
     def advance(self) -> Array:
         """Let one step go by; return when host and device were through with it."""
-        state = self._state
+        state = (self._whole + self._state).max(axis=1)
         if self._may_fill:
-            through = (self._launched[:2] + state[:, None]).max(axis=1)
-            starts_ns = through[_DEVICE] - self._last_ns
+            at, passed_ns = self._launched, self._passed_ns
+            host_ns, device_ns = (self._joined + self._state[:, None]).max(axis=1)
+            starts_ns = device_ns[at] - self._last_ns
             room_ns = np.concatenate((self._starts_ns, starts_ns))[self._makes_room]
-            self.is_blocked |= (through[_HOST] - self._more_ns < room_ns).any(axis=0)
-            self._starts_ns = starts_ns
-        self._state = (self._whole + state).max(axis=1)
-        return np.maximum(self._state[_HOST], self._state[_DEVICE])
+            late_ns = np.full_like(host_ns, -np.inf)
+            late_ns[at] = room_ns + self._more_ns - passed_ns[at]
+            host_ns = np.maximum(host_ns, np.maximum.accumulate(late_ns) + passed_ns)
+            self.is_starved |= (host_ns + self._lag_ns > device_ns * _ROUNDED).any(axis=0)
+            state[_HOST], self._starts_ns = host_ns[-1], starts_ns
+        self._state = state
+        return np.maximum(state[_HOST], state[_DEVICE])
 
 
 def _maps(step: PricedStep[Number]) -> Array:

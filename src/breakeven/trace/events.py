@@ -18,7 +18,11 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-class Location(msgspec.Struct, frozen=True, kw_only=True):
+# None of these is ever part of a cycle. A step has some hundred thousand, which Python's garbage
+# collection would go through again and again.
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A line of a file of the user."""
 
     file: str
@@ -26,7 +30,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     function: str = ""
 
 
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a cost model needs to know of one tensor.
 
     Args:
@@ -75,7 +79,7 @@ _DTYPE_BYTES = {
 }  # fmt: skip
 
 
-class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
+class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op", gc=False):
     """One operator, as the dispatcher sees it below autograd and autocast.
 
     Args:
@@ -112,7 +116,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op"):
         return self.device == "cpu"
 
 
-class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
+class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy", gc=False):
     """A copy between host and device memory.
 
     Args:
@@ -155,7 +159,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
         return not (self.is_pinned and self.non_blocking)
 
 
-class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync"):
+class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync", gc=False):
     """The host waits until the device has done all that was issued.
 
     Args:
@@ -177,7 +181,7 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync"):
     stack: int = -1
 
 
-class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
+class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host", gc=False):
     """Time that the host spends outside of torch's operators.
 
     Args:
@@ -199,7 +203,7 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     stack: int = -1
 
 
-class GraphLaunch(msgspec.Struct, frozen=True, kw_only=True, tag="graph"):
+class GraphLaunch(msgspec.Struct, frozen=True, kw_only=True, tag="graph", gc=False):
     """The host launches a CUDA graph; what it replays follows.
 
     Args:

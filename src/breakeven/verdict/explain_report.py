@@ -18,7 +18,7 @@ HOST_TRACK = "host"
 DEVICE_TRACK = "device"
 
 
-class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What happens on one of the two timelines, from when to when.
 
     Args:
