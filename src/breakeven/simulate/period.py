@@ -21,7 +21,7 @@ from breakeven.simulate.priced_step import (
     Number,
     PricedStep,
 )
-from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Replay, settled_period
+from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, settled_period
 
 # Rows and columns of the matrices.
 _HOST, _DEVICE, _LOADER = range(3)
@@ -36,33 +36,25 @@ def period_of(step: PricedStep[Number], queue_depth: int = LAUNCH_QUEUE_DEPTH) -
         step: The step.
         queue_depth: Launches that may wait.
     """
-    run = _Run(step, queue_depth)
-    period_ns = settled_period(run.advance)
-    for place in zip(*np.nonzero(run.is_starved), strict=True):
-        period_ns[place] = Replay(step.alone(place), queue_depth).settle()
-    return period_ns
+    return settled_period(_Run(step, queue_depth).advance)
 
 
 class _Run:
-    """The state of the timelines while steps go by, as long as a full queue delays the host alone.
-
-    Attributes:
-        is_starved: Where it delays the device too, and the times are too short: (P, D, K).
-    """
+    """The state of the timelines while steps go by."""
 
     def __init__(self, step: PricedStep[Number], queue_depth: int) -> None:
         maps = _maps(step)
         joined = _joined(maps)
         self._whole = joined[:, :, -1]
         self._state = np.zeros(self._whole.shape[1:])
-        self.is_starved = np.zeros(self._whole.shape[2:], dtype=np.bool_)
         self._may_fill = step.num_launches > queue_depth
         if not self._may_fill:
             return
         self._joined = joined[:2]
         # From the host's being through with a point to the end of what the device does there.
         self._lag_ns = maps[_DEVICE, _HOST] - maps[_HOST, _HOST]
-        self._passed_ns = np.cumsum(maps[_HOST, _HOST], axis=0)
+        self._wait_ns = maps[_HOST, _DEVICE, 1:]
+        self._passed_ns = [np.cumsum(maps[side, side], axis=0) for side in (_HOST, _DEVICE)]
         counts, more_ns, last_ns = 1 * (step.kinds == KERNEL), 0 * step.own_ns, step.own_ns.copy()
         counts[step.special], more_ns[step.special] = step.counts, step.special_ns[0]
         last_ns[step.special] = step.special_ns[2]
@@ -80,17 +72,38 @@ class _Run:
         """Let one step go by; return when host and device were through with it."""
         state = (self._whole + self._state).max(axis=1)
         if self._may_fill:
-            at, passed_ns = self._launched, self._passed_ns
             host_ns, device_ns = (self._joined + self._state[:, None]).max(axis=1)
-            starts_ns = device_ns[at] - self._last_ns
-            room_ns = np.concatenate((self._starts_ns, starts_ns))[self._makes_room]
-            late_ns = np.full_like(host_ns, -np.inf)
-            late_ns[at] = room_ns + self._more_ns - passed_ns[at]
-            host_ns = np.maximum(host_ns, np.maximum.accumulate(late_ns) + passed_ns)
-            self.is_starved |= (host_ns + self._lag_ns > device_ns * _ROUNDED).any(axis=0)
-            state[_HOST], self._starts_ns = host_ns[-1], starts_ns
+            state[_HOST], state[_DEVICE] = self._held_up(host_ns, device_ns)
         self._state = state
         return np.maximum(state[_HOST], state[_DEVICE])
+
+    def _held_up(self, host_ns: Array, device_ns: Array) -> tuple[Array, Array]:
+        """Return when both are through with a step, where launches wait for room in the queue.
+
+        What holds up the host may hold up the device, and that the host again.
+
+        Args:
+            host_ns: When the host is through with each point if nothing waits: (1 + R, P, D, K).
+            device_ns: The same of the device.
+        """
+        at, (of_host, of_device) = self._launched, self._passed_ns
+        earliest_ns = np.full_like(host_ns, -np.inf)
+        while True:
+            starts_ns = device_ns[at] - self._last_ns
+            room_ns = np.concatenate((self._starts_ns, starts_ns))[self._makes_room]
+            earliest_ns[1:] = device_ns[:-1] + self._wait_ns
+            earliest_ns[at] = room_ns + self._more_ns
+            host_ns = np.maximum(host_ns, _running(earliest_ns, of_host))
+            later_ns = _running(host_ns + self._lag_ns, of_device)
+            if (later_ns <= device_ns * _ROUNDED).all():
+                self._starts_ns = starts_ns
+                return host_ns[-1], device_ns[-1]
+            device_ns = np.maximum(device_ns, later_ns)
+
+
+def _running(earliest_ns: Array, passed_ns: Array) -> Array:
+    """Return when each point is over, given when it is at the earliest and what passes up to it."""
+    return np.maximum.accumulate(earliest_ns - passed_ns) + passed_ns
 
 
 def _maps(step: PricedStep[Number]) -> Array:

@@ -6,9 +6,9 @@ Arrays have one axis each for rows R, programs P, devices D and scenarios K, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -108,18 +108,6 @@ class PricedStep(Generic[Number]):
         times = _plain(self.before_ns), _plain(self.own_ns)
         numbered = enumerate(zip(self.kinds.tolist(), *times, strict=True))
         return [(*point, more.get(position)) for position, point in numbered]
-
-    def alone(self, place: tuple[int, ...]) -> PricedStep[float]:
-        """Return the step of one program on one device under one scenario, for a replay."""
-
-        def one(values: Array) -> Any:
-            shape = (*np.shape(values)[:-3], *self.own_ns.shape[1:])
-            found = np.broadcast_to(values, shape)[(..., *place)]
-            return found if found.ndim else found.item()
-
-        times = {name: one(own) for name, own in vars(self).items() if name.endswith("_ns")}
-        stepwise: Any = replace(self, **times)
-        return stepwise
 
     def step_ns(self, period_ns: Number) -> Number:
         """Return the time of a step, given its period if nothing slowed the other down."""
