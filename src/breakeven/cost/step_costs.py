@@ -63,6 +63,8 @@ from breakeven.trace import Op, Settings
 # sigma is half of the logarithm of that ratio.
 _UNKNOWN_SOFTWARE_LOG_SIGMA = 0.2
 _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA = 0.35
+# Kinds of operators whose kernels are kept: steps have tens to some thousands.
+_MOST_KINDS = 10_000
 
 
 class StepCosts:
@@ -113,6 +115,8 @@ class StepCosts:
         )
         lowering = self._lowered.get(kind)
         if lowering is None:
+            if len(self._lowered) >= _MOST_KINDS:
+                self._lowered.clear()
             lowering = self._lowered[kind] = lower(op, settings)
         return lowering
 

@@ -1,6 +1,6 @@
-"""One step on two timelines, in plain numbers: fast for one, and able to tell what happened when.
+"""One step on two timelines, point by point: able to tell what happened when.
 
-The same rules as in `simulate`, which goes through many steps, devices and scenarios at once.
+The same rules as in `period`, which goes through all points, devices and scenarios at once.
 """
 
 from __future__ import annotations
