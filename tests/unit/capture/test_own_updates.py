@@ -200,6 +200,30 @@ def ops_of(forward: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[t
     return [(event.name, event.phase) for event in found.trace.events if isinstance(event, Op)]
 
 
+def test_a_step_of_an_optimizer_is_one_however_often_it_evaluates_the_loss() -> None:
+    num_evaluations = 260  # more gradients than make steps of their own
+
+    def train() -> None:
+        weight = torch.ones(2, device="cuda", requires_grad=True)
+        optimizer = torch.optim.LBFGS(
+            [weight], lr=1e-6, max_iter=num_evaluations, max_eval=2 * num_evaluations,
+            history_size=1, tolerance_grad=0, tolerance_change=0,
+        )  # fmt: skip
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)  # type: ignore[arg-type]
+
+    found = run(train)
+    assert not codes(found)
+    assert sum(op.name == "aten.sum.default" for op in found.trace.ops) >= num_evaluations
+
+
 def test_forward_pass_in_another_thread_belongs_to_the_step() -> None:
     with ThreadPoolExecutor(1) as early:  # its thread is older than the recording
         early.submit(int).result()

@@ -144,6 +144,9 @@ class OptimizerHooks(Patches):
     ) -> Arguments | None:
         recorder = self._recorder
         assert recorder is not None
+        # An optimizer counts alone, however often it evaluates the loss: what else is written to
+        # are copies and averages.
+        recorder.updates = None
         recorder.start_update()
         if recorder.is_moving:
             _keep_counters_on_host(optimizer, recorder)

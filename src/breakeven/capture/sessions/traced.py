@@ -124,8 +124,6 @@ class TracedSession(UpdateSession):
         return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
 
     def _mark(self, optimizer: int) -> None:
-        # An optimizer counts alone: what else is written to are copies and averages.
-        self._recorder.updates = None
         if self._waiting_since_ns:
             self._wait_for_device()
             return
