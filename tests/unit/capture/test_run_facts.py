@@ -469,6 +469,30 @@ def test_short_pauses_are_work_where_a_line_has_many_of_them(
     assert len(pauses) >= num_samples - 1 if is_work else not short
 
 
+def test_short_pauses_before_operators_of_all_kinds_are_no_work_of_one_line() -> None:
+    kinds = (
+        torch.neg, torch.abs, torch.sin, torch.cos, torch.exp, torch.tanh, torch.sign, torch.ceil,
+        torch.floor, torch.round, torch.square, torch.sigmoid,
+    )  # fmt: skip
+
+    def steps(model: nn.Linear, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(8):
+            x = torch.ones(2, 3).cuda()
+            for kind in kinds:
+                time.sleep(0.0002)  # as between the operators of a framework's step
+                x = kind(x)
+            _update(model, optimizer, x)
+
+    trace = _train(steps)
+    line = steps.__code__.co_firstlineno + 5
+    pauses = [
+        event.duration_ns
+        for event in trace.events
+        if isinstance(event, HostWork) and event.location and event.location.line == line
+    ]
+    assert all(duration_ns >= 500_000 for duration_ns in pauses)
+
+
 def _ops_inside(trace: StepTrace, call: ModelCall) -> list[Op]:
     inside = trace.events[call.first_event : call.first_event + call.num_events]
     return [event for event in inside if isinstance(event, Op)]

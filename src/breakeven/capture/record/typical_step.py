@@ -14,7 +14,8 @@ from breakeven.capture.answers import LoaderUse
 from breakeven.capture.record.event_log import SCRIPT_GAP_NS, StepLog
 from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts, num_micro_batches
 
-# Short pauses count as work of the script where one line has so many of them.
+# Short pauses are work of the script if one line has so many of them before the same operator. A
+# framework trains in one line, with many pauses of its own before operators of all kinds.
 _LEAST_PAUSES = 8
 
 _Shapes = tuple[tuple[int, ...], ...]
@@ -153,12 +154,16 @@ def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int
     )
     quartile = len(alike) // 4
     typical = {key: sorted(own[key] for own in durations)[quartile] for key in durations[-1]}
-    num_at = Counter(location for (_, _, location), time_ns in typical.items() if time_ns)
+    last = alike[-1].events
+    issued = [getattr(e, "name", "") for e in last if not isinstance(e, HostWork)] + [""]
+    num_at = Counter(
+        (at, issued[number]) for (number, _, at), time_ns in typical.items() if time_ns
+    )
     events: list[Event] = []
     positions: list[int] = []
     noted: set[_WorkKey] = set()
     position = 0
-    for event in alike[-1].events:
+    for event in last:
         positions.append(len(events))
         if not isinstance(event, HostWork):
             position += 1
@@ -168,7 +173,10 @@ def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int
             events.append(event)
             continue
         key = (position, event.kind, event.location)
-        typical_ns, is_repeated = typical[key], num_at[event.location] >= _LEAST_PAUSES
+        typical_ns, is_repeated = (
+            typical[key],
+            num_at[event.location, issued[position]] >= _LEAST_PAUSES,
+        )
         is_work = event.kind != "script" or is_repeated or typical_ns >= SCRIPT_GAP_NS
         if typical_ns and is_work and key not in noted:
             events.append(replace(event, duration_ns=typical_ns))
