@@ -27,9 +27,9 @@ from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelC
 SCRIPT_GAP_NS = 500_000
 # Shorter ones may add up to as much at one line, which opens a file for each sample.
 _LEAST_GAP_NS = 150_000
-# How far off the recorder's own part of a gap may be: reading `.grad` of forty tensors takes up to
-# 1.8 times what a read takes in a loop.
-_OWN_ERROR = 1.0
+# The recorder's own part of a gap takes up to so many times what it takes in a loop, where it is
+# timed: reading `.grad` of forty tensors.
+_OWN_FACTOR = 2
 
 # Longer than this without gradients, and a model is evaluated: a step acts or samples for less.
 _LONG_EVALUATION_NS = 1_500_000_000
@@ -356,10 +356,8 @@ class EventLog(TorchDispatchMode):
         return self.origins.current(sys._getframe(1), modules[-1][0] if modules else "")
 
     def _note_gap(self, entered_ns: int) -> None:
-        gap_ns = entered_ns - self._last_exit_ns - self.gap_own_ns
-        # What is left of a gap that is the recorder's for the most part is its error.
-        least_ns = max(_LEAST_GAP_NS, _OWN_ERROR * self.gap_own_ns)
-        if self.here.phase is Phase.DATA or gap_ns < least_ns or not self._last_exit_ns:
+        gap_ns = entered_ns - self._last_exit_ns - _OWN_FACTOR * self.gap_own_ns
+        if self.here.phase is Phase.DATA or gap_ns < _LEAST_GAP_NS or not self._last_exit_ns:
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a stall: the user's Python does not run there
