@@ -38,6 +38,9 @@ _COLD_DISPATCH = 1.5
 _TIME_ERROR = 0.05
 _ARITHMETIC_ERROR = 0.12
 _DEVICE_ERROR = 0.5
+# No Python of a script runs in a backward pass, as a rule. If it took more than so many times what
+# recording and calibration say, other work held up the whole step.
+_HELD_UP = 3.0
 # Of a phase, the host's work is this part at least.
 _LEAST_SHARE = 0.05
 _LEAST_LOG_SIGMA = 0.1
@@ -116,6 +119,10 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         measured: The step on its CPU.
     """
     predicted = predict_cpu_step(program, host)
+    longest_ns = _HELD_UP * (predicted.backward_ns or measured.backward_ns) or 1.0
+    held_up = max(1.0, measured.backward_ns / longest_ns)
+    times = ("forward_ns", "backward_ns", "optimizer_ns")
+    measured = replace(measured, **{name: getattr(measured, name) / held_up for name in times})
     issued, usual = issued_ops(program), _usual_factors(host)
     bare = replace(host, forward_factor=1.0, backward_factor=1.0, optimizer_factor=1.0)
     phases = {phase: _phase(phase, issued[phase], program, bare, usual[phase]) for phase in usual}
@@ -150,7 +157,9 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         forward_factor=works[Phase.FORWARD].factor,
         backward_factor=works[Phase.BACKWARD].factor,
         optimizer_factor=works[Phase.OPTIMIZER].factor,
-        log_sigma=max(_LEAST_LOG_SIGMA, error_ns / total_ns) if total_ns > 0 else host.log_sigma,
+        log_sigma=math.hypot(math.log(held_up), max(_LEAST_LOG_SIGMA, error_ns / total_ns))
+        if total_ns > 0
+        else host.log_sigma,
     )
 
 

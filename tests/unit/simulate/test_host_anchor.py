@@ -72,6 +72,11 @@ def measured(step: CpuStep, factor: float = 1.0) -> MeasuredStep:
     )
 
 
+def with_slow_python(step: CpuStep, factor: float) -> MeasuredStep:
+    """Return a step as measured whose forward pass and update took so many times as long."""
+    return replace(measured(step, factor), backward_ns=step.backward_ns)
+
+
 def gpu_step_ns(program: Program, host: HostSpec) -> float:
     (prediction,) = predict_steps(program.trace, [GPU], host)
     return prediction.estimate.value_ns
@@ -103,8 +108,9 @@ def test_gpu_is_not_faster_than_the_host_where_arithmetic_is_negligible(
     tiny: Program, factor: float
 ) -> None:
     step = predict_cpu_step(tiny, HERE)
-    host = anchored_host(tiny, HERE, measured(step, factor))
-    assert gpu_step_ns(tiny, host) >= factor * step.step_ns
+    slow = with_slow_python(step, factor)
+    host = anchored_host(tiny, HERE, slow)
+    assert gpu_step_ns(tiny, host) >= slow.forward_ns + slow.backward_ns + slow.optimizer_ns
 
 
 @given(factors=st.tuples(*[st.floats(0.3, 100.0)] * 2).map(sorted))
@@ -123,10 +129,24 @@ def test_slower_step_is_a_slower_host(tiny: Program) -> None:
     assert slow.backward_factor > as_foreseen.backward_factor
 
 
+def test_what_held_up_a_whole_step_makes_no_operator_many_times_dearer(tiny: Program) -> None:
+    step = predict_cpu_step(tiny, HERE)
+    as_foreseen, slow, held_up, longer = (
+        anchored_host(tiny, HERE, measured(step, by)) for by in (1.0, 3.0, 30.0, 300.0)
+    )
+    for name in ("forward_factor", "backward_factor", "optimizer_factor"):
+        assert getattr(held_up, name) == pytest.approx(getattr(slow, name))
+        assert 1 < getattr(held_up, name) / getattr(as_foreseen, name) < 5
+    assert as_foreseen.log_sigma < held_up.log_sigma < longer.log_sigma
+    # The backward pass took what it takes: Python between operators is the host's work.
+    python = anchored_host(tiny, HERE, with_slow_python(step, 30.0))
+    assert python.forward_factor > 10 * as_foreseen.forward_factor
+
+
 def test_step_that_was_hardly_timed_leaves_the_host_as_is_usual(tiny: Program) -> None:
     step = predict_cpu_step(tiny, HERE)
     usual_ns = gpu_step_ns(tiny, anchored_host(tiny, HERE, measured(step)))
-    well = replace(measured(step, 20.0), spread=1.05)
+    well = replace(with_slow_python(step, 40.0), spread=1.05)
     # One sample beside other work: nobody knows by how much that held it up.
     once = replace(well, spread=16.0)
     well_ns, once_ns = (gpu_step_ns(tiny, anchored_host(tiny, HERE, one)) for one in (well, once))
