@@ -20,6 +20,8 @@ PATIENCE = 2.0
 MOST_SAMPLES = 2_000
 # How often it is asked whether other work disturbed the samples.
 _LOOK_EVERY_NS = 50_000_000
+# Less of a step is no work that was seen to come again, but a step that was held up.
+_RARE_SHARE = 0.1
 
 
 class _StepEnd(NamedTuple):
@@ -164,7 +166,7 @@ class StepTimer:
                 and elapsed_ns < self._longest_ns
             )
             is_missing = self.expects_rare_work and not (
-                found and found.other and found.other.value_ns
+                found and found.other and found.other.value_ns > _RARE_SHARE * found.median_ns
             )
             says_little = found is not None and (found.has_rare_work or found.is_uncertain)
             wants_more = is_missing or says_little
