@@ -38,8 +38,8 @@ _COLD_DISPATCH = 1.5
 _TIME_ERROR = 0.05
 _ARITHMETIC_ERROR = 0.12
 _DEVICE_ERROR = 0.5
-# No Python of a script runs in a backward pass, as a rule. If it took more than so many times what
-# recording and calibration say, other work held up the whole step.
+# If backward pass and update took more than so many times what recording and calibration say, other
+# work held up the whole step.
 _HELD_UP = 3.0
 # Of a phase, the host's work is this part at least.
 _LEAST_SHARE = 0.05
@@ -119,8 +119,12 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         measured: The step on its CPU.
     """
     predicted = predict_cpu_step(program, host)
-    longest_ns = _HELD_UP * (predicted.backward_ns or measured.backward_ns) or 1.0
-    held_up = max(1.0, measured.backward_ns / longest_ns)
+    # A script's own functions may run Python in the backward pass, but hardly in the update too.
+    held_up = min(
+        _slowness(measured.backward_ns, predicted.backward_ns),
+        _slowness(measured.optimizer_ns, predicted.optimizer_ns),
+    )
+    held_up = max(1.0, held_up / _HELD_UP)
     times = ("forward_ns", "backward_ns", "optimizer_ns")
     measured = replace(measured, **{name: getattr(measured, name) / held_up for name in times})
     issued, usual = issued_ops(program), _usual_factors(host)

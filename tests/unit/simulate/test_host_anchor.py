@@ -141,6 +141,10 @@ def test_what_held_up_a_whole_step_makes_no_operator_many_times_dearer(tiny: Pro
     # The backward pass took what it takes: Python between operators is the host's work.
     python = anchored_host(tiny, HERE, with_slow_python(step, 30.0))
     assert python.forward_factor > 10 * as_foreseen.forward_factor
+    # So is that of functions of the script's own in the backward pass.
+    in_backward = replace(measured(step), backward_ns=30 * step.backward_ns)
+    slow_backward = anchored_host(tiny, HERE, in_backward)
+    assert slow_backward.backward_factor > 5 * as_foreseen.backward_factor
 
 
 def test_step_that_was_hardly_timed_leaves_the_host_as_is_usual(tiny: Program) -> None:
