@@ -12,7 +12,7 @@ from breakeven.capture import Launcher
 from breakeven.doctor import Case, Examined, diagnose
 from breakeven.explain import explain_target
 from breakeven.session import compared_step
-from breakeven.simulate import Finding
+from breakeven.simulate import Finding, WhatIf
 from breakeven.trace import HostWork
 from breakeven.verdict import ExplainReport
 
@@ -26,7 +26,7 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     What is found beside much of that is tested of made-up steps.
     """
 
-    def examine(case: Case) -> Examined:
+    def examine(case: Case, _: WhatIf | None = None) -> Examined:
         events = tuple(
             replace(event, duration_ns=0)
             if isinstance(event, HostWork) and event.kind == "script"
