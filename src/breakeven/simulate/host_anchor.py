@@ -120,13 +120,17 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
     """
     predicted = predict_cpu_step(program, host)
     # A script's own functions may run Python in the backward pass, but hardly in the update too.
-    held_up = min(
+    least_slowness = min(
         _slowness(measured.backward_ns, predicted.backward_ns),
         _slowness(measured.optimizer_ns, predicted.optimizer_ns),
     )
-    held_up = max(1.0, held_up / _HELD_UP)
-    times = ("forward_ns", "backward_ns", "optimizer_ns")
-    measured = replace(measured, **{name: getattr(measured, name) / held_up for name in times})
+    held_up = max(1.0, least_slowness / _HELD_UP)
+    measured = replace(
+        measured,
+        forward_ns=measured.forward_ns / held_up,
+        backward_ns=measured.backward_ns / held_up,
+        optimizer_ns=measured.optimizer_ns / held_up,
+    )
     issued, usual = issued_ops(program), _usual_factors(host)
     bare = replace(host, forward_factor=1.0, backward_factor=1.0, optimizer_factor=1.0)
     phases = {phase: _phase(phase, issued[phase], program, bare, usual[phase]) for phase in usual}

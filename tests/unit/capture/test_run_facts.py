@@ -457,13 +457,7 @@ def test_short_pauses_are_work_where_a_line_has_many_of_them(
                 rows.append(torch.ones(3).cuda())
             _update(model, optimizer, torch.stack(rows))
 
-    trace = _train(steps)
-    line = steps.__code__.co_firstlineno + 5
-    pauses = [
-        event.duration_ns
-        for event in trace.events
-        if isinstance(event, HostWork) and event.location and event.location.line == line
-    ]
+    pauses = _pauses_at(_train(steps), steps.__code__.co_firstlineno + 5)
     # On a busy machine a pause may be a long one, which counts wherever it is.
     short = [duration_ns for duration_ns in pauses if duration_ns < 500_000]
     assert len(pauses) >= num_samples - 1 if is_work else not short
@@ -483,14 +477,16 @@ def test_short_pauses_before_operators_of_all_kinds_are_no_work_of_one_line() ->
                 x = kind(x)
             _update(model, optimizer, x)
 
-    trace = _train(steps)
-    line = steps.__code__.co_firstlineno + 5
-    pauses = [
+    pauses = _pauses_at(_train(steps), steps.__code__.co_firstlineno + 5)
+    assert all(duration_ns >= 500_000 for duration_ns in pauses)
+
+
+def _pauses_at(trace: StepTrace, line: int) -> list[int]:
+    return [
         event.duration_ns
         for event in trace.events
         if isinstance(event, HostWork) and event.location and event.location.line == line
     ]
-    assert all(duration_ns >= 500_000 for duration_ns in pauses)
 
 
 def _ops_inside(trace: StepTrace, call: ModelCall) -> list[Op]:

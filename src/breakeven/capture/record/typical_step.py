@@ -173,10 +173,8 @@ def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int
             events.append(event)
             continue
         key = (position, event.kind, event.location)
-        typical_ns, is_repeated = (
-            typical[key],
-            num_at[event.location, issued[position]] >= _LEAST_PAUSES,
-        )
+        typical_ns = typical[key]
+        is_repeated = num_at[event.location, issued[position]] >= _LEAST_PAUSES
         is_work = event.kind != "script" or is_repeated or typical_ns >= SCRIPT_GAP_NS
         if typical_ns and is_work and key not in noted:
             events.append(replace(event, duration_ns=typical_ns))
