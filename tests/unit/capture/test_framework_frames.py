@@ -12,7 +12,7 @@ import torch
 from breakeven.capture.record.origins import FrameworkFrame, parts_of_step
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.cost import reference_host
-from breakeven.trace import Event, StepTrace
+from breakeven.trace import Event, HostWork, StepTrace
 from breakeven.verdict import RecordedStep, record
 from factories.pretended_steps import next_line, pretending
 
@@ -63,7 +63,9 @@ def frames_at(recorder: StepRecorder, line: int) -> dict[tuple[str, ...], set[st
     """Return the operators, copies and waits of a line, by what the framework does there."""
     found: dict[tuple[str, ...], set[str]] = {}
     for event in recorder.events:
-        if event.location is None or event.location.line != line:
+        # A busy machine may make a pause of what comes between two operators.
+        is_here = event.location is not None and event.location.line == line
+        if not is_here or isinstance(event, HostWork):
             continue
         frames = recorder.origins.frames[event.stack]
         named = tuple(frame.rpartition(":")[2] for frame in frames)

@@ -12,9 +12,11 @@ from torch import nn
 from torch.func import functional_call, grad
 
 from breakeven.capture import TracedRun, record_steps
+from breakeven.capture.record.event_log import SCRIPT_GAP_NS
 from breakeven.capture.sessions.in_process import _request
 from breakeven.capture.sessions.traced import TracedSession
-from breakeven.trace import Op, Phase
+from breakeven.measure import own_time_ns
+from breakeven.trace import HostWork, Op, Phase
 
 NUM_STEPS = 5
 
@@ -68,10 +70,30 @@ def replace_data(model: nn.Module) -> None:
         parameter.data = parameter.data - 0.1 * parameter.grad
 
 
-def write_all_at_once(model: nn.Module) -> None:
+def write_all_at_once(model: nn.Module, prepare: Callable[[], object] = int) -> None:
     parameters = [parameter.data for parameter in model.parameters()]
     grads = [parameter.grad for parameter in model.parameters()]
+    prepare()
     torch._foreach_add_(parameters, grads, alpha=-0.1)  # type: ignore[arg-type]
+
+
+def write_after_work(model: nn.Module) -> None:
+    write_all_at_once(model, work_in_python)
+
+
+def write_where_indices_say(model: nn.Module) -> None:
+    # On the host, from which each write copies them.
+    indices = [torch.arange(len(parameter)) for parameter in model.parameters()]
+    for parameter, rows in zip(model.parameters(), indices, strict=True):
+        assert parameter.grad is not None
+        parameter.data[rows] = parameter.data - 0.1 * parameter.grad
+
+
+def work_in_python() -> None:
+    """Take the processor for longer than any gap between two operators."""
+    until_ns = own_time_ns() + 2 * SCRIPT_GAP_NS
+    while own_time_ns() < until_ns:
+        pass
 
 
 def codes(found: TracedRun) -> list[str]:
@@ -83,7 +105,13 @@ def num_forwards(found: TracedRun) -> int:
     return sum(op.name.startswith("aten.randn") for op in found.trace.ops)
 
 
-@pytest.mark.parametrize("update", [write_in_place, write_to_data, replace_data, write_all_at_once])
+@pytest.mark.parametrize(
+    "update",
+    [
+        write_in_place, write_to_data, replace_data, write_all_at_once, write_after_work,
+        write_where_indices_say,
+    ],
+)  # fmt: skip
 def test_write_to_parameters_ends_a_step(update: Callable[[nn.Module], object]) -> None:
     found = stepped(update)
     assert codes(found) == ["own-update"]
@@ -93,6 +121,23 @@ def test_write_to_parameters_ends_a_step(update: Callable[[nn.Module], object]) 
     assert phases == sorted(phases, key=[Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER].index)
     assert phases[-1] is Phase.OPTIMIZER
     assert not found.trace.faults
+
+
+def test_work_between_an_update_and_the_next_forward_pass_is_kept() -> None:
+    x = torch.randn(8, 4)
+
+    def train() -> None:
+        model, batch = mlp(), x.cuda()
+        kept.append(model)
+        for _ in range(NUM_STEPS):
+            model.zero_grad()
+            model(batch).square().mean().backward()
+            write_to_data(model)
+            work_in_python()
+
+    kept: list[nn.Module] = []
+    (work,) = [event for event in run(train).trace.events if isinstance(event, HostWork)]
+    assert work.duration_ns > SCRIPT_GAP_NS
 
 
 def test_gradients_may_be_accumulated() -> None:

@@ -263,7 +263,7 @@ class EventLog(TorchDispatchMode):
     def device_work(self) -> Iterator[None]:
         """Inside, the CPU computes what the device would: the time is none of the host's."""
         if self.is_noting:
-            self._note_gap(own_time_ns())
+            self.note_gap(own_time_ns())
         yield
         self.end_event()
 
@@ -272,7 +272,7 @@ class EventLog(TorchDispatchMode):
         """Note the time of the block, in place of the operators in it."""
         started_ns = own_time_ns()
         if self.is_noting:
-            self._note_gap(started_ns)
+            self.note_gap(started_ns)
         with self.paused():
             yield
         self.record_host_work(kind, own_time_ns() - started_ns)
@@ -355,7 +355,8 @@ class EventLog(TorchDispatchMode):
         modules = self.here.modules
         return self.origins.current(sys._getframe(1), modules[-1][0] if modules else "")
 
-    def _note_gap(self, entered_ns: int) -> None:
+    def note_gap(self, entered_ns: int) -> None:
+        """Note what the script did between the last event and a time, if it took long."""
         gap_ns = entered_ns - self._last_exit_ns - _OWN_FACTOR * self.gap_own_ns
         if self.here.phase is Phase.DATA or gap_ns < _LEAST_GAP_NS or not self._last_exit_ns:
             return

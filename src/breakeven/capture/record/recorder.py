@@ -154,10 +154,10 @@ class StepRecorder(EventLog):
             here.last_device = device
             self.num_device_events += 1
         is_noting = self.is_recording and not here.is_paused
+        updates = self.updates if is_noting else None
+        written = updates and updates.see(func, inputs, args, kwargs)
         if is_noting:
-            if self.updates is not None:
-                self.updates.see(func, inputs, args, kwargs)
-            self._note_gap(entered_ns)
+            self.note_gap(entered_ns)
         started_ns = own_time_ns()
         if self.graph_work is None or device == HOST:
             result = self._run(func, base_name, args, kwargs)
@@ -178,6 +178,8 @@ class StepRecorder(EventLog):
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
                 if not len(self.events) % _LOOK_EVERY:
                     self.on_look()
+        if updates and written:
+            updates.end_write(written)
         self.end_event()
         return result
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from breakeven.capture.record.event_log import EventLog
+from breakeven.measure import own_time_ns
 from breakeven.trace import Phase
 
 
@@ -75,22 +76,29 @@ class UpdateWatch:
 
     def see(
         self, func: Any, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        """Look at an operator that is about to run."""
+    ) -> set[int]:
+        """Look at an operator that is about to run; return which parameters it writes to."""
         if (
             self._recorder.here.phase is Phase.OPTIMIZER
             or torch._C._current_autograd_node() is not None
         ):
-            return
+            return set()
         if torch.is_grad_enabled():
             leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
             for leaf in leaves:
                 self._note_use(leaf)
             if self._written and (leaves or any(tensor.requires_grad for tensor in inputs)):
                 self.begin_forward()
-                return
-        if self._leaf_of_storage:
-            self._note_writes(_written_by(func, args, kwargs))
+                return set()
+        if not self._leaf_of_storage:
+            return set()
+        storages = map(self._recorder.devices.number_of, _written_by(func, args, kwargs))
+        return {self._leaf_of_storage[one] for one in storages if one in self._leaf_of_storage}
+
+    def end_write(self, written: set[int]) -> None:
+        """Note that a write to parameters is recorded, with the copies and work before it."""
+        self._written |= written
+        self._write_end = len(self._recorder.events)
 
     def begin_forward(self) -> None:
         """End the step if parameters have been written to: what follows is the next forward."""
@@ -98,6 +106,7 @@ class UpdateWatch:
             written, self._written = self._written, set()
         if written and torch.is_grad_enabled():
             self._recorder.mark_as_update(self._write_end)
+            self._recorder.note_gap(own_time_ns())  # the step that ends has what was done since
             self._on_boundary(Boundary.UPDATE, min(written))
 
     def end_backward(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -131,13 +140,6 @@ class UpdateWatch:
         self._leaves[id(leaf)] = (weakref.ref(leaf), number, storage)
         self._leaf_of_storage[storage] = number
         self._used.add(number)
-
-    def _note_writes(self, tensors: Iterator[torch.Tensor]) -> None:
-        for tensor in tensors:
-            number = self._leaf_of_storage.get(self._recorder.devices.number_of(tensor))
-            if number is not None:
-                self._written.add(number)
-                self._write_end = len(self._recorder.events) + 1
 
 
 @cache
