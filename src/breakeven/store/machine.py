@@ -77,11 +77,11 @@ def machine_key(*, processor: str, torch_version: str) -> MachineKey:
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package; empty for one that is not."""
+    """Return a package's version: empty if it is not installed, and ``from source`` for ours."""
     try:
         return version(package)
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return ""
+    except PackageNotFoundError:  # breakeven runs from a folder that was never installed
+        return "from source" if package == "breakeven" else ""
 
 
 @cache
