@@ -70,18 +70,20 @@ def compile_beside(commands: Sequence[Sequence[str]], budget_s: float) -> int:
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": _COMPILE_THREADS} | os.environ
     running: list[subprocess.Popen[bytes]] = []
     num_failed, until_s = 0, time.monotonic() + budget_s
-    while (waiting or running) and time.monotonic() < until_s:
-        while waiting and len(running) < num_beside:
-            command = waiting.pop(0)
-            running.append(subprocess.Popen(command, env=environment, start_new_session=True))
-        ended = [process for process in running if process.poll() is not None]
-        num_failed += sum(process.returncode != 0 for process in ended)
-        running = [process for process in running if process not in ended]
-        time.sleep(0.2)
-    for process in running:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it started too
-        process.wait()
+    try:
+        while (waiting or running) and time.monotonic() < until_s:
+            while waiting and len(running) < num_beside:
+                command = waiting.pop(0)
+                running.append(subprocess.Popen(command, env=environment, start_new_session=True))
+            ended = [process for process in running if process.poll() is not None]
+            num_failed += sum(process.returncode != 0 for process in ended)
+            running = [process for process in running if process not in ended]
+            time.sleep(0.2)
+    finally:
+        for process in running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started too
+            process.wait()
     return len(waiting) + len(running) + num_failed
 
 

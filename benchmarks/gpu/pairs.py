@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.only:
         stages.pop("first compiled", None)  # they come with the others
     args.until_s = time.time() + args.seconds
-    left = [stage for stage, most_s in stages.items() if not _do(stage, most_s, args)]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `timeout`: as Ctrl-C
+    left = list(stages)
+    with suppress(KeyboardInterrupt):  # it ends as when its time is over
+        for stage, most_s in stages.items():
+            if _do(stage, most_s, args):
+                left.remove(stage)
     with suppress(FileNotFoundError):  # nothing was measured
         _print_summary(args.out / "pairs.csv")
     print(f"left: {', '.join(left)}; the same command goes on" if left else "nothing is left")

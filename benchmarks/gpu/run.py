@@ -79,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for text in run.pending():
             print(text)
         return 0
-    left = run.go()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of `timeout`: as Ctrl-C
+    with suppress(KeyboardInterrupt):  # it ends as when its time is over
+        run.go()
+    left = list(run.pending())
     run.write_summary(left)
     print("nothing is left" if not left else f"{len(left)} left; the same command goes on")
     return 1 if left else 0
@@ -150,32 +153,29 @@ class Run:
 
     def pending(self) -> Iterator[str]:
         """Yield what is left to do, in order."""
-        yield from (command.key for command in self._pending_commands() if command.part == "pairs")
+        yield from (command.key for command in self._pending_commands(are_first=True))
         if self._needs_calibration():
             yield "calibrate"
         if "steps" in self._args.part:
             yield from (f"steps {step.name}" for step in self._pending_steps())
             if self._needs_prediction():
                 yield "steps predicted"
-        yield from (command.key for command in self._pending_commands() if command.part != "pairs")
+        yield from (command.key for command in self._pending_commands(are_first=False))
 
-    def go(self) -> list[str]:
-        """Do what there is time for; return what is left."""
-        self._do_commands(is_first=True)
+    def go(self) -> None:
+        """Do what there is time for."""
+        self._do_commands(are_first=True)
         if self._needs_calibration():
             self._calibrate()
         if "steps" in self._args.part:
             self._measure_steps()
             if self._needs_prediction() and self._left_s() > _PREDICT_S:
                 self._predict_steps()
-        self._do_commands(is_first=False)
-        return list(self.pending())
+        self._do_commands(are_first=False)
 
-    def _do_commands(self, *, is_first: bool) -> None:
-        """Do the commands that come before the calibration, or all others."""
-        for command in list(self._pending_commands()):
-            has_time = self._left_s() > max(_LEAST_S, command.about_s)
-            if (command.part == "pairs") == is_first and has_time:
+    def _do_commands(self, *, are_first: bool) -> None:
+        for command in list(self._pending_commands(are_first=are_first)):
+            if self._left_s() > max(_LEAST_S, command.about_s):
                 self._do(command)
 
     def _left_s(self) -> float:
@@ -390,12 +390,14 @@ class Run:
             if cause not in _FAULTS_FIRST:
                 yield from _fault_commands(cause, checked)
 
-    def _pending_commands(self) -> Iterator[Command]:
+    def _pending_commands(self, *, are_first: bool) -> Iterator[Command]:
+        """Yield the commands that come before the calibration, or all others."""
         tries: Counter[str] = Counter()
         for answer in self._answers():
             tries[answer["key"]] += _MOST_TRIES if answer["exit_code"] is not None else 1
         for command in self._commands():
-            if command.part in self._args.part and tries[command.key] < _MOST_TRIES:
+            is_left = command.part in self._args.part and tries[command.key] < _MOST_TRIES
+            if is_left and (command.part == "pairs") == are_first:
                 yield command
 
     def _answers(self) -> list[dict[str, Any]]:
