@@ -1,7 +1,8 @@
 """Write the accuracy page: what each protocol of validation finds on a table of measured steps.
 
 ``python docs/accuracy.py TABLE.csv`` writes ``accuracy.md`` and one plot per protocol. The table is
-not part of the repository, so the page is kept there instead of being built.
+not part of the repository, so the page is kept there instead of being built. Without a table the
+sections about the repository's own data are written anew, and the others stay.
 """
 
 from __future__ import annotations
@@ -28,15 +29,21 @@ from breakeven.report import (
 from breakeven.validate import RowFilter, predictor_for, validate_table
 from breakeven.verdict import AccuracyReport, LeaveOut
 
+DOCS = Path(__file__).resolve().parent
+sys.path.append(str(DOCS.parent / "benchmarks" / "gpu"))
+from summary import CASE, NETWORK, pair_tables  # noqa: E402
+
 # Fewer have no 90th percentile worth the name, as in the tables of GPUs.
 LEAST_ROWS_FOR_P90 = 10
-DOCS = Path(__file__).resolve().parent
 # Written by `benchmarks/small_steps.py --csv`.
 SMALL_STEPS = DOCS.parent / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
 # Written by `benchmarks/absent_cpu.py report --csv`.
 ABSENT_CPU = DOCS.parent / "benchmarks" / "data" / "absent_cpu_2026-11-26.csv"
+# Written by `benchmarks/gpu/pairs.py` on a GPU.
+PAIRS = DOCS.parent / "benchmarks" / "data" / "pairs_h200_2026-11-28.csv"
 # Written by `benchmarks/gpu/run.py` on a GPU, and by `again.py` beside it.
 CALIBRATED_GPU = DOCS.parent / "benchmarks" / "data" / "h200_steps_2026-11-27.csv"
+SMALL_STEPS_TITLE = "## The host's work on small steps"
 PHASES = {
     "zero_grad": "gradients set to None",
     "forward": "forward pass and loss",
@@ -74,24 +81,36 @@ def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str)
     names = {protocol: plot_name(protocol) for protocol, plot in plots.items() if plot is not None}
     notice = f"Written by `{command}`; do not edit by hand."
     page = render_markdown(validation_page(reports, plots=names), notice=notice)
-    page += small_steps_markdown()
-    page += calibrated_gpu_markdown()
-    page += absent_cpu_markdown()
-    page += ELSEWHERE
-    (folder / "accuracy.md").write_text(page, "utf-8")
+    (folder / "accuracy.md").write_text(page + own_data_markdown(), "utf-8")
     for protocol, plot in plots.items():
         if plot is not None:
             (folder / names[protocol]).write_bytes(plot)
     return ("accuracy.md", *names.values())
 
 
+def own_data_markdown() -> str:
+    """Return the sections about tables of the repository, which end the page."""
+    tables = (
+        small_steps_markdown,
+        faster_device_markdown,
+        calibrated_gpu_markdown,
+        absent_cpu_markdown,
+    )
+    return "".join(section() for section in tables) + ELSEWHERE
+
+
+def read_rows(table: Path) -> list[dict[str, str]]:
+    """Return the rows of a table."""
+    with table.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def small_steps_markdown() -> str:
     """Return the section about the host's work, from the table of measured small steps."""
-    with SMALL_STEPS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(SMALL_STEPS)
     lines = [
         "",
-        "## The host's work on small steps",
+        SMALL_STEPS_TITLE,
         "",
         f"{len(rows)} small networks, of many families and optimizers, on one thread of one "
         "machine. Their steps on the *CPU* are predicted from a recording and from what the host "
@@ -113,10 +132,35 @@ def small_steps_markdown() -> str:
     return "\n".join([*lines, ""])
 
 
+def faster_device_markdown() -> str:
+    """Return the section about steps that were timed on both devices of one machine."""
+    rows = read_rows(PAIRS)
+    names = {kind: {row["name"] for row in rows if row["kind"] == kind} for kind in (NETWORK, CASE)}
+    place = rows[0]
+    software, _, _ = place["software"].rpartition(", breakeven")
+    return "\n".join(
+        [
+            "",
+            "## Which device was faster",
+            "",
+            f"{len(names[NETWORK])} small networks and {len(names[CASE])} scripts (*cases*), each "
+            "on the CPU, with the number of threads that was fastest, and on the GPU of one "
+            f"machine: {place['gpu']}; {place['machine']}; {software}; {place['date']}. A captured "
+            "step is replayed as one CUDA graph, its update included. A compiled step has forward "
+            'and backward pass under `torch.compile(mode="reduce-overhead")`. Predictions rest on '
+            "no calibration of the GPU. Of the host they know what an operator takes it with the "
+            "GPU hidden, or also launches and the handover of the backward pass as measured there: "
+            "`python benchmarks/gpu/pairs.py`. No other machine was tried.",
+            "",
+            *pair_tables(rows),
+            "",
+        ]
+    )
+
+
 def calibrated_gpu_markdown() -> str:
     """Return the section about a GPU that was measured, from the table of its steps."""
-    with CALIBRATED_GPU.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(CALIBRATED_GPU)
     eager = [row for row in rows if row["compile"] == "none"]
     groups = {
         "eager": eager,
@@ -170,8 +214,7 @@ def _calibrated_figures(rows: Sequence[Mapping[str, str]], when: str) -> str:
 
 def absent_cpu_markdown() -> str:
     """Return the section about CPUs that are absent, from the table of families left out."""
-    with ABSENT_CPU.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(ABSENT_CPU)
     lines = [f"| all | {_absent_cpu_figures(rows)} |"]
     least = 0.0
     for title, most in ABSENT_CPU_TIMES_MS.items():
@@ -233,11 +276,16 @@ def _percent(fraction: float, sign: str = "-") -> str:
 def main(argv: list[str]) -> int:
     """Validate by every protocol, and write the page."""
     parser = argparse.ArgumentParser(description="Write docs/accuracy.md and its plots.")
-    parser.add_argument("tables", type=Path, nargs="+", help="tables of measured steps")
+    parser.add_argument("tables", type=Path, nargs="*", help="tables of measured steps")
     parser.add_argument(
         "--only", metavar="KEY=VALUE", action="append", default=[], help="count only these rows"
     )
     args = parser.parse_args(argv)
+    if not args.tables:
+        page = DOCS / "accuracy.md"
+        kept, _, _ = page.read_text("utf-8").partition(f"\n{SMALL_STEPS_TITLE}")
+        page.write_text(kept + own_data_markdown(), "utf-8")
+        return 0
     try:
         ensure_can_plot()
         only = RowFilter.parse(args.only)

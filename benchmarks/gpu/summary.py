@@ -104,7 +104,7 @@ _HOSTS = {"absent": "the GPU absent", "present": "its launches measured"}
 
 
 def pair_lines(rows: Sequence[_Row]) -> Iterator[str]:
-    """Yield how often the right device was predicted, and how good the intervals were.
+    """Yield what was faster and predicted, and why there is no time of some steps.
 
     Args:
         rows: Of ``pairs.csv``.
@@ -112,17 +112,39 @@ def pair_lines(rows: Sequence[_Row]) -> Iterator[str]:
     if any(row["gpu"].startswith(DRY_RUN) for row in rows):
         yield "A dry run: nothing was measured on a GPU, so there is no rate."
         return
+    yield from pair_tables(rows)
+    for row in rows:
+        if row["note"] and row["kind"] in (NETWORK, CASE):
+            yield f"- {row['name']}, {row['where']}: {row['note']}"
+
+
+def pair_tables(rows: Sequence[_Row]) -> Iterator[str]:
+    """Yield which device was faster, how often it was predicted, and how good intervals were.
+
+    Args:
+        rows: Of ``pairs.csv``.
+    """
     timed = {(row["kind"], row["name"], row["where"]): row for row in rows if row["value_ms"]}
+
+    def pairs_of(kind: str, place: str) -> list[tuple[_Row, _Row]]:
+        return [(timed[kind, name, CPU], gpu) for (found, name, where), gpu in timed.items()
+                if (found, where) == (kind, place) and (kind, name, CPU) in timed]  # fmt: skip
+
+    yield "| Steps | Number | CPU faster | GPU ÷ CPU, median |"
+    yield "| --- | ---: | ---: | ---: |"
+    for kind in (NETWORK, CASE):
+        for place in (EAGER, CAPTURED, COMPILED):
+            ratios = [float(gpu["value_ms"]) / float(cpu["value_ms"])
+                      for cpu, gpu in pairs_of(kind, place)]  # fmt: skip
+            if ratios:
+                num_slower, half = sum(ratio > 1 for ratio in ratios), statistics.median(ratios)
+                yield f"| {kind}, {place} | {len(ratios)} | {num_slower} | {half:.2f} |"
+    yield ""
     groups = [(host, kind) for kind in (NETWORK, CASE) for host in _HOSTS]
     yield "| Steps | Predicted with | Number | Right device | Wrong | Too close |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for host, kind in groups:
-        pairs = [
-            (timed[kind, name, CPU], gpu)
-            for (found, name, where), gpu in timed.items()
-            if (found, where) == (kind, EAGER) and (kind, name, CPU) in timed
-            and gpu[f"{host}_choice"]
-        ]  # fmt: skip
+        pairs = [(cpu, gpu) for cpu, gpu in pairs_of(kind, EAGER) if gpu[f"{host}_choice"]]
         if pairs:
             yield f"| {kind} | {_HOSTS[host]} | {len(pairs)} | {_right_device(pairs, host)} |"
     yield ""
@@ -137,9 +159,6 @@ def pair_lines(rows: Sequence[_Row]) -> Iterator[str]:
                     if (found, place) == (kind, where) and row[f"{host}_ms"]]  # fmt: skip
             if some:
                 yield f"| {kind}, {where} | {_HOSTS[host]} | {len(some)} | {_quality(some, host)} |"
-    for row in rows:
-        if row["note"] and row["kind"] in (NETWORK, CASE):
-            yield f"- {row['name']}, {row['where']}: {row['note']}"
 
 
 def _right_device(pairs: Sequence[tuple[_Row, _Row]], host: str) -> str:

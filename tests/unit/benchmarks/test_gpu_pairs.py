@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -55,6 +57,9 @@ def test_the_rate_counts_what_is_too_close_on_its_own(pair_steps: Any) -> None:
     from summary import pair_lines  # the folder is on the path
 
     lines = list(pair_lines(ROWS))
+    # The GPU takes 2, 4, 0.9 and 1/9 of the CPU's time, and captured 1/90.
+    assert "| network, GPU eager | 4 | 2 | 1.45 |" in lines
+    assert "| network, GPU captured | 1 | 0 | 0.01 |" in lines
     assert "| network | the GPU absent | 4 | 2 (50 %) | 1 (25 %) | 1 (25 %) |" in lines
     # Three of four hold; the widths are 2, 2, 4 and 4, the ratios 1, 1/8, 1 and 2.
     eager = "| network, GPU eager | the GPU absent | 4 | 3 (75 %) | 3.0 | 1.00 |"
@@ -160,6 +165,33 @@ def test_the_whole_part_runs_on_the_cpu(tmp_path: Path) -> None:
     # Predicted anew from the two files alone.
     again = pairs("--predict", *wanted)
     assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_says_what_is_left(ending: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "pair_steps.py").write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'child')!r}).write_text(str(os.getpid()))\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    pass\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(GPU)!r}); import pairs, pathlib;"
+        f"pairs.HERE = pathlib.Path({str(tmp_path)!r});"
+        f"sys.exit(pairs.main(['--dry-run', '--out', {str(tmp_path)!r}]))"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-c", program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        child = tmp_path / "child"
+        while process.poll() is None and not (child.exists() and child.read_text()):
+            sleep(0.05)
+        process.send_signal(ending)
+        out, told = process.communicate(timeout=60)
+    assert process.returncode == 1, told
+    assert out == "left: gpu, cpu, first compiled, cases, compiled; the same command goes on\n"
+    assert not told
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child.read_text()), 0)
 
 
 def test_a_dry_run_is_kept_out_of_the_measured_data() -> None:

@@ -96,6 +96,13 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
     )
 
 
+def test_the_accuracy_page_shows_the_measured_data_of_the_repository() -> None:
+    sections = load_script(DOCS / "accuracy.py", "docs_accuracy").own_data_markdown()
+    assert (DOCS / "accuracy.md").read_text("utf-8").endswith(sections), (
+        "run: python docs/accuracy.py"
+    )
+
+
 def test_the_generated_pages_do_not_depend_on_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
