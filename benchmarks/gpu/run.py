@@ -18,7 +18,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,19 +129,15 @@ class Run:
 
     Args:
         args: Of the command line.
-        now_s: Clock, in seconds.
     """
 
-    def __init__(
-        self, args: argparse.Namespace, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         import torch
 
         from breakeven.calibrate.gpu import find_gpu
 
         self._args = args
-        self._now_s = now_s
-        self._until_s = now_s() + args.seconds
+        self._until_s = time.monotonic() + args.seconds
         self._folder = args.out / "calibrations"
         self._steps = args.out / "steps.csv"
         self._reports = args.out / "reports.jsonl"
@@ -179,7 +175,7 @@ class Run:
                 self._do(command)
 
     def _left_s(self) -> float:
-        return self._until_s - self._now_s()
+        return self._until_s - time.monotonic()
 
     def _calibration_file(self) -> Path | None:
         return next(iter(sorted(self._folder.glob("*.json"))), None)
@@ -232,7 +228,7 @@ class Run:
             def end(self) -> None:
                 pass
 
-        begun_s = self._now_s()
+        begun_s = time.monotonic()
         host = self._host(is_calibrated=False)
         request = GpuRequest(
             device=self._device,
@@ -409,7 +405,7 @@ class Run:
     def _do(self, command: Command) -> None:
         """Run a command, and keep what it said; one that runs out of time says so."""
         folder = str(self._folder) if command.is_calibrated else ""
-        begun_s, limit_s = self._now_s(), self._left_s()
+        begun_s, limit_s = time.monotonic(), self._left_s()
         process = subprocess.Popen(
             (sys.executable, *command.arguments),
             cwd=ROOT,
@@ -443,7 +439,7 @@ class Run:
             "name": command.name,
             "is_calibrated": command.is_calibrated,
             "exit_code": exit_code,
-            "seconds": round(self._now_s() - begun_s, 1),
+            "seconds": round(time.monotonic() - begun_s, 1),
             "told": told,
             "answer": answer,
         }
