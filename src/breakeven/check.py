@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from breakeven.calibrate import named_host
+from breakeven.calibrate import host_called
 from breakeven.capture import KEEP_NOTHING, Keep
-from breakeven.device import HERE, split_devices
+from breakeven.device import split_devices
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.session import (
@@ -51,7 +51,7 @@ def check_target(
     arguments: Sequence[str] = (),
     is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "here",
+    host: str = "auto",
     time_limit_s: float = 300.0,
     length: TrainingLength = UNKNOWN_LENGTH,
     keep: Keep = KEEP_NOTHING,
@@ -129,7 +129,7 @@ def check_step(
     step: Callable[[], object],
     *,
     devices: Sequence[str] = (),
-    host: str = "here",
+    host: str = "auto",
     budget_s: float = 1.0,
 ) -> CheckReport:
     """Check whether a GPU pays off for ``step``, a function that does one training step.
@@ -162,7 +162,7 @@ def check_step(
     specs, cpus = split_devices(devices)
     check_absent_cpus(cpus)
     here = measure_host().host
-    host_spec = here if host == HERE else named_host(host)
+    host_spec = host_called(host, here)
     plain = time_step(step, budget_s=budget_s)
     if is_worth_repeating(plain):
         plain = quieter(plain, time_step(step, budget_s=budget_s))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_changes
 
-import msgspec
+from msgspec.structs import replace
 
 from breakeven.capture import Launcher
 from breakeven.cost import (
@@ -16,7 +17,19 @@ from breakeven.cost import (
     reference_host,
     shipped_costs,
 )
-from breakeven.device import HERE, HostCalibration, HostSpec, find_host_cpu
+from breakeven.device import (
+    AUTO,
+    HERE,
+    FeedingHost,
+    HostCalibration,
+    HostKind,
+    HostSpec,
+    find_host_cpu,
+    find_host_kind,
+    find_kind,
+    kind_here,
+    load_host_kinds,
+)
 from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.store import read_host, write_host
@@ -26,6 +39,9 @@ from breakeven.timing import BUSY_FRACTION
 # for may take longer and knows the spread better.
 _FEW_ROUNDS = 60
 _MANY_ROUNDS = 600
+# How far steps of one machine are off, its factor known: 0.14 to 0.22 for the eager steps of three,
+# 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
+_STEP_LOG_SIGMA = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +89,7 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
     here = _calibrate(launcher, _FEW_ROUNDS, is_forced=False)
     load_fraction = 0.0 if here.is_remembered else here.other_load_fraction
     host = _with_own_steps(here.calibration.host, launcher.ready().torch_version)
-    return msgspec.structs.replace(host, load_fraction=load_fraction)
+    return replace(host, load_fraction=load_fraction)
 
 
 def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
@@ -88,38 +104,76 @@ def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
 
 
 def find_hosts(name: str, launcher: Launcher) -> tuple[HostSpec, HostSpec]:
-    """Return the host called ``name`` and this one, which may be the same and is measured once.
+    """Return what feeds GPUs, as `host_called`, and this machine, which is measured once.
 
     Raises:
         BreakevenError: There is no such host.
     """
     here = find_host(HERE, launcher)
-    return (here if name == HERE else named_host(name)), here
+    return host_called(name, here), here
+
+
+def host_called(name: str, here: HostSpec) -> HostSpec:
+    """Return what feeds GPUs.
+
+    Args:
+        name: ``auto``, where each GPU is in a machine that usually holds it; ``here``, a kind of
+            machine, ``reference``, or a CPU's name.
+        here: This machine.
+
+    Raises:
+        BreakevenError: There is no such host.
+    """
+    own = kind_here()
+    if name == AUTO:
+        # Who has a rented machine here asks for a desk of one's own with the same CPU.
+        desk, rented = (find_kind("desktop"), own) if own.is_rented else (own, find_kind("cloud"))
+        return FeedingHost.of(here, desk, _in_machine(rented, here))
+    if name == HERE:
+        return _in_machine(own, here)
+    kind = find_host_kind(name)
+    return named_host(name) if kind is None else _in_machine(kind, here)
+
+
+def _in_machine(kind: HostKind, here: HostSpec) -> HostSpec:
+    """Return what issues a GPU's work in a machine of a kind."""
+    if here.seen_work.has_steps and kind == kind_here():
+        return here
+    if not kind.is_rented:
+        return FeedingHost.of(here, kind)
+    # How fast a virtual CPU runs its own operators does not tell how fast it reaches a GPU.
+    cpu = host_spec(find_host_cpu(kind.cpu)) if kind.cpu else reference_host()
+    return FeedingHost.of(replace(cpu, log_sigma=_STEP_LOG_SIGMA), kind)
 
 
 def check_host_name(name: str) -> None:
     """Raise `BreakevenError` for a host that does not exist."""
-    if name != HERE:
+    if name not in (AUTO, HERE) and find_host_kind(name) is None:
         named_host(name)
 
 
 def named_host(name: str) -> HostSpec:
     """Return the reference host, or one with the single-thread speed of the CPU called ``name``.
 
-    How far off such a host is likely to be is what the calibration found of measured steps.
+    How far off such a host is likely to be is what the calibration found of measured steps. A CPU
+    whose name a hypervisor gives is one of a cloud machine.
 
     Raises:
         BreakevenError: There is no such host.
     """
     reference = reference_host()
     try:
-        host = reference if name == reference.id else host_spec(find_host_cpu(name))
+        cpu = None if name == reference.id else find_host_cpu(name)
     except BreakevenError as error:
+        kinds = ", ".join(kind.id for kind in load_host_kinds())
         raise BreakevenError(
             error.message,
-            hint=f"hosts: {HERE}, {reference.id}, or a CPU's name (breakeven devices --hosts)",
+            hint=f"hosts: {AUTO}, {HERE}, {kinds}, {reference.id}, or a CPU's name "
+            "(all: breakeven devices --hosts)",
         ) from None
-    return msgspec.structs.replace(host, log_sigma=shipped_costs().host_log_sigma(host))
+    host = reference if cpu is None else host_spec(cpu)
+    host = replace(host, log_sigma=shipped_costs().host_log_sigma(host))
+    return FeedingHost.of(host, find_kind("cloud")) if cpu and cpu.is_virtual else host
 
 
 def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereCalibration:
@@ -145,5 +199,5 @@ def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereC
     if not here.is_busy:
         write_host(key, run.calibration)
     elif stored is not None:  # fewer rounds, but of a quieter moment
-        return replace(here, calibration=stored, is_remembered=True)
+        return with_changes(here, calibration=stored, is_remembered=True)
     return here

@@ -37,7 +37,13 @@ def run(args: argparse.Namespace) -> int:
     """Show the catalogue or one device, or the same of hosts."""
     # Imported here, since --help must not wait for the catalogue and rich.
     from breakeven.cli.output import give_sheets
-    from breakeven.device import find_device, find_host_cpu, load_catalogue, load_host_cpus
+    from breakeven.device import (
+        find_device,
+        find_host_cpu,
+        load_catalogue,
+        load_host_cpus,
+        load_host_kinds,
+    )
     from breakeven.report import (
         device_document,
         devices_document,
@@ -48,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.hosts:
         cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
-        give_sheets(stored_hosts(cpus), hosts_document(cpus), is_json=args.json)
+        kinds = load_host_kinds() if args.name is None else ()
+        give_sheets(stored_hosts(cpus, kinds), hosts_document(cpus, kinds), is_json=args.json)
     elif args.name is None:
         devices = load_catalogue()
         give_sheets(stored_devices(devices), devices_document(devices), is_json=args.json)

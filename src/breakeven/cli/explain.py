@@ -118,7 +118,7 @@ def _explain_stored(args: argparse.Namespace) -> ExplainReport:
 
     if args.script_arguments:
         raise UsageError(f"{args.target} is a stored run: nothing after -- can reach its script")
-    if args.host != "here":
+    if args.host != "auto":
         raise UsageError(
             f"{args.target} is a stored run: its host is the one that it was recorded on",
             hint="explain the script itself with --host",

@@ -61,10 +61,11 @@ def add_comparison(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     )
     parser.add_argument(
         "--host",
-        metavar="here|NAME",
-        default="here",
-        help="machine that feeds the GPUs: here, reference (a typical server), or a CPU such as "
-        "'EPYC 7763' (default: here; all: breakeven devices --hosts)",
+        metavar="here|KIND|NAME",
+        default="auto",
+        help="machine that feeds the GPUs: here, a kind (desktop, windows, cloud, colab), or a CPU "
+        "such as 'EPYC 7763' (default: for data-center GPUs a cloud machine, for others this CPU; "
+        "all: breakeven devices --hosts)",
     )
     add_module(parser)
 

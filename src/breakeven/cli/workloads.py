@@ -44,11 +44,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", dest="is_all", action="store_true", help="run the six systems")
     parser.add_argument(
         "--host",
-        metavar="here|NAME",
-        default="here",
-        help="machine that feeds the GPUs, where a system does not name one: here, reference (a "
-        "typical server), or a CPU such as 'EPYC 7763' (default: here; all: breakeven devices "
-        "--hosts)",
+        metavar="here|KIND|NAME",
+        default="auto",
+        help="machine that feeds the GPUs, where a system does not name one, as for check",
     )
     add_time_limit(parser, default_s=DEFAULT_TIME_LIMIT_S, script="a script")
     parser.add_argument(

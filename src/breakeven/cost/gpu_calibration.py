@@ -310,6 +310,7 @@ def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
         device_work=DeviceWork(
             handoff_ns=max(handoff_ns, 0.0),
             convolution_factor=factor((OWN_HOST,), (OWN_HOST_CLASS, _CONVOLUTION)) / other,
+            has_steps=True,
         ),
     )
 

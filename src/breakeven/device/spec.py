@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from breakeven.device.host_kinds import HostKind
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -115,8 +119,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     fabric_boards: tuple[str, ...] = ()
 
 
-# Id of the host that was measured on this machine, as opposed to one of a datasheet.
-HERE = "here"
+# Id of the host that was measured on this machine, as opposed to one of a datasheet; and the choice
+# by the market of each GPU.
+HERE, AUTO = "here", "auto"
 
 
 class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,10 +132,12 @@ class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
             device; it is woken for it, and wakes the one that waits.
         convolution_factor: Calls of convolutions and batch norms, over what the other costs make
             of them.
+        has_steps: Whether whole steps of its GPU told that: the kind of machine adds nothing.
     """
 
     handoff_ns: float = 0.0
     convolution_factor: float = 1.0
+    has_steps: bool = False
 
 
 class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +208,67 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     def seen_work(self) -> DeviceWork:
         """Return what else was seen of a device's work: nothing, on a host that has none."""
         return DeviceWork() if isinstance(self.device_work, UnsetType) else self.device_work
+
+    def for_device(self, _device: DeviceSpec) -> HostSpec:
+        """Return what feeds a GPU: this one, as it is."""
+        return self
+
+    def kind_for(self, _device: DeviceSpec) -> HostKind | None:
+        """Return the kind of machine that feeds a GPU; None where it is not told."""
+        return None
+
+
+class FeedingHost(HostSpec, frozen=True, kw_only=True):
+    """A host in a kind of machine, and what feeds data-center GPUs in its place.
+
+    Args:
+        kind: The kind, whose factor is still to be applied: see `for_device`.
+        data_center: What feeds data-center GPUs; None for this one.
+    """
+
+    kind: HostKind
+    data_center: HostSpec | None = None
+
+    @classmethod
+    def of(cls, host: HostSpec, kind: HostKind, data_center: HostSpec | None = None) -> FeedingHost:
+        """Return a host as one of a kind.
+
+        Args:
+            host: Its costs.
+            kind: Of machine.
+            data_center: What feeds data-center GPUs in its place.
+        """
+        costs = {name: getattr(host, name) for name in HostSpec.__struct_fields__}
+        return cls(**costs, kind=kind, data_center=data_center)
+
+    def for_device(self, device: DeviceSpec) -> HostSpec:
+        """Return what feeds a GPU, its work within steps as machines of its kind take it.
+
+        Args:
+            device: The GPU.
+        """
+        if self.data_center is not None and device.market == "datacenter":
+            return self.data_center.for_device(device)
+        kind, work = self.kind, self.seen_work
+        costs = {name: getattr(self, name) for name in HostSpec.__struct_fields__}
+        return replace(
+            HostSpec(**costs),
+            forward_factor=self.forward_factor * kind.factor,
+            backward_factor=self.backward_factor * kind.factor,
+            optimizer_factor=self.optimizer_factor * kind.factor,
+            log_sigma=math.hypot(self.log_sigma, kind.log_sigma),
+            device_work=replace(work, handoff_ns=max(work.handoff_ns, kind.handoff_ns)),
+        )
+
+    def kind_for(self, device: DeviceSpec) -> HostKind | None:
+        """Return the kind of machine that feeds a GPU; None where it is not told.
+
+        Args:
+            device: The GPU.
+        """
+        if self.data_center is not None and device.market == "datacenter":
+            return self.data_center.kind_for(device)
+        return self.kind
 
 
 class HostFigure(msgspec.Struct, frozen=True, kw_only=True):

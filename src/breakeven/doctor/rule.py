@@ -80,6 +80,7 @@ class Case:
     ) -> Case:
         """Return a step as it is predicted on a device; by the cost model that ships by default."""
         program = step if isinstance(step, Program) else build_program(step, costs=costs)
+        host = host.for_device(device)
         (prediction,) = predict_steps(program, (device,), host)
         return cls(
             trace=program.trace,

@@ -51,7 +51,7 @@ def explain_target(
     arguments: Sequence[str] = (),
     is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "here",
+    host: str = "auto",
     time_limit_s: float = 300.0,
     rules: Sequence[str] = (),
     tries_cpu: bool = True,

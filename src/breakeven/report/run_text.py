@@ -133,6 +133,7 @@ def run_facts(report: CheckReport | ExplainReport, program: Iterable[Fact] = ())
     yield from program
     yield from side_effect_facts(report)
     yield from host_facts(report.host)
+    yield from kind_facts(report.results)
     for result in report.results:
         if result.calibrated_on:
             told = f"calibrated on this GPU on {printable(result.calibrated_on, 20)}"
@@ -156,6 +157,17 @@ def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
     yield Fact("host", " · ".join(parts))
     yield Fact("host costs", printable(host.source), only=Medium.PAGE)
     yield Fact("Python", printable(host.python_version, 60), only=Medium.PAGE)
+
+
+def kind_facts(results: Sequence[DeviceResult]) -> Iterator[Fact]:
+    """Yield in what kind of machine each predicted GPU is taken to be."""
+    fed: dict[str, list[str]] = {}
+    for result in results:
+        if result.fed_by:
+            fed.setdefault(result.fed_by, []).append(printable(result.device, 80))
+    if fed:
+        told = "; ".join(f"{', '.join(names)}: {printable(kind)}" for kind, names in fed.items())
+        yield Fact("GPUs in", f"{told} (--host changes that)")
 
 
 def side_effect_facts(

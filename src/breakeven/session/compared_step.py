@@ -159,7 +159,7 @@ class ComparedStep:
             program=self.program,
             prediction=self.prediction_on(device),
             device=device,
-            host=self.host,
+            host=self.host.for_device(device),
             sources=self._parsed,
             scaled=scaled,
             cpu=cpu,

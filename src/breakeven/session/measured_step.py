@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, ThreadTrial, TracedRun
-from breakeven.device import HostSpec
+from breakeven.device import FeedingHost, HostSpec
 from breakeven.errors import Caveat, has_caveat
 from breakeven.session.runs import CLEARLY_FASTER, Runs
 from breakeven.simulate import (
@@ -310,6 +310,13 @@ class DevicePath:
             host: What issues the work of the GPUs.
             here: The machine that measured the step, with its costs measured as well.
         """
+        fed = self._anchored_as(host, here)
+        if not isinstance(host, FeedingHost):
+            return fed
+        other = host.data_center
+        return FeedingHost.of(fed, host.kind, None if other is None else self.feeding(other, here))
+
+    def _anchored_as(self, host: HostSpec, here: HostSpec) -> HostSpec:
         is_replayed = any(isinstance(event, GraphLaunch) for event in self.step.events)
         # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from breakeven.calibrate import check_host_name, find_hosts
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
-from breakeven.device import HERE, select_devices
+from breakeven.device import AUTO, select_devices
 from breakeven.progress import Progress, SilentProgress
 from breakeven.session.batch_sizes import BatchSizes
 from breakeven.session.compared_step import LiveStep
@@ -53,7 +53,7 @@ class Session:
         arguments: Sequence[str] = (),
         is_module: bool = False,
         devices: Sequence[str] = (),
-        host: str = HERE,
+        host: str = AUTO,
         time_limit_s: float = 300.0,
         budget_s: float = 1.0,
         keep: Keep = KEEP_NOTHING,

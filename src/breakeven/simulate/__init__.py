@@ -40,6 +40,7 @@ from breakeven.simulate.program import CAPTURED as CAPTURED
 from breakeven.simulate.program import FAST as FAST
 from breakeven.simulate.program import SLOW as SLOW
 from breakeven.simulate.program import TYPICAL as TYPICAL
+from breakeven.simulate.program import Z_90 as Z_90
 from breakeven.simulate.program import Bound as Bound
 from breakeven.simulate.program import CostModel as CostModel
 from breakeven.simulate.program import Edit as Edit

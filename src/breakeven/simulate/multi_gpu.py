@@ -109,6 +109,7 @@ def predict_multi_gpu(
     Raises:
         ValueError: There are fewer than two devices.
     """
+    host = host.for_device(device)
     if single is None:
         (single,) = predict_steps(trace, [device], host, costs=costs)
     if size is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -66,6 +67,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
         fits: Whether that fits the device.
         caveats: Reasons to trust the figures less.
         calibrated_on: When this very GPU was measured, ISO 8601; empty where it was not.
+        fed_by: Kind of machine that it is in; empty where none was assumed.
     """
 
     device: DeviceSpec
@@ -82,6 +84,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     caveats: tuple[Caveat, ...] = ()
     calibrated_on: str = ""
+    fed_by: str = ""
 
 
 def predict_steps(
@@ -111,6 +114,15 @@ def predict_steps(
         programs = [build_program(trace, costs=costs) for trace in steps]
     if not programs or not devices:
         return ()
+    hosts = [host.for_device(device) for device in devices]
+    if any(other != hosts[0] for other in hosts):
+        # Each device with what feeds it.
+        apart = [
+            predict_steps(traces, [device], host, costs=costs, is_captured=is_captured)
+            for device in devices
+        ]
+        return tuple(chain.from_iterable(zip(*apart, strict=True)))
+    kind, host = host.kind_for(devices[0]), hosts[0]
     scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
     timelines = simulate(programs, devices, host, scenarios=scenarios)
     without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}
@@ -144,6 +156,7 @@ def predict_steps(
                     fits=peak_memory_bytes <= device.memory_bytes,
                     caveats=(*caveats, *missing),
                     calibrated_on=program.costs.calibration_date(device),
+                    fed_by=kind.name if kind else "",
                 )
             )
     return tuple(predictions)

@@ -71,7 +71,7 @@ class WhatIf:
 
     def __init__(self, program: Program, device: DeviceSpec, host: HostSpec) -> None:
         self._program = program
-        self._table = cost_table((program,), (device,), host)
+        self._table = cost_table((program,), (device,), host.for_device(device))
         self._base_ns: dict[Scenario, float] = {}
 
     @cached_property

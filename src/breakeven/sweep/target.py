@@ -67,7 +67,7 @@ def sweep_target(
     arguments: Sequence[str] = (),
     is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "here",
+    host: str = "auto",
     time_limit_s: float = 300.0,
     engine: Engine | None = None,
     strategy: Strategy = Strategy.DDP,

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import breakeven.workloads
-from breakeven.calibrate import check_host_name, find_host, named_host
+from breakeven.calibrate import check_host_name, find_host, host_called
 from breakeven.capture import Launcher, PlainRun, find_target
 from breakeven.device import HERE, HostSpec, find_device
 from breakeven.errors import BreakevenError
@@ -59,7 +59,7 @@ class Bench:
     """
 
     def __init__(
-        self, *, host: str = "here", time_limit_s: float = 120.0, progress: Progress | None = None
+        self, *, host: str = "auto", time_limit_s: float = 120.0, progress: Progress | None = None
     ) -> None:
         check_host_name(host)
         self._host_name = host
@@ -87,7 +87,7 @@ class Bench:
     @cached_property
     def host(self) -> HostSpec:
         """Return what feeds the GPUs."""
-        return self._here if self._host_name == HERE else named_host(self._host_name)
+        return host_called(self._host_name, self._here)
 
     @cached_property
     def _here(self) -> HostSpec:
@@ -166,7 +166,7 @@ class Bench:
         Raises:
             BreakevenError: A device or host is unknown.
         """
-        named = None if host is None else named_host(host)
+        named = None if host is None else host_called(host, self._here)
         specs = [find_device(name) for name in devices]
         return tuple(
             prediction

@@ -162,7 +162,7 @@ def find_systems(names: Sequence[str]) -> tuple[SystemEntry, ...]:
 def run_system(
     entry: SystemEntry,
     *,
-    host: str = "here",
+    host: str = "auto",
     time_limit_s: float = 120.0,
     progress: Progress | None = None,
 ) -> SystemReport:

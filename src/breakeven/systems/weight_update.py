@@ -103,7 +103,7 @@ def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> StepSha
             program.edited(Edit(replaced=free_copies)),
         ),
         (device,),
-        host,
+        host.for_device(device),
     )
     step_ns, no_update_ns, no_copies_ns = (float(time) for time in timelines.step_ns[:, 0, 0])
     busy_ns = float(timelines.device_busy_ns[0, 0, 0])

@@ -45,6 +45,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: torch's threads of a CPU's measured step; null elsewhere, and in older reports.
         calibrated_on: Day on which `breakeven calibrate` measured the very GPU that is predicted;
             empty where it did not.
+        fed_by: Kind of machine that a predicted GPU is in; empty where none was assumed, and in
+            older reports.
     """
 
     device: str
@@ -63,6 +65,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     setting: str = ""
     num_threads: int | None = None
     calibrated_on: str = ""
+    fed_by: str = ""
 
 
 def threads_text(number: int) -> str:
@@ -95,6 +98,7 @@ def device_result(prediction: StepPrediction) -> DeviceResult:
         fits=prediction.fits,
         caveats=prediction.caveats,
         calibrated_on=prediction.calibrated_on,
+        fed_by=prediction.fed_by,
     )
 
 

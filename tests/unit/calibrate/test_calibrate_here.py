@@ -114,7 +114,8 @@ def test_unknown_host_is_refused_with_the_nearest_names(check) -> None:
         check("epyc 7764")
     assert caught.value.message.startswith("there is no host 'epyc 7764'; nearest: EPYC 7763")
     assert caught.value.hint == (
-        "hosts: here, reference, or a CPU's name (breakeven devices --hosts)"
+        "hosts: auto, here, desktop, windows, cloud, sandbox, reference, or a CPU's name "
+        "(all: breakeven devices --hosts)"
     )
 
 

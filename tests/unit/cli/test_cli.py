@@ -96,7 +96,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "arguments": (),
         "is_module": False,
         "devices": (),
-        "host": "here",
+        "host": "auto",
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
         "tries_generated": True,

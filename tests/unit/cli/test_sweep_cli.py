@@ -107,7 +107,7 @@ def test_defaults(sweep: FakeSweep) -> None:
         "arguments": (),
         "is_module": False,
         "devices": (),
-        "host": "here",
+        "host": "auto",
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
         "engine": None,

@@ -7,11 +7,20 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from breakeven.device import DeviceSpec, HostCalibration, HostCpu, HostFigure, HostSpec, Precision
+from breakeven.device import (
+    DeviceSpec,
+    HostCalibration,
+    HostCpu,
+    HostFigure,
+    HostKind,
+    HostSpec,
+    Precision,
+)
 from breakeven.report.document import Document, Lines, Section
 from breakeven.report.phrase import Line
 from breakeven.report.table import Column, Table
 from breakeven.report.text import duration_with_interval, printable
+from breakeven.simulate import Z_90
 from breakeven.units import (
     BYTES_PER_GIB,
     format_bytes,
@@ -224,10 +233,12 @@ class HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         schema_version: Raised when a key goes away or changes its meaning.
         hosts: In the order of the table.
+        kinds: Kinds of machines; empty where one CPU was asked for.
     """
 
     schema_version: int
     hosts: tuple[Cpu, ...]
+    kinds: tuple[HostKind, ...] = ()
 
 
 def stored_calibration(
@@ -302,14 +313,16 @@ def busy_note(other_load_fraction: float) -> str:
     )
 
 
-def stored_hosts(cpus: Sequence[HostCpu]) -> HostsDocument:
-    """Return CPUs as a document."""
+def stored_hosts(cpus: Sequence[HostCpu], kinds: Sequence[HostKind] = ()) -> HostsDocument:
+    """Return CPUs and kinds of machines as a document."""
     hosts = (Cpu(**{field: getattr(cpu, field) for field in Cpu.__struct_fields__}) for cpu in cpus)
-    return HostsDocument(schema_version=HOSTS_SCHEMA_VERSION, hosts=tuple(hosts))
+    return HostsDocument(
+        schema_version=HOSTS_SCHEMA_VERSION, hosts=tuple(hosts), kinds=tuple(kinds)
+    )
 
 
-def hosts_document(cpus: Sequence[HostCpu]) -> Document:
-    """Return one line per CPU, in the order given."""
+def hosts_document(cpus: Sequence[HostCpu], kinds: Sequence[HostKind] = ()) -> Document:
+    """Return one line per kind of machine and per CPU, in the order given."""
     columns = {
         "host": [cpu.name for cpu in cpus],
         "core": [cpu.core for cpu in cpus],
@@ -340,7 +353,32 @@ def hosts_document(cpus: Sequence[HostCpu]) -> Document:
         legend="\n".join(notes),
         indent=0,
     )
-    return Document(title="Hosts", blocks=(table,))
+    return Document(title="Hosts", blocks=(*([_kinds_table(kinds)] if kinds else []), table))
+
+
+def _kinds_table(kinds: Sequence[HostKind]) -> Table:
+    around = [math.exp(Z_90 * kind.log_sigma) for kind in kinds]
+    factors = [
+        f"{format_digits(kind.factor, 2)}× ({format_digits(kind.factor / off, 2)}–"
+        f"{format_digits(kind.factor * off, 2)})"
+        for kind, off in zip(kinds, around, strict=True)
+    ]
+    seen = [
+        f"{len(kind.machines)}{', spread borrowed' * kind.is_spread_borrowed}" for kind in kinds
+    ]
+    return Table(
+        (
+            Column("kind", [kind.id for kind in kinds]),
+            Column("machine", [kind.name for kind in kinds], folds=True, least=16),
+            Column("host's work", factors),
+            Column("machines seen", seen, folds=True, least=12),
+        ),
+        caption="Kinds of machines that feed GPUs",
+        legend="host's work: of a step, over bare Linux with the same CPU, or for what is rented "
+        "(cloud,\nsandbox) with a typical server's; in parentheses 90 % of machines.\n"
+        "Predict GPUs in one of them: breakeven check TARGET --host KIND",
+        indent=0,
+    )
 
 
 def _cpu_peak(cpu: HostCpu) -> str:
