@@ -23,11 +23,12 @@ from small_networks import NETWORKS, Training, create, train_step
 from summary import CAPTURED, CASE, COMPILED, CPU, DRY_RUN, EAGER, NETWORK
 from whole_steps import ENDED, read_rows, write_rows
 
+from breakeven.calibrate import host_called
 from breakeven.calibrate.gpu.machine import check_gpu, describe_machine, find_gpu
 from breakeven.calibrate.gpu.measured import reason_of
 from breakeven.capture import Launcher, PlainRun, RunFailure, time_step, trace_step
 from breakeven.cost import CalibratedMachine, StepCosts, load_efficiencies, load_step_effects
-from breakeven.device import DeviceWork, HostSpec, find_device, known_device
+from breakeven.device import AUTO, DeviceWork, HostSpec, find_device, known_device
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer, measure_host
 from breakeven.processor import num_cores
@@ -405,9 +406,8 @@ def predicted_cells(known: Known, name: str, path: DevicePath) -> dict[str, Cell
     for where, some in cells.items():
         edited = compiled if where == COMPILED else program
         for seen, host in known.hosts.items():
-            (found,) = predict_steps(
-                edited, [device], path.feeding(host, host), is_captured=where == CAPTURED
-            )
+            fed_by = path.feeding(host_called(AUTO, host), host)
+            (found,) = predict_steps(edited, [device], fed_by, is_captured=where == CAPTURED)
             some[f"{seen}_ms"] = _ms(found.estimate.value_ns)
             some[f"{seen}_low_ms"] = _ms(found.estimate.low_ns)
             some[f"{seen}_high_ms"] = _ms(found.estimate.high_ns)

@@ -1,0 +1,182 @@
+"""What rented machines take to issue a GPU's work, and how well the others of the kind tell it.
+
+    python benchmarks/host_kinds.py
+
+For each machine of `data`: the factor of its host, over the reference host's, with which its steps
+that the host decides are predicted without bias; then these steps as they are predicted from the
+other machines alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "gpu")]
+
+from pair_steps import COMPILED, EAGER, NETWORK, Known  # noqa: E402
+from small_networks import create, train_step  # noqa: E402
+from whole_steps import Place, predicted, read_rows, step_of  # noqa: E402
+
+from breakeven.calibrate import host_called  # noqa: E402
+from breakeven.capture import trace_step  # noqa: E402
+from breakeven.cost import (  # noqa: E402
+    StepCosts,
+    load_efficiencies,
+    load_step_effects,
+    reference_host,
+)
+from breakeven.device import (  # noqa: E402
+    FeedingHost,
+    HostKind,
+    HostSpec,
+    find_device,
+    find_kind,
+    load_host_kinds,
+)
+from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of  # noqa: E402
+from breakeven.session import DevicePath  # noqa: E402
+from breakeven.simulate import (  # noqa: E402
+    CompileMode,
+    Program,
+    build_program,
+    compiled_step,
+    predict_steps,
+)
+from breakeven.units import NS_PER_MS  # noqa: E402
+
+DATA = HERE / "data"
+MACHINES = {
+    "H200, Xeon, morning of 2026-11-27": ("h200_kit_steps_2026-11-27.csv",),
+    "H200, Xeon, 2026-11-27": ("h200_steps_2026-11-27.csv",),
+    "H200, Xeon, 2026-11-28": ("h200_steps_2026-11-28.csv", "pairs_h200_2026-11-28.csv"),
+}
+_KIND = "cloud"
+_ISSUES_FRACTION = 0.9
+_GPU = find_device("H200")
+# A measured time and, on a host, what is predicted for it: value, low and high, in milliseconds.
+Times = tuple[float, float, float]
+Step = tuple[float, Callable[[HostSpec], Times]]
+
+
+def main() -> int:
+    """Print both tables as Markdown."""
+    kind = find_kind(_KIND)
+    steps = {
+        name: [step for table in tables for step in _steps(DATA / table)]
+        for name, tables in MACHINES.items()
+    }
+    seen = tuple(_seen(name, found, kind) for name, found in steps.items())
+    print("| Machine | Steps | Factor |\n| --- | ---: | ---: |")
+    for machine in seen:
+        print(f"| {machine.name} | {machine.num_rows} | {machine.factor:.2f} |")
+    print("\n| Left out | 90 % interval holds | High ÷ low, median | Off, median | Bias |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for machine in seen:
+        others = tuple(other for other in seen if other is not machine)
+        print(f"| {machine.name} | {_figures(steps[machine.name], _of_machines(others))} |")
+    every = [step for found in steps.values() for step in found]
+    notebook = _of_machines(find_kind("sandbox").machines)
+    print(f"| all, told by a notebook's | {_figures(every, notebook)} |")
+    return 0
+
+
+def _steps(table: Path) -> Iterator[Step]:
+    """Yield the steps of a table that the host decides and that can be predicted."""
+    with table.open(newline="", encoding="utf-8") as stream:
+        is_pairs = "where" in (csv.DictReader(stream).fieldnames or ())
+    yield from _pairs(table) if is_pairs else _whole_steps(table)
+
+
+def _whole_steps(table: Path) -> Iterator[Step]:
+    for row in read_rows(table):
+        is_known = row["workload"].startswith(("breakeven:", "llm:"))
+        if is_known and row["value_ms"] and _host_decides(row["host_issue_ms"], row["value_ms"]):
+            step = step_of(row)
+
+            def at(host: HostSpec, step: object = step) -> Times:
+                (found,) = predicted([step], Place(device=_GPU, calibration=None, host=host))
+                assert not isinstance(found, str), found
+                return found
+
+            yield float(row["value_ms"]), at
+
+
+def _pairs(table: Path) -> Iterator[Step]:
+    known = msgspec.json.decode(table.with_suffix(".json").read_bytes(), type=Known)
+    costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
+    programs: dict[tuple[str, str], Program] = {}
+    for row in read_rows(table):
+        name, where = row["name"], row["where"]
+        if row["kind"] != NETWORK or where not in (EAGER, COMPILED) or not row["value_ms"]:
+            continue
+        if not _host_decides(row["issue_ms"], row["value_ms"]):
+            continue
+        if (name, EAGER) not in programs:
+            path = DevicePath(trace_step(train_step(create(name))), known.plain[name])
+            programs[name, EAGER] = program = build_program(path.step, costs=costs)
+            edit = compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit
+            programs[name, COMPILED] = program.edited(edit)
+
+        def at(host: HostSpec, program: Program = programs[name, where]) -> Times:
+            (found,) = predict_steps(program, [_GPU], host)
+            estimate = found.estimate
+            times_ns = (estimate.value_ns, estimate.low_ns, estimate.high_ns)
+            value_ms, low_ms, high_ms = (time_ns / NS_PER_MS for time_ns in times_ns)
+            return value_ms, low_ms, high_ms
+
+        yield float(row["value_ms"]), at
+
+
+def _host_decides(issue_ms: str, value_ms: str) -> bool:
+    return float(issue_ms or 0) > _ISSUES_FRACTION * float(value_ms)
+
+
+def _seen(name: str, steps: Sequence[Step], kind: HostKind) -> SeenMachine:
+    """Return a machine with the factor at which its steps are predicted without bias."""
+    low, high = 0.5, 8.0
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        host = _host(msgspec.structs.replace(kind, factor=middle))
+        log_bias = statistics.mean(math.log(at(host)[0] / value_ms) for value_ms, at in steps)
+        low, high = (low, middle) if log_bias > 0 else (middle, high)
+    factor = math.sqrt(low * high)
+    return SeenMachine(name=name, factor=factor, num_rows=len(steps), source=name)
+
+
+def _host(kind: HostKind) -> HostSpec:
+    """Return a host of the kind, in place of the one that is known."""
+    return FeedingHost.of(host_called(_KIND, reference_host()), kind)
+
+
+def _of_machines(machines: tuple[SeenMachine, ...]) -> HostSpec:
+    """Return a host of the kind, as it would be if these were all that was seen of it."""
+    entries = [
+        KindEntry(
+            id=kind.id, name=kind.name, machines=machines if kind.id == _KIND else kind.machines
+        )
+        for kind in load_host_kinds()
+    ]
+    kind = next(kind for kind in kinds_of(tuple(entries)) if kind.id == _KIND)
+    return _host(msgspec.structs.replace(kind, handoff_ns=find_kind(_KIND).handoff_ns))
+
+
+def _figures(steps: Sequence[Step], host: HostSpec) -> str:
+    found = [(value_ms, *at(host)) for value_ms, at in steps]
+    holds = sum(low <= value <= high for value, _, low, high in found)
+    width = statistics.median(high / low for _, _, low, high in found)
+    logs = [math.log(told / value) for value, told, _, _ in found]
+    off = math.exp(statistics.median(map(abs, logs)))
+    bias = math.exp(statistics.mean(logs))
+    return f"{holds} of {len(found)} | {width:.1f} | {off:.2f}× | {bias:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
