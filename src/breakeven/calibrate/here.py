@@ -128,17 +128,17 @@ def host_called(name: str, here: HostSpec) -> HostSpec:
     if name == AUTO:
         # Who has a rented machine here asks for a desk of one's own with the same CPU.
         desk, rented = (find_kind("desktop"), own) if own.is_rented else (own, find_kind("cloud"))
-        return FeedingHost.of(here, desk, _in_machine(rented, here))
+        return replace(_in_machine(desk, here), data_center=_in_machine(rented, here))
     if name == HERE:
         return _in_machine(own, here)
     kind = find_host_kind(name)
     return named_host(name) if kind is None else _in_machine(kind, here)
 
 
-def _in_machine(kind: HostKind, here: HostSpec) -> HostSpec:
+def _in_machine(kind: HostKind, here: HostSpec) -> FeedingHost:
     """Return what issues a GPU's work in a machine of a kind."""
     if here.seen_work.has_steps and kind == kind_here():
-        return here
+        return FeedingHost.of(here, None)
     if not kind.is_rented:
         return FeedingHost.of(here, kind)
     # How fast a virtual CPU runs its own operators does not tell how fast it reaches a GPU.

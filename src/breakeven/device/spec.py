@@ -222,20 +222,23 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
     """A host in a kind of machine, and what feeds data-center GPUs in its place.
 
     Args:
-        kind: The kind, whose factor is still to be applied: see `for_device`.
+        kind: The kind, whose factor is still to be applied: see `for_device`; None for a machine
+            that was measured itself.
         data_center: What feeds data-center GPUs; None for this one.
     """
 
-    kind: HostKind
+    kind: HostKind | None
     data_center: HostSpec | None = None
 
     @classmethod
-    def of(cls, host: HostSpec, kind: HostKind, data_center: HostSpec | None = None) -> FeedingHost:
+    def of(
+        cls, host: HostSpec, kind: HostKind | None, data_center: HostSpec | None = None
+    ) -> FeedingHost:
         """Return a host as one of a kind.
 
         Args:
             host: Its costs.
-            kind: Of machine.
+            kind: Of machine; None for one that was measured itself.
             data_center: What feeds data-center GPUs in its place.
         """
         costs = {name: getattr(host, name) for name in HostSpec.__struct_fields__}
@@ -249,10 +252,12 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         """
         if self.data_center is not None and device.market == "datacenter":
             return self.data_center.for_device(device)
-        kind, work = self.kind, self.seen_work
         costs = {name: getattr(self, name) for name in HostSpec.__struct_fields__}
+        host, kind, work = HostSpec(**costs), self.kind, self.seen_work
+        if kind is None:
+            return host
         return replace(
-            HostSpec(**costs),
+            host,
             forward_factor=self.forward_factor * kind.factor,
             backward_factor=self.backward_factor * kind.factor,
             optimizer_factor=self.optimizer_factor * kind.factor,

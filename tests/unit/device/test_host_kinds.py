@@ -142,9 +142,12 @@ def test_a_host_whose_own_steps_were_measured_is_taken_as_it_is(
 ) -> None:
     on_a_machine(monkeypatch, tmp_path, "hypervisor")
     seen = replace(here(), device_work=DeviceWork(has_steps=True))
-    assert host_called(HERE, seen) == seen
+    assert predicted(host_called(HERE, seen), "T4") == predicted(seen, "T4")
     assert predicted(host_called("auto", seen), "T4") == predicted(seen, "T4")
     assert predicted(host_called("colab", seen), "T4") != predicted(seen, "T4")
+    on_a_machine(monkeypatch, tmp_path, "sse2")
+    assert predicted(host_called("auto", seen), "RTX 4090") == predicted(seen, "RTX 4090")
+    assert predicted(host_called("auto", seen), "T4") != predicted(seen, "T4")
 
 
 def test_an_unknown_host_is_told_with_the_kinds() -> None:
