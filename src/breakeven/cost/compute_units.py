@@ -128,7 +128,7 @@ def clock_headroom(device: DeviceSpec) -> float:
     At least 1. What needs more power is not raised: its clock is what the power allows.
     """
     clock_hz = generation_of(device).board_clock_hz
-    if clock_hz is None or device.market == "datacenter":
+    if clock_hz is None or device.market in ("datacenter", "integrated"):
         return 1.0
     return max(1.0, clock_hz / device.clock_hz)
 

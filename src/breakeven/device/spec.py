@@ -97,8 +97,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             FLOP/s; None where every board is taken to have enough.
         watts_per_matrix_flop_per_s: The same of fp16 on matrix units.
         board_clock_hz: Clock that boards run at while they need little of their power, those for
-            data centers apart, which keep to the clock of their datasheet; None where no board
-            exceeds that.
+            data centers and GPUs within a processor apart, which keep to the clock of their
+            datasheet; None where no board exceeds that.
         has_consumer_peer_access: Whether consumer cards access each other's memory over PCIe.
         fabric_boards: Parts of the ids of devices with a fabric that joins all of a machine.
     """

@@ -337,7 +337,9 @@ def test_boards_of_one_chip_run_at_one_clock_where_they_need_little_power() -> N
     # pytorch-gpu-benchmark: 42 fp64 steps of 68 SMs against 72 take 0.955 and 0.961 times as long.
     assert ratio(Precision.FP64) == pytest.approx(68 / 72, abs=0.04)
     assert ratio(Precision.FP32) < 0.9
+    # Those of a data center and those within a processor keep to the clock of their datasheet.
     assert clock_headroom(find_device("A100 SXM4 40GB")) == 1.0
+    assert clock_headroom(find_device("Jetson AGX Orin")) == 1.0
 
 
 def test_matrix_units_of_a_board_with_less_power_clock_down() -> None:
