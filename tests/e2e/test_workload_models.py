@@ -250,6 +250,13 @@ def test_attention_of_a_model_of_transformers_is_computed_as_asked(attention):
 
 
 @needs_timm
+def test_an_older_name_of_timm_is_the_model_that_it_has_become():
+    old = trace_case(StepCase(workload="timm:mnasnet_a1?img=64", phase=TimedPhase.INFERENCE))
+    new = trace_case(StepCase(workload="timm:semnasnet_100?img=64", phase=TimedPhase.INFERENCE))
+    assert names(old) == names(new)
+
+
+@needs_timm
 def test_a_model_that_timm_lacks_is_named_with_those_near_it():
     with pytest.raises(WorkloadError, match="timm has no model 'resnet51'") as caught:
         traced("timm:resnet51")

@@ -101,6 +101,8 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
     name = spec.name
     if not timm.is_model(name):
         raise WorkloadError(f"timm has no model {name!r}", hint=suggest(name, timm.list_models()))
+    # An older name of a model has no configuration of its own.
+    name = timm.models.get_deprecated_models().get(name, name)
     options: dict[str, Any] = dict(spec.options)
     default: tuple[int, ...] = timm.get_pretrained_cfg(name).input_size
     size = _image_size(spec, options, default[-1], key="img")
