@@ -72,7 +72,7 @@ No step on a GPU above was compiled, and none computes attention in one kernel.
 - *The CPU at other batch sizes*: [limits](limits.md#the-cpu-at-other-sizes).
 """
 # What was never seen first: it is what a user with another GPU or model may expect.
-PROTOCOLS = (LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
+PROTOCOLS = (LeaveOut.SOURCE, LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
 
 
 def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str) -> tuple[str, ...]:

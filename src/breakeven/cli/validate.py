@@ -38,7 +38,7 @@ examples:
   breakeven validate steps.csv --measure-cpus --only "device=Core i9-10940X"
   breakeven validate steps.csv --budget budgets.toml --report accuracy/"""
 
-_LEAVE_OUT = ("none", "gpu", "model")
+_LEAVE_OUT = ("none", "gpu", "model", "source")
 _PAGE_NAME = "accuracy.md"
 
 
@@ -53,11 +53,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--leave-out",
-        metavar="none|gpu|model",
+        metavar="none|gpu|model|source",
         choices=_LEAVE_OUT,
         default="none",
-        help="predict each GPU, or each model family, by a calibration that has seen nothing of "
-        "it, fitted to the other rows of TABLE.csv (default: none, the calibration that ships)",
+        help="predict each GPU, each model family, or each source, by a calibration that has seen "
+        "nothing of it, fitted to the other rows of TABLE.csv (default: none, the calibration that "
+        "ships)",
     )
     parser.add_argument(
         "--only",
@@ -177,7 +178,7 @@ def next_hints(report: AccuracyReport, args: argparse.Namespace) -> tuple[str, .
     """Return what to do next, given the answer and the flags in use."""
     hints: list[str] = []
     if report.overall.num_calibrated_on > 0 and args.leave_out == "none":
-        hints.append("Errors on what is new to the calibration: --leave-out gpu, --leave-out model")
+        hints.append("Errors on what is new to the calibration: --leave-out gpu, model or source")
     if args.output is not None:
         hints.append(f"Every row as JSON: {args.output}")
     else:

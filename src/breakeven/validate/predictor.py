@@ -19,6 +19,7 @@ from breakeven.calibrate import (
 )
 from breakeven.cost import (
     STEP_EFFECTS_VERSION,
+    DeviceEfficiency,
     EfficiencyTable,
     Spread,
     StepEffects,
@@ -92,8 +93,8 @@ class ShippedPredictor:
 class HeldOutPredictor:
     """One calibration per fold, made from the other rows of the table.
 
-    Of a GPU that is left out, the benchmarks of its operators are left out too, also where they
-    would decide the efficiencies of others. How wide intervals are is not learned anew.
+    Of a GPU that is left out, and of a source, the benchmarks of operators are left out too, also
+    where they would decide the efficiencies of others. How wide intervals are is not learned anew.
 
     Args:
         protocol: What is left out together.
@@ -123,7 +124,7 @@ class HeldOutPredictor:
             if not members:
                 continue
             self._progress.detail(f"without {name}")
-            known = _without(table, name) if self._protocol is LeaveOut.GPU else table
+            known = _without(table, name, self._protocol)
             calibration = Calibration(
                 efficiencies=known,
                 effects=_effects(
@@ -138,11 +139,16 @@ class HeldOutPredictor:
         return tuple(outcomes[position] for position in range(len(rows)))
 
 
-def _without(table: EfficiencyTable, gpu: str) -> EfficiencyTable:
-    return msgspec.structs.replace(
-        table,
-        devices=tuple(entry for entry in table.devices if gpu_of(find_device(entry.device)) != gpu),
-    )
+def _without(table: EfficiencyTable, name: str, protocol: LeaveOut) -> EfficiencyTable:
+    """Return the benchmarks of operators that do not belong to a fold."""
+
+    def is_left_out(entry: DeviceEfficiency) -> bool:
+        if protocol is LeaveOut.GPU:
+            return gpu_of(find_device(entry.device)) == name
+        return protocol is LeaveOut.SOURCE and f"{name} " in entry.source
+
+    devices = tuple(entry for entry in table.devices if not is_left_out(entry))
+    return table if devices == table.devices else msgspec.structs.replace(table, devices=devices)
 
 
 def _effects(
@@ -237,6 +243,8 @@ def fold_names(rows: Sequence[MeasuredRow], protocol: LeaveOut) -> tuple[str, ..
         return tuple(gpu_of(find_device(row.device)) for row in rows)
     if protocol is LeaveOut.MODEL:
         return tuple(model_family_of(row.workload) for row in rows)
+    if protocol is LeaveOut.SOURCE:
+        return tuple(row.source or "not given" for row in rows)
     raise ValueError(f"{protocol} has no folds")
 
 

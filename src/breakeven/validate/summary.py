@@ -111,6 +111,7 @@ SPLIT_BY_PROTOCOL: Mapping[LeaveOut, str] = {
     LeaveOut.NONE: "shipped",
     LeaveOut.GPU: "new-gpu",
     LeaveOut.MODEL: "new-model",
+    LeaveOut.SOURCE: "new-source",
 }
 CALIBRATED_ON = "calibrated-on"
 

@@ -18,12 +18,14 @@ class LeaveOut(StrEnum):
 
     ``none`` is the calibration that ships. ``gpu``: each GPU is predicted by a calibration made
     without any figure of it. ``model``: each model family is predicted by a calibration made
-    without any row of it.
+    without any row of it. ``source``: the rows of each source, steps and operators, are predicted
+    by a calibration made without any of them.
     """
 
     NONE = "none"
     GPU = "gpu"
     MODEL = "model"
+    SOURCE = "source"
 
 
 class RowPrediction(

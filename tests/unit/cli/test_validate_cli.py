@@ -135,7 +135,7 @@ def test_rows_that_were_fitted_on_lead_to_the_other_protocols(
     factory.predictor.by_case_id = {"a": prediction(100, is_calibrated_on=True)}
     assert main(["validate", table, "-q"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Errors on what is new to the calibration: --leave-out gpu, --leave-out model" in out
+    assert "Errors on what is new to the calibration: --leave-out gpu, model or source" in out
 
 
 def test_a_bad_cell_is_an_error_with_its_line(

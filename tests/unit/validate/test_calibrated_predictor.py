@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -182,6 +183,25 @@ def test_steps_of_others_are_taken_apart_without_the_benchmarks_of_the_gpu_left_
     whole, *folds = used
     # Of the RTX 2080 Ti no benchmarks are known.
     assert [whole - kept for kept in folds] == [{"A100"}, {"T4"}, {"V100"}]
+
+
+def test_benchmarks_of_the_source_left_out_are_left_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = table(tmp_path, num_devices=1)
+    rows = [replace(row, source="neusight" if row.device == "T4" else "lab") for row in rows]
+    seen = Seen(monkeypatch)
+    predictor_for(LeaveOut.SOURCE, progress=SilentProgress()).predict(rows)
+    benchmarks = {}
+    for predicted_ns, calibration, _ in seen.predicted:
+        (source,) = {row.source for row in rows if row.value_ns in predicted_ns}
+        benchmarks[source] = {
+            word.split()[0]
+            for entry in calibration.efficiencies.devices
+            for word in entry.source.split("; ")
+        }
+    assert "neusight" not in benchmarks["neusight"]
+    assert benchmarks["lab"] >= {"neusight", "deepbench"}
 
 
 @pytest.mark.parametrize("protocol", [LeaveOut.GPU, LeaveOut.MODEL])

@@ -68,15 +68,16 @@ def test_family_of_a_model(workload: str, family: str) -> None:
 def test_folds_by_hand(tmp_path: Path) -> None:
     table = rows(
         tmp_path,
-        {"device": "A100 PCIe 40GB", "workload": "torchvision:resnet18"},
-        {"device": "T4", "workload": "torchvision:vgg11"},
-        {"device": "A100 SXM4 80GB", "workload": "torchvision:vgg16"},
+        {"device": "A100 PCIe 40GB", "workload": "torchvision:resnet18", "source": "lab"},
+        {"device": "T4", "workload": "torchvision:vgg11", "source": "lab"},
+        {"device": "A100 SXM4 80GB", "workload": "torchvision:vgg16", "source": ""},
     )
     assert folds(table, LeaveOut.GPU) == {"A100": ((1,), (0, 2)), "T4": ((0, 2), (1,))}
     assert folds(table, LeaveOut.MODEL) == {
         "torchvision:resnet": ((1, 2), (0,)),
         "torchvision:vgg": ((0,), (1, 2)),
     }
+    assert folds(table, LeaveOut.SOURCE) == {"lab": ((2,), (0, 1)), "not given": ((0, 1), (2,))}
     with pytest.raises(ValueError, match="no folds"):
         fold_names(table, LeaveOut.NONE)
 

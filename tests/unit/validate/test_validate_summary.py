@@ -155,7 +155,12 @@ def test_numbers_of_groups_are_sorted_as_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "split"),
-    [(LeaveOut.NONE, "shipped"), (LeaveOut.GPU, "new-gpu"), (LeaveOut.MODEL, "new-model")],
+    [
+        (LeaveOut.NONE, "shipped"),
+        (LeaveOut.GPU, "new-gpu"),
+        (LeaveOut.MODEL, "new-model"),
+        (LeaveOut.SOURCE, "new-source"),
+    ],
 )
 def test_split_of_a_row(protocol: LeaveOut, split: str, tmp_path: Path) -> None:
     outcomes: dict[str, RowPrediction | Unpredictable] = {

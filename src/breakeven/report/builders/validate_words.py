@@ -16,11 +16,14 @@ PROTOCOL_SENTENCES: Mapping[LeaveOut, str] = {
     "figure of it.",
     LeaveOut.MODEL: "Leave one model family out: each family is predicted by a calibration made "
     "without any row of it.",
+    LeaveOut.SOURCE: "Leave one source out: the steps of each source are predicted by a "
+    "calibration made without any figure from it.",
 }
 PROTOCOL_TITLES: Mapping[LeaveOut, str] = {
     LeaveOut.NONE: "The calibration that ships",
     LeaveOut.GPU: "A GPU never calibrated on",
     LeaveOut.MODEL: "A new model on a known GPU",
+    LeaveOut.SOURCE: "A source never calibrated on",
 }
 
 # The groupings that a person reads; all of them are in the JSON document.
