@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
+from collections.abc import Sequence
 
 from breakeven.trace import Op, TensorSpec
 
@@ -62,7 +64,7 @@ def square_convolution_op(row: Row) -> Op:
     )
 
 
-def _convolution_attributes(stride: tuple[int, int], padding: tuple[int, int]) -> dict[str, object]:
+def _convolution_attributes(stride: tuple[int, ...], padding: tuple[int, ...]) -> dict[str, object]:
     return {
         "stride": list(stride),
         "padding": list(padding),
@@ -262,3 +264,76 @@ def recurrent_op(row: Row) -> Op:
             "bidirectional": False,
         },
     )
+
+
+# Of Apple's chips; what is elementwise takes a tensor and returns one like it.
+_APPLE_NAMES = {
+    "LeakyReLU": "leaky_relu.default", "PReLU": "_prelu_kernel.default", "ReLU": "relu.default",
+    "SeLU": "elu.default", "Sigmoid": "sigmoid.default", "Softplus": "softplus.default",
+    "BCE": "binary_cross_entropy.default", "Concat": "cat.default", "Sort": "sort.default",
+    "Gather": "index_select.default", "Scatter": "index_copy_.default",
+    "ScatterMax": "index_reduce_.default", "ScatterSum": "index_add_.default",
+    "Argmax": "argmax.default", "Sum": "sum.dim_IntList", "SumAll": "sum.default",
+}  # fmt: skip
+
+
+def apple_ops(row: Row) -> tuple[Op, ...]:
+    """Return the operators of a row of the table of Apple's chips.
+
+    Its ``args`` are the shapes of what the operator takes, and its dimension:
+    ``dim=64x1024 axi=1``. Images have their channels last.
+    """
+    args, name = row["args"], row["op"]
+    shapes = [tuple(map(int, found.split("x"))) for found in re.findall(r"dim=([\dx]+)", args)]
+    axis = re.search(r"axi=(-?\d+)", args)
+    dim = int(axis[1]) if axis else None
+    first, last, x = shapes[0], shapes[-1], _float32(*shapes[0])
+    if name == "ScaledDotProductAttention":
+        # One operator after the other, as without a fused kernel.
+        (*batch, queries, channels), keys = first, shapes[1][-2]
+        scores = (*batch, queries, keys)
+        left = _apple_product(first, (*batch, channels, keys))
+        right = _apple_product(scores, (*batch, keys, channels))
+        return left, _softmax_op(_float32(*scores)), right
+    if name in ("MatMul", "Linear"):
+        return (_apple_product(*shapes[:2]),)
+    if name.startswith("Conv"):
+        return (_apple_convolution(first, last),)
+    if name in ("Softmax", "LayerNorm"):
+        return ((_softmax_op if name == "Softmax" else _layer_norm_op)(x),)
+    inputs, outputs = (x,), (x,)
+    if name in ("Argmax", "Sum", "SumAll"):
+        kept = tuple(size for place, size in enumerate(first) if dim not in (None, place))
+        outputs = (_float32(*kept),)
+    elif name == "Concat":
+        along = dim or 0
+        joined = (*first[:along], first[along] + last[along], *first[along + 1 :])
+        inputs, outputs = (x, _float32(*last)), (_float32(*joined),)
+    elif name == "BCE":
+        inputs, outputs = (x, x), (_float32(),)
+    elif name.startswith(("Gather", "Scatter")):
+        # As many rows are read or written as there are indices.
+        index = TensorSpec(shape=last, dtype="int64", device="cuda:0")
+        rows = _float32(*last, *first[1:])
+        inputs, outputs = ((x, index), (rows,)) if name == "Gather" else ((x, index, rows), (x,))
+    attributes = {} if dim is None else {"dim": dim}
+    operator = f"aten.{_APPLE_NAMES[name]}"
+    return (Op(name=operator, inputs=inputs, outputs=outputs, attributes=attributes),)
+
+
+def _apple_product(left: Sequence[int], right: Sequence[int]) -> Op:
+    """Return the product of matrices, or of batches of them where both have one."""
+    *batch, m, k = left
+    sizes = {"B": math.prod(batch), "M": m, "N": k, "K": right[-1]}
+    build = linear_op if len(right) == 2 else bmm_op
+    return build({key: str(size) for key, size in sizes.items()})
+
+
+def _apple_convolution(images: Sequence[int], windows: Sequence[int]) -> Op:
+    """Return a convolution without padding; one of sequences is one of images of a row."""
+    (count, *pixels, c_in), (c_out, *window, _) = images, windows
+    (height, width), (kh, kw) = (1, *pixels)[-2:], (1, *window)[-2:]
+    sizes = {"N": count, "Cin": c_in, "H": height, "W": width, "Cout": c_out, "kh": kh, "kw": kw}
+    steps = {"pad_h": 0, "pad_w": 0, "stride_h": 1, "stride_w": 1}
+    row = {key: str(size) for key, size in (sizes | steps).items()}
+    return convolution_op(row | {"dtype": "fp32", "phase": "fw"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 
 from breakeven.calibrate.table_ops import (
     Row,
+    apple_ops,
     bmm_op,
     convolution_op,
     gemm_op,
@@ -85,8 +87,8 @@ def read_tables(directory: Path) -> tuple[TimedKernel, ...]:
     """Return the timed kernels of every table in ``directory`` that the fit uses.
 
     Args:
-        directory: Holds ``ops_neusight_*.csv(.gz)``, ``ops_deepbench_*.csv`` and
-            ``achieved_peaks.csv``.
+        directory: Holds ``ops_neusight_*.csv(.gz)``, ``ops_deepbench_*.csv``, ``apple_ops.csv.gz``
+            and ``achieved_peaks.csv``.
 
     Raises:
         FileNotFoundError: A table is missing.
@@ -99,6 +101,7 @@ def read_tables(directory: Path) -> tuple[TimedKernel, ...]:
         timed += _looped_kernels(_read(directory / name), build, source=f"deepbench {name}")
     timed += _layer_kernels(_read(directory / "ops_neusight_transformer_trace.csv"))
     timed += read_recurrent(directory / "ops_deepbench_rnn.csv")
+    timed += _apple_kernels(_read(directory / "apple_ops.csv.gz"))
     timed += _peak_kernels(_read(directory / "achieved_peaks.csv"))
     return tuple(timed)
 
@@ -186,6 +189,43 @@ def _layer_kernels(rows: Sequence[Row]) -> Iterator[TimedKernel]:
                 kernel=_single_kernel(op, Settings()),
                 time_ns=time_ns - _EXPOSED_CALL_FRACTION * idle_ns,
                 source="neusight ops_neusight_transformer_trace.csv",
+            )
+
+
+# Of Apple's chips each call was waited for: so long is one of ten thousand numbers. Rows below six
+# of them say more of the call, which takes from 0.1 to 0.5 ms. What MPS does to a tensor element by
+# element it composes of several passes, or is as short. What nobody timed elsewhere, reductions and
+# scatters, would be like Apple's on all GPUs.
+_APPLE_CALL_NS = 220_000.0
+_APPLE_MIN_CALLS = 6.0
+_APPLE_FAMILIES = (
+    Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.GATHER, Family.SOFTMAX,
+    Family.NORMALIZATION,
+)  # fmt: skip
+_APPLE_CHIP = re.compile(r"M\d(?: Pro| Max| Ultra)?")
+
+
+def apple_chip(row: Row) -> str:
+    """Return the chip of a row: ``M1 Max`` of ``M1 Max (64GB) mlx 0.2.0``."""
+    found = _APPLE_CHIP.match(row["device"])
+    assert found is not None, "the table has Apple's chips alone"
+    return found[0]
+
+
+def _apple_kernels(rows: Iterable[Row]) -> Iterator[TimedKernel]:
+    """Yield kernels of operators that were timed on MPS, each of them waited for."""
+    for row in rows:
+        time_ns = float(row["latency_ms"]) * 1e6
+        if row["backend"] != "torch mps" or time_ns < _APPLE_MIN_CALLS * _APPLE_CALL_NS:
+            continue
+        kernels = [kernel for op in apple_ops(row) for kernel in lower(op, Settings()).kernels]
+        (kernel, *others) = kernels
+        if not others and kernel.family in _APPLE_FAMILIES and kernel.variant != "scatter":
+            yield TimedKernel(
+                device=find_device(apple_chip(row)),
+                kernel=kernel,
+                time_ns=time_ns - _APPLE_CALL_NS,
+                source="mlx-benchmark apple_ops.csv.gz",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from breakeven.calibrate import describe_efficiencies, efficiencies_document
 from breakeven.calibrate.fit import Quality, fit_table, held_out_errors
-from breakeven.calibrate.table_ops import product_op
+from breakeven.calibrate.table_ops import apple_ops, product_op
 from breakeven.calibrate.tables import _IDLE_TABLES, TimedKernel, read_tables
 from breakeven.cli.dispatch import main
 from breakeven.cost import (
@@ -19,8 +20,10 @@ from breakeven.cost import (
     Kernel,
     kernel_times,
     load_efficiencies,
+    lower,
 )
 from breakeven.device import DeviceSpec, find_device
+from breakeven.trace import Settings
 
 
 def elementwise_kernels() -> list[Kernel]:
@@ -131,6 +134,7 @@ HEADERS = {
         "source,device,model,mode,seq,batch,op,name,input_shapes,output_shape,dtype,fw_ms,bw_ms,"
         "accgrad_ms"
     ),
+    "apple_ops.csv.gz": "source,device,backend,op,args,dtype,phase,latency_ms,src",
     "achieved_peaks.csv": "source,url_or_repo,commit,device,test,value,unit",
 }
 
@@ -159,13 +163,20 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "deepbench,V100 (DGX-1),rnn_lstm,512,16,25,fp32,bw_weight,0.165,,C",
         ],
         "ops_neusight_transformer_trace.csv": [],
+        "apple_ops.csv.gz": [
+            "mlx,M1 Max (64GB) mlx 0.2,torch mps,MatMul,dim=1000000x64 dim=64x1024,fp32,fw,40.33,",
+            "mlx,M1 Max (64GB) mlx 0.2.0,torch cpu,MatMul,dim=1000000x64 dim=64x1024,fp32,fw,372,",
+            "mlx,M1 Max (64GB) mlx 0.2.0,torch mps,SumAll,dim=1000000,fp32,fw,0.36,",
+            "mlx,M2 (),torch mps,Sum,dim=64x128x128x128 axi=0,fp32,fw,8.1,",
+        ],
         "achieved_peaks.csv": [
             'te42kyfo,u,c,A40,"stream_scale (best block size, fp64)",658.0,GB/s',
             "mli,u,c,V100,matmul n=8192 fp16 (best over batch sizes),95.0,TFLOP/s",
         ],
     }
     for name, lines in rows.items():
-        (tmp_path / name).write_text("\n".join([HEADERS[name], *lines]) + "\n")
+        content = ("\n".join([HEADERS[name], *lines]) + "\n").encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     monkeypatch.setattr(
         "breakeven.calibrate.tables._IDLE_TABLES",
         tuple(item for item in _IDLE_TABLES if item[0] in rows),
@@ -189,6 +200,9 @@ def test_rows_become_kernels(tables: Path) -> None:
     lstm = by_family["v100-sxm2-16gb", "recurrent/lstm"]
     assert lstm.kernel.launches == 25
     assert len(lstm.others) == 1
+    apple = by_family["m1-max", "gemm/"]
+    assert apple.kernel.flop == 2.0 * 1_000_000 * 64 * 1024
+    assert apple.time_ns == pytest.approx(40.33e6 - 0.22e6)
     stream = by_family["a40", "elementwise/"]
     assert stream.kernel.num_bytes / stream.time_ns == pytest.approx(658.0)
 
@@ -196,8 +210,37 @@ def test_rows_become_kernels(tables: Path) -> None:
 def test_rows_that_measure_something_else_are_left_out(tables: Path) -> None:
     rows = read_tables(tables)
     # Left out: the idle calls, the product shorter than a launch, the Xeon Phi, the gradient of
-    # an image, and the recurrent layer's weight gradient.
-    assert len(rows) == 1 + 0 + 1 + 2 + 1 + 2
+    # an image, the recurrent layer's weight gradient, and of Apple's chips the CPU, the call that
+    # is as short as any, and the reduction, which no other table times.
+    assert len(rows) == 1 + 0 + 1 + 2 + 1 + 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "read_numbers", "written_numbers"),
+    [
+        ("Argmax", "dim=64x1024x128 axi=1", 64 * 1024 * 128, 64 * 128),
+        ("Concat", "dim=100x64 dim=100x32 axi=1", 9_600, 9_600),
+        ("Conv2d", "dim=10x256x256x12 dim=8x3x3x12", 10 * 256**2 * 12 + 8 * 9 * 12, 80 * 254**2),
+        ("Gather", "dim=64x256 dim=1000", 1000 * 256 + 2 * 1000, 1000 * 256),
+        ("Linear", "dim=100x10x32 dim=32x64 dim=64", 1000 * 32 + 33 * 64, 1000 * 64),
+        ("SeLU", "dim=128x16x1024", 2**21, 2**21),
+        ("SumAll", "dim=1000x128", 128_000, 1),
+    ],
+)
+def test_operators_of_apple_by_hand(
+    name: str, args: str, read_numbers: int, written_numbers: int
+) -> None:
+    (op,) = apple_ops({"op": name, "args": args})
+    (kernel,) = lower(op, Settings()).kernels
+    assert (kernel.read_bytes, kernel.write_bytes) == (4 * read_numbers, 4 * written_numbers)
+
+
+def test_attention_of_apple_is_three_operators() -> None:
+    shapes = "dim=64x8x16x1024 dim=64x8x64x1024 dim=64x8x64x1024"
+    ops = apple_ops({"op": "ScaledDotProductAttention", "args": shapes})
+    assert [op.outputs[0].shape for op in ops] == [
+        (512, 16, 64), (64, 8, 16, 64), (512, 16, 1024),
+    ]  # fmt: skip
 
 
 def test_a_table_may_hold_both_kinds_of_products() -> None:
@@ -226,6 +269,8 @@ def test_command_writes_a_table_that_loads(
     (tables / "ops_deepbench_rnn.csv").write_text(HEADERS["ops_deepbench_rnn.csv"] + "\n")
     for name in ("ops_neusight_ln_softmax.csv", "ops_deepbench_conv2d.csv", "achieved_peaks.csv"):
         (tables / name).write_text(HEADERS[name] + "\n")
+    apple = "apple_ops.csv.gz"
+    (tables / apple).write_bytes(gzip.compress(f"{HEADERS[apple]}\n".encode()))
     lines = [line for line in rows.splitlines() if "fp16" not in line]
     (tables / "ops_deepbench_gemm.csv").write_text("\n".join(lines) + "\n" + more + "\n")
     command = ["calibrate", "--from-tables", str(tables), "-o", str(output)]
