@@ -129,7 +129,7 @@ class PlacedStep:
             for software, era in eras.items()
         }
         class_ns = {software: self._classes.time_ns(table) for software, table in kernels.items()}
-        simulated_ns: dict[tuple[str, HostSpec, tuple[bool, bool, bool]], float] = {}
+        simulated_ns: dict[tuple[str, HostSpec, tuple[bool, bool]], float] = {}
         for host, software in {(place.host, _software(place.era)) for place in places}:
             here = {
                 place.device.id
@@ -165,9 +165,9 @@ class PlacedStep:
         )
 
 
-def _software(era: Era) -> tuple[bool, bool, bool]:
+def _software(era: Era) -> tuple[bool, bool]:
     """Return all that decides a kernel's time before any effect."""
-    return era.is_before_cudnn_8, era.packs_groups, era.has_small_recurrence
+    return era.is_before_cudnn_8, era.has_small_recurrence
 
 
 def _plain_costs(efficiencies: EfficiencyTable, era: Era = Era.TORCH_2) -> StepCosts:

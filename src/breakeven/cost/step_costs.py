@@ -185,7 +185,7 @@ class StepCosts:
     ) -> KernelTimes:
         """Return the times before any correction by what steps showed."""
         times = kernel_times(kernels, devices, efficiencies=table)
-        if self._era.packs_groups:
+        if not self._era.is_before_cudnn_8:
             pack_groups(times, kernels, devices, efficiencies=table)
         return times
 

@@ -53,7 +53,11 @@ class Era(StrEnum):
 
     @property
     def is_before_cudnn_8(self) -> bool:
-        """Return whether its convolutions in fp64 are those of cuDNN 7 or before."""
+        """Return whether its convolutions are those of cuDNN 7 or before.
+
+        Those take longer in fp64, and a product for each group of channels. Where nothing is told a
+        torch of today is assumed.
+        """
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
 
     @property
@@ -64,15 +68,6 @@ class Era(StrEnum):
         most releases lack one or the other. Where nothing is told a torch of today is assumed.
         """
         return self in (Era.TORCH_1_LATE, Era.TORCH_2, Era.UNKNOWN)
-
-    @property
-    def packs_groups(self) -> bool:
-        """Return whether convolutions of few channels per group share tiles.
-
-        Fitted to torch 2.4. Under torch 1.11 an RTX 3090 mostly does; older software than that on
-        Turing does not.
-        """
-        return self in (Era.TORCH_1_LATE, Era.TORCH_2)
 
 
 def era_of(framework: str) -> Era:

@@ -247,9 +247,12 @@ def test_groups_of_few_channels_share_tiles_under_libraries_of_today(direction: 
         era: StepCosts(efficiencies=load_efficiencies(), effects=no_step_effects(), era=era)
         .kernel_times(kernels, [device])
         .time_ns[:, 0]
-        for era in (Era.TORCH_2, Era.TORCH_1_EARLY)
+        for era in (Era.TORCH_2, Era.TORCH_1, Era.UNKNOWN, Era.TORCH_1_EARLY)
     }
     today, early = times[Era.TORCH_2], times[Era.TORCH_1_EARLY]
+    # What tells them apart is cuDNN 8, which comes with torch 1.7.
+    for era in (Era.TORCH_1, Era.UNKNOWN):
+        np.testing.assert_array_equal(times[era], today)
     # Eight channels per group fill as much of a tile as sixteen do.
     assert today[0] == pytest.approx(today[1], rel=0.1)
     assert today[0] < 0.6 * early[0]
