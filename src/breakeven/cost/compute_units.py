@@ -21,6 +21,17 @@ _MATRIX_ELEMENT_BYTES = {Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2
 # Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
 _SOFTWARE_FP64_FRACTION = 1 / 32
 
+# Datasheets of RDNA from the third generation on count two vector instructions issued at once,
+# which compilers seldom find: rocBLAS multiplies matrices of 4,096 rows in fp32 at some 31 of the
+# 61 TFLOP/s of an RX 7900 XTX (seb-v.github.io, "Deep Dive into Matrix Optimization on AMD GPUs",
+# 2025-01-12: a kernel by hand, 60 % faster, reaches 50).
+_DUAL_ISSUE = ("RDNA3", "RDNA3.5", "RDNA4")
+_ISSUED_FRACTION = 0.5
+# In fp64 such a unit starts an instruction every 32 cycles, where RDNA2's does every 16 (LLVM,
+# SISchedule.td: WriteDouble takes 38 cycles in GFX11SpeedModel and GFX12SpeedModel, 22 in
+# GFX10SpeedModel): the rate that the datasheet of RDNA4 states, half of what that of RDNA3 does.
+_DUAL_ISSUE_FP64_FRACTION = 1 / 64
+
 # Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
 # the boost clock has.
 _COOL_PACE = 0.25
@@ -28,10 +39,16 @@ _COOL_PACE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedArithmetic:
-    """The units that compute, and their datasheet rate."""
+    """The units that compute, and the rate of their datasheet that code can issue."""
 
     arithmetic: Arithmetic
     flop_per_s: float
+
+
+def issued_flop_per_s(device: DeviceSpec) -> float:
+    """Return the rate of plain units in fp32, as far as libraries can issue instructions."""
+    is_dual = device.architecture in _DUAL_ISSUE
+    return device.peak_flop_per_s[Precision.FP32] * (_ISSUED_FRACTION if is_dual else 1.0)
 
 
 def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic:
@@ -49,8 +66,10 @@ def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic
         fp64 = peak.get(Precision.FP64, fp32 * _SOFTWARE_FP64_FRACTION)
         if kernel.family not in _FP64_MATRIX_FAMILIES and device.vendor == "nvidia":
             fp64 = min(fp64, fp32 / 2)
+        if device.architecture in _DUAL_ISSUE:
+            fp64 = min(fp64, fp32 * _DUAL_ISSUE_FP64_FRACTION)
         return ResolvedArithmetic(arithmetic="vector", flop_per_s=fp64)
-    vector = ResolvedArithmetic(arithmetic="vector", flop_per_s=fp32)
+    vector = ResolvedArithmetic(arithmetic="vector", flop_per_s=issued_flop_per_s(device))
     if precision is Precision.FP32 or precision not in peak or not suits_matrix_units(kernel):
         return vector
     if has_matrix_units(device):

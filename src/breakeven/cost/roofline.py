@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.compute_units import reached_flop_per_s, resolve_arithmetic
+from breakeven.cost.compute_units import issued_flop_per_s, reached_flop_per_s, resolve_arithmetic
 from breakeven.cost.kernel import FULL_TILE, TILE_SET_NAMES, TILE_SETS, Kernel, TileSet
-from breakeven.device import DeviceSpec, Precision, generation_of
+from breakeven.device import DeviceSpec, generation_of
 
 Floats = NDArray[np.float64]
 
@@ -312,7 +312,7 @@ def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays
     rows: list[tuple[float, ...]] = []
     for device in devices:
         resolved = resolve_arithmetic(kernel, device)
-        pace = min(1.0, resolved.flop_per_s / device.peak_flop_per_s[Precision.FP32])
+        pace = min(1.0, resolved.flop_per_s / issued_flop_per_s(device))
         rows.append(
             (
                 reached_flop_per_s(resolved, device),

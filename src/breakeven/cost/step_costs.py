@@ -316,8 +316,8 @@ class StepCosts:
         spread = self._effects.spread
         of_devices = [
             spread.calibrated
-            if device.id in self._calibrations or self._effects.has(("device", device.id))
-            else spread.unseen
+            if device.id in self._calibrations
+            else self._effects.kernel_spread(device)
             for device in devices
         ]
         compute, memory, fp64 = (

@@ -342,6 +342,16 @@ def test_boards_of_one_chip_run_at_one_clock_where_they_need_little_power() -> N
     assert clock_headroom(find_device("Jetson AGX Orin")) == 1.0
 
 
+def test_instructions_that_are_issued_two_at_once_count_as_one() -> None:
+    # 60 compute units each; both datasheets say 1.0 to 1.2 TFLOP/s in fp64, 16 and 37 in fp32.
+    devices = [find_device(name) for name in ("RX 6800", "RX 7800 XT")]
+    for precision, ratio in ((Precision.FP32, 2.105 / 2.43), (Precision.FP64, 2 * 2.105 / 2.43)):
+        rdna2_ns, rdna3_ns = kernel_times(
+            [gemm(8192, 8192, 8192, precision=precision)], devices
+        ).time_ns[0]
+        assert rdna3_ns / rdna2_ns == pytest.approx(ratio, rel=0.15)
+
+
 def test_matrix_units_of_a_board_with_less_power_clock_down() -> None:
     pcie, sxm = (
         sustained_fraction(find_device(f"a100-{form}-80gb"), "tensor") for form in ("pcie", "sxm4")
@@ -356,7 +366,7 @@ def test_calibrated_devices_share_less_of_their_errors() -> None:
     kernel = Kernel(
         family=Family.GEMM, flop=2e9, read_bytes=8e6, write_bytes=4e6, m=1000, n=1000, k=1000
     )
-    names = ("a100-pcie-40gb", "a100-sxm4-40gb", "rtx-2080-ti", "h100-sxm5-80gb", "m1")
+    names = ("a100-pcie-40gb", "a100-sxm4-40gb", "rtx-2080-ti", "h100-sxm5-80gb", "arc-a770")
     times = kernel_times([kernel], [find_device(name) for name in names])
     shared = list(times.shared_log_sigma[0])
     assert shared == sorted(shared)
@@ -366,7 +376,7 @@ def test_calibrated_devices_share_less_of_their_errors() -> None:
 
 def test_uncalibrated_devices_are_less_certain() -> None:
     kernel = gemm(4096, 4096, 4096)
-    names = ("a100-pcie-40gb", "a100-sxm4-80gb", "rtx-3080", "m1")
+    names = ("a100-pcie-40gb", "a100-sxm4-80gb", "rtx-3080", "arc-a770")
     sigmas = kernel_times([kernel], [find_device(name) for name in names]).log_sigma[0]
     assert list(sigmas) == sorted(set(sigmas))
 

@@ -119,6 +119,18 @@ def test_uncertainty_depends_on_what_limits_a_kernel_and_whether_its_gpu_was_see
     np.testing.assert_allclose(times.shared_log_sigma, expected.shared_log_sigma * scales)
 
 
+@pytest.mark.parametrize(
+    ("seen", "scale"), [("t4", 1.0), ("rx-7800-xt", 2.0), ("mi210", 1.0), ("rx-6800", 0.5)]
+)
+def test_other_vendors_are_as_uncertain_as_benchmarks_without_a_step_of_the_generation(
+    seen: str, scale: float
+) -> None:
+    radeon = find_device("RX 6800")
+    times = costs({("device", seen): 1.0}).kernel_times([PRODUCT], [radeon])
+    expected = kernel_times([PRODUCT], [radeon])
+    np.testing.assert_allclose(times.log_sigma, scale * expected.log_sigma)
+
+
 def test_kernels_in_fp64_have_an_uncertainty_of_their_own() -> None:
     kernels = [
         msgspec.structs.replace(kernel, precision=Precision.FP64) for kernel in (POINTWISE, PRODUCT)
