@@ -30,7 +30,7 @@ from breakeven.device import (
     kind_here,
     load_host_kinds,
 )
-from breakeven.errors import BreakevenError
+from breakeven.errors import BreakevenError, UsageError
 from breakeven.processor import num_cores
 from breakeven.store import read_host, write_host
 from breakeven.timing import BUSY_FRACTION
@@ -166,7 +166,7 @@ def named_host(name: str) -> HostSpec:
         cpu = None if name == reference.id else find_host_cpu(name)
     except BreakevenError as error:
         kinds = ", ".join(kind.id for kind in load_host_kinds())
-        raise BreakevenError(
+        raise UsageError(
             error.message,
             hint=f"hosts: {AUTO}, {HERE}, {kinds}, {reference.id}, or a CPU's name "
             "(all: breakeven devices --hosts)",

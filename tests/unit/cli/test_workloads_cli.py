@@ -173,7 +173,7 @@ def test_what_makes_no_sense_is_refused(
 def test_an_unknown_host_is_told_before_anything_runs(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["workloads", "--all", "--host", "no-such-cpu"]) == 3
+    assert main(["workloads", "--all", "--host", "no-such-cpu"]) == 2
     assert "no-such-cpu" in capsys.readouterr().err
     assert run.calls == []
 

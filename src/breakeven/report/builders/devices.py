@@ -374,8 +374,8 @@ def _kinds_table(kinds: Sequence[HostKind]) -> Table:
             Column("machines seen", seen, folds=True, least=12),
         ),
         caption="Kinds of machines that feed GPUs",
-        legend="host's work: of a step, over bare Linux with the same CPU, or for what is rented "
-        "(cloud,\nsandbox) with a typical server's; in parentheses 90 % of machines.\n"
+        legend="host's work: over that of the same CPU on bare Linux (90 % of machines).\n"
+        "A cloud machine has a typical server's CPU, a sandbox that of Colab.\n"
         "Predict GPUs in one of them: breakeven check TARGET --host KIND",
         indent=0,
     )
