@@ -5,9 +5,8 @@ Two timelines, host and device, of a step that is repeated until its period sett
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -115,19 +114,38 @@ def predict_steps(
     if not programs or not devices:
         return ()
     hosts = [host.for_device(device) for device in devices]
-    if any(other != hosts[0] for other in hosts):
-        # Each device with what feeds it.
-        apart = [
-            predict_steps(traces, [device], host, costs=costs, is_captured=is_captured)
-            for device in devices
-        ]
-        return tuple(chain.from_iterable(zip(*apart, strict=True)))
-    kind, host = host.kind_for(devices[0]), hosts[0]
+    found: dict[tuple[int, int], StepPrediction] = {}
+    for feeding in dict.fromkeys(hosts):
+        columns = [d for d, other in enumerate(hosts) if other == feeding]
+        some = [devices[d] for d in columns]
+        kinds = [kind.name if (kind := host.kind_for(device)) else "" for device in some]
+        told = _predict_fed(programs, some, feeding, kinds, is_captured=is_captured)
+        places = [(p, d) for p in range(len(programs)) for d in columns]
+        found |= zip(places, told, strict=True)
+    return tuple(found[p, d] for p in range(len(programs)) for d in range(len(devices)))
+
+
+def _predict_fed(
+    programs: Sequence[Program],
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    kinds: Sequence[str],
+    *,
+    is_captured: bool,
+) -> Iterator[StepPrediction]:
+    """Yield the steps on devices that one host feeds, the devices of the first step first.
+
+    Args:
+        programs: The steps.
+        devices: The devices.
+        host: What issues the work.
+        kinds: Names of the kinds of machines that the devices are in.
+        is_captured: As for `predict_steps`.
+    """
     scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
     timelines = simulate(programs, devices, host, scenarios=scenarios)
     without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}
     host_ns = timelines.host_busy_ns
-    predictions: list[StepPrediction] = []
     for p, program in enumerate(programs):
         peak_memory_bytes = program.trace.peak_memory_bytes + _CONTEXT_BYTES
         num_kernels, caveats = program.num_kernels, program.caveats
@@ -140,26 +158,23 @@ def predict_steps(
         for d, device in enumerate(devices):
             precision, missing = _precision_on(device, main_precision)
             times: Array = timelines.step_ns[p, d]
-            predictions.append(
-                StepPrediction(
-                    device=device,
-                    batch_size=program.trace.batch_size,
-                    estimate=Estimate.predicted(*times[:3].tolist()),
-                    bound=_bound(times[3:], timelines.device_busy_ns[p, d, 3:], host_ns[p, d, 3:]),
-                    precision=precision,
-                    host_ns=float(host_ns[p, d, 0]),
-                    launch_ns=float(host_ns[p, d, 0] - host_ns[p, d, without[Bound.LAUNCH]]),
-                    device_busy_ns=float(timelines.device_busy_ns[p, d, 0]),
-                    loader_ns=loader_ns,
-                    num_kernels=num_kernels,
-                    peak_memory_bytes=peak_memory_bytes,
-                    fits=peak_memory_bytes <= device.memory_bytes,
-                    caveats=(*caveats, *missing),
-                    calibrated_on=program.costs.calibration_date(device),
-                    fed_by=kind.name if kind else "",
-                )
+            yield StepPrediction(
+                device=device,
+                batch_size=program.trace.batch_size,
+                estimate=Estimate.predicted(*times[:3].tolist()),
+                bound=_bound(times[3:], timelines.device_busy_ns[p, d, 3:], host_ns[p, d, 3:]),
+                precision=precision,
+                host_ns=float(host_ns[p, d, 0]),
+                launch_ns=float(host_ns[p, d, 0] - host_ns[p, d, without[Bound.LAUNCH]]),
+                device_busy_ns=float(timelines.device_busy_ns[p, d, 0]),
+                loader_ns=loader_ns,
+                num_kernels=num_kernels,
+                peak_memory_bytes=peak_memory_bytes,
+                fits=peak_memory_bytes <= device.memory_bytes,
+                caveats=(*caveats, *missing),
+                calibrated_on=program.costs.calibration_date(device),
+                fed_by=kinds[d],
             )
-    return tuple(predictions)
 
 
 def _bound(step_ns: Array, device_ns: Array, host_ns: Array) -> Bound:
