@@ -84,7 +84,7 @@ def main() -> int:
         print(f"| {machine.name} | {_figures(steps[machine.name], _of_machines(others))} |")
     every = [step for found in steps.values() for step in found]
     notebook = _of_machines(find_kind("sandbox").machines)
-    print(f"| all, told by a notebook's | {_figures(every, notebook)} |")
+    print(f"| all, by Colab's factor | {_figures(every, notebook)} |")
     return 0
 
 

@@ -148,13 +148,13 @@ def faster_device_markdown() -> str:
             f"machine: {place['gpu']}; {place['machine']}; {software}; {place['date']}. A captured "
             "step is replayed as one CUDA graph, its update included. A compiled step has forward "
             'and backward pass under `torch.compile(mode="reduce-overhead")`. Predictions rest on '
-            "no calibration of the GPU. Of the host they know what an operator takes it with the "
-            "GPU hidden, or also launches and the handover of the backward pass as measured there: "
-            "`python benchmarks/gpu/pairs.py`. The networks were predicted anew when [kinds of "
-            "machines](hosts.md) were introduced, and this machine is one of three that tell what "
-            "a cloud machine takes: without it, see there. Before that, 6 of 30 networks had the "
-            "right device and 4 the wrong one, and 20 % of the eager intervals held. The cases "
-            "stand as they were predicted before. No other machine was tried.",
+            "no calibration of the GPU: `python benchmarks/gpu/pairs.py`. They take the GPU to be "
+            "in a [cloud machine](hosts.md). The step on the CPU was anchored with the GPU hidden, "
+            "or with launches measured there. **This machine is one of three that tell what a "
+            "cloud machine takes**: how well the others tell it is shown there. Without kinds of "
+            "machines 6 of 30 networks had the right device and 4 the wrong one, and 20 % of the "
+            "eager intervals held; the cases are still shown as they were predicted then. No other "
+            "machine was tried.",
             "",
             *pair_tables(rows),
             "",

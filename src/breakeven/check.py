@@ -70,7 +70,7 @@ def check_target(
         is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
             not here, whose steps are predicted beside.
-        host: ``here``, or the name of another host that would feed the GPUs.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
         length: Of the training, whose time on each device is reported where it is known.
         keep: What of the target's side effects is to be real; by default nothing.
@@ -141,7 +141,7 @@ def check_step(
         step: Takes no arguments; forward, backward and update of tensors on the CPU.
         devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
             not here, whose steps are predicted beside.
-        host: ``here``, or the name of another host that would feed the GPUs.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         budget_s: Seconds of plain steps that are enough when they are short.
 
     Raises:

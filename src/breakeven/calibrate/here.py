@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 from dataclasses import dataclass
-from dataclasses import replace as with_changes
 
 from msgspec.structs import replace
 
@@ -117,16 +117,19 @@ def host_called(name: str, here: HostSpec) -> HostSpec:
     """Return what feeds GPUs.
 
     Args:
-        name: ``auto``, where each GPU is in a machine that usually holds it; ``here``, a kind of
-            machine, ``reference``, or a CPU's name.
+        name: ``auto``, where each GPU is in a machine that usually holds it, or in this one where
+            whole steps on its own GPU were measured; ``here``, a kind of machine, ``reference``, or
+            a CPU's name.
         here: This machine.
 
     Raises:
         BreakevenError: There is no such host.
     """
     own = kind_here()
+    if name in (AUTO, HERE) and here.seen_work.has_steps:
+        return here
     if name == AUTO:
-        # Who has a rented machine here asks for a desk of one's own with the same CPU.
+        # On a rented machine, cards for desks are predicted in a desktop with the same CPU.
         desk, rented = (find_kind("desktop"), own) if own.is_rented else (own, find_kind("cloud"))
         return replace(_in_machine(desk, here), data_center=_in_machine(rented, here))
     if name == HERE:
@@ -137,8 +140,6 @@ def host_called(name: str, here: HostSpec) -> HostSpec:
 
 def _in_machine(kind: HostKind, here: HostSpec) -> FeedingHost:
     """Return what issues a GPU's work in a machine of a kind."""
-    if here.seen_work.has_steps and kind == kind_here():
-        return FeedingHost.of(here, None)
     if not kind.is_rented:
         return FeedingHost.of(here, kind)
     # How fast a virtual CPU runs its own operators does not tell how fast it reaches a GPU.
@@ -199,5 +200,5 @@ def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereC
     if not here.is_busy:
         write_host(key, run.calibration)
     elif stored is not None:  # fewer rounds, but of a quieter moment
-        return with_changes(here, calibration=stored, is_remembered=True)
+        return dataclasses.replace(here, calibration=stored, is_remembered=True)
     return here

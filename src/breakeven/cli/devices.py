@@ -7,8 +7,8 @@ import argparse
 SUMMARY = "list the GPUs that breakeven can predict, one of them in full, or hosts"
 DESCRIPTION = """\
 List the catalogue of GPUs, or show one of them with the sources of its figures.
-Peak rates are dense: no structured sparsity. With --hosts, list the CPUs that may
-feed them, by how fast one of their cores runs Python and torch's dispatcher."""
+Peak rates are dense: no structured sparsity. With --hosts, list the kinds of machines
+and the CPUs that may feed them, by how fast they issue work."""
 USAGE = "devices [NAME] [--hosts] [--json]"
 EXAMPLES = """\
 examples:

@@ -55,8 +55,8 @@ class Era(StrEnum):
     def is_before_cudnn_8(self) -> bool:
         """Return whether its convolutions are those of cuDNN 7 or before.
 
-        Those take longer in fp64, and a product for each group of channels. Where nothing is told a
-        torch of today is assumed.
+        Those take longer in fp64, and a product for each group of channels. Unknown software
+        counts as today's.
         """
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
 

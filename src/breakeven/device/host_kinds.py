@@ -45,9 +45,10 @@ class HostKind(msgspec.Struct, frozen=True, kw_only=True):
         id: Stable lower-case identifier: ``cloud``.
         name: What people call it.
         machines: Those that were measured.
-        factor: What the host's work takes, over that of the same CPU on bare Linux.
+        factor: What operators take the host, over the same CPU on bare Linux; over `cpu`'s,
+            where the machine is rented.
         log_sigma: Standard deviation of the factor's logarithm between machines.
-        handoff_ns: What a backward pass takes besides, in nanoseconds.
+        handoff_ns: What a backward pass takes besides, in nanoseconds, before the factor.
         is_spread_borrowed: Whether fewer than two machines were seen, so that the spread is the
             widest of all kinds.
         is_rented: Whether such machines are rented, with a server's CPU.

@@ -222,23 +222,26 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
     """A host in a kind of machine, and what feeds data-center GPUs in its place.
 
     Args:
-        kind: The kind, whose factor is still to be applied: see `for_device`; None for a machine
-            that was measured itself.
-        data_center: What feeds data-center GPUs; None for this one.
+        kind: The kind, whose factor is still to be applied: see `for_device`; unset for a machine
+            that was measured itself, and for a CPU that was named.
+        data_center: What feeds data-center GPUs; unset for this one.
     """
 
-    kind: HostKind | None
-    data_center: HostSpec | None = None
+    kind: HostKind | UnsetType = UNSET
+    data_center: FeedingHost | UnsetType = UNSET
 
     @classmethod
     def of(
-        cls, host: HostSpec, kind: HostKind | None, data_center: HostSpec | None = None
+        cls,
+        host: HostSpec,
+        kind: HostKind | UnsetType = UNSET,
+        data_center: FeedingHost | UnsetType = UNSET,
     ) -> FeedingHost:
         """Return a host as one of a kind.
 
         Args:
             host: Its costs.
-            kind: Of machine; None for one that was measured itself.
+            kind: Of machine.
             data_center: What feeds data-center GPUs in its place.
         """
         costs = {name: getattr(host, name) for name in HostSpec.__struct_fields__}
@@ -250,11 +253,11 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         Args:
             device: The GPU.
         """
-        if self.data_center is not None and device.market == "datacenter":
+        if isinstance(self.data_center, FeedingHost) and device.market == "datacenter":
             return self.data_center.for_device(device)
         costs = {name: getattr(self, name) for name in HostSpec.__struct_fields__}
         host, kind, work = HostSpec(**costs), self.kind, self.seen_work
-        if kind is None:
+        if not isinstance(kind, HostKind):
             return host
         return replace(
             host,
@@ -271,9 +274,9 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         Args:
             device: The GPU.
         """
-        if self.data_center is not None and device.market == "datacenter":
+        if isinstance(self.data_center, FeedingHost) and device.market == "datacenter":
             return self.data_center.kind_for(device)
-        return self.kind
+        return self.kind if isinstance(self.kind, HostKind) else None
 
 
 class HostFigure(msgspec.Struct, frozen=True, kw_only=True):

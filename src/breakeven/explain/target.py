@@ -71,7 +71,7 @@ def explain_target(
         is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs; the step is taken apart on the first. By default a choice of six,
             and the step of the one that the verdict is about.
-        host: ``here``, or the name of another host that would feed the GPUs.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
         rules: Codes or causes of the rules whose findings are wanted; all by default.
         tries_cpu: Measure the step under other settings of this CPU too, which takes some
@@ -95,7 +95,7 @@ def explain_target(
         scaled, unscaled = _other_sizes(session)
         step, cpu = session.step, None
         if tries_cpu:
-            cpu = try_cpu_settings(session.runs, step.as_set, step.traced.trace, session.host)
+            cpu = try_cpu_settings(session.runs, step.as_set, step.traced.trace, session.here)
         session.progress.begin("simulating the step with and without each fix")
         report = explained(
             step.compared,

@@ -313,8 +313,10 @@ class DevicePath:
         fed = self._anchored_as(host, here)
         if not isinstance(host, FeedingHost):
             return fed
-        other = host.data_center
-        return FeedingHost.of(fed, host.kind, None if other is None else self.feeding(other, here))
+        rented = host.data_center
+        if isinstance(rented, FeedingHost):
+            rented = FeedingHost.of(self._anchored_as(rented, here), rented.kind)
+        return FeedingHost.of(fed, host.kind, rented)
 
     def _anchored_as(self, host: HostSpec, here: HostSpec) -> HostSpec:
         is_replayed = any(isinstance(event, GraphLaunch) for event in self.step.events)

@@ -86,7 +86,7 @@ def sweep_target(
         arguments: ``sys.argv[1:]`` of the script, with ``{NAME}`` where an axis enters.
         is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs to compare with; a choice of six by default.
-        host: ``here``, or the name of another host that would feed the GPUs.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
         engine: Where steps are measured; on this machine by default.
         strategy: How several GPUs share a step.
@@ -381,7 +381,7 @@ def _predicted_grid(
     for values, step in steps.items():
         program, size = build_program(step), model_size(step)
         for index, device in enumerate(devices):
-            times = phase_times(program, device, host)
+            times = phase_times(program, device, host.for_device(device))
             for number in shared:
                 prediction = predict_multi_gpu(
                     step,

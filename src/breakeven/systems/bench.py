@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import breakeven.workloads
-from breakeven.calibrate import check_host_name, find_host, host_called
+from breakeven.calibrate import check_host_name, find_host, host_called, named_host
 from breakeven.capture import Launcher, PlainRun, find_target
 from breakeven.device import HERE, HostSpec, find_device
 from breakeven.errors import BreakevenError
@@ -50,7 +50,7 @@ class Bench:
     Use as a context manager: leaving it ends every process, also on Ctrl-C.
 
     Args:
-        host: ``here``, or the name of another host that would feed the GPUs.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
         progress: Progress callback, called with details of the stage that it is in.
 
@@ -161,12 +161,12 @@ class Bench:
         Args:
             traces: One step or several.
             devices: Names of GPUs.
-            host: Name of the host that feeds them; that of the bench by default.
+            host: Name of the CPU that feeds them; the host of the bench by default.
 
         Raises:
             BreakevenError: A device or host is unknown.
         """
-        named = None if host is None else host_called(host, self._here)
+        named = None if host is None else named_host(host)
         specs = [find_device(name) for name in devices]
         return tuple(
             prediction

@@ -170,7 +170,7 @@ def run_system(
 
     Args:
         entry: Which one.
-        host: ``here``, or the name of another host that would feed the GPUs.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run of a script, in seconds.
         progress: Progress callback.
 

@@ -66,7 +66,9 @@ def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Cla
         cells(_this_cpu(run.num_threads), "", run.measurement.estimate)
         for run in (one_thread, all_threads)[:num_runs]
     )
-    fed_by = zip((*colab, *here), (*hosts, *[bench.host.name] * len(here)), strict=True)
+    fed_by = zip(
+        (*colab, *here), (*hosts, *[gpu.fed_by or bench.host.name for gpu in here]), strict=True
+    )
     predicted = (cells(gpu.device.name, host, gpu.estimate) for gpu, host in fed_by)
     times = table(
         f"Batch {speed.batch_size:,}",
@@ -109,7 +111,7 @@ def _ratio_claim(
         outcome=judged.outcome,
         because=judged.remark
         + _because(judged.outcome, speed, gpu_per_s, cpu_per_s)
-        + f" Fed by this machine itself: {ratio_of(cpu, fed_from_here)}.",
+        + f" Fed as in a check: {ratio_of(cpu, fed_from_here)}.",
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from breakeven.device import HostSpec
+from breakeven.device import FeedingHost, HostSpec
 from breakeven.timing import CpuFacts
 from breakeven.trace import SourceText, StepTrace
 
@@ -29,7 +29,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     trace: StepTrace
     other_size: StepTrace | None
-    host: HostSpec
+    host: FeedingHost
     sources: tuple[SourceText, ...]
     cpu: CpuFacts | None
     sha256: str
@@ -61,7 +61,7 @@ def record(
         version=RECORDING_VERSION,
         trace=trace,
         other_size=other_size,
-        host=host,
+        host=host if isinstance(host, FeedingHost) else FeedingHost.of(host),
         sources=sources,
         cpu=cpu,
         sha256="",

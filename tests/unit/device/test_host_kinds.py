@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of
 from breakeven.errors import BreakevenError
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.trace import StepTrace
+from breakeven.verdict import RecordedStep, record
 from factories.steps import op, tensor
 
 
@@ -145,9 +147,17 @@ def test_a_host_whose_own_steps_were_measured_is_taken_as_it_is(
     assert predicted(host_called(HERE, seen), "T4") == predicted(seen, "T4")
     assert predicted(host_called("auto", seen), "T4") == predicted(seen, "T4")
     assert predicted(host_called("colab", seen), "T4") != predicted(seen, "T4")
+
+
+def test_a_stored_step_is_predicted_in_the_same_machines_as_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     on_a_machine(monkeypatch, tmp_path, "sse2")
-    assert predicted(host_called("auto", seen), "RTX 4090") == predicted(seen, "RTX 4090")
-    assert predicted(host_called("auto", seen), "T4") != predicted(seen, "T4")
+    for host in (host_called("auto", here()), host_called("colab", here()), reference_host()):
+        stored = msgspec.json.encode(record(small_step(), host))
+        found = msgspec.json.decode(stored, type=RecordedStep)
+        assert found.is_whole
+        assert predicted(found.host, "RTX 4090", "T4") == predicted(host, "RTX 4090", "T4")
 
 
 def test_an_unknown_host_is_told_with_the_kinds() -> None:
