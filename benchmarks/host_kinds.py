@@ -13,7 +13,7 @@ import csv
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,18 +21,13 @@ import msgspec
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "gpu")]
 
-from pair_steps import COMPILED, EAGER, NETWORK, Known  # noqa: E402
+from pair_steps import COMPILED, EAGER, NETWORK, Known, programs_at  # noqa: E402
 from small_networks import create, train_step  # noqa: E402
-from whole_steps import Place, predicted, read_rows, step_of  # noqa: E402
+from whole_steps import predicted_ms, programs_of, read_rows, step_of  # noqa: E402
 
 from breakeven.calibrate import host_called  # noqa: E402
 from breakeven.capture import trace_step  # noqa: E402
-from breakeven.cost import (  # noqa: E402
-    StepCosts,
-    load_efficiencies,
-    load_step_effects,
-    reference_host,
-)
+from breakeven.cost import reference_host  # noqa: E402
 from breakeven.device import (  # noqa: E402
     FeedingHost,
     HostKind,
@@ -43,14 +38,7 @@ from breakeven.device import (  # noqa: E402
 )
 from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of  # noqa: E402
 from breakeven.session import DevicePath  # noqa: E402
-from breakeven.simulate import (  # noqa: E402
-    CompileMode,
-    Program,
-    build_program,
-    compiled_step,
-    predict_steps,
-)
-from breakeven.units import NS_PER_MS  # noqa: E402
+from breakeven.simulate import Program  # noqa: E402
 
 DATA = HERE / "data"
 MACHINES = {
@@ -61,9 +49,8 @@ MACHINES = {
 _KIND = "cloud"
 _ISSUES_FRACTION = 0.9
 _GPU = find_device("H200")
-# A measured time and, on a host, what is predicted for it: value, low and high, in milliseconds.
-Times = tuple[float, float, float]
-Step = tuple[float, Callable[[HostSpec], Times]]
+# A measured time, in milliseconds, and the step.
+Step = tuple[float, Program]
 
 
 def main() -> int:
@@ -96,43 +83,31 @@ def _steps(table: Path) -> Iterator[Step]:
 
 
 def _whole_steps(table: Path) -> Iterator[Step]:
-    for row in read_rows(table):
-        is_known = row["workload"].startswith(("breakeven:", "llm:"))
-        if is_known and row["value_ms"] and _host_decides(row["host_issue_ms"], row["value_ms"]):
-            step = step_of(row)
-
-            def at(host: HostSpec, step: object = step) -> Times:
-                (found,) = predicted([step], Place(device=_GPU, calibration=None, host=host))
-                assert not isinstance(found, str), found
-                return found
-
-            yield float(row["value_ms"]), at
+    rows = [
+        row
+        for row in read_rows(table)
+        if row["workload"].startswith(("breakeven:", "llm:")) and row["value_ms"]
+        and _host_decides(row["host_issue_ms"], row["value_ms"])
+    ]  # fmt: skip
+    programs = programs_of([step_of(row) for row in rows], None)
+    for row, program in zip(rows, programs, strict=True):
+        assert not isinstance(program, str), program
+        yield float(row["value_ms"]), program
 
 
 def _pairs(table: Path) -> Iterator[Step]:
     known = msgspec.json.decode(table.with_suffix(".json").read_bytes(), type=Known)
-    costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
-    programs: dict[tuple[str, str], Program] = {}
+    programs: dict[str, dict[str, Program]] = {}
     for row in read_rows(table):
         name, where = row["name"], row["where"]
         if row["kind"] != NETWORK or where not in (EAGER, COMPILED) or not row["value_ms"]:
             continue
         if not _host_decides(row["issue_ms"], row["value_ms"]):
             continue
-        if (name, EAGER) not in programs:
+        if name not in programs:
             path = DevicePath(trace_step(train_step(create(name))), known.plain[name])
-            programs[name, EAGER] = program = build_program(path.step, costs=costs)
-            edit = compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit
-            programs[name, COMPILED] = program.edited(edit)
-
-        def at(host: HostSpec, program: Program = programs[name, where]) -> Times:
-            (found,) = predict_steps(program, [_GPU], host)
-            estimate = found.estimate
-            times_ns = (estimate.value_ns, estimate.low_ns, estimate.high_ns)
-            value_ms, low_ms, high_ms = (time_ns / NS_PER_MS for time_ns in times_ns)
-            return value_ms, low_ms, high_ms
-
-        yield float(row["value_ms"]), at
+            programs[name] = programs_at(path)
+        yield float(row["value_ms"]), programs[name][where]
 
 
 def _host_decides(issue_ms: str, value_ms: str) -> bool:
@@ -145,7 +120,9 @@ def _seen(name: str, steps: Sequence[Step], kind: HostKind) -> SeenMachine:
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         host = _host(msgspec.structs.replace(kind, factor=middle))
-        log_bias = statistics.mean(math.log(at(host)[0] / value_ms) for value_ms, at in steps)
+        log_bias = statistics.mean(
+            math.log(predicted_ms(program, _GPU, host)[0] / value_ms) for value_ms, program in steps
+        )
         low, high = (low, middle) if log_bias > 0 else (middle, high)
     factor = math.sqrt(low * high)
     return SeenMachine(name=name, factor=factor, num_rows=len(steps), source=name)
@@ -169,7 +146,7 @@ def _of_machines(machines: tuple[SeenMachine, ...]) -> HostSpec:
 
 
 def _figures(steps: Sequence[Step], host: HostSpec) -> str:
-    found = [(value_ms, *at(host)) for value_ms, at in steps]
+    found = [(value_ms, *predicted_ms(program, _GPU, host)) for value_ms, program in steps]
     holds = sum(low <= value <= high for value, _, low, high in found)
     width = statistics.median(high / low for _, _, low, high in found)
     logs = [math.log(told / value) for value, told, _, _ in found]

@@ -33,7 +33,7 @@ from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer, measure_host
 from breakeven.processor import num_cores
 from breakeven.session import DevicePath, Session, measured_result
-from breakeven.simulate import CompileMode, build_program, compiled_step, predict_steps
+from breakeven.simulate import CompileMode, Program, build_program, compiled_step, predict_steps
 from breakeven.units import NS_PER_MS
 from breakeven.verdict import DeviceKind, decide, device_result
 
@@ -393,21 +393,28 @@ def predict_again(book: Book) -> None:
             book.set_predicted(name, DevicePath(traced, book.known.plain[name]))
 
 
+def programs_at(path: DevicePath) -> dict[str, Program]:
+    """Return a step with its kernels, by where it runs."""
+    costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
+    program = build_program(path.step, costs=costs)
+    compiled = program.edited(compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit)
+    return {EAGER: program, CAPTURED: program, COMPILED: compiled}
+
+
 def predicted_cells(known: Known, name: str, path: DevicePath) -> dict[str, Cells]:
     """Return what is predicted of a step on a GPU of which no calibration is known."""
     cpu = measured_result(known.plain[name], DeviceKind.CPU)
     device = find_device(known.device)
-    costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
-    program = build_program(path.step, costs=costs)
-    compiled = program.edited(compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit)
+    programs = programs_at(path)
     # A case runs as it is written alone.
     wheres = (EAGER, CAPTURED, COMPILED) if name in NETWORKS else (EAGER,)
     cells: dict[str, Cells] = {where: {} for where in wheres}
     for where, some in cells.items():
-        edited = compiled if where == COMPILED else program
         for seen, host in known.hosts.items():
             fed_by = path.feeding(host_called(AUTO, host), host)
-            (found,) = predict_steps(edited, [device], fed_by, is_captured=where == CAPTURED)
+            (found,) = predict_steps(
+                programs[where], [device], fed_by, is_captured=where == CAPTURED
+            )
             some[f"{seen}_ms"] = _ms(found.estimate.value_ns)
             some[f"{seen}_low_ms"] = _ms(found.estimate.low_ns)
             some[f"{seen}_high_ms"] = _ms(found.estimate.high_ns)

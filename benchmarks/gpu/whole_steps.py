@@ -27,7 +27,7 @@ from breakeven.cost import (
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
-from breakeven.simulate import CompileMode, build_program, compiled_step, predict_steps
+from breakeven.simulate import CompileMode, Program, build_program, compiled_step, predict_steps
 from breakeven.trace import NumberFormat
 from breakeven.units import NS_PER_MS
 from breakeven.workloads import trace_cases
@@ -137,11 +137,10 @@ def timed_cells(step: WantedStep, device: torch.device) -> dict[str, object]:
     }
 
 
-def predicted(
-    steps: Sequence[WantedStep], place: Place
-) -> Iterator[tuple[float, float, float] | str]:
-    """Yield value, low and high of each step in milliseconds, or why it cannot be predicted."""
-    calibration = place.calibration
+def programs_of(
+    steps: Sequence[WantedStep], calibration: GpuCalibration | None
+) -> Iterator[Program | str]:
+    """Yield each step with its kernels, or why it cannot be traced."""
     costs = StepCosts(
         efficiencies=load_efficiencies(),
         effects=load_step_effects(),
@@ -156,20 +155,31 @@ def predicted(
         program = build_program(trace.at(step.batch_size), costs=costs)
         if step.compile != EAGER:
             program = program.edited(compiled_step(program, CompileMode(step.compile)).edit)
-        (found,) = predict_steps(program, [place.device], place.host)
-        estimate = found.estimate
-        times_ns = (estimate.value_ns, estimate.low_ns, estimate.high_ns)
-        value_ms, low_ms, high_ms = (round(time_ns / NS_PER_MS, 6) for time_ns in times_ns)
-        yield value_ms, low_ms, high_ms
+        yield program
+
+
+def predicted_ms(
+    program: Program, device: DeviceSpec, host: HostSpec
+) -> tuple[float, float, float]:
+    """Return value, low and high of a step in milliseconds."""
+    (found,) = predict_steps(program, [device], host)
+    estimate = found.estimate
+    value_ms, low_ms, high_ms = (
+        round(time_ns / NS_PER_MS, 6)
+        for time_ns in (estimate.value_ns, estimate.low_ns, estimate.high_ns)
+    )
+    return value_ms, low_ms, high_ms
 
 
 def set_predicted(rows: Sequence[dict[str, Any]], when: str, place: Place) -> None:
     """Set what is predicted beside rows, ``before`` or ``after`` the calibration."""
-    found = predicted([step_of(row) for row in rows], place)
-    for row, cells in zip(rows, found, strict=True):
-        if isinstance(cells, str):
-            row["note"] = row["note"] or cells
+    found = programs_of([step_of(row) for row in rows], place.calibration)
+    for row, program in zip(rows, found, strict=True):
+        if isinstance(program, str):
+            row["note"] = row["note"] or program
             cells = ("", "", "")
+        else:
+            cells = predicted_ms(program, place.device, place.host)
         row[f"{when}_ms"], row[f"{when}_low_ms"], row[f"{when}_high_ms"] = cells
 
 

@@ -37,6 +37,11 @@ def cpu_name() -> str:
     return told or platform.processor() or platform.machine()
 
 
+def is_virtual() -> bool:
+    """Return whether Linux tells of a hypervisor beneath it, as x86 processors do."""
+    return _CPUINFO.exists() and "hypervisor" in _CPUINFO.read_text()
+
+
 def sysctl(name: str) -> str:
     """Return what macOS tells of itself under a name; nothing elsewhere, or where it has no such.
 

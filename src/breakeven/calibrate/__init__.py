@@ -13,6 +13,7 @@ from breakeven.calibrate.here import check_host_name as check_host_name
 from breakeven.calibrate.here import find_host as find_host
 from breakeven.calibrate.here import find_hosts as find_hosts
 from breakeven.calibrate.here import host_called as host_called
+from breakeven.calibrate.here import kind_here as kind_here
 from breakeven.calibrate.here import named_host as named_host
 from breakeven.calibrate.multi_gpu_fit import MultiGpuRow as MultiGpuRow
 from breakeven.calibrate.multi_gpu_fit import fit_multi_gpu as fit_multi_gpu

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import sys
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -27,11 +28,10 @@ from breakeven.device import (
     find_host_cpu,
     find_host_kind,
     find_kind,
-    kind_here,
     load_host_kinds,
 )
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.processor import num_cores
+from breakeven.processor import is_virtual, num_cores
 from breakeven.store import read_host, write_host
 from breakeven.timing import BUSY_FRACTION
 
@@ -42,6 +42,8 @@ _MANY_ROUNDS = 600
 # How far steps of one machine are off, its factor known: 0.14 to 0.22 for the eager steps of three,
 # 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
 _STEP_LOG_SIGMA = 0.2
+# Set in the containers of Colab and Kaggle.
+NOTEBOOK_VARIABLES = frozenset({"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,15 @@ def host_called(name: str, here: HostSpec) -> HostSpec:
         return _in_machine(own, here)
     kind = find_host_kind(name)
     return named_host(name) if kind is None else _in_machine(kind, here)
+
+
+def kind_here() -> HostKind:
+    """Return the kind of this machine, by what it shows of itself."""
+    if sys.platform == "win32" or "microsoft" in platform.release().lower():
+        return find_kind("windows")
+    if NOTEBOOK_VARIABLES & os.environ.keys():
+        return find_kind("sandbox")
+    return find_kind("cloud" if is_virtual() else "desktop")
 
 
 def _in_machine(kind: HostKind, here: HostSpec) -> FeedingHost:

@@ -19,7 +19,6 @@ from breakeven.device.catalogue import load_host_cpus as load_host_cpus
 from breakeven.device.host_kinds import HostKind as HostKind
 from breakeven.device.host_kinds import find_host_kind as find_host_kind
 from breakeven.device.host_kinds import find_kind as find_kind
-from breakeven.device.host_kinds import kind_here as kind_here
 from breakeven.device.host_kinds import load_host_kinds as load_host_kinds
 from breakeven.device.selection import select_devices as select_devices
 from breakeven.device.selection import split_devices as split_devices

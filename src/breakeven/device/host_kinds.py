@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import statistics
-import sys
 import tomllib
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
 import msgspec
-
-_CPU_INFO = Path("/proc/cpuinfo")
-# Set in the containers of Colab and Kaggle.
-NOTEBOOK_VARIABLES = frozenset({"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"})
 
 
 class SeenMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,17 +94,12 @@ def kinds_of(entries: tuple[KindEntry, ...]) -> tuple[HostKind, ...]:
     widest = max(spreads.values(), default=_LEAST_LOG_SPREAD)
     return tuple(
         HostKind(
-            id=entry.id,
-            name=entry.name,
-            machines=entry.machines,
+            **msgspec.structs.asdict(entry),
             factor=statistics.geometric_mean([seen.factor for seen in entry.machines]),
             # How far one machine more is likely to be from the mean of these.
             log_sigma=spreads.get(entry.id, widest) * math.sqrt(1 + 1 / len(entry.machines)),
             handoff_ns=max(seen.handoff_ns for seen in entry.machines),
             is_spread_borrowed=entry.id not in spreads,
-            is_rented=entry.is_rented,
-            cpu=entry.cpu,
-            aliases=entry.aliases,
         )
         for entry in entries
     )
@@ -131,17 +118,3 @@ def find_kind(kind_id: str) -> HostKind:
         KeyError: There is none.
     """
     return {kind.id: kind for kind in load_host_kinds()}[kind_id]
-
-
-def kind_here() -> HostKind:
-    """Return the kind of this machine, by what it shows of itself."""
-    return find_kind(_id_here())
-
-
-def _id_here() -> str:
-    if sys.platform == "win32" or "microsoft" in platform.release().lower():
-        return "windows"
-    if NOTEBOOK_VARIABLES & os.environ.keys():
-        return "sandbox"
-    flags = _CPU_INFO.read_text() if _CPU_INFO.exists() else ""
-    return "cloud" if "hypervisor" in flags else "desktop"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -244,8 +244,7 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
             kind: Of machine.
             data_center: What feeds data-center GPUs in its place.
         """
-        costs = {name: getattr(host, name) for name in HostSpec.__struct_fields__}
-        return cls(**costs, kind=kind, data_center=data_center)
+        return cls(**_costs(host), kind=kind, data_center=data_center)
 
     def for_device(self, device: DeviceSpec) -> HostSpec:
         """Return what feeds a GPU, its work within steps as machines of its kind take it.
@@ -253,18 +252,16 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         Args:
             device: The GPU.
         """
-        if isinstance(self.data_center, FeedingHost) and device.market == "datacenter":
-            return self.data_center.for_device(device)
-        costs = {name: getattr(self, name) for name in HostSpec.__struct_fields__}
-        host, kind, work = HostSpec(**costs), self.kind, self.seen_work
+        feeding = self._feeding(device)
+        host, kind, work = HostSpec(**_costs(feeding)), feeding.kind, feeding.seen_work
         if not isinstance(kind, HostKind):
             return host
         return replace(
             host,
-            forward_factor=self.forward_factor * kind.factor,
-            backward_factor=self.backward_factor * kind.factor,
-            optimizer_factor=self.optimizer_factor * kind.factor,
-            log_sigma=math.hypot(self.log_sigma, kind.log_sigma),
+            forward_factor=host.forward_factor * kind.factor,
+            backward_factor=host.backward_factor * kind.factor,
+            optimizer_factor=host.optimizer_factor * kind.factor,
+            log_sigma=math.hypot(host.log_sigma, kind.log_sigma),
             device_work=replace(work, handoff_ns=max(work.handoff_ns, kind.handoff_ns)),
         )
 
@@ -274,9 +271,19 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         Args:
             device: The GPU.
         """
+        kind = self._feeding(device).kind
+        return kind if isinstance(kind, HostKind) else None
+
+    def _feeding(self, device: DeviceSpec) -> FeedingHost:
+        """Return which of the two feeds a GPU."""
         if isinstance(self.data_center, FeedingHost) and device.market == "datacenter":
-            return self.data_center.kind_for(device)
-        return self.kind if isinstance(self.kind, HostKind) else None
+            return self.data_center
+        return self
+
+
+def _costs(host: HostSpec) -> dict[str, Any]:
+    """Return the fields that any host has."""
+    return {name: getattr(host, name) for name in HostSpec.__struct_fields__}
 
 
 class HostFigure(msgspec.Struct, frozen=True, kw_only=True):

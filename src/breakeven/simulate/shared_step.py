@@ -122,7 +122,7 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 def phase_times(program: Program, device: DeviceSpec, host: HostSpec) -> PhaseTimes:
     """Return the times of a step by phase, with nothing waiting for anything."""
-    costs = program.costs
+    costs, host = program.costs, host.for_device(device)
     launch = costs.launch_costs(device)
     kernels = tuple(dict.fromkeys(program.kernels))
     times_ns = dict(

@@ -381,7 +381,7 @@ def _predicted_grid(
     for values, step in steps.items():
         program, size = build_program(step), model_size(step)
         for index, device in enumerate(devices):
-            times = phase_times(program, device, host.for_device(device))
+            times = phase_times(program, device, host)
             for number in shared:
                 prediction = predict_multi_gpu(
                     step,

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from breakeven.calibrate import host_called
+from breakeven import processor
+from breakeven.calibrate import here as module
+from breakeven.calibrate import host_called, kind_here
 from breakeven.cost import reference_host
 from breakeven.device import (
     HERE,
@@ -16,10 +18,8 @@ from breakeven.device import (
     HostSpec,
     find_device,
     find_host_kind,
-    kind_here,
     load_host_kinds,
 )
-from breakeven.device import host_kinds as module
 from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of
 from breakeven.errors import BreakevenError
 from breakeven.simulate import StepPrediction, predict_steps
@@ -49,7 +49,7 @@ def predicted(host: HostSpec, *devices: str) -> tuple[StepPrediction, ...]:
 def on_a_machine(patch: pytest.MonkeyPatch, folder: Path, flags: str) -> None:
     info = folder / "cpuinfo"
     info.write_text(f"flags\t\t: fpu {flags}\n")
-    patch.setattr(module, "_CPU_INFO", info)
+    patch.setattr(processor, "_CPUINFO", info)
     for name in module.NOTEBOOK_VARIABLES:
         patch.delenv(name, raising=False)
     patch.setattr(module.platform, "release", lambda: "6.1.0")
