@@ -96,6 +96,7 @@ class MadeUpCosts:
     log_sigma: float = 0.0
     shared_sigma_fraction: float = 1.0
     copy_fixed_ns: float = 0.0
+    read_ns: float = 0.0
     overlap_loss_fraction: float = 0.0
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
@@ -143,6 +144,7 @@ class MadeUpCosts:
             sync_ns=self.sync_ns,
             graph_launch_ns=self.graph_launch_ns,
             log_sigma=self.log_sigma,
+            read_ns=self.read_ns,
         )
 
     def copy_ns(self, num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:

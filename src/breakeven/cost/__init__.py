@@ -42,8 +42,10 @@ from breakeven.cost.gpu_calibration import load_calibrations as load_calibration
 from breakeven.cost.gpu_calibration import own_effect_keys as own_effect_keys
 from breakeven.cost.gpu_calibration import own_host_keys as own_host_keys
 from breakeven.cost.gpu_calibration import read_calibration as read_calibration
+from breakeven.cost.host_cost import VALUE_BYTES as VALUE_BYTES
 from breakeven.cost.host_cost import HostPart as HostPart
 from breakeven.cost.host_cost import host_op_parts as host_op_parts
+from breakeven.cost.host_cost import host_read_ns as host_read_ns
 from breakeven.cost.host_cost import starts_backward as starts_backward
 from breakeven.cost.kernel import TILE_SET_NAMES as TILE_SET_NAMES
 from breakeven.cost.kernel import Algorithm as Algorithm

@@ -10,7 +10,7 @@ from breakeven.cost.kernel import Family, Lowering
 from breakeven.cost.lower_compiled import CALL, FUSED, called_name, is_compiled
 from breakeven.cost.rules import base_name, is_in_place
 from breakeven.device import HostSpec
-from breakeven.trace import Op, Phase
+from breakeven.trace import Op, Phase, Sync
 
 # Host time of an operator's library calls, in dispatches of an elementwise operator. GEMM: eager
 # a@b of 128 x 128 takes 10.4 µs (fp16) to 16.8 µs (TF32) on a machine where an elementwise
@@ -52,6 +52,9 @@ _COMPILED_TRAINING_CALL_OPS = 28.0
 # took the host of an H200 2.7 times the launcher alone to issue, at the factors that its eager
 # steps had (torch 2.11, `benchmarks/data`).
 _COMPILED_KERNEL_OPS = 3.4
+
+# A number of the widest dtype but complex128.
+VALUE_BYTES = 8
 
 _GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})
 
@@ -130,6 +133,23 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
             for part, time_ns in _parts(op, lowering, host)
         ]
     )
+
+
+def host_read_ns(sync: Sync, host: HostSpec) -> float:
+    """Return the host's time to call for what a sync reads; 0 where it only waits.
+
+    A number costs the call that a view costs: it has no result for autograd or the allocator. On an
+    idle H200 `item()` took 3.5 µs more than a sync, and a view 3.2
+    (`benchmarks/data/pairs_h200_2026-11-28.csv`).
+
+    Args:
+        sync: What is read.
+        host: Costs per operator.
+    """
+    if not sync.num_bytes:
+        return 0.0
+    is_number = sync.num_bytes <= VALUE_BYTES
+    return _factor(sync.phase, host) * (host.view_ns if is_number else host.op_ns)
 
 
 def _factor(phase: Phase, host: HostSpec) -> float:

@@ -17,6 +17,7 @@ class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
         sync_ns: Host time of a stream sync or a blocked read once the device is idle.
         graph_launch_ns: Host time to launch one captured graph, whatever its size.
         log_sigma: Standard deviation of the logarithm of these times between hosts and drivers.
+        read_ns: What a sync takes more that reads a number: the start of a copy.
     """
 
     launch_ns: float
@@ -25,6 +26,7 @@ class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
     sync_ns: float
     graph_launch_ns: float
     log_sigma: float
+    read_ns: float = 0.0
 
 
 # What the launch of a graph costs the host, in launches. No table times it; a graph is one
@@ -64,6 +66,9 @@ def launch_costs(device: DeviceSpec) -> LaunchCosts:
         sync_ns=generation.sync_ns,
         graph_launch_ns=_GRAPH_LAUNCHES * generation.launch_ns,
         log_sigma=generation.log_sigma,
+        # The device starts a copy as it starts a kernel. Behind 0.1 ms of work on an H200, `item()`
+        # took 3.7 µs more than a sync (`benchmarks/data/pairs_h200_2026-11-28.csv`).
+        read_ns=generation.launch_ns + generation.floor_ns,
     )
 
 

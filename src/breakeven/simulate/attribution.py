@@ -14,7 +14,7 @@ from breakeven.simulate.cost_table import CostTable, RowKind
 from breakeven.simulate.critical_path import CriticalPath, Piece, Spent
 from breakeven.simulate.priced_step import PricedStep
 from breakeven.simulate.program import Program
-from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace, Sync
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -208,7 +208,7 @@ def _causes(
         return ((StepCause.DATA_LOADING if is_data else StepCause.SCRIPT, 1.0),)
     if isinstance(event, GraphLaunch):
         return ((StepCause.LAUNCH, 1.0),)
-    if spent is Spent.SYNC:
+    if isinstance(event, Sync):
         return ((StepCause.SYNC, 1.0),)
     if spent is Spent.KERNEL:
         family = table.kernels.kernels[int(table.rows.kernel[row, 0])].family

@@ -15,7 +15,15 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from breakeven.cost import Columns, Kernel, KernelTimes, Lowering, is_compiled
+from breakeven.cost import (
+    VALUE_BYTES,
+    Columns,
+    Kernel,
+    KernelTimes,
+    Lowering,
+    host_read_ns,
+    is_compiled,
+)
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate.program import CostModel, Program
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, Sync
@@ -24,9 +32,6 @@ Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 Lowered = tuple[Event, Lowering | None]
-
-# What a sync reads back within its fixed cost: one number of the widest dtype but complex128.
-_VALUE_BYTES = 8
 
 
 class RowKind(IntEnum):
@@ -306,7 +311,9 @@ def _host_ns(event: Event, host: HostSpec) -> float:
             return 0.0 if event.num_workers else event.duration_ns
         case Copy():
             return 0.0 if event.is_replayed else host.op_ns
-        case Sync() | GraphLaunch():
+        case Sync():
+            return host_read_ns(event, host)
+        case GraphLaunch():
             return 0.0
 
 
@@ -335,14 +342,14 @@ def _moved_ns(copy: Copy, device: DeviceSpec, costs: CostModel) -> float:
 
 
 def _read_ns(sync: Sync, device: DeviceSpec, costs: CostModel) -> float:
-    """Return the time of what a sync reads beyond one value, which its fixed cost covers."""
-    if sync.num_bytes <= _VALUE_BYTES:
+    """Return the time of the copy that a sync reads, beyond the wait for it."""
+    if not sync.num_bytes:
         return 0.0
     one_ns, all_ns = (
         costs.copy_ns(size, device=device, is_pinned=False)
-        for size in (_VALUE_BYTES, sync.num_bytes)
+        for size in (VALUE_BYTES, max(sync.num_bytes, VALUE_BYTES))
     )
-    return max(0.0, all_ns - one_ns)
+    return costs.launch_costs(device).read_ns + max(0.0, all_ns - one_ns)
 
 
 def per_batch_ns(work: HostWork) -> float:

@@ -115,6 +115,7 @@ def rates_of(table: CostTable, scenarios: Sequence[Scenario]) -> Rates:
     host[RowKind.HOST_DATA] = own[RowKind.LOADER] = host_factor * scale[Bound.HOST_DATA]
     host[RowKind.HOST_OPTIMIZER] = host_factor * scale[Bound.HOST_OPTIMIZER]
     host[[RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY]] = host_factor * scale[Bound.TRANSFER]
+    host[RowKind.SYNC] = host_factor * scale[Bound.SYNC]
     own[IS_COPY] = copy_factor * scale[Bound.TRANSFER]
     own[RowKind.SYNC] = copy_factor * scale[Bound.SYNC]
     launch = np.zeros((len(RowKind), *launch_ns.shape))

@@ -132,6 +132,20 @@ def test_nothing_to_copy_takes_no_time_on_the_device() -> None:
     assert step_ns(copy(0, is_queued=True), op(host_ns=10), copy_fixed_ns=0) == 10
 
 
+def test_a_read_is_called_before_the_wait_and_copied_after_it() -> None:
+    host = replace(HOST, view_ns=7)
+    costs = MadeUpCosts(sync_ns=5, read_ns=20)
+
+    def time_ns(*events: Event) -> float:
+        program = build_program(StepTrace(events=events), costs=costs)
+        return simulate((program,), (GPU,), host).step_ns.item()
+
+    # Issued at 10, the kernel runs until 110: the call is hidden, the copy and the sync are not.
+    assert time_ns(op(100, host_ns=10), SYNC) == 110 + 20 + 5
+    assert time_ns(op(2, host_ns=10), SYNC) == 10 + 7 + 20 + 5
+    assert time_ns(op(2, host_ns=10), Sync(kind="synchronize")) == 12 + 5
+
+
 def test_large_read_takes_longer_than_a_value() -> None:
     assert step_ns(op(10), Sync(kind="cpu", num_bytes=108)) == 10 + 100
     assert step_ns(op(10), Sync(kind="item", num_bytes=8)) == 10
