@@ -19,7 +19,7 @@ def test_item_is_one_sync_at_its_line() -> None:
         recorder.start_step()
         line = next_line()
         assert loss.item() == 4.0
-    (sync,) = recorder.events
+    (sync,) = syncs(recorder)
     assert (sync.kind, sync.num_bytes, sync.location.line) == ("item", 4, line)
     assert sync.location.file == __file__
 
@@ -134,7 +134,7 @@ def test_copy_in_says_whether_the_host_waits(is_pinned: bool, non_blocking: bool
         on_device = batch.to("cuda", non_blocking=non_blocking)
         assert on_device.is_cuda
         assert not batch.is_cuda
-    (copy_in,) = recorder.events
+    (copy_in,) = copies(recorder)
     assert (copy_in.source, copy_in.destination, copy_in.num_bytes) == (HOST, DEVICE, 400)
     assert (copy_in.is_pinned, copy_in.non_blocking) == (is_pinned, non_blocking)
     assert copy_in.is_blocking is not (is_pinned and non_blocking)

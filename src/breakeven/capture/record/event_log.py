@@ -25,8 +25,10 @@ from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelC
 # Python between two operators takes some 10-100 µs; what is longer than this, the recorder's own
 # left out, is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 SCRIPT_GAP_NS = 500_000
-# Shorter ones may add up to as much at one line, which opens a file for each sample.
+# Shorter ones may add up to as much at one line, which opens a file or walks a tree for each sample.
+# Within a library's module, Python of its own takes up to twice as long as a line of the script.
 _LEAST_GAP_NS = 150_000
+_LEAST_OWN_GAP_NS = 75_000
 # The recorder's own part of a gap takes up to so many times what it takes in a loop, where it is
 # timed: reading `.grad` of forty tensors.
 _OWN_FACTOR = 2
@@ -358,7 +360,9 @@ class EventLog(TorchDispatchMode):
     def note_gap(self, entered_ns: int) -> None:
         """Note what the script did between the last event and a time, if it took long."""
         gap_ns = entered_ns - self._last_exit_ns - _OWN_FACTOR * self.gap_own_ns
-        if self.here.phase is Phase.DATA or gap_ns < _LEAST_GAP_NS or not self._last_exit_ns:
+        if self.here.phase is Phase.DATA or gap_ns < _LEAST_OWN_GAP_NS or not self._last_exit_ns:
+            return
+        if gap_ns < _LEAST_GAP_NS and self.current_origin().via:
             return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a stall: the user's Python does not run there
