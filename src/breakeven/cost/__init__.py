@@ -73,6 +73,7 @@ from breakeven.cost.named_hosts import host_of as host_of
 from breakeven.cost.named_hosts import host_spec as host_spec
 from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
+from breakeven.cost.relatives import untimed_kind as untimed_kind
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
 from breakeven.cost.rules import is_in_place as is_in_place

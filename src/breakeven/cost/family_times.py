@@ -200,6 +200,11 @@ def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
     return implementation_on(device, kernel.variant)
 
 
+# What the columns of a factorization wait for each other: threads of a block, for a root or a
+# division and for shared memory. Judgement, within what nobody timed.
+_WAIT_CYCLES = 1_000.0
+
+
 class KernelGroup:
     """Kernels that share a cost model, on devices that compute them with the same kind of units.
 
@@ -221,7 +226,7 @@ class KernelGroup:
             aligned = np.zeros_like(self._work.loads_per_element)
             self._work = replace(self._work, loads_per_element=aligned)
         self._is_tiled = _is_tiled(first)
-        self._step_cycles = step_cycles(first) if is_in_one_kernel(first.variant) else None
+        self._step_cycles = _step_cycles(first)
         self._element_bytes = _ELEMENT_BYTES[first.precision]
         self._has_fine_tiles = first.precision is Precision.FP64
         is_attention = first.family is Family.ATTENTION and arithmetic == "tensor"
@@ -277,6 +282,13 @@ class KernelGroup:
             time_ns += converting_ns
         waiting_ns = self._work.launches * fixed_ns
         return time_ns + waiting_ns, is_memory_bound, waiting_ns > time_ns
+
+
+def _step_cycles(kernel: Kernel) -> float | None:
+    """Return what a step within a kernel waits, in cycles; None where nothing runs in steps."""
+    if kernel.family is Family.LINALG:
+        return _WAIT_CYCLES
+    return step_cycles(kernel) if is_in_one_kernel(kernel.variant) else None
 
 
 class _Alternative:

@@ -96,7 +96,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         batch: Independent GEMMs of that size (groups, for a convolution).
         launches: Kernels launched back to back for this work; split-K and multi-pass
             reductions take more than one.
-        num_steps: Time steps that each launch takes one after the other, of a recurrent layer.
+        num_steps: What each launch does one after the other: time steps of a recurrent layer,
+            columns of a factorization as often as they wait.
         conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
             units compute.
         matrix_share: Part of the model's time that matrix units take, where the memory format suits

@@ -257,10 +257,22 @@ _SOLVE_FLOP: dict[str, _FlopOfMatrix] = {
 
 _SMALL_MATRIX = 32
 
+# How often a column waits for the one before, by a part of the operator's name, the first that
+# fits: Cholesky for the root of the pivot and for the update; LU also for the search of the pivot
+# and the exchange of rows; QR for two norms and their products. A row of a solve waits within its
+# block of the diagonal alone. A tridiagonal form multiplies the whole matrix by each column, and
+# Jacobi's method for singular values (cuSOLVER's gesvdj) sweeps over all columns some ten times.
+_WAITS_PER_COLUMN = {
+    "svd": 40.0, "pinv": 40.0, "eig": 20.0, "qr": 6.0, "lstsq": 6.0, "solve_ex": 4.0, "solve": 0.5,
+    "cholesky": 2.0, "lu": 4.0, "ldl": 4.0, "det": 4.0, "inv": 4.0, "": 0.5,
+}  # fmt: skip
+
 
 def _linalg_kernel(op: Op, *, batch: int, rows: int, columns: int, flop: float) -> Kernel:
     panels = math.ceil(min(rows, columns) / _PANEL_COLUMNS)
     launches = 1 if max(rows, columns) <= _SMALL_MATRIX else _LAUNCHES_PER_PANEL * panels
+    name = base_name(op.name)
+    waits = next(waits for part, waits in _WAITS_PER_COLUMN.items() if part in name)
     return Kernel(
         family=Family.LINALG,
         flop=flop * batch,
@@ -269,7 +281,8 @@ def _linalg_kernel(op: Op, *, batch: int, rows: int, columns: int, flop: float) 
         precision=precision_of(op),
         batch=batch,
         launches=launches,
-        variant=base_name(op.name).strip("_"),
+        num_steps=max(1, round(waits * min(rows, columns) / launches)),
+        variant=name.strip("_"),
     )
 
 

@@ -234,6 +234,7 @@ def _product(op: Op, stored: TensorSpec, position_bytes: float) -> Kernel:
         op,
         flop=multiply_add_flop(stored) * stored.numel * length,
         read_bytes=added_bytes + tensor_bytes(stored) + position_bytes + dense_bytes,
+        variant="sparse",
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from breakeven.cost.kernel import Family
+from breakeven.cost.kernel import Family, Kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +43,22 @@ DEPTHWISE = Relative(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50)
 # What a time step waits for is that of one layer on one GPU, see `breakeven.cost.small_recurrence`;
 # the rest is as of other layers.
 SMALL_RECURRENT = Relative(family=Family.RECURRENT, factor=1.0, log_sigma=0.40)
+
+# What neither benchmarks of operators nor whole steps on any device tell: by family, or by variant.
+_UNTIMED = {
+    Family.LINALG: "factorizations and solves",
+    Family.SORT: "sorting and selection",
+    "scatter": "scattering",
+    "sparse": "sparse products",
+    "fft": "Fourier transforms",
+    "ctc": "CTC losses",
+    "group": "group norms",
+}
+# Three times as long or as short, at 90 %.
+UNTIMED_LOG_SIGMA = math.log(3.0) / 1.645
+
+
+def untimed_kind(kernel: Kernel) -> str:
+    """Return what kind of work a kernel does that nobody timed; empty where times are known."""
+    variant = kernel.variant.removesuffix("_backward")
+    return _UNTIMED.get(kernel.family) or _UNTIMED.get(variant, "")

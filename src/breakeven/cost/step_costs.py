@@ -33,6 +33,7 @@ from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.launch_costs import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lower_compiled import is_compiled
 from breakeven.cost.lowering import lower
+from breakeven.cost.relatives import UNTIMED_LOG_SIGMA, untimed_kind
 from breakeven.cost.small_recurrence import step_by_step
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
@@ -155,10 +156,11 @@ class StepCosts:
         )
         scale = self._sigma_scales(kernels, devices, times.is_memory_bound)
         library = _UNKNOWN_SOFTWARE_LOG_SIGMA if self._is_unknown_software() else 0.0
+        least = np.array([UNTIMED_LOG_SIGMA if untimed_kind(k) else 0.0 for k in kernels])[:, None]
         return KernelTimes(
             time_ns=corrected_ns + floor_ns * factors[..., 1],
-            log_sigma=np.hypot(times.log_sigma * scale, library),
-            shared_log_sigma=np.hypot(times.shared_log_sigma * scale, library),
+            log_sigma=np.maximum(np.hypot(times.log_sigma * scale, library), least),
+            shared_log_sigma=np.maximum(np.hypot(times.shared_log_sigma * scale, library), least),
             is_memory_bound=times.is_memory_bound,
             is_latency_bound=times.is_latency_bound,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from breakeven.cost import Kernel
+from breakeven.cost import Kernel, untimed_kind
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
 from breakeven.simulate.cost_table import (
@@ -43,6 +43,9 @@ from breakeven.trace import HostWork, StepTrace
 # cuBLAS and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the
 # last ten years.
 _CONTEXT_BYTES = 500_000_000
+
+# Part of a step that kernels may take which nobody timed, before the answer says so.
+_MOST_UNTIMED = 0.1
 
 _SCENARIOS = (TYPICAL, FAST, SLOW, *WITHOUT_EACH)
 _BOUNDS = tuple(Bound)
@@ -155,9 +158,14 @@ def _predict_fed(
             if isinstance(event, HostWork) and event.num_workers
         )
         main_precision = _main_precision(program.kernels)
+        untimed = [kernel for kernel in program.kernels if untimed_kind(kernel)]
+        untimed_ns = np.zeros((0, len(devices)))
+        if untimed:
+            untimed_ns = program.costs.kernel_times(untimed, devices).time_ns
         for d, device in enumerate(devices):
             precision, missing = _precision_on(device, main_precision)
             times: Array = timelines.step_ns[p, d]
+            missing += _untimed(untimed, untimed_ns[:, d] / times[0])
             yield StepPrediction(
                 device=device,
                 batch_size=program.trace.batch_size,
@@ -206,6 +214,25 @@ def _precision_on(device: DeviceSpec, precision: Precision) -> tuple[Precision, 
         Caveat(
             code="emulated-precision",
             message=f"{device.name} has no {precision} arithmetic of its own; it is emulated.",
+        ),
+    )
+
+
+def _untimed(kernels: Sequence[Kernel], shares: Array) -> tuple[Caveat, ...]:
+    """Return a caveat if kernels that nobody timed take more than a tenth of the step."""
+    of_kinds: dict[str, float] = {}
+    for kernel, share in zip(kernels, shares.tolist(), strict=True):
+        kind = untimed_kind(kernel)
+        of_kinds[kind] = of_kinds.get(kind, 0.0) + share
+    total = sum(of_kinds.values())
+    if total <= _MOST_UNTIMED:
+        return ()
+    named = ", ".join(sorted(of_kinds, key=of_kinds.__getitem__, reverse=True))
+    return (
+        Caveat(
+            code="untimed-kernels",
+            message=f"{total:.0%} of this step's time is predicted without any measurement "
+            f"({named}): it may be a third of that, or three times as much.",
         ),
     )
 

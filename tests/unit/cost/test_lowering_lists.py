@@ -183,6 +183,8 @@ def test_cholesky_is_a_third_of_a_cube():
     assert kernel.family is Family.LINALG
     assert kernel.flop == pytest.approx(2 * 96**3 / 3)
     assert (kernel.batch, kernel.launches) == (2, 9)
+    # Each column waits for the one before, twice.
+    assert kernel.num_steps * kernel.launches == pytest.approx(2 * 96, abs=9)
 
 
 def test_triangular_solve_counts_right_hand_sides():

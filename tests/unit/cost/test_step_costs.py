@@ -294,3 +294,27 @@ def test_equal_operators_share_their_kernels_and_others_do_not() -> None:
         for host in (HOST, HERE, msgspec.structs.replace(HERE, op_ns=2 * HERE.op_ns)):
             plain = sum(time_ns for _, time_ns in host_op_parts(op, lowering, host))
             assert costs.host_op_ns(op, lowering, host) == pytest.approx(plain)
+
+
+def test_what_nobody_timed_may_take_three_times_as_long_or_short():
+    costs = StepCosts(efficiencies=load_efficiencies(), effects=effects())
+    solved = Kernel(family=Family.LINALG, flop=1e7, read_bytes=1e6, write_bytes=1e6, num_steps=50)
+    scattered = msgspec.structs.replace(POINTWISE, family=Family.GATHER, variant="scatter")
+    times = costs.kernel_times((solved, scattered, POINTWISE), (A100,))
+    ninety = np.exp(1.645 * times.shared_log_sigma[:, 0])
+    assert np.all(ninety[:2] >= 2.999)
+    assert ninety[2] < 2.999
+
+
+def test_a_small_factorization_takes_as_long_as_its_columns_wait():
+    costs = StepCosts(efficiencies=load_efficiencies(), effects=effects())
+
+    def time_ns(size: int) -> float:
+        matrix = tensor(size, size, device="cuda:0")
+        op = Op(name="aten.linalg_cholesky_ex.default", inputs=(matrix,), outputs=(matrix,))
+        (kernel,) = costs.lower(op, Settings()).kernels
+        return float(costs.kernel_times((kernel,), (A100,)).time_ns[0, 0])
+
+    # Eight times the arithmetic of a matrix that keeps no GPU busy, for twice the time.
+    assert 1.8 < time_ns(256) / time_ns(128) < 2.5
+    assert time_ns(375) > 300_000

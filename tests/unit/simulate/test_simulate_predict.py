@@ -177,3 +177,20 @@ def test_40_devices_at_20_sizes_take_one_pass_over_the_events() -> None:
     predict_steps(traces, devices, HOST, costs=Counting())
 
     assert calls == [(20, 40)]
+
+
+def test_a_step_of_what_nobody_timed_says_so() -> None:
+    small, large = tensor(300, 300), tensor(8192, 8192)
+
+    def codes(*events: Op) -> tuple[str, ...]:
+        (prediction,) = predict_steps(
+            StepTrace(events=events), (GPU,), breakeven.cost.reference_host()
+        )
+        return tuple(f"{caveat.code}: {caveat.message}" for caveat in prediction.caveats)
+
+    factorized = Op(name="aten.linalg_cholesky_ex.default", inputs=(small,), outputs=(small,))
+    product = Op(name="aten.mm.default", inputs=(large, large), outputs=(large,))
+    (said,) = codes(factorized)
+    assert said.startswith("untimed-kernels: ")
+    assert "factorizations and solves" in said
+    assert codes(product, factorized) == ()
