@@ -30,7 +30,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Machines differ, and a busy one is slow at times: no test may fail for that.
-hypothesis.settings.register_profile("breakeven", deadline=None)
+hypothesis.settings.register_profile(
+    "breakeven", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("breakeven")
 
 GOLDEN = Path(__file__).parent / "golden"
