@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -225,10 +226,12 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         kind: The kind, whose factor is still to be applied: see `for_device`; unset for a machine
             that was measured itself, and for a CPU that was named.
         data_center: What feeds data-center GPUs; unset for this one.
+        others: What feeds single GPUs, by their ids, where that is neither.
     """
 
     kind: HostKind | UnsetType = UNSET
     data_center: FeedingHost | UnsetType = UNSET
+    others: tuple[tuple[str, FeedingHost], ...] | UnsetType = UNSET
 
     @classmethod
     def of(
@@ -245,6 +248,19 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
             data_center: What feeds data-center GPUs in its place.
         """
         return cls(**_costs(host), kind=kind, data_center=data_center)
+
+    def each(self, change: Callable[[FeedingHost], FeedingHost]) -> FeedingHost:
+        """Return this with each of its machines changed.
+
+        Args:
+            change: Returns another machine for one.
+        """
+        rented, others = self.data_center, self.others
+        if isinstance(others, tuple):
+            others = tuple((gpu, change(host)) for gpu, host in others)
+        if isinstance(rented, FeedingHost):
+            rented = change(rented)
+        return replace(change(self), data_center=rented, others=others)
 
     def for_device(self, device: DeviceSpec) -> HostSpec:
         """Return what feeds a GPU, its work within steps as machines of its kind take it.
@@ -275,7 +291,10 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         return kind if isinstance(kind, HostKind) else None
 
     def _feeding(self, device: DeviceSpec) -> FeedingHost:
-        """Return which of the two feeds a GPU."""
+        """Return which of them feeds a GPU."""
+        others = dict(self.others) if isinstance(self.others, tuple) else {}
+        if device.id in others:
+            return others[device.id]
         if isinstance(self.data_center, FeedingHost) and device.market == "datacenter":
             return self.data_center
         return self

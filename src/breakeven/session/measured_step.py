@@ -310,13 +310,9 @@ class DevicePath:
             host: What issues the work of the GPUs.
             here: The machine that measured the step, with its costs measured as well.
         """
-        fed = self._anchored_as(host, here)
         if not isinstance(host, FeedingHost):
-            return fed
-        rented = host.data_center
-        if isinstance(rented, FeedingHost):
-            rented = FeedingHost.of(self._anchored_as(rented, here), rented.kind)
-        return FeedingHost.of(fed, host.kind, rented)
+            return self._anchored_as(host, here)
+        return host.each(lambda one: FeedingHost.of(self._anchored_as(one, here), one.kind))
 
     def _anchored_as(self, host: HostSpec, here: HostSpec) -> HostSpec:
         is_replayed = any(isinstance(event, GraphLaunch) for event in self.step.events)
