@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -16,6 +18,8 @@ _LONG_TIMES = (
     (_S_PER_H, "h", _S_PER_MIN, "min"),
     (_S_PER_MIN, "min", 1, "s"),
 )
+_TIMES_NS = {"us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S, "min": _S_PER_MIN * NS_PER_S}
+_COUNTED = {"it": "step", "step": "step", "sample": "sample", "epoch": "epoch"}
 # From so many on, the smaller unit says nothing.
 _FEW = 10
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
@@ -81,3 +85,22 @@ def format_ratio(ratio: float) -> str:
 def format_percent(fraction: float) -> str:
     """Return a share (0-1) as a percentage: ``12 %``."""
     return f"{format_digits(100 * fraction, 2)} %"
+
+
+def parse_speed(text: str) -> tuple[float, str] | None:
+    """Return ``340 it/s``, ``12 ms`` or ``45 s/epoch`` as a time, and what takes it.
+
+    Returns:
+        Nanoseconds, and ``step``, ``sample`` or ``epoch``; None for what is no speed above 0.
+    """
+    # A comma is one of thousands: "12,5" may mean a tenth of 125.
+    number = r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+)"
+    found = re.fullmatch(number + r" *([a-zµμ]+)(?:/([a-z]+))?", text.lower())
+    value = float(found[1].replace(",", "")) if found else 0.0
+    if not found or not 0 < value < float("inf"):
+        return None
+    over, under = re.sub("[µμ]", "u", found[2]), found[3] or "it"
+    for time, counted, power in ((over, under, 1), (under, over, -1)):
+        if time in _TIMES_NS and counted.removesuffix("s") in _COUNTED:
+            return _TIMES_NS[time] * value**power, _COUNTED[counted.removesuffix("s")]
+    return None

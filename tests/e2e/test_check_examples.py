@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from check_process import CheckRun, line_of
+from check_process import BREAKEVEN, CheckRun, line_of
 
 from factories.sampled import sampled
 
@@ -113,3 +114,22 @@ def test_accumulation_in_the_trainer_doubles_the_batch(run_check: RunCheck) -> N
     run = run_check(EXAMPLES / "trainer_class.py", arguments=("--accumulate", "2"))
     assert run.returncode == 0, run.stderr
     assert run.document["step"]["batch_size"] == 2 * 128
+
+
+def test_a_speed_seen_elsewhere_tells_of_such_machines(
+    run_check: RunCheck, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BREAKEVEN_CALIBRATIONS", str(tmp_path / "own"))
+    run = run_check(EXAMPLES / "disc_mlp.py", "--no-fast-step", "--measured", "T4: 3 ms")
+    assert run.returncode == 0, run.stderr
+    assert "measured-speed" in run.caveat_codes
+    fed_by = {result["device"]: result["fed_by"] for result in run.gpus}
+    for name in ("T4", "A100 SXM4 80GB"):
+        assert "the usual time as measured by you (T4: 3 ms, " in fed_by[name]
+    assert "measured by you" not in fed_by["RTX 4090"]
+    listed = subprocess.run(
+        [BREAKEVEN, "devices", "--hosts", "--json"], capture_output=True, check=True
+    )
+    names = {kind["id"]: kind["name"] for kind in json.loads(listed.stdout)["kinds"]}
+    assert "measured by you" in names["cloud"]
+    assert "measured by you" not in names["sandbox"]

@@ -18,6 +18,7 @@ from breakeven.units import (
     format_duration,
     format_percent,
     format_ratio,
+    parse_speed,
 )
 
 
@@ -127,3 +128,39 @@ def test_a_ratio_has_two_digits_below_a_hundred(ratio: float, text: str) -> None
 )
 def test_a_fraction_is_shown_as_a_percentage(fraction: float, text: str) -> None:
     assert format_percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ns", "per"),
+    [
+        ("340 it/s", 1e9 / 340, "step"),
+        ("1,140 its/s", 1e9 / 1_140, "step"),
+        ("2.5 s/it", 2.5e9, "step"),
+        ("12 ms", 12e6, "step"),
+        ("12ms", 12e6, "step"),
+        ("0.5 S", 5e8, "step"),
+        (".5 s", 5e8, "step"),
+        ("850 us", 850e3, "step"),
+        ("850 µs", 850e3, "step"),
+        ("850 μs", 850e3, "step"),
+        ("3 steps/s", 1e9 / 3, "step"),
+        ("45 s/epoch", 45e9, "epoch"),
+        ("1.5 min/epoch", 90e9, "epoch"),
+        ("2 epochs/min", 30e9, "epoch"),
+        ("1000 samples/s", 1e6, "sample"),
+    ],
+)
+def test_a_speed_is_a_time_of_what_it_counts(text: str, time_ns: float, per: str) -> None:
+    found = parse_speed(text)
+    assert found is not None
+    assert found[0] == pytest.approx(time_ns)
+    assert found[1] == per
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "340", "it/s", "340 it", "340 it/it", "340 s/s", "-3 ms", "0 ms", "12,5 ms", "nan ms",
+     "1e9 ms", "340 / s", "3 apples/s", "9" * 400 + " s", "1 2 ms"],
+)  # fmt: skip
+def test_what_has_no_amount_or_no_known_unit_is_no_speed(text: str) -> None:
+    assert parse_speed(text) is None

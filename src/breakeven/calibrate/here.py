@@ -6,10 +6,12 @@ import dataclasses
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from breakeven.calibrate.elsewhere import STEP_LOG_SIGMA
 from breakeven.capture import Launcher
 from breakeven.cost import (
     host_spec,
@@ -39,9 +41,6 @@ from breakeven.timing import BUSY_FRACTION
 # for may take longer and knows the spread better.
 _FEW_ROUNDS = 60
 _MANY_ROUNDS = 600
-# How far steps of one machine are off, its factor known: 0.14 to 0.22 for the eager steps of three,
-# 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
-_STEP_LOG_SIGMA = 0.2
 # Set in the containers of Colab and Kaggle.
 NOTEBOOK_VARIABLES = frozenset({"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"})
 
@@ -105,14 +104,21 @@ def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
     return host
 
 
-def find_hosts(name: str, launcher: Launcher) -> tuple[HostSpec, HostSpec]:
-    """Return what feeds GPUs, as `host_called`, and this machine, which is measured once.
+def find_hosts(
+    name: str, launcher: Launcher, kinds: Mapping[str, HostKind]
+) -> tuple[HostSpec, HostSpec]:
+    """Return what feeds GPUs, and this machine, which is measured once.
+
+    Args:
+        name: As for `host_called`.
+        launcher: Runs the measurement in a process of its own.
+        kinds: As for `with_kinds`.
 
     Raises:
         BreakevenError: There is no such host.
     """
     here = find_host(HERE, launcher)
-    return host_called(name, here), here
+    return with_kinds(host_called(name, here), here, kinds), here
 
 
 def host_called(name: str, here: HostSpec) -> HostSpec:
@@ -140,6 +146,20 @@ def host_called(name: str, here: HostSpec) -> HostSpec:
     return named_host(name) if kind is None else _in_machine(kind, here)
 
 
+def with_kinds(host: HostSpec, here: HostSpec, kinds: Mapping[str, HostKind]) -> HostSpec:
+    """Return a host with some GPUs in machines of other kinds.
+
+    Args:
+        host: What feeds all others.
+        here: This machine.
+        kinds: By the ids of the GPUs.
+    """
+    if not kinds:
+        return host
+    others = tuple((gpu, _in_machine(kind, here)) for gpu, kind in kinds.items())
+    return replace(host if isinstance(host, FeedingHost) else FeedingHost.of(host), others=others)
+
+
 def kind_here() -> HostKind:
     """Return the kind of this machine, by what it shows of itself."""
     if sys.platform == "win32" or "microsoft" in platform.release().lower():
@@ -155,7 +175,7 @@ def _in_machine(kind: HostKind, here: HostSpec) -> FeedingHost:
         return FeedingHost.of(here, kind)
     # How fast a virtual CPU runs its own operators does not tell how fast it reaches a GPU.
     cpu = host_spec(find_host_cpu(kind.cpu)) if kind.cpu else reference_host()
-    return FeedingHost.of(replace(cpu, log_sigma=_STEP_LOG_SIGMA), kind)
+    return FeedingHost.of(replace(cpu, log_sigma=STEP_LOG_SIGMA), kind)
 
 
 def check_host_name(name: str) -> None:
@@ -185,7 +205,10 @@ def named_host(name: str) -> HostSpec:
         ) from None
     host = reference if cpu is None else host_spec(cpu)
     host = replace(host, log_sigma=shipped_costs().host_log_sigma(host))
-    return FeedingHost.of(host, find_kind("cloud")) if cpu and cpu.is_virtual else host
+    if cpu is None or not cpu.is_virtual:
+        return host
+    # Of an id of its own, since its factor is over this CPU: nothing else is measured of that.
+    return FeedingHost.of(host, replace(find_kind("cloud"), id=cpu.id))
 
 
 def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereCalibration:

@@ -12,6 +12,7 @@ from breakeven.cli.options import (
     add_force,
     add_json,
     add_keep,
+    add_measured,
     add_quiet,
     add_script_arguments,
     add_stored_run,
@@ -43,6 +44,7 @@ examples:
   breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
   breakeven check train.py --device A100 --device "8 cores of EPYC 7R13"
   breakeven check train.py --steps 100000
+  breakeven check train.py --measured "T4: 340 it/s"
   breakeven check train.py --compile reduce-overhead
   breakeven check train.py:train_step --json -o report.json
   breakeven check -m mypackage.train"""
@@ -56,6 +58,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         more=", or CPU that is not here, such as i9-10940X or '4 cores of EPYC 7763', to predict "
         "the step on beside them",
     )
+    add_measured(parser)
     add_time_limit(parser)
     add_keep(parser)
     length = parser.add_mutually_exclusive_group()
@@ -112,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
             tries_generated=args.tries_generated,
             compile_mode=args.compile_mode and CompileMode(args.compile_mode),
             progress=progress,
+            measured=tuple(args.measured),
             **session_options(args),
         )
     give_answer(

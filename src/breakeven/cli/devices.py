@@ -8,7 +8,8 @@ SUMMARY = "list the GPUs that breakeven can predict, one of them in full, or hos
 DESCRIPTION = """\
 List the catalogue of GPUs, or show one of them with the sources of its figures.
 Peak rates are dense: no structured sparsity. With --hosts, list the kinds of machines
-and the CPUs that may feed them, by how fast they issue work."""
+and the CPUs that may feed them, by how fast they issue work, with what you measured of
+kinds (check --measured)."""
 USAGE = "devices [NAME] [--hosts] [--json]"
 EXAMPLES = """\
 examples:
@@ -36,6 +37,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show the catalogue or one device, or the same of hosts."""
     # Imported here, since --help must not wait for the catalogue and rich.
+    from breakeven.calibrate import as_measured
     from breakeven.cli.output import give_sheets
     from breakeven.device import (
         find_device,
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.hosts:
         cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
-        kinds = load_host_kinds() if args.name is None else ()
+        kinds = tuple(map(as_measured, load_host_kinds())) if args.name is None else ()
         give_sheets(stored_hosts(cpus, kinds), hosts_document(cpus, kinds), is_json=args.json)
     elif args.name is None:
         devices = load_catalogue()

@@ -13,6 +13,7 @@ from breakeven.cli.options import (
     add_force,
     add_json,
     add_keep,
+    add_measured,
     add_quiet,
     add_script_arguments,
     add_stored_run,
@@ -60,6 +61,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="only findings of this rule, by code or cause; may be repeated "
         "(all rules: breakeven rules)",
     )
+    add_measured(parser)
     add_time_limit(parser)
     add_keep(parser)
     parser.add_argument(
@@ -109,8 +111,9 @@ def _explain(args: argparse.Namespace) -> ExplainReport:
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         return explain_target(
-            args.target, rules=tuple(args.rules), progress=progress, **session_options(args)
-        )
+            args.target, rules=tuple(args.rules), measured=tuple(args.measured),
+            progress=progress, **session_options(args),
+        )  # fmt: skip
 
 
 def _explain_stored(args: argparse.Namespace) -> ExplainReport:
@@ -118,10 +121,10 @@ def _explain_stored(args: argparse.Namespace) -> ExplainReport:
 
     if args.script_arguments:
         raise UsageError(f"{args.target} is a stored run: nothing after -- can reach its script")
-    if args.host != "auto":
+    if args.host != "auto" or args.measured:
         raise UsageError(
             f"{args.target} is a stored run: its host is the one that it was recorded on",
-            hint="explain the script itself with --host",
+            hint=f"explain the script itself with {'--measured' if args.measured else '--host'}",
         )
     return explain_run(args.target, devices=tuple(args.devices), rules=tuple(args.rules))
 

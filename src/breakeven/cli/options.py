@@ -70,6 +70,19 @@ def add_comparison(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     add_module(parser)
 
 
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """Add speeds that were seen elsewhere."""
+    parser.add_argument(
+        "--measured",
+        metavar="SPEED",
+        action="append",
+        default=[],
+        help="speed of this script on a GPU elsewhere, such as 'T4: 340 it/s' or 'colab T4: 45 "
+        "s/epoch', which tells how fast the host is there, in later answers too; units: it/s, "
+        "s/it, s, ms, us, s/epoch, min/epoch, samples/s; may be repeated",
+    )
+
+
 def add_keep(parser: argparse.ArgumentParser) -> None:
     """Add which of the script's side effects are to be real."""
     parser.add_argument(

@@ -275,6 +275,7 @@ class LiveStep:
         torch_version: torch that ran the script.
         gap: What lies between two steps; None where that takes little.
         recorded_gap: Its recording; None where there is none.
+        told: What to say of speeds that were measured elsewhere.
     """
 
     traced: TracedRun
@@ -287,6 +288,7 @@ class LiveStep:
     torch_version: str
     gap: Gap | None = None
     recorded_gap: TracedRun | None = None
+    told: tuple[Caveat, ...] = ()
 
     @cached_property
     def path(self) -> DevicePath:
@@ -369,6 +371,7 @@ class LiveStep:
         )
 
     def _own_caveats(self) -> Iterator[Caveat]:
+        yield from self.told
         if self.program_facts.other_ns is None and self.as_set.other_work:
             work = self.as_set.other_work[0].location
             yield Caveat(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -9,12 +10,18 @@ from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
-from breakeven.calibrate import check_host_name, find_hosts
+from breakeven.calibrate import (
+    anchors_of,
+    check_host_name,
+    find_hosts,
+    in_measured_machines,
+    read_speed,
+)
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.device import AUTO, select_devices
 from breakeven.progress import Progress, SilentProgress
 from breakeven.session.batch_sizes import BatchSizes
-from breakeven.session.compared_step import LiveStep
+from breakeven.session.compared_step import LiveStep, TrainingLength
 from breakeven.session.hand_fed import HandFedSizes
 from breakeven.session.measured_step import AtBest, measure_at_best, measured_result
 from breakeven.session.runs import Runs
@@ -35,6 +42,7 @@ class Session:
         is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs; a choice of six by default.
         host: ``here``, or the name of another host that would feed the GPUs.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``.
         time_limit_s: Limit of each run, in seconds.
         budget_s: Seconds of plain steps that are enough when they are short.
         keep: What of the target's side effects is to be real; by default nothing.
@@ -43,7 +51,7 @@ class Session:
         launcher: Makes the processes; the session has its own by default.
 
     Raises:
-        BreakevenError: A device or host is unknown, or there is no such target.
+        BreakevenError: A device or host is unknown, a speed is none, or there is no such target.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class Session:
         is_module: bool = False,
         devices: Sequence[str] = (),
         host: str = AUTO,
+        measured: Sequence[str] = (),
         time_limit_s: float = 300.0,
         budget_s: float = 1.0,
         keep: Keep = KEEP_NOTHING,
@@ -63,6 +72,7 @@ class Session:
     ) -> None:
         self.devices = select_devices(devices)
         check_host_name(host)
+        self._speeds = {text: read_speed(text) for text in measured}
         self.target = find_target(target, arguments, is_module=is_module)
         self.progress = progress or SilentProgress()
         self._keep = keep
@@ -78,7 +88,8 @@ class Session:
             self.launcher = self._launcher or stack.enter_context(Launcher(self._keep))
             self.progress.begin("starting torch")
             self.ready = self.launcher.ready()
-            self.host, self.here = find_hosts(self._host_name, self.launcher)
+            kinds = {one.device.id: one.kind for one in self._speeds.values() if one.kind}
+            self.host, self.here = find_hosts(self._host_name, self.launcher, kinds)
             self._processes = stack.pop_all()
         return self
 
@@ -111,18 +122,26 @@ class Session:
         runs = (self.at_best.as_set, self.at_best.best)
         # Preferably of a run that knows what it is: other work makes gaps of its own.
         gap = max(runs, key=lambda run: (run.gap is not None, run.other is not None)).gap
-        return LiveStep(
+        step = LiveStep(
             traced=self.at_best.traced,
             plain=self.at_best.best,
             as_set=self.at_best.as_set,
             devices=self.devices,
-            host=self.host,
+            host=in_measured_machines(self.host),
             here=self.here,
             measured=self.measured,
             torch_version=self.ready.torch_version,
             gap=gap,
             recorded_gap=self.runs.trace_gap(gap.num_updates) if gap else None,
         )
+        if not self._speeds:
+            return step
+        size, epoch = step.path.step.batch_size, TrainingLength(num_epochs=1)
+        counts = {"sample": size and 1 / size, "epoch": epoch.steps(step.as_set.loader)}
+        new, told = anchors_of(
+            self._speeds, step.path.program, step.compared.host, self.target.label, counts
+        )
+        return dataclasses.replace(step, host=in_measured_machines(self.host, new), told=told)
 
     @cached_property
     def cpu_rates(self) -> CpuRates:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from msgspec.structs import replace
@@ -7,6 +10,7 @@ from msgspec.structs import replace
 from breakeven import capture
 from breakeven.check import check_step
 from breakeven.cost import reference_host
+from breakeven.device import FOLDER_VARIABLE
 from breakeven.errors import BreakevenError, UnknownDeviceError, UsageError
 from breakeven.timing import Measurement, Source
 from breakeven.verdict import NoCrossover
@@ -45,6 +49,22 @@ def test_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert report.results[0].step_ns == 70_000
     assert report.results[0].caveats == ()
     assert not runs
+
+
+def test_what_was_measured_of_a_kind_of_machine_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = {"date": "2026-03-01", "said": "T4: 9 ms", "target": "a.py"}
+    (tmp_path / "hosts").mkdir()
+    kept = json.dumps([told | {"factor": 4.8, "log_sigma": 0.2}])
+    (tmp_path / "hosts" / "cloud.json").write_text(kept)
+    monkeypatch.setattr(capture, "time_step", lambda *_, **__: plain_run())
+    monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
+    usual = check_step(step, devices=["t4"], host="cloud").results[-1]
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    found = check_step(step, devices=["t4"], host="cloud").results[-1]
+    assert found.step_ns > usual.step_ns
+    assert "as measured by you (T4: 9 ms, a.py, 2026-03-01)" in found.fed_by
 
 
 def test_unknown_names_are_refused_before_the_function_is_called() -> None:

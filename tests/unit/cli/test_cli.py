@@ -96,6 +96,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "arguments": (),
         "is_module": False,
         "devices": (),
+        "measured": (),
         "host": "auto",
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
@@ -110,7 +111,8 @@ def test_options_of_check(check: FakeCheck) -> None:
         "check -m pkg.train --device t4 --device h100 --host xeon --time-limit 2.5 --keep-writes "
         "--keep-trackers --no-fast-step --compile reduce-overhead"
     )
-    assert main([*command.split(), "--", "--epochs", "3", "--", "--json"]) == 0
+    speeds = ("--measured", "T4: 340 it/s", "--measured", "colab l4: 2 ms")
+    assert main([*command.split(), *speeds, "--", "--epochs", "3", "--", "--json"]) == 0
     (call,) = check.calls
     del call["progress"]
     assert call == {
@@ -118,6 +120,7 @@ def test_options_of_check(check: FakeCheck) -> None:
         "arguments": ("--epochs", "3", "--", "--json"),
         "is_module": True,
         "devices": ("t4", "h100"),
+        "measured": ("T4: 340 it/s", "colab l4: 2 ms"),
         "host": "xeon",
         "time_limit_s": 2.5,
         "keep": Keep(writes=True, trackers=True),
@@ -262,6 +265,11 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
         ("check t.py --force", "--force is about -o FILE", None),
         ("check t.py --no-source", "--no-source is about -o FILE", None),
         ("explain t.py --no-source", "--no-source is about -o FILE", None),
+        (
+            "explain r.json --measured T4:2ms",
+            "r.json is a stored run",
+            "script itself with --measured",
+        ),
         ("check t.py --dev a", "unrecognized arguments: --dev a", None),
         ("devices -- a100", "devices takes nothing after --", None),
         ("devices a b", "unrecognized arguments: b", "breakeven devices --help"),

@@ -9,16 +9,27 @@ from typing import Self
 import pytest
 from msgspec.structs import replace
 
+from breakeven.calibrate.here import host_called, with_kinds
 from breakeven.capture import Gap, OtherWork
 from breakeven.check import check_target
 from breakeven.cost import reference_host
-from breakeven.errors import Caveat
+from breakeven.device import FOLDER_VARIABLE
+from breakeven.errors import Caveat, UsageError
 from breakeven.explain import explain_target
-from breakeven.session import Session
+from breakeven.session import LiveStep, Session
 from breakeven.session import session as module
 from breakeven.timing import Estimate, Source
 from breakeven.trace import Location
-from factories.runs import Answer, ProgressLog, ScriptedLauncher, plain_run, traced_run
+from breakeven.units import NS_PER_MS
+from factories.runs import (
+    Answer,
+    ProgressLog,
+    ScriptedLauncher,
+    device_op,
+    loader_use,
+    plain_run,
+    traced_run,
+)
 
 OLD_TORCH = Caveat(code="old-torch", message="this torch is old")
 
@@ -108,3 +119,55 @@ def test_check_and_explain_are_one_procedure(script: str, monkeypatch: pytest.Mo
         assert OLD_TORCH in report.caveats
         assert report.quiet_trackers == ("wandb",)
         assert report.host.torch_version == "2.13.0"
+
+
+@pytest.fixture
+def in_clouds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let GPUs be in cloud machines, of which is kept what was measured."""
+    host = reference_host()
+    monkeypatch.setattr(
+        module, "find_hosts", lambda *a: (with_kinds(host_called("cloud", host), host, a[2]), host)
+    )
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "own"))
+
+
+@pytest.mark.usefixtures("in_clouds")
+def test_a_speed_seen_elsewhere_counts_in_this_answer_and_in_later_ones(script: str) -> None:
+    def checked(*speeds: str) -> LiveStep:
+        launcher = ReadyLauncher(traced_run(*(device_op(),) * 100), plain_run())
+        with Session(script, devices=("t4", "a100"), measured=speeds, launcher=launcher) as session:
+            return session.step
+
+    usual = checked().compared.results[1:]
+    usual_ms = usual[0].step_ns / NS_PER_MS
+    said = f"T4: {1.5 * usual_ms:.4f} ms"
+    for step in (checked(said), checked()):
+        for found, before in zip(step.compared.results[1:], usual, strict=True):
+            assert found.step_ns > 1.1 * before.step_ns
+            assert f"the usual time as measured by you ({said}, {script}, " in found.fed_by
+    assert [c.code for c in checked(said).caveats(())].count("measured-speed") == 1
+    # A kind that is said is that of this GPU alone.
+    t4, a100 = checked(f"colab {said}").compared.results[1:]
+    assert t4.fed_by.startswith("container of a hosted notebook, taking")
+    assert a100.fed_by.startswith("cloud virtual machine, taking")
+
+
+@pytest.mark.usefixtures("in_clouds")
+def test_an_epoch_has_as_many_steps_as_the_loader_tells(script: str) -> None:
+    loader = replace(loader_use(), batches_per_epoch=500)
+    events = (device_op(),) * 100
+    launcher = ReadyLauncher(traced_run(*events, loader=loader), plain_run(loader=loader))
+    with Session(script, measured=("T4: 1 s/epoch",), launcher=launcher) as session:
+        (told,) = [c for c in session.step.caveats(()) if c.code == "measured-speed"]
+    assert "that is 2 ms a step" in told.message
+    launcher = ReadyLauncher(traced_run(*events), plain_run())
+    with (
+        Session(script, measured=("T4: 1 s/epoch",), launcher=launcher) as session,
+        pytest.raises(UsageError, match="how many steps one epoch has"),
+    ):
+        _ = session.step
+
+
+def test_a_speed_that_is_none_is_refused_before_any_run(script: str) -> None:
+    with pytest.raises(UsageError, match="'340' is no number above 0 with a unit"):
+        Session(script, measured=("T4: 340",))

@@ -1,0 +1,251 @@
+"""A speed that a user saw on a GPU elsewhere, and what it tells of the machine there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from breakeven.device import (
+    DeviceSpec,
+    FeedingHost,
+    HostKind,
+    HostSpec,
+    find_device,
+    find_host_kind,
+    user_calibrations,
+)
+from breakeven.errors import BreakevenError, Caveat, UsageError
+from breakeven.report.text import duration_with_interval
+from breakeven.simulate import Z_90, Program, compile_mode_of, compiled_step, predict_steps
+from breakeven.store import write_document
+from breakeven.timing import Estimate
+from breakeven.units import format_duration, format_ratio, parse_speed
+
+# How far steps of one machine are off, its factor known: 0.14 to 0.22 for the eager steps of three,
+# 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
+STEP_LOG_SIGMA = 0.2
+# No machine is so many times as fast or slow as its kind: the unit is another one, or the script.
+_MOST_OFF = 30.0
+# What leaves so much of a kind's spread tells nothing of the machine.
+_LITTLE_TOLD = 0.9
+# Factors that are simulated, and those between them that are weighed.
+_NUM_TRIED, _NUM_WEIGHED = 17, 801
+# Of a kind, in the user's folder of calibrations.
+_FILE = "hosts/{}.json"
+_FORM = (
+    "write [KIND] DEVICE: NUMBER UNIT, as in 'T4: 340 it/s' or 'colab T4: 45 s/epoch'; kinds as "
+    "for --host; units: it/s, s/it, s, ms, us, s/epoch, min/epoch, samples/s"
+)
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Predictor = Callable[[HostKind], Estimate]
+
+
+class Speed(NamedTuple):
+    """A GPU, the kind of machine if that was said, a time, and of what: ``step``, ``epoch``, ..."""
+
+    device: DeviceSpec
+    kind: HostKind | None
+    time_ns: float
+    per: str
+
+
+class HostAnchor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one speed, by itself, tells of a machine; the file of its kind is a list of them.
+
+    Args:
+        date: Day on which it was said, in UTC: ``2026-03-01``.
+        said: The GPU's name, and the speed in the user's words: ``T4: 340 it/s``.
+        target: The script.
+        factor: As that of a `HostKind`.
+        log_sigma: Standard deviation of its logarithm.
+    """
+
+    date: str
+    said: str
+    target: str
+    factor: _Positive
+    log_sigma: _Positive
+
+
+# By the ids of kinds.
+Anchors = dict[str, list[HostAnchor]]
+
+
+def read_speed(text: str) -> Speed:
+    """Return what ``colab T4: 340 it/s`` says.
+
+    Raises:
+        UsageError: It is no number above 0 with a unit, or its GPU or kind is unknown.
+    """
+    name, _, speed = (part.strip() for part in text.rpartition(":"))
+    first, _, rest = name.partition(" ")
+    kind, found = find_host_kind(first) if rest else None, parse_speed(speed)
+    if found is None:
+        raise _refused(text, f"{speed!r} is no number above 0 with a unit")
+    try:
+        return Speed(find_device(rest if kind else name), kind, *found)
+    except BreakevenError as error:
+        raise _refused(text, error.message) from None
+
+
+def _refused(text: str, why: str) -> UsageError:
+    return UsageError(f"--measured {text!r}: {why}", hint=_FORM)
+
+
+def as_measured(kind: HostKind, new: Sequence[HostAnchor] = ()) -> HostKind:
+    """Return a kind with what the user measured of it, and that in its name.
+
+    Args:
+        kind: As it is without that.
+        new: Besides what is kept; it takes the place of what is kept of its GPU and script.
+    """
+    anchors, name = _joined(kind, new)
+    if not anchors:
+        return replace(kind, name=name)
+    weights = [one.log_sigma**-2 for one in (kind, *anchors)]
+    logs = [math.log(one.factor / kind.factor) for one in (kind, *anchors)]
+    ratio = math.exp(np.average(logs, weights=weights))
+    said = "; ".join(f"{one.said}, {one.target}, {one.date}" for one in anchors)
+    name += f", taking {format_ratio(ratio)} the usual time as measured by you ({said})"
+    return replace(kind, name=name, factor=ratio * kind.factor, log_sigma=sum(weights) ** -0.5)
+
+
+def _joined(kind: HostKind, new: Sequence[HostAnchor]) -> tuple[Sequence[HostAnchor], str]:
+    """Return what was measured of a kind, and the kind's name, which says if that is damaged."""
+    folder, found, name = user_calibrations(), (), kind.name
+    if folder is not None and (path := folder / _FILE.format(kind.id)).exists():
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=tuple[HostAnchor, ...])
+        except (OSError, msgspec.MsgspecError):
+            name += f" (what you measured of it cannot be read: delete {path})"
+    by_gpu = {(one.said.rpartition(":")[0], one.target): one for one in (*found, *new)}
+    return tuple(by_gpu.values()), name
+
+
+def _keep(kind: HostKind, new: Sequence[HostAnchor]) -> str:
+    """Keep what was measured of a kind, and return what to say of that."""
+    if (folder := user_calibrations()) is None:
+        return "it is not kept, since BREAKEVEN_CALIBRATIONS is empty"
+    path = folder / _FILE.format(kind.id)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_document(path, msgspec.json.encode(_joined(kind, new)[0]), force=True)
+    except (OSError, BreakevenError) as error:
+        return f"it is not kept: {error}"
+    return f"later answers use it too, until you delete {path}"
+
+
+def in_measured_machines(host: HostSpec, new: Anchors | None = None) -> HostSpec:
+    """Return a host with its kinds as the user measured them.
+
+    Args:
+        host: What feeds the GPUs.
+        new: Besides what is kept.
+    """
+
+    def changed(one: FeedingHost) -> FeedingHost:
+        kind = find_host_kind(one.kind.id) if isinstance(one.kind, HostKind) else None
+        return replace(one, kind=as_measured(kind, (new or {}).get(kind.id, ()))) if kind else one
+
+    return host.each(changed) if isinstance(host, FeedingHost) else host
+
+
+def anchors_of(
+    speeds: Mapping[str, Speed], program: Program, host: HostSpec, target: str,
+    counts: Mapping[str, float | None],
+) -> tuple[Anchors, tuple[Caveat, ...]]:  # fmt: skip
+    """Return what speeds of a step tell of kinds of machines, and what to say of it.
+
+    It is kept for later.
+
+    Args:
+        speeds: Of the step on GPUs, by the user's words.
+        program: The step.
+        host: What feeds the GPUs, with what the step on this CPU shows of its work.
+        target: The script.
+        counts: How many steps a ``sample`` and an ``epoch`` are; None where that is unknown.
+
+    Raises:
+        UsageError: A speed counts what is not known, is of a GPU that is in no kind of machine, or
+            is far from what is predicted.
+    """
+    if mode := compile_mode_of(program.trace):  # what ran there is what the script compiles
+        program = program.edited(compiled_step(program, mode).edit)
+    new: Anchors = {}
+    caveats: list[Caveat] = []
+    for said, speed in speeds.items():
+        fed_by, num_steps = host.kind_for(speed.device), counts.get(speed.per, 1.0)
+        kind = find_host_kind(fed_by.id) if fed_by else None
+        if kind is None or not isinstance(host, FeedingHost):
+            raise _refused(said, "its GPU is in no kind of machine here: say one")
+        if not num_steps:
+            raise _refused(said, f"how many steps one {speed.per} has is not known: say it/s or ms")
+        step_ns, predicted = speed.time_ns / num_steps, predictor(program, speed.device, host)
+        usual = predicted(kind)
+        message = f"{format_duration(step_ns)} a step, and {_text(usual)} is "
+        if not 1 / _MOST_OFF < step_ns / usual.value_ns < _MOST_OFF:
+            raise _refused(said, f"that is {message}predicted, more than {_MOST_OFF:g} times apart")
+        mean, sigma = log_factor(step_ns, kind, predicted)
+        if sigma > _LITTLE_TOLD * kind.log_sigma:
+            message += "predicted: the host does not decide this step, so it tells nothing of hosts"
+        else:
+            # By itself: the kind's own spread comes in again, once, with all that was measured.
+            weight = sigma**-2 - kind.log_sigma**-2
+            factor = kind.factor * math.exp(mean * sigma**-2 / weight)
+            anchor = HostAnchor(
+                date=datetime.now(UTC).date().isoformat(), target=target, factor=factor,
+                said=f"{speed.device.name}:{said.rpartition(':')[2]}", log_sigma=weight**-0.5,
+            )  # fmt: skip
+            told = new.setdefault(kind.id, [])
+            told.append(anchor)
+            after = _text(predicted(as_measured(kind, told)))
+            message += f"usual in a {kind.name}; with that, {after}; {_keep(kind, told)}"
+        caveats.append(Caveat(code="measured-speed", message=f"{said}: that is {message}"))
+    return new, tuple(caveats)
+
+
+def _text(estimate: Estimate) -> str:
+    return duration_with_interval(estimate.value_ns, estimate.low_ns, estimate.high_ns)
+
+
+def predictor(program: Program, device: DeviceSpec, fed: FeedingHost) -> _Predictor:
+    """Return what predicts a step on a GPU in machines of a kind."""
+
+    def predicted(kind: HostKind) -> Estimate:
+        host = fed.each(lambda one: replace(one, kind=kind))
+        return predict_steps(program, (device,), host)[0].estimate
+
+    return predicted
+
+
+def log_factor(step_ns: float, kind: HostKind, predicted: _Predictor) -> tuple[float, float]:
+    """Return the logarithm of a machine's factor over its kind's, and its standard deviation.
+
+    Before a step was measured there it is normal around 0. The step took what is predicted at the
+    machine's factor, but for the error of a step whose machine is known. Where the host does not
+    decide the step, all factors predict about the same, and nothing changes.
+
+    Args:
+        step_ns: What the step took.
+        kind: Of the machine, as it is without any measurement.
+        predicted: Predicts the step.
+    """
+    off = abs(math.log(step_ns / predicted(kind).value_ns)) + 4 * kind.log_sigma
+    tried, factors = np.linspace(-off, off, _NUM_TRIED), np.linspace(-off, off, _NUM_WEIGHED)
+    # Hosts of rented machines have the error of a step already.
+    known = replace(kind, log_sigma=0.0 if kind.is_rented else STEP_LOG_SIGMA)
+    steps = [predicted(replace(known, factor=kind.factor * math.exp(each))) for each in tried]
+    logs = np.log([(step.value_ns, step.low_ns, step.high_ns) for step in steps]).T
+    value, low, high = (np.interp(factors, tried, column) for column in logs)
+    error = (high - low) / (2 * Z_90)
+    away = (factors / kind.log_sigma) ** 2 + ((math.log(step_ns) - value) / error) ** 2
+    weights = np.exp((away.min() - away) / 2) / error
+    mean = np.average(factors, weights=weights)
+    return float(mean), float(np.average((factors - mean) ** 2, weights=weights) ** 0.5)
