@@ -4,7 +4,8 @@
 
 For each machine of `data`: the factor of its host, over the reference host's, with which its steps
 that the host decides are predicted without bias; then these steps as they are predicted from the
-other machines alone.
+other machines alone. Last, the eager steps of small networks, before and after the measured step of
+one of them tells the host, as `check --measured` has it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +28,7 @@ from small_networks import create, train_step  # noqa: E402
 from whole_steps import predicted_ms, programs_of, read_rows, step_of  # noqa: E402
 
 from breakeven.calibrate import host_called  # noqa: E402
+from breakeven.calibrate.elsewhere import log_factor, predictor  # noqa: E402
 from breakeven.capture import trace_step  # noqa: E402
 from breakeven.cost import reference_host  # noqa: E402
 from breakeven.device import (  # noqa: E402
@@ -39,6 +42,7 @@ from breakeven.device import (  # noqa: E402
 from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of  # noqa: E402
 from breakeven.session import DevicePath  # noqa: E402
 from breakeven.simulate import Program  # noqa: E402
+from breakeven.units import NS_PER_MS  # noqa: E402
 
 DATA = HERE / "data"
 MACHINES = {
@@ -46,6 +50,7 @@ MACHINES = {
     "H200, Xeon, 2026-11-27": ("h200_steps_2026-11-27.csv",),
     "H200, Xeon, 2026-11-28": ("h200_steps_2026-11-28.csv", "pairs_h200_2026-11-28.csv"),
 }
+PAIRS_MACHINE, PAIRS = "H200, Xeon, 2026-11-28", "pairs_h200_2026-11-28.csv"
 _KIND = "cloud"
 _ISSUES_FRACTION = 0.9
 _GPU = find_device("H200")
@@ -72,7 +77,43 @@ def main() -> int:
     every = [step for found in steps.values() for step in found]
     notebook = _of_machines(find_kind("sandbox").machines)
     print(f"| all, by Colab's factor | {_figures(every, notebook)} |")
+    others = tuple(machine for machine in seen if machine.name != PAIRS_MACHINE)
+    networks = dict(_networks(DATA / PAIRS))
+    print("\n| Told by | 90 % interval holds | High ÷ low, median | Off, median | Bias |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name, prior in (("the other machines", _of_machines(others)), ("Colab", notebook)):
+        _print_told(name, prior, networks)
     return 0
+
+
+def _networks(table: Path) -> Iterator[tuple[str, Step]]:
+    """Yield the eager steps of the small networks, by name."""
+    known = msgspec.json.decode(table.with_suffix(".json").read_bytes(), type=Known)
+    for row in read_rows(table):
+        name = row["name"]
+        if row["kind"] == NETWORK and row["where"] == EAGER and row["value_ms"]:
+            path = DevicePath(trace_step(train_step(create(name))), known.plain[name])
+            yield name, (float(row["value_ms"]), programs_at(path)[EAGER])
+
+
+def _print_told(prior_name: str, prior: FeedingHost, networks: dict[str, Step]) -> None:
+    """Print the steps of networks by what is known before, and with one of them measured."""
+    print(f"| {prior_name} | {_figures(list(networks.values()), prior)} |")
+    assert isinstance(prior.kind, HostKind)
+    found: list[Figures] = []
+    for name, (value_ms, program) in networks.items():
+        told = predictor(program, _GPU, prior)
+        mean, sigma = log_factor(value_ms * NS_PER_MS, prior.kind, told)
+        factor = prior.kind.factor * math.exp(mean)
+        kind = msgspec.structs.replace(prior.kind, factor=factor, log_sigma=sigma)
+        rest = [step for other, step in networks.items() if other != name]
+        found.append(_figures(rest, _host(kind)))
+        print(f"| {prior_name}, and {name} ({kind.factor:.2f}) | {found[-1]} |")
+    holds, num_steps, *others = zip(*found, strict=True)
+    middle = Figures(sum(holds), sum(num_steps), *map(statistics.median, others))
+    print(f"| {prior_name}, and each of them in turn | {middle} |")
+    least = min(found, key=lambda one: one.holds / one.num_steps)
+    print(f"| {prior_name}, and that with which fewest are held | {least} |")
 
 
 def _steps(table: Path) -> Iterator[Step]:
@@ -128,16 +169,19 @@ def _seen(name: str, steps: Sequence[Step], kind: HostKind) -> SeenMachine:
     return SeenMachine(name=name, factor=factor, num_rows=len(steps), source=name)
 
 
-def _host(kind: HostKind) -> HostSpec:
+def _host(kind: HostKind) -> FeedingHost:
     """Return a host of the kind, in place of the one that is known."""
     return FeedingHost.of(host_called(_KIND, reference_host()), kind)
 
 
-def _of_machines(machines: tuple[SeenMachine, ...]) -> HostSpec:
+def _of_machines(machines: tuple[SeenMachine, ...]) -> FeedingHost:
     """Return a host of the kind, as it would be if these were all that was seen of it."""
     entries = [
         KindEntry(
-            id=kind.id, name=kind.name, machines=machines if kind.id == _KIND else kind.machines
+            id=kind.id,
+            name=kind.name,
+            is_rented=kind.is_rented,
+            machines=machines if kind.id == _KIND else kind.machines,
         )
         for kind in load_host_kinds()
     ]
@@ -145,14 +189,31 @@ def _of_machines(machines: tuple[SeenMachine, ...]) -> HostSpec:
     return _host(msgspec.structs.replace(kind, handoff_ns=find_kind(_KIND).handoff_ns))
 
 
-def _figures(steps: Sequence[Step], host: HostSpec) -> str:
+class Figures(NamedTuple):
+    """How well some steps are predicted."""
+
+    holds: int
+    num_steps: int
+    width: float
+    off: float
+    bias: float
+
+    def __str__(self) -> str:
+        """Return cells of a row."""
+        holds = f"{self.holds} of {self.num_steps}"
+        return f"{holds} | {self.width:.1f} | {self.off:.2f}× | {self.bias:.2f}"
+
+
+def _figures(steps: Sequence[Step], host: HostSpec) -> Figures:
     found = [(value_ms, *predicted_ms(program, _GPU, host)) for value_ms, program in steps]
-    holds = sum(low <= value <= high for value, _, low, high in found)
-    width = statistics.median(high / low for _, _, low, high in found)
     logs = [math.log(told / value) for value, told, _, _ in found]
-    off = math.exp(statistics.median(map(abs, logs)))
-    bias = math.exp(statistics.mean(logs))
-    return f"{holds} of {len(found)} | {width:.1f} | {off:.2f}× | {bias:.2f}"
+    return Figures(
+        holds=sum(low <= value <= high for value, _, low, high in found),
+        num_steps=len(found),
+        width=statistics.median(high / low for _, _, low, high in found),
+        off=math.exp(statistics.median(map(abs, logs))),
+        bias=math.exp(statistics.mean(logs)),
+    )
 
 
 if __name__ == "__main__":
