@@ -25,8 +25,8 @@ from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelC
 # Python between two operators takes some 10-100 µs; what is longer than this, the recorder's own
 # left out, is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
 SCRIPT_GAP_NS = 500_000
-# Shorter ones may add up to as much at one line, which opens a file or walks a tree for each sample.
-# Within a library's module, Python of its own takes up to twice as long as a line of the script.
+# Shorter ones may add up to as much at one line, which opens a file or walks a tree for each
+# sample. A library's module has longer pauses of its own than a line of the script.
 _LEAST_GAP_NS = 150_000
 _LEAST_OWN_GAP_NS = 75_000
 # The recorder's own part of a gap takes up to so many times what it takes in a loop, where it is
