@@ -10,9 +10,11 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 import msgspec
 import torch
@@ -175,11 +177,13 @@ class Book:
         print(kind, name, where, row.get("value_ms", row["note"]), sep=" · ", flush=True)
         return bool(reason)
 
-    def set_predicted(self, name: str, path: DevicePath) -> None:
+    def set_predicted(
+        self, name: str, path: DevicePath, captured: DevicePath | None = None
+    ) -> None:
         """Predict a step, for the rows that there are and those that follow."""
         if not self.known.device:
             return  # the catalogue lacks the GPU
-        found = self.known.predicted[name] = predicted_cells(self.known, name, path)
+        found = self.known.predicted[name] = predicted_cells(self.known, name, path, captured)
         for row in self.rows:
             if row["name"] == name:
                 row |= found.get(str(row["where"]), {})
@@ -379,8 +383,23 @@ def predict_networks(book: Book, *, are_all: bool) -> None:
         plain = book.known.plain.get(name)
         if plain is not None and (are_all or name not in book.known.predicted):
             book.need(_LEAST_S)
-            traced = trace_step(train_step(create(name)))
-            book.set_predicted(name, DevicePath(traced, plain))
+            path = DevicePath(trace_step(train_step(create(name))), plain)
+            book.set_predicted(name, path, _captured_path(name, plain))
+
+
+def _captured_path(name: str, plain: PlainRun) -> DevicePath | None:
+    """Return a network's step as it is captured, where its optimizers have a switch for that."""
+    training = create(name)
+    if not make_capturable(training):
+        return None
+    with ExitStack() as patches:
+        for module in [each for key, each in sys.modules.items() if key.startswith("torch.optim.")]:
+            if hasattr(module, "_get_capturable_supported_devices"):  # the CPU is none of them
+                allowed = mock.patch.object(
+                    module, "_get_capturable_supported_devices", return_value=["cpu"]
+                )
+                patches.enter_context(allowed)
+        return DevicePath(trace_step(train_step(training)), plain)
 
 
 def predict_again(book: Book) -> None:
@@ -393,19 +412,27 @@ def predict_again(book: Book) -> None:
             book.set_predicted(name, DevicePath(traced, book.known.plain[name]))
 
 
-def programs_at(path: DevicePath) -> dict[str, Program]:
-    """Return a step with its kernels, by where it runs."""
+def programs_at(path: DevicePath, captured: DevicePath | None = None) -> dict[str, Program]:
+    """Return a step with its kernels, by where it runs.
+
+    Args:
+        path: The step as it is written.
+        captured: As it is captured, where that is another step.
+    """
     costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
     program = build_program(path.step, costs=costs)
     compiled = program.edited(compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit)
-    return {EAGER: program, CAPTURED: program, COMPILED: compiled}
+    replayed = build_program(captured.step, costs=costs) if captured else program
+    return {EAGER: program, CAPTURED: replayed, COMPILED: compiled}
 
 
-def predicted_cells(known: Known, name: str, path: DevicePath) -> dict[str, Cells]:
+def predicted_cells(
+    known: Known, name: str, path: DevicePath, captured: DevicePath | None
+) -> dict[str, Cells]:
     """Return what is predicted of a step on a GPU of which no calibration is known."""
     cpu = measured_result(known.plain[name], DeviceKind.CPU)
     device = find_device(known.device)
-    programs = programs_at(path)
+    programs = programs_at(path, captured)
     # A case runs as it is written alone.
     wheres = (EAGER, CAPTURED, COMPILED) if name in NETWORKS else (EAGER,)
     cells: dict[str, Cells] = {where: {} for where in wheres}

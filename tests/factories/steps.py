@@ -131,6 +131,8 @@ class MadeUpCosts:
             ),
             is_memory_bound=per_device([k.variant == "memory" for k in kernels]).astype(bool),
             is_latency_bound=per_device([k.variant == "latency" for k in kernels]).astype(bool),
+            floor_ns=per_device([0.0 for _ in kernels]),
+            replay_ns=per_device([k.launches * self.gap_ns for k in kernels]),
         )
 
     def calibration_date(self, device: DeviceSpec) -> str:

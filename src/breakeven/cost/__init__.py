@@ -55,6 +55,7 @@ from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
 from breakeven.cost.known_families import KnownFamily as KnownFamily
 from breakeven.cost.known_families import known_families as known_families
+from breakeven.cost.launch_costs import REPLAYED_LOG_SIGMA as REPLAYED_LOG_SIGMA
 from breakeven.cost.launch_costs import LaunchCosts as LaunchCosts
 from breakeven.cost.launch_costs import copy_ns as copy_ns
 from breakeven.cost.launch_costs import launch_costs as launch_costs

@@ -23,6 +23,7 @@ from breakeven.cost.efficiency import (
     transferred_efficiency,
 )
 from breakeven.cost.kernel import TILE_SET_NAMES, Algorithm, Family, Kernel, TileSet
+from breakeven.cost.launch_costs import replayed_floors
 from breakeven.cost.roofline import (
     Columns,
     DeviceArrays,
@@ -37,7 +38,7 @@ from breakeven.cost.roofline import (
     tiled_compute_ns,
 )
 from breakeven.cost.small_recurrence import is_in_one_kernel, step_cycles, steps_on
-from breakeven.device import DeviceSpec, Precision
+from breakeven.device import DeviceSpec, Precision, generation_of
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the
 # cache) and partly last used a step ago (parameters, saved activations: not there).
@@ -69,6 +70,8 @@ class KernelTimes(Columns):
         is_memory_bound: Whether moving the bytes takes longer than the arithmetic.
         is_latency_bound: Whether waiting takes longer than both: for the start of the kernel, and
             in recurrent layers for the time step before.
+        floor_ns: The part of the time that its launches take, however little the kernel does.
+        replay_ns: What they take in a CUDA graph instead, up to the start of the next kernel.
     """
 
     time_ns: NDArray[np.float64]
@@ -76,6 +79,8 @@ class KernelTimes(Columns):
     shared_log_sigma: NDArray[np.float64]
     is_memory_bound: NDArray[np.bool_]
     is_latency_bound: NDArray[np.bool_]
+    floor_ns: NDArray[np.float64]
+    replay_ns: NDArray[np.float64]
 
 
 def kernel_times(
@@ -119,6 +124,11 @@ def kernel_times(
             )
             log_sigma[cells] = efficiency.log_sigma
             shared_log_sigma[cells] = efficiency.shared_log_sigma
+    launches = np.array([float(kernel.launches) for kernel in distinct]).reshape(-1, 1)
+    replayed = np.array([replayed_floors(kernel) for kernel in distinct]).reshape(-1, 1)
+    times_of = [generation_of(device) for device in devices]
+    floor_ns = launches * np.array([[each.floor_ns for each in times_of]])
+    gap_ns = launches * np.array([[each.gap_ns for each in times_of]])
     position = {kernel: row for row, kernel in enumerate(distinct)}
     order = np.array([position[kernel] for kernel in kernels], dtype=np.intp)
     return KernelTimes(
@@ -127,6 +137,8 @@ def kernel_times(
         shared_log_sigma=shared_log_sigma,
         is_memory_bound=is_memory_bound,
         is_latency_bound=is_latency_bound,
+        floor_ns=floor_ns,
+        replay_ns=replayed * (floor_ns + gap_ns),
     ).take(order)
 
 

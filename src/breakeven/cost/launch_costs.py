@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from breakeven.cost.kernel import Family, Kernel
 from breakeven.device import DeviceSpec, generation_of
 
 
@@ -32,6 +33,29 @@ class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
 # What the launch of a graph costs the host, in launches. No table times it; a graph is one
 # submission of a prepared batch of commands, so it takes a few rather than one per kernel.
 _GRAPH_LAUNCHES = 3
+
+# What a launch takes in a CUDA graph of a step, up to the start of the next kernel and beside its
+# work, in units of the generation's floor and gap. Each kernel waits for the one before. A product
+# loads its first tiles, a reduction adds up in rounds, a kernel on lists reads their addresses.
+# Source: fitted to 27 captured steps on an H200, of 20 to 840 kernels
+# (`benchmarks/data/pairs_h200_2026-11-28.csv`): 1.16 µs for elementwise kernels, 1.4 for
+# reductions and gathers, 1.65 for lists, 2.8 for products; a second machine was not tried.
+_REPLAYED_FLOORS = {
+    Family.GEMM: 2.4, Family.BATCHED_GEMM: 2.4, Family.CONVOLUTION: 2.4, Family.ATTENTION: 2.4,
+    Family.LINALG: 2.4, Family.REDUCTION: 1.2, Family.NORMALIZATION: 1.2, Family.SOFTMAX: 1.2,
+    Family.GATHER: 1.2, Family.SORT: 1.2,
+}  # fmt: skip
+_REPLAYED_LISTS = 1.4
+# Standard deviation of the logarithm of their sum over a step, on that machine.
+REPLAYED_LOG_SIGMA = 0.15
+
+
+def replayed_floors(kernel: Kernel) -> float:
+    """Return what a launch of a kernel takes in a CUDA graph, in floors and gaps of the device."""
+    if kernel.variant == "multi_tensor":
+        return _REPLAYED_LISTS
+    return _REPLAYED_FLOORS.get(kernel.family, 1.0)
+
 
 # Pinned host memory to a V100 over PCIe 3.0 x16 (15.75 GB/s), 1 kB to 1 GB, te42kyfo/gpu-benches
 # cuda-memcpy: 34-37 µs up to 64 kB, the call and its sync included, into which the bytes fit; from

@@ -97,8 +97,14 @@ def _lists(op: Op) -> list[Sequence[TensorSpec]]:
 
 
 def _takes_fast_route(lists: list[Sequence[TensorSpec]]) -> bool:
-    """Return whether one kernel can take all tensors; mixed dtypes are done one by one."""
-    return len({spec.dtype for tensors in lists for spec in tensors}) <= 1
+    """Return whether one kernel can take all tensors.
+
+    Mixed dtypes are done one by one, and lists whose tensors differ in shape from each other's: a
+    weight and its count of steps.
+    """
+    shapes = zip(*([spec.shape for spec in tensors] for tensors in lists), strict=False)
+    is_alike = all(len(set(each)) == 1 for each in shapes)
+    return is_alike and len({spec.dtype for tensors in lists for spec in tensors}) <= 1
 
 
 def _foreach_flop(name: str) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import cache
 
 import msgspec
@@ -143,10 +143,8 @@ class StepCosts:
                 for row in range(len(classes))
             ]
         ).reshape(len(classes), len(devices), 2)[rows]
-        launches = np.array([float(kernel.launches) for kernel in kernels]).reshape(-1, 1)
-        floor_ns = launches * np.array([[generation_of(device).floor_ns for device in devices]])
         time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
-        busy_ns = times.time_ns - floor_ns
+        busy_ns = times.time_ns - times.floor_ns
         if self._era.is_before_cudnn_8:
             busy_ns = busy_ns + old_fp64_ns(kernels, devices)
         # What steps showed of a class must not carry any kernel past what its device can do.
@@ -157,12 +155,13 @@ class StepCosts:
         scale = self._sigma_scales(kernels, devices, times.is_memory_bound)
         library = _UNKNOWN_SOFTWARE_LOG_SIGMA if self._is_unknown_software() else 0.0
         least = np.array([UNTIMED_LOG_SIGMA if untimed_kind(k) else 0.0 for k in kernels])[:, None]
-        return KernelTimes(
-            time_ns=corrected_ns + floor_ns * factors[..., 1],
+        floor_ns = times.floor_ns * factors[..., 1]
+        return replace(
+            times,
+            time_ns=corrected_ns + floor_ns,
+            floor_ns=floor_ns,
             log_sigma=np.maximum(np.hypot(times.log_sigma * scale, library), least),
             shared_log_sigma=np.maximum(np.hypot(times.shared_log_sigma * scale, library), least),
-            is_memory_bound=times.is_memory_bound,
-            is_latency_bound=times.is_latency_bound,
         )
 
     def _set_calibrated(
@@ -179,7 +178,7 @@ class StepCosts:
                     self._efficiencies, self._calibrations[device.id], device, precision
                 )
             own = self._times([kernels[row] for row in rows], [device], self._own_tables[key])
-            for each in dataclasses.fields(times):
+            for each in fields(times):
                 getattr(times, each.name)[rows, column] = getattr(own, each.name)[:, 0]
 
     def _times(

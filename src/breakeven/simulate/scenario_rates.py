@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from breakeven.cost import KernelTimes
+from breakeven.cost import REPLAYED_LOG_SIGMA, KernelTimes
 from breakeven.simulate.cost_table import (
     IS_COPY,
     Array,
     CostTable,
     Indices,
     KernelTable,
+    Mask,
     RowKind,
     Rows,
 )
@@ -40,6 +41,8 @@ class Rates:
         sync_ns: The host's time of a sync on an idle device: (D, K).
         latency_ns: From a launch to its start on an idle device: (D, K).
         gap_ns: From the end of a kernel to the start of the next: (D, K).
+        is_captured: Whether a graph launches all kernels: (K).
+        replay_factor: Factor of what launches take in a graph: (D, K).
         lead_ns: The host's time before the first event: that to launch a captured step, or its own
             outside of operators: (D, K).
     """
@@ -52,6 +55,8 @@ class Rates:
     sync_ns: Array
     latency_ns: Array
     gap_ns: Array
+    is_captured: Mask
+    replay_factor: Array
     lead_ns: Array
 
     def work_ns(self, rows: Rows) -> Array:
@@ -80,23 +85,33 @@ class Rates:
             )
             times = kernels.times(used)
             spread = times.log_sigma if is_alone else spread_in_step(times, counts)
-            own_ns[runs, program] = self._kernels_ns(times, spread)[inverse]
+            launched_ns, replayed_ns = (ns[inverse] for ns in self._kernels_ns(times, spread))
+            is_replayed = rows.kind[runs] == RowKind.REPLAYED_KERNEL
+            is_replayed = is_replayed[:, None, None] | self.is_captured
+            replayed_ns -= rows.launches[runs, program, None, None] * self.gap_ns
+            own_ns[runs, program] = np.where(is_replayed, replayed_ns, launched_ns)
         return self.launch_ns[rows.kind][:, None], own_ns
 
-    def _kernels_ns(self, times: KernelTimes, log_sigma: Array) -> Array:
-        """Return the times of kernels whose logarithms spread by ``log_sigma``: (kernels, D, K)."""
+    def _kernels_ns(self, times: KernelTimes, log_sigma: Array) -> tuple[Array, Array]:
+        """Return the times of kernels whose logarithms spread by ``log_sigma``: (kernels, D, K).
+
+        First as the host launches them, then in a graph, up to the start of the next kernel.
+        """
         deviation, inverse = np.unique(self.kernel_deviation, return_inverse=True)
         factor = np.exp(log_sigma[..., None] * deviation)[..., inverse]
         working = np.where(
             times.is_memory_bound[..., None], self.scale[Bound.MEMORY], self.scale[Bound.COMPUTE]
         )
         scale = np.where(times.is_latency_bound[..., None], self.scale[Bound.LATENCY], working)
-        return times.time_ns[..., None] * factor * scale
+        replayed_ns = (times.time_ns - times.floor_ns)[..., None] * factor
+        replayed_ns += times.replay_ns[..., None] * self.replay_factor
+        return times.time_ns[..., None] * factor * scale, replayed_ns * scale
 
 
 def rates_of(table: CostTable, scenarios: Sequence[Scenario]) -> Rates:
     """Return what scenarios make of the costs of a table."""
     deviation = np.array([scenario.deviation for scenario in scenarios])
+    kernel_deviation = np.array([scenario.kernels_deviate_by for scenario in scenarios])
     scale = {bound: np.array([scenario.scale(bound) for scenario in scenarios]) for bound in Bound}
     is_captured = np.array([scenario.is_captured for scenario in scenarios])
     # A captured step costs the host one launch, whatever its size.
@@ -124,13 +139,15 @@ def rates_of(table: CostTable, scenarios: Sequence[Scenario]) -> Rates:
     launch[RowKind.GRAPH_LAUNCH] = graph_launch_ns * is_issued
     return Rates(
         scale=scale,
-        kernel_deviation=np.array([scenario.kernels_deviate_by for scenario in scenarios]),
+        kernel_deviation=kernel_deviation,
         host=host,
         own=own,
         launch_ns=launch,
         sync_ns=sync_ns * scale[Bound.SYNC],
         latency_ns=latency_ns,
         gap_ns=gap_ns,
+        is_captured=is_captured,
+        replay_factor=np.exp(kernel_deviation * np.hypot(sigma[:, None], REPLAYED_LOG_SIGMA)),
         lead_ns=graph_launch_ns * is_captured + table.host.step_ns * host_factor * is_issued,
     )
 

@@ -19,6 +19,8 @@ def spread_of(
         shared_log_sigma=shared[:, None],
         is_memory_bound=np.zeros((len(time_ns), 1), dtype=np.bool_),
         is_latency_bound=np.zeros((len(time_ns), 1), dtype=np.bool_),
+        floor_ns=np.zeros((len(time_ns), 1)),
+        replay_ns=np.zeros((len(time_ns), 1)),
     )
     return spread_in_step(times, counts)[:, 0]
 
