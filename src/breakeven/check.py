@@ -216,6 +216,7 @@ def _report(
     """
     compared = step.compared
     examined = compared.examined_on(compared.best.device, scaled=scaled)
+    edits = {one.finding.code: one.occurrence.edit for one in examined.found}
     more = (*caveats, *length.caveats(step.as_set.loader), *examined.caveats)
     return CheckReport(
         schema_version=SCHEMA_VERSION,
@@ -232,6 +233,7 @@ def _report(
         generated_crossover=generated_crossover,
         absent_cpus=absent_cpus,
         compiled=compared.compiled(compile_mode),
+        captured=compared.captured(edits.get("OPT002")),
         recording=step.recorded(scaled=scaled),
         program=step.program(length, absent_cpus),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.timing import Source
+from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
     SCHEMA_VERSION,
     Bound,
+    CapturedStep,
     CheckReport,
     Choice,
     Crossover,
@@ -17,10 +18,12 @@ from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
     Finding,
+    GeneratedRun,
     HostSummary,
     NoCrossover,
     StepSummary,
     Verdict,
+    generated_step,
 )
 
 US = 1_000.0
@@ -271,4 +274,25 @@ def too_close() -> CheckReport:
     )
 
 
-ALL = {"cpu_wins": cpu_wins, "gpu_wins": gpu_wins, "too_close": too_close}
+def at_their_best() -> CheckReport:
+    """Return a report whose step is generated code on this CPU, and a CUDA graph on a GPU."""
+
+    def measured(ns: float) -> Estimate:
+        return Estimate(value_ns=ns, low_ns=0.9 * ns, high_ns=1.2 * ns, source=Source.MEASURED)
+
+    run = GeneratedRun(code=measured(12 * US), kept=measured(5 * US), compile_ns=10**9)
+    return msgspec.structs.replace(
+        cpu_wins(),
+        generated=generated_step(run, 612 * US),
+        captured=CapturedStep(
+            result=gpu("RTX 4090", 38 * US, 30 * US, 50 * US, Bound.LATENCY, setting="CUDA graph")
+        ),
+    )
+
+
+ALL = {
+    "cpu_wins": cpu_wins,
+    "gpu_wins": gpu_wins,
+    "too_close": too_close,
+    "at_their_best": at_their_best,
+}

@@ -85,7 +85,8 @@ def tensor(*shape: int, storage: int = -1, device: str = "cpu", dtype: str = "fl
 class MadeUpCosts:
     """A cost model that reads costs from the attributes of ``op``; a copied byte takes 1 ns.
 
-    A generated kernel takes as long as its parts, and to enter a compiled graph takes nothing.
+    A generated kernel takes as long as its parts, and to enter a compiled graph takes nothing. In a
+    CUDA graph each launch takes ``replay_ns`` in the place of ``floor_ns``.
     """
 
     launch_ns: float = 0.0
@@ -98,6 +99,8 @@ class MadeUpCosts:
     copy_fixed_ns: float = 0.0
     read_ns: float = 0.0
     overlap_loss_fraction: float = 0.0
+    floor_ns: float = 0.0
+    replay_ns: float = 0.0
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         costs = op.attributes
@@ -131,8 +134,8 @@ class MadeUpCosts:
             ),
             is_memory_bound=per_device([k.variant == "memory" for k in kernels]).astype(bool),
             is_latency_bound=per_device([k.variant == "latency" for k in kernels]).astype(bool),
-            floor_ns=per_device([0.0 for _ in kernels]),
-            replay_ns=per_device([k.launches * self.gap_ns for k in kernels]),
+            floor_ns=per_device([k.launches * self.floor_ns for k in kernels]),
+            replay_ns=per_device([k.launches * (self.gap_ns + self.replay_ns) for k in kernels]),
         )
 
     def calibration_date(self, device: DeviceSpec) -> str:

@@ -18,20 +18,25 @@ from breakeven.errors import Caveat
 from breakeven.session.between import RecordedGap
 from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import (
+    Bound,
     CompileMode,
+    Edit,
     Program,
     StepPrediction,
     WhatIf,
+    capturable,
     compile_mode_of,
     compiled_step,
     optimizer_compile_mode_of,
     predict_steps,
+    why_not_captured,
 )
 from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts
-from breakeven.trace import ScaledTrace, SourceText, StepTrace
+from breakeven.trace import GraphLaunch, ScaledTrace, SourceText, StepTrace
 from breakeven.units import format_percent
 from breakeven.verdict import (
+    CapturedStep,
     CompiledSteps,
     DeviceResult,
     HostSummary,
@@ -48,6 +53,11 @@ from breakeven.verdict import (
     program_of,
     record,
 )
+
+# Vendors whose GPUs torch captures graphs for.
+_WITH_GRAPHS = ("nvidia", "amd")
+# A graph that leaves more of the step than this changes nothing that is worth a row.
+_LEAST_SPED_UP = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +125,32 @@ class ComparedStep:
         return compiled_steps(
             step, self.predictions, predictions, is_asked_for_by_script=is_asked_for
         )
+
+    def captured(self, fused: Edit | None) -> CapturedStep | None:
+        """Return the fastest GPU's step as one CUDA graph; None where the host does not decide.
+
+        Args:
+            fused: The update as one fused kernel, where that is possible.
+        """
+        has_graph = any(isinstance(event, GraphLaunch) for event in self.trace.events)
+        devices = [each for each in self.devices if each.vendor in _WITH_GRAPHS]
+        if self.best.bound not in (Bound.LAUNCH, Bound.SYNC) or has_graph or not devices:
+            return None
+        because = why_not_captured(self.trace)
+        edit, setting = capturable(self.trace, fused), "CUDA graph"
+        if because:
+            compiled = compiled_step(self.program, CompileMode.REDUCE_OVERHEAD)
+            if compiled.breaks or self.trace.facts.num_shapes > 1:
+                return CapturedStep(because=because)
+            edit, setting = compiled.edit, CompileMode.REDUCE_OVERHEAD.value
+        predictions = predict_steps(
+            self.program.edited(edit), devices, self.host, is_captured=not because
+        )
+        fastest = min(predictions, key=lambda found: (not found.fits, found.estimate.value_ns))
+        if fastest.estimate.value_ns > _LEAST_SPED_UP * self.best.estimate.value_ns:
+            return CapturedStep(because=because) if because else None
+        result = structs.replace(device_result(fastest), setting=setting)
+        return CapturedStep(result=result, because=because)
 
     def prediction_on(self, device: DeviceSpec) -> StepPrediction:
         """Return the step on one of the devices."""

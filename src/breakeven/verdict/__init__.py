@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.accuracy import RowResult as RowResult
     from breakeven.verdict.accuracy import Unpredictable as Unpredictable
     from breakeven.verdict.accuracy import UnreadRow as UnreadRow
+    from breakeven.verdict.captured import CapturedStep as CapturedStep
     from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
     from breakeven.verdict.comparison import Change as Change
     from breakeven.verdict.comparison import ComparisonReport as ComparisonReport

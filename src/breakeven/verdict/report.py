@@ -15,6 +15,7 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
+from breakeven.verdict.captured import CapturedStep
 from breakeven.verdict.compiled import CompiledSteps
 from breakeven.verdict.generated import GeneratedStep
 from breakeven.verdict.program_summary import ProgramSummary
@@ -254,6 +255,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             CPU.
         compiled: The step as ``torch.compile`` would make it; null where nobody asked for that, and
             in older reports. The verdict does not count it.
+        captured: The step of the fastest GPU as one CUDA graph, where the host decides how long it
+            takes; else null, as in older reports. The verdict does not count it.
     """
 
     schema_version: int
@@ -274,3 +277,4 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     generated_crossover: Crossover | NoCrossover | None = None
     absent_cpus: tuple[DeviceResult, ...] = ()
     compiled: CompiledSteps | None = None
+    captured: CapturedStep | None = None

@@ -103,6 +103,15 @@ def test_other_gpus_are_predicted_as_before() -> None:
     assert (both.time_ns[:, 1] != before.time_ns[:, 1]).any()
 
 
+def test_what_was_measured_of_launches_says_nothing_of_graphs() -> None:
+    launch = MeasuredLaunch(queued_ns=5e3, waited_ns=20e3, sync_ns=4e3, period_ns=9e3)
+    usual, own = costs(), costs(calibrated(launch=launch))
+    kernels = [gemm(), stream()]
+    before, after = (each.kernel_times(kernels, [T4]) for each in (usual, own))
+    np.testing.assert_array_equal(after.replay_ns, before.replay_ns)
+    assert (after.floor_ns > before.floor_ns).all()
+
+
 def test_each_precision_has_its_own_efficiency_where_it_was_measured() -> None:
     half = {"arithmetic": "tensor", "precision": Precision.FP16}
     own = costs(calibrated(reached(0.8, **half), reached(0.8)))

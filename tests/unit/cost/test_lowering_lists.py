@@ -200,3 +200,10 @@ def test_real_fourier_transform():
     )
     assert kernel.flop == 2.5 * 1024 * 8
     assert (kernel.read_bytes, kernel.write_bytes) == (4096, 8 * 4 * 129)
+
+
+def test_lists_that_differ_in_shape_are_done_one_by_one():
+    weights, counts = [spec(100)] * 5, [spec()] * 5
+    (alike,) = kernels_of("aten._foreach_div_.List", [*weights, *weights], [])
+    (one_by_one,) = kernels_of("aten._foreach_div_.List", [*weights, *counts], [])
+    assert (alike.launches, one_by_one.launches) == (1, 5)

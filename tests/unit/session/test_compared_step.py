@@ -5,22 +5,25 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 
 from breakeven import capture
 from breakeven.check import check_step
 from breakeven.cost import reference_host
+from breakeven.device import find_device
 from breakeven.explain import explain_run
 from breakeven.report import to_json
+from breakeven.session.compared_step import ComparedStep
 from breakeven.simulate import Program, build_program, predict_steps
-from breakeven.trace import StepTrace
+from breakeven.trace import Event, Op, StepTrace, Sync, TensorSpec
 from breakeven.verdict import record
 from factories.reports import cpu_wins
-from factories.runs import plain_run, traced_run
+from factories.runs import device_op, plain_run, traced_run
 
 DEVICES = ("t4", "l4")
 
@@ -55,15 +58,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counted]:
     return found
 
 
-def test_a_check_predicts_and_lowers_its_step_once(
+def test_a_check_lowers_its_step_once_and_predicts_it_eager_and_captured(
     counted: dict[str, Counted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "time_step", lambda *_, **__: plain_run())
     monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
     report = check_step(lambda: None, devices=DEVICES, host="reference")
     assert len(report.results) == 3
-    (((_, devices), number),) = counted["predict"].calls.items()
-    assert (devices, number) == (DEVICES, 1)
+    # As it is, and as one CUDA graph.
+    assert [*counted["predict"].calls.values()] == [1, 1]
+    assert {devices for _, devices in counted["predict"].calls} == {DEVICES}
     assert [*counted["lower"].calls.values()] == [1]
 
 
@@ -72,9 +76,47 @@ def test_an_explanation_predicts_and_lowers_each_step_once(
 ) -> None:
     recording = record(traced_run().trace, reference_host())
     path = tmp_path / "run.json"
-    path.write_bytes(to_json(replace(cpu_wins(), recording=recording), with_recording=True))
+    path.write_bytes(to_json(structs.replace(cpu_wins(), recording=recording), with_recording=True))
     report = explain_run(path, devices=DEVICES)
     assert len(report.plan) >= 1
     assert set(counted["predict"].calls.values()) == {1}
     assert set(counted["lower"].calls.values()) == {1}
     assert {devices for _, devices in counted["predict"].calls} == {DEVICES}
+
+
+def small_step(*more: Event, num_ops: int = 40) -> ComparedStep:
+    events = (*(device_op() for _ in range(num_ops)), *more, device_op())
+    return ComparedStep(
+        program=build_program(traced_run(*events).trace),
+        devices=tuple(map(find_device, ("t4", "rtx-4090", "m2"))),
+        host=reference_host(),
+        measured=(cpu_wins().results[2],),
+    )
+
+
+def test_the_fastest_gpu_replays_a_step_that_the_host_decides() -> None:
+    step = small_step()
+    captured = step.captured(None)
+    assert captured is not None
+    assert captured.result is not None
+    assert (captured.result.device, captured.result.setting) == ("RTX 4090", "CUDA graph")
+    assert captured.result.step_ns < 0.5 * step.best.estimate.value_ns
+    assert captured.because == ""
+
+
+def test_a_read_within_the_step_is_the_reason() -> None:
+    captured = small_step(Sync(kind="item", num_bytes=4)).captured(None)
+    assert captured is not None
+    assert "(1× per step)" in captured.because
+
+
+def test_a_step_that_the_gpu_decides_has_no_graph() -> None:
+    spec = TensorSpec(shape=(4_096, 4_096), dtype="float32", device="cuda:0")
+    product = Op(name="aten.mm.default", inputs=(spec, spec), outputs=(spec,))
+    step = replace(small_step(), program=build_program(StepTrace(events=(product,) * 9)))
+    assert step.captured(None) is None
+
+
+def test_gpus_without_graphs_have_none() -> None:
+    step = small_step()
+    assert replace(step, devices=step.devices[2:]).captured(None) is None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 from msgspec.structs import replace
 
+from breakeven.cost import REPLAYED_LOG_SIGMA
 from breakeven.simulate import (
     CAPTURED,
+    FAST,
     SLOW,
     TYPICAL,
+    Z_90,
     Bound,
     Scenario,
     Timelines,
@@ -306,6 +312,31 @@ def test_each_kernel_of_a_graph_waits_a_gap_and_the_first_a_latency() -> None:
 
     # Launch, latency, the first; then three gaps, of which two lie within the second.
     assert timeline.step_ns.item() == 30 + 5 + 10 + 2 + 12 + 2 * 2
+
+
+def test_a_launch_takes_another_time_in_a_graph() -> None:
+    costs = {"gap_ns": 2, "floor_ns": 6, "replay_ns": 15}
+    events = (op(10), op(30, launches=3))
+    program = build_program(StepTrace(events=events), costs=MadeUpCosts(**costs))
+    launched, captured = simulate((program,), (GPU,), HOST, scenarios=(TYPICAL, CAPTURED)).step_ns[
+        0, 0
+    ]
+    replayed = [replace(event, is_replayed=True) for event in events]
+
+    assert launched == 10 + 30 + 4 * 2
+    # Work of 4 and 12 beside four launches.
+    assert captured == 4 + 12 + 4 * (15 + 2)
+    assert step_ns(GraphLaunch(), *replayed, **costs) == captured
+
+
+def test_a_captured_step_is_less_certain_than_its_kernels() -> None:
+    program = build_program(StepTrace(events=(op(0),) * 9), costs=MadeUpCosts(replay_ns=100))
+    scenarios = [dataclasses.replace(each, is_captured=True) for each in (TYPICAL, FAST, SLOW)]
+    typical, fast, slow = simulate((program,), (GPU,), HOST, scenarios=scenarios).step_ns[0, 0]
+
+    assert typical == 900
+    assert fast == pytest.approx(900 * math.exp(-Z_90 * REPLAYED_LOG_SIGMA))
+    assert slow == pytest.approx(900 * math.exp(Z_90 * REPLAYED_LOG_SIGMA))
 
 
 def test_a_graph_takes_no_room_in_the_launch_queue() -> None:
