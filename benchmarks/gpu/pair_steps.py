@@ -394,9 +394,9 @@ def _captured_path(name: str, plain: PlainRun) -> DevicePath | None:
         return None
     with ExitStack() as patches:
         for module in [each for key, each in sys.modules.items() if key.startswith("torch.optim.")]:
-            if hasattr(module, "_get_capturable_supported_devices"):  # the CPU is none of them
+            if hasattr(module, "_get_capturable_supported_devices"):  # the CPU is none
                 allowed = mock.patch.object(
-                    module, "_get_capturable_supported_devices", return_value=["cpu"]
+                    module, "_get_capturable_supported_devices", return_value=["cpu", "cuda"]
                 )
                 patches.enter_context(allowed)
         return DevicePath(trace_step(train_step(training)), plain)
