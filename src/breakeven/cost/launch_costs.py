@@ -46,8 +46,8 @@ _REPLAYED_FLOORS = {
     Family.GATHER: 1.2, Family.SORT: 1.2,
 }  # fmt: skip
 _REPLAYED_LISTS = 1.4
-# Standard deviation of the logarithm of a step of such launches, beside that of the generation: 0.17
-# on that machine, its network left out of the fit; and as much more as lets 90 % intervals reach
+# Standard deviation of the logarithm of a step of such launches, beside that of the generation. On
+# that machine it is 0.17, each network left out of the fit. The rest lets 90 % intervals reach
 # another H200 under older software, whose smallest kernels take 2.3 µs (te42kyfo/gpu-benches).
 REPLAYED_LOG_SIGMA = 0.3
 
