@@ -146,8 +146,8 @@ def faster_device_markdown() -> str:
             f"{len(names[NETWORK])} small networks and {len(names[CASE])} scripts (*cases*), each "
             "on the CPU, with the number of threads that was fastest, and on the GPU of one "
             f"machine: {place['gpu']}; {place['machine']}; {software}; {place['date']}. A captured "
-            "step is replayed as one CUDA graph, its update included. What a kernel takes in one was "
-            "fitted to these very steps; before, 39 % held. A compiled step has forward "
+            "step is replayed as one CUDA graph, its update included. What a kernel takes in one "
+            "was fitted to these very steps; before, 39 % held. A compiled step has forward "
             'and backward pass under `torch.compile(mode="reduce-overhead")`. Predictions rest on '
             "no calibration of the GPU: `python benchmarks/gpu/pairs.py`. They take the GPU to be "
             "in a [cloud machine](hosts.md). The step on the CPU was anchored with the GPU hidden, "
