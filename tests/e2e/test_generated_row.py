@@ -31,6 +31,14 @@ def test_a_small_step_is_timed_as_generated_code_too(run_check: RunCheck) -> Non
     assert crossover["searched"][0] == 16
     assert crossover["outcome"] in ("found", "none")
     assert all("generated" not in result["device"] for result in run.document["results"])
+    # The best GPU's step has its row, too: small, and without a read.
+    captured = run.document["captured"]
+    assert captured["because"] == ""
+    eager_ns = {result["device"]: result["step_ns"] for result in run.document["results"]}
+    graph = captured["result"]
+    assert graph["setting"] == "CUDA graph"
+    assert graph["low_ns"] < graph["step_ns"] < graph["high_ns"]
+    assert graph["step_ns"] < 0.9 * eager_ns[graph["device"]]
     assert run.document["writes"]["num_files"] == 0
 
 
@@ -41,6 +49,8 @@ def test_the_report_shows_it_in_words(run_check: RunCheck) -> None:
     assert "● this CPU, generated step" in words
     assert "With forward, backward and update as generated code, a step takes this CPU" in words
     assert "generated code on" in words
+    assert "At their best: a generated step takes this CPU" in words
+    assert "with a CUDA graph" in words
 
 
 @pytest.mark.full
