@@ -24,12 +24,11 @@ from breakeven.simulate import (
     Program,
     StepPrediction,
     WhatIf,
-    capturable,
+    captured_step,
     compile_mode_of,
     compiled_step,
     optimizer_compile_mode_of,
     predict_steps,
-    why_not_captured,
 )
 from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts
@@ -136,13 +135,12 @@ class ComparedStep:
         devices = [each for each in self.devices if each.vendor in _WITH_GRAPHS]
         if self.best.bound not in (Bound.LAUNCH, Bound.SYNC) or has_graph or not devices:
             return None
-        because = why_not_captured(self.trace)
-        edit, setting = capturable(self.trace, fused), "CUDA graph"
-        if because:
+        edit, because, setting = captured_step(self.trace, fused), "", "CUDA graph"
+        if isinstance(edit, str):
             compiled = compiled_step(self.program, CompileMode.REDUCE_OVERHEAD)
             if compiled.breaks or self.trace.facts.num_shapes > 1:
-                return CapturedStep(because=because)
-            edit, setting = compiled.edit, CompileMode.REDUCE_OVERHEAD.value
+                return CapturedStep(because=edit)
+            edit, because, setting = compiled.edit, edit, "reduce-overhead"
         predictions = predict_steps(
             self.program.edited(edit), devices, self.host, is_captured=not because
         )

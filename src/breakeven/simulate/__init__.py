@@ -9,8 +9,7 @@ from breakeven.simulate.absent_cpu import rates_of as rates_of
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
-from breakeven.simulate.captured_step import capturable as capturable
-from breakeven.simulate.captured_step import why_not_captured as why_not_captured
+from breakeven.simulate.captured_step import captured_step as captured_step
 from breakeven.simulate.compile_request import CompileMode as CompileMode
 from breakeven.simulate.compile_request import compile_mode_of as compile_mode_of
 from breakeven.simulate.compile_request import may_change_layout as may_change_layout

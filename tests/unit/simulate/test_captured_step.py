@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from breakeven.simulate import Edit, capturable, why_not_captured
+from breakeven.simulate import Edit, captured_step
 from breakeven.trace import (
     Copy,
     Event,
@@ -47,40 +47,42 @@ def call(first_event: int) -> ModelCall:
     ids=["the batch arrives", "read before", "read after"],
 )
 def test_what_comes_before_and_after_stays_outside(events: tuple[Event, ...]) -> None:
-    assert why_not_captured(step(*events)) == ""
+    assert isinstance(captured_step(step(*events)), Edit)
 
 
 def test_reads_of_the_step_before_are_none_of_the_graph() -> None:
     metric = step(op(5), READ, FORWARD, UPDATE, model_calls=(call(first_event=2),))
-    assert why_not_captured(metric) == ""
+    assert isinstance(captured_step(metric), Edit)
 
 
 def test_reads_in_the_middle_are_counted() -> None:
     back = Copy(source="cuda:0", destination="cpu", num_bytes=4)
-    assert "(3× per step)" in why_not_captured(step(FORWARD, READ, READ, back, UPDATE))
+    assert "(3× per step)" in str(captured_step(step(FORWARD, READ, READ, back, UPDATE)))
 
 
 def test_shapes_that_differ_need_a_graph_each() -> None:
     facts = {"num_shapes": 3, "shapes_vary_at": Location(file="train.py", line=7)}
-    assert "shapes differ" in why_not_captured(step(FORWARD, UPDATE, **facts))
+    assert "shapes differ" in str(captured_step(step(FORWARD, UPDATE, **facts)))
 
 
 def test_an_optimizer_has_to_count_on_the_device() -> None:
     events = (FORWARD, COUNT, UPDATE)
-    assert why_not_captured(step(*events, optimizer="Adagrad")) == (
+    assert captured_step(step(*events, optimizer="Adagrad")) == (
         "Adagrad counts its steps on the CPU"
     )
     own = replace(step(*events).facts.optimizers[0], is_from_torch=False)
-    assert why_not_captured(replace(step(*events), facts=RunFacts(optimizers=(own,))))
+    counting = replace(step(*events), facts=RunFacts(optimizers=(own,)))
+    assert captured_step(counting) == "Adam counts its steps on the CPU"
 
 
 def test_weights_on_the_cpu_are_updated_there() -> None:
     weights = replace(COUNT, inputs=(tensor(8, 8),))
-    assert why_not_captured(step(FORWARD, weights, UPDATE)) == "part of its update runs on the CPU"
+    assert captured_step(step(FORWARD, weights, UPDATE)) == "part of its update runs on the CPU"
 
 
 def test_the_count_of_steps_moves_to_the_device_and_the_update_is_fused() -> None:
     trace = step(FORWARD, COUNT, UPDATE)
     fused = op(3, name="aten._fused_adam_.default", phase=Phase.OPTIMIZER)
-    changed = capturable(trace, Edit(replaced={2: (fused,)})).apply(trace)
-    assert changed.events == (FORWARD, replace(COUNT, device="cuda:0"), fused)
+    edit = captured_step(trace, Edit(replaced={2: (fused,)}))
+    assert isinstance(edit, Edit)
+    assert edit.apply(trace).events == (FORWARD, replace(COUNT, device="cuda:0"), fused)

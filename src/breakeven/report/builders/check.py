@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from breakeven.report.absent_cpu_text import absent_cpu_sentences
-from breakeven.report.captured_text import captured_result, captured_sentence
+from breakeven.report.captured_text import captured_sentence
 from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_of_results
 from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.compiled_text import compiled_results, compiled_sentences
@@ -118,8 +118,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
     if generated is not None:
         yield Line(generated)
     if isinstance(report, CheckReport):
-        captured = captured_sentence(report)
-        yield from map(Line, [] if captured is None else [captured])
+        yield from map(Line, filter(None, [captured_sentence(report)]))
         yield from map(Line, compiled_sentences(report))
         yield from map(Line, absent_cpu_sentences(report))
 
@@ -148,7 +147,7 @@ def _needed(result: DeviceResult) -> str:
 
 
 def _result_table(report: CheckReport) -> Table:
-    best = (generated_result(report), captured_result(report))
+    best = (generated_result(report), report.captured and report.captured.result)
     others = (*compiled_results(report), *report.absent_cpus, *filter(None, best))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
