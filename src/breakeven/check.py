@@ -233,7 +233,7 @@ def _report(
         generated_crossover=generated_crossover,
         absent_cpus=absent_cpus,
         compiled=compared.compiled(compile_mode),
-        captured=compared.captured(edits.get("OPT002")),
+        captured=compared.captured(edits.get("OPT002"), compile_mode),
         recording=step.recorded(scaled=scaled),
         program=step.program(length, absent_cpus),
     )

@@ -10,7 +10,7 @@ from breakeven.calibrate.documents import step_effects_document as step_effects_
 from breakeven.calibrate.elsewhere import anchors_of as anchors_of
 from breakeven.calibrate.elsewhere import as_measured as as_measured
 from breakeven.calibrate.elsewhere import in_measured_machines as in_measured_machines
-from breakeven.calibrate.elsewhere import read_speed as read_speed
+from breakeven.calibrate.elsewhere import read_speeds as read_speeds
 from breakeven.calibrate.here import HereCalibration as HereCalibration
 from breakeven.calibrate.here import calibrate_here as calibrate_here
 from breakeven.calibrate.here import check_host_name as check_host_name

@@ -18,6 +18,7 @@ from breakeven.device import (
     HostSpec,
     find_device,
     find_host_kind,
+    find_kind,
     user_calibrations,
 )
 from breakeven.errors import BreakevenError, Caveat, UsageError
@@ -43,7 +44,6 @@ _FORM = (
     "for --host; units: it/s, s/it, s, ms, us, s/epoch, min/epoch, samples/s"
 )
 
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Predictor = Callable[[HostKind], Estimate]
 
 
@@ -70,12 +70,27 @@ class HostAnchor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     date: str
     said: str
     target: str
-    factor: _Positive
-    log_sigma: _Positive
+    factor: Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
+    log_sigma: Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 
 
 # By the ids of kinds.
 Anchors = dict[str, list[HostAnchor]]
+
+
+def read_speeds(texts: Sequence[str]) -> dict[str, Speed]:
+    """Return what speeds such as ``colab T4: 340 it/s`` say, by their words.
+
+    Raises:
+        UsageError: One is no speed, or two are of the same GPU.
+    """
+    speeds = {text: read_speed(text) for text in texts}
+    of_gpus: dict[str, str] = {}
+    for text, speed in speeds.items():
+        other = of_gpus.setdefault(speed.device.id, text)
+        if other != text:
+            raise _refused(text, f"{other!r} is of the same GPU: give one speed of each")
+    return speeds
 
 
 def read_speed(text: str) -> Speed:
@@ -120,10 +135,13 @@ def as_measured(kind: HostKind, new: Sequence[HostAnchor] = ()) -> HostKind:
 def _joined(kind: HostKind, new: Sequence[HostAnchor]) -> tuple[Sequence[HostAnchor], str]:
     """Return what was measured of a kind, and the kind's name, which says if that is damaged."""
     folder, found, name = user_calibrations(), (), kind.name
-    if folder is not None and (path := folder / _FILE.format(kind.id)).exists():
+    if folder is not None:
+        path = folder / _FILE.format(kind.id)
         try:
             found = msgspec.json.decode(path.read_bytes(), type=tuple[HostAnchor, ...])
-        except (OSError, msgspec.MsgspecError):
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError):  # not readable, not UTF-8, not of this form
             name += f" (what you measured of it cannot be read: delete {path})"
     by_gpu = {(one.said.rpartition(":")[0], one.target): one for one in (*found, *new)}
     return tuple(by_gpu.values()), name
@@ -139,7 +157,7 @@ def _keep(kind: HostKind, new: Sequence[HostAnchor]) -> str:
         write_document(path, msgspec.json.encode(_joined(kind, new)[0]), force=True)
     except (OSError, BreakevenError) as error:
         return f"it is not kept: {error}"
-    return f"later answers use it too, until you delete {path}"
+    return f"later answers use it for GPUs in a {kind.name}, until you delete {path}"
 
 
 def in_measured_machines(host: HostSpec, new: Anchors | None = None) -> HostSpec:
@@ -179,7 +197,7 @@ def anchors_of(
     if mode := compile_mode_of(program.trace):  # what ran there is what the script compiles
         program = program.edited(compiled_step(program, mode).edit)
     new: Anchors = {}
-    caveats: list[Caveat] = []
+    messages: dict[str, tuple[str, str]] = {}
     for said, speed in speeds.items():
         fed_by, num_steps = host.kind_for(speed.device), counts.get(speed.per, 1.0)
         kind = find_host_kind(fed_by.id) if fed_by else None
@@ -206,9 +224,17 @@ def anchors_of(
             told = new.setdefault(kind.id, [])
             told.append(anchor)
             after = _text(predicted(as_measured(kind, told)))
-            message += f"usual in a {kind.name}; with that, {after}; {_keep(kind, told)}"
-        caveats.append(Caveat(code="measured-speed", message=f"{said}: that is {message}"))
-    return new, tuple(caveats)
+            message += f"usual in a {kind.name}; with that, {after}"
+        messages[said] = message, kind.id if sigma <= _LITTLE_TOLD * kind.log_sigma else ""
+    # Not before all of them are known to be right.
+    kept = {kind_id: _keep(find_kind(kind_id), told) for kind_id, told in new.items()}
+    return new, tuple(
+        Caveat(
+            code="measured-speed",
+            message="; ".join(filter(None, (f"{said}: that is {message}", kept.get(kind_id)))),
+        )
+        for said, (message, kind_id) in messages.items()
+    )
 
 
 def _text(estimate: Estimate) -> str:

@@ -78,7 +78,7 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="speed of this script on a GPU elsewhere, such as 'T4: 340 it/s' or 'colab T4: 45 "
-        "s/epoch', which tells how fast the host is there, in later answers too; units: it/s, "
+        "s/epoch', which tells how fast the host is there, for later checks too; units: it/s, "
         "s/it, s, ms, us, s/epoch, min/epoch, samples/s; may be repeated",
     )
 

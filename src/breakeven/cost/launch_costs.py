@@ -37,9 +37,9 @@ _GRAPH_LAUNCHES = 3
 # What a launch takes in a CUDA graph of a step, up to the start of the next kernel and beside its
 # work, in units of the generation's floor and gap. Each kernel waits for the one before. A product
 # loads its first tiles, a reduction adds up in rounds, a kernel on lists reads their addresses.
-# Source: fitted to 27 captured steps on an H200, of 20 to 840 kernels
-# (`benchmarks/data/pairs_h200_2026-11-28.csv`): 1.16 µs for elementwise kernels, 1.4 for
-# reductions and gathers, 1.65 for lists, 2.8 for products; a second machine was not tried.
+# Source: fitted to 27 of 28 captured steps on an H200, of 20 to 840 kernels
+# (`benchmarks/data/pairs_h200_2026-11-28.csv`; the LSTM cell runs other kernels than recorded):
+# 1.16 µs for elementwise kernels, 1.4 for reductions and gathers, 1.65 for lists, 2.8 for products.
 _REPLAYED_FLOORS = {
     Family.GEMM: 2.4, Family.BATCHED_GEMM: 2.4, Family.CONVOLUTION: 2.4, Family.ATTENTION: 2.4,
     Family.LINALG: 2.4, Family.REDUCTION: 1.2, Family.NORMALIZATION: 1.2, Family.SOFTMAX: 1.2,

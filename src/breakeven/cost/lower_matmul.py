@@ -263,13 +263,14 @@ _SMALL_MATRIX = 32
 # block of the diagonal alone. A tridiagonal form multiplies the whole matrix by each column, and
 # Jacobi's method for singular values (cuSOLVER's gesvdj) sweeps over all columns some ten times.
 _WAITS_PER_COLUMN = {
-    "svd": 40.0, "pinv": 40.0, "eig": 20.0, "qr": 6.0, "lstsq": 6.0, "solve_ex": 4.0, "solve": 0.5,
-    "cholesky": 2.0, "lu": 4.0, "ldl": 4.0, "det": 4.0, "inv": 4.0, "": 0.5,
+    "lu_unpack": 0.5, "ormqr": 0.5, "svd": 40.0, "pinv": 40.0, "eig": 20.0, "qr": 6.0,
+    "lstsq": 6.0, "solve_ex": 4.0, "solve": 0.5, "cholesky": 2.0, "lu": 4.0, "ldl": 4.0,
+    "det": 4.0, "inv": 4.0, "": 0.5,
 }  # fmt: skip
 
 
 def _linalg_kernel(op: Op, *, batch: int, rows: int, columns: int, flop: float) -> Kernel:
-    panels = math.ceil(min(rows, columns) / _PANEL_COLUMNS)
+    panels = max(1, math.ceil(min(rows, columns) / _PANEL_COLUMNS))
     launches = 1 if max(rows, columns) <= _SMALL_MATRIX else _LAUNCHES_PER_PANEL * panels
     name = base_name(op.name)
     waits = next(waits for part, waits in _WAITS_PER_COLUMN.items() if part in name)

@@ -55,6 +55,7 @@ from breakeven.verdict import (
 
 # Vendors whose GPUs torch captures graphs for.
 _WITH_GRAPHS = ("nvidia", "amd")
+_WITHOUT_TRITON = ("kepler", "maxwell", "pascal")
 # A graph that leaves more of the step than this changes nothing that is worth a row.
 _LEAST_SPED_UP = 0.9
 
@@ -125,11 +126,12 @@ class ComparedStep:
             step, self.predictions, predictions, is_asked_for_by_script=is_asked_for
         )
 
-    def captured(self, fused: Edit | None) -> CapturedStep | None:
+    def captured(self, fused: Edit | None, mode: CompileMode | None = None) -> CapturedStep | None:
         """Return the fastest GPU's step as one CUDA graph; None where the host does not decide.
 
         Args:
             fused: The update as one fused kernel, where that is possible.
+            mode: In which the step is shown compiled; None for none, or for the script's own.
         """
         has_graph = any(isinstance(event, GraphLaunch) for event in self.trace.events)
         devices = [each for each in self.devices if each.vendor in _WITH_GRAPHS]
@@ -138,14 +140,18 @@ class ComparedStep:
         edit, because, setting = captured_step(self.trace, fused), "", "CUDA graph"
         if isinstance(edit, str):
             compiled = compiled_step(self.program, CompileMode.REDUCE_OVERHEAD)
-            if compiled.breaks or self.trace.facts.num_shapes > 1:
+            # Triton needs compute capability 7.0. What compiles in that way has a row for it.
+            devices = [each for each in devices if each.launch_generation not in _WITHOUT_TRITON]
+            has_row = CompileMode.REDUCE_OVERHEAD in (mode, compile_mode_of(self.trace))
+            if compiled.breaks or self.trace.facts.num_shapes > 1 or has_row or not devices:
                 return CapturedStep(because=edit)
             edit, because, setting = compiled.edit, edit, "reduce-overhead"
         predictions = predict_steps(
             self.program.edited(edit), devices, self.host, is_captured=not because
         )
         fastest = min(predictions, key=lambda found: (not found.fits, found.estimate.value_ns))
-        if fastest.estimate.value_ns > _LEAST_SPED_UP * self.best.estimate.value_ns:
+        is_slow = fastest.estimate.value_ns > _LEAST_SPED_UP * self.best.estimate.value_ns
+        if is_slow or not fastest.fits:
             return CapturedStep(because=because) if because else None
         result = structs.replace(device_result(fastest), setting=setting)
         return CapturedStep(result=result, because=because)

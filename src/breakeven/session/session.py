@@ -15,7 +15,7 @@ from breakeven.calibrate import (
     check_host_name,
     find_hosts,
     in_measured_machines,
-    read_speed,
+    read_speeds,
 )
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.device import AUTO, select_devices
@@ -72,7 +72,7 @@ class Session:
     ) -> None:
         self.devices = select_devices(devices)
         check_host_name(host)
-        self._speeds = {text: read_speed(text) for text in measured}
+        self._speeds = read_speeds(measured)
         self.target = find_target(target, arguments, is_module=is_module)
         self.progress = progress or SilentProgress()
         self._keep = keep

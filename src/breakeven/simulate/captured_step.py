@@ -8,6 +8,7 @@ from breakeven.simulate.program import Edit
 from breakeven.trace import Copy, Op, Phase, StepTrace, Sync
 
 # Source: torch 2.13, classes of torch.optim that take capturable=True.
+_UNCOUNTED = ["SGD"]
 _CAPTURABLE = ["ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"]
 
 
@@ -28,17 +29,18 @@ def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
     updates = [index for index in on_device if ops[index].phase is Phase.OPTIMIZER]
     calls = (call for call in trace.facts.model_calls if call.is_used_in_backward)
     first = next((call.first_event for call in calls), min(on_device, default=0))
-    num_reads = sum(
-        isinstance(event, Sync) or (isinstance(event, Copy) and not event.is_to_device)
-        for event in trace.events[first : max(updates or on_device, default=0)]
-    )
+    within = trace.events[first : max(updates or on_device, default=0)]
+    num_copied = sum(isinstance(event, Copy) and event.is_to_device for event in within)
+    num_reads = sum(isinstance(event, Sync | Copy) for event in within) - num_copied
     if num_reads:
-        return f"the host reads from the GPU in the middle of it ({num_reads:,}× per step)"
+        return f"the host reads or waits for the GPU in the middle of it ({num_reads:,}× per step)"
+    if num_copied:
+        return f"the host copies to the GPU in the middle of it ({num_copied:,}× per step)"
     on_host = {i: op for i, op in ops.items() if op.is_on_host and op.phase is Phase.OPTIMIZER}
     if any(spec.numel > 1 for op in on_host.values() for spec in op.inputs):
         return "part of its update runs on the CPU"
     for optimizer in trace.facts.optimizers if on_host else ():
-        if not optimizer.is_from_torch or optimizer.name not in _CAPTURABLE:
+        if not optimizer.is_from_torch or optimizer.name not in (*_CAPTURABLE, *_UNCOUNTED):
             return f"{optimizer.name} counts its steps on the CPU"
     moved = {i: (msgspec.structs.replace(op, device="cuda:0"),) for i, op in on_host.items()}
     return Edit(replaced=moved).then(fused or Edit())

@@ -220,19 +220,14 @@ def _precision_on(device: DeviceSpec, precision: Precision) -> tuple[Precision, 
 
 def _untimed(kernels: Sequence[Kernel], shares: Array) -> tuple[Caveat, ...]:
     """Return a caveat if kernels that nobody timed take more than a tenth of the step."""
-    of_kinds: dict[str, float] = {}
-    for kernel, share in zip(kernels, shares.tolist(), strict=True):
-        kind = untimed_kind(kernel)
-        of_kinds[kind] = of_kinds.get(kind, 0.0) + share
-    total = sum(of_kinds.values())
-    if total <= _MOST_UNTIMED:
+    if shares.sum() <= _MOST_UNTIMED:
         return ()
-    named = ", ".join(sorted(of_kinds, key=of_kinds.__getitem__, reverse=True))
+    named = ", ".join(dict.fromkeys(map(untimed_kind, kernels)))
     return (
         Caveat(
             code="untimed-kernels",
-            message=f"{total:.0%} of this step's time is predicted without any measurement "
-            f"({named}): it may be a third of that, or three times as much.",
+            message=f"more than a tenth of the step is work that nobody timed on a GPU ({named}): "
+            "it may take three times as long as predicted, or a third",
         ),
     )
 

@@ -11,9 +11,9 @@ class CapturedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that the host decides, replayed from a CUDA graph by the GPU that does it fastest.
 
     Args:
-        result: The step, its update fused where torch can; null if no graph can replay it.
-        because: Why one graph cannot replay all of it; empty if one can. Its model alone may then
-            be compiled in mode ``reduce-overhead``, which the setting of the result says.
+        result: The step, its update fused if OPT002 is found; null if no graph can replay it.
+        because: Why one graph cannot replay all of it; empty if one can. If there is a result all
+            the same, its model alone is compiled in mode ``reduce-overhead``.
     """
 
     result: DeviceResult | None = None

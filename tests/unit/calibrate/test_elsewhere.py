@@ -15,8 +15,9 @@ from breakeven.calibrate import (
     as_measured,
     host_called,
     in_measured_machines,
-    read_speed,
+    read_speeds,
 )
+from breakeven.calibrate.elsewhere import read_speed
 from breakeven.calibrate.here import with_kinds
 from breakeven.cost import reference_host
 from breakeven.device import (
@@ -59,7 +60,7 @@ def told(
 ) -> tuple[HostSpec, Sequence[Caveat]]:
     """Return a host with what speeds of a step tell, of which an epoch has 100."""
     host = host or host_called("cloud", here())
-    speeds = {text: read_speed(text) for text in texts}
+    speeds = read_speeds(texts)
     counts = {"sample": 1 / 32, "epoch": 100.0}
     new, caveats = anchors_of(speeds, build_program(trace), host, target, counts)
     return in_measured_machines(host, new), caveats
@@ -252,3 +253,15 @@ def test_a_folder_that_cannot_be_made_keeps_nothing_and_loses_nothing(folder: Pa
     assert "it is not kept" in caveat.message
     before, after = (predicted(step, each, "T4").estimate.value_ns for each in (usual, host))
     assert after > 1.1 * before
+
+
+def test_two_speeds_of_one_gpu_are_refused() -> None:
+    with pytest.raises(UsageError, match="T4: 340 it/s' is of the same GPU"):
+        read_speeds(["T4: 340 it/s", "L4: 2 ms", "colab Tesla T4: 3 ms"])
+
+
+def test_nothing_is_kept_of_a_command_that_is_refused(folder: Path) -> None:
+    step = small_step()
+    with pytest.raises(UsageError, match="times apart"):
+        told(step, f"T4: {ms_at(step, 1.5)} ms", "A100: 2000 s")
+    assert not list(folder.rglob("*.json"))

@@ -187,6 +187,11 @@ def test_cholesky_is_a_third_of_a_cube():
     assert kernel.num_steps * kernel.launches == pytest.approx(2 * 96, abs=9)
 
 
+def test_a_matrix_without_columns_is_factorized_too():
+    (kernel,) = kernels_of("aten.linalg_qr.default", [spec(40, 0)], [spec(40, 40), spec(40, 0)])
+    assert (kernel.flop, kernel.num_steps) == (0, 1)
+
+
 def test_triangular_solve_counts_right_hand_sides():
     (kernel,) = kernels_of(
         "aten.linalg_solve_triangular.default", [spec(16, 16), spec(16, 5)], [spec(16, 5)]

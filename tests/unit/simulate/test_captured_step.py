@@ -55,6 +55,16 @@ def test_reads_of_the_step_before_are_none_of_the_graph() -> None:
     assert isinstance(captured_step(metric), Edit)
 
 
+def test_what_the_host_makes_in_the_middle_is_none_of_the_graph() -> None:
+    assert "copies to the GPU" in str(captured_step(step(FORWARD, BATCH, UPDATE)))
+
+
+def test_an_optimizer_that_counts_nothing_does_not_stand_in_the_way_of_another() -> None:
+    made = [OptimizerFacts(name=name, location=None, num_tensors=6) for name in ("SGD", "Adam")]
+    both = StepTrace(events=(FORWARD, COUNT, UPDATE), facts=RunFacts(optimizers=tuple(made)))
+    assert isinstance(captured_step(both), Edit)
+
+
 def test_reads_in_the_middle_are_counted() -> None:
     back = Copy(source="cuda:0", destination="cpu", num_bytes=4)
     assert "(3× per step)" in str(captured_step(step(FORWARD, READ, READ, back, UPDATE)))
