@@ -16,7 +16,8 @@ def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
     """Return what changes in a step that one CUDA graph replays, or why none can.
 
     The optimizer counts its steps on the device. What is read before a model is called or after the
-    update stays outside of the graph, as does the batch's way to the device.
+    update stays outside of the graph, and so do copies to the device: where the host reads nothing,
+    what it makes depends on no result, and may be copied before.
 
     Args:
         trace: The step.
@@ -29,13 +30,12 @@ def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
     updates = [index for index in on_device if ops[index].phase is Phase.OPTIMIZER]
     calls = (call for call in trace.facts.model_calls if call.is_used_in_backward)
     first = next((call.first_event for call in calls), min(on_device, default=0))
-    within = trace.events[first : max(updates or on_device, default=0)]
-    num_copied = sum(isinstance(event, Copy) and event.is_to_device for event in within)
-    num_reads = sum(isinstance(event, Sync | Copy) for event in within) - num_copied
+    num_reads = sum(
+        isinstance(event, Sync) or (isinstance(event, Copy) and not event.is_to_device)
+        for event in trace.events[first : max(updates or on_device, default=0)]
+    )
     if num_reads:
         return f"the host reads or waits for the GPU in the middle of it ({num_reads:,}× per step)"
-    if num_copied:
-        return f"the host copies to the GPU in the middle of it ({num_copied:,}× per step)"
     on_host = {i: op for i, op in ops.items() if op.is_on_host and op.phase is Phase.OPTIMIZER}
     if any(spec.numel > 1 for op in on_host.values() for spec in op.inputs):
         return "part of its update runs on the CPU"
