@@ -211,7 +211,8 @@ def anchors_of(
         if not 1 / _MOST_OFF < step_ns / usual.value_ns < _MOST_OFF:
             raise _refused(said, f"that is {message}predicted, more than {_MOST_OFF:g} times apart")
         mean, sigma = log_factor(step_ns, kind, predicted)
-        if sigma > _LITTLE_TOLD * kind.log_sigma:
+        tells_of = kind.id if sigma <= _LITTLE_TOLD * kind.log_sigma else ""
+        if not tells_of:
             message += "predicted: the host does not decide this step, so it tells nothing of hosts"
         else:
             # By itself: the kind's own spread comes in again, once, with all that was measured.
@@ -225,7 +226,7 @@ def anchors_of(
             told.append(anchor)
             after = _text(predicted(as_measured(kind, told)))
             message += f"usual in a {kind.name}; with that, {after}"
-        messages[said] = message, kind.id if sigma <= _LITTLE_TOLD * kind.log_sigma else ""
+        messages[said] = message, tells_of
     # Not before all of them are known to be right.
     kept = {kind_id: _keep(find_kind(kind_id), told) for kind_id, told in new.items()}
     return new, tuple(

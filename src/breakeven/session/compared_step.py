@@ -32,7 +32,7 @@ from breakeven.simulate import (
 )
 from breakeven.source import Sources
 from breakeven.timing import BUSY_FRACTION, CpuFacts
-from breakeven.trace import GraphLaunch, ScaledTrace, SourceText, StepTrace
+from breakeven.trace import ScaledTrace, SourceText, StepTrace
 from breakeven.units import format_percent
 from breakeven.verdict import (
     CapturedStep,
@@ -133,17 +133,19 @@ class ComparedStep:
             fused: The update as one fused kernel, where that is possible.
             mode: In which the step is shown compiled; None for none, or for the script's own.
         """
-        has_graph = any(isinstance(event, GraphLaunch) for event in self.trace.events)
         devices = [each for each in self.devices if each.vendor in _WITH_GRAPHS]
-        if self.best.bound not in (Bound.LAUNCH, Bound.SYNC) or has_graph or not devices:
+        is_of_host = self.best.bound in (Bound.LAUNCH, Bound.SYNC)
+        if not is_of_host or self.trace.launches_graph or not devices:
             return None
         edit, because, setting = captured_step(self.trace, fused), "", "CUDA graph"
         if isinstance(edit, str):
-            compiled = compiled_step(self.program, CompileMode.REDUCE_OVERHEAD)
             # Triton needs compute capability 7.0. What compiles in that way has a row for it.
             devices = [each for each in devices if each.launch_generation not in _WITHOUT_TRITON]
             has_row = CompileMode.REDUCE_OVERHEAD in (mode, compile_mode_of(self.trace))
-            if compiled.breaks or self.trace.facts.num_shapes > 1 or has_row or not devices:
+            if self.trace.facts.num_shapes > 1 or has_row or not devices:
+                return CapturedStep(because=edit)
+            compiled = compiled_step(self.program, CompileMode.REDUCE_OVERHEAD)
+            if compiled.breaks:
                 return CapturedStep(because=edit)
             edit, because, setting = compiled.edit, edit, "reduce-overhead"
         predictions = predict_steps(

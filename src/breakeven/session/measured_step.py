@@ -32,7 +32,7 @@ from breakeven.timing import (
     Source,
     StepPhases,
 )
-from breakeven.trace import Event, GraphLaunch, HostWork, Op, Phase, StepTrace
+from breakeven.trace import Event, HostWork, Op, Phase, StepTrace
 from breakeven.units import format_percent, format_ratio
 from breakeven.verdict import DeviceKind, DeviceResult, cpu_on_threads, threads_text
 
@@ -315,7 +315,7 @@ class DevicePath:
         return host.each(lambda one: FeedingHost.of(self._anchored_as(one, here), one.kind))
 
     def _anchored_as(self, host: HostSpec, here: HostSpec) -> HostSpec:
-        is_replayed = any(isinstance(event, GraphLaunch) for event in self.step.events)
+        is_replayed = self.step.launches_graph
         # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
         if self._plain.phases is None or self._plain.processor != here.name or is_replayed:
             return host

@@ -7,9 +7,10 @@ import msgspec
 from breakeven.simulate.program import Edit
 from breakeven.trace import Copy, Op, Phase, StepTrace, Sync
 
-# Source: torch 2.13, classes of torch.optim that take capturable=True.
-_UNCOUNTED = ["SGD"]
-_CAPTURABLE = ["ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"]
+# Classes of torch.optim that take capturable=True (torch 2.13), and SGD, which counts nothing.
+_CAPTURABLE = frozenset({
+    "ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+})  # fmt: skip
 
 
 def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
@@ -40,7 +41,7 @@ def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
     if any(spec.numel > 1 for op in on_host.values() for spec in op.inputs):
         return "part of its update runs on the CPU"
     for optimizer in trace.facts.optimizers if on_host else ():
-        if not optimizer.is_from_torch or optimizer.name not in (*_CAPTURABLE, *_UNCOUNTED):
+        if not optimizer.is_from_torch or optimizer.name not in _CAPTURABLE:
             return f"{optimizer.name} counts its steps on the CPU"
     moved = {i: (msgspec.structs.replace(op, device="cuda:0"),) for i, op in on_host.items()}
     return Edit(replaced=moved).then(fused or Edit())

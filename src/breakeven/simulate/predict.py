@@ -5,7 +5,8 @@ Two timelines, host and device, of a step that is repeated until its period sett
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -157,15 +158,18 @@ def _predict_fed(
             for event in program.trace.events
             if isinstance(event, HostWork) and event.num_workers
         )
-        main_precision = _main_precision(program.kernels)
-        untimed = [kernel for kernel in program.kernels if untimed_kind(kernel)]
-        untimed_ns = np.zeros((0, len(devices)))
+        kernels = program.kernels
+        main_precision = _main_precision(kernels)
+        untimed = Counter(kernel for kernel in kernels if untimed_kind(kernel))
+        untimed_ns = np.zeros(len(devices))
         if untimed:
-            untimed_ns = program.costs.kernel_times(untimed, devices).time_ns
+            times_ns = program.costs.kernel_times(tuple(untimed), devices).time_ns
+            untimed_ns = np.array(tuple(untimed.values())) @ times_ns
         for d, device in enumerate(devices):
             precision, missing = _precision_on(device, main_precision)
             times: Array = timelines.step_ns[p, d]
-            missing += _untimed(untimed, untimed_ns[:, d] / times[0])
+            if untimed_ns[d] > _MOST_UNTIMED * times[0]:
+                missing += (_untimed(untimed),)
             yield StepPrediction(
                 device=device,
                 batch_size=program.trace.batch_size,
@@ -218,17 +222,13 @@ def _precision_on(device: DeviceSpec, precision: Precision) -> tuple[Precision, 
     )
 
 
-def _untimed(kernels: Sequence[Kernel], shares: Array) -> tuple[Caveat, ...]:
-    """Return a caveat if kernels that nobody timed take more than a tenth of the step."""
-    if shares.sum() <= _MOST_UNTIMED:
-        return ()
+def _untimed(kernels: Iterable[Kernel]) -> Caveat:
+    """Return the caveat of a step that kernels without any measurement take much of."""
     named = ", ".join(dict.fromkeys(map(untimed_kind, kernels)))
-    return (
-        Caveat(
-            code="untimed-kernels",
-            message=f"more than a tenth of the step is work that nobody timed on a GPU ({named}): "
-            "it may take three times as long as predicted, or a third",
-        ),
+    return Caveat(
+        code="untimed-kernels",
+        message=f"more than a tenth of the step is work that nobody timed on a GPU ({named}): "
+        "it may take three times as long as predicted, or a third",
     )
 
 

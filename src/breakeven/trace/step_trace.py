@@ -9,7 +9,7 @@ from math import prod
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.trace.events import Copy, Event, Location, Op, Sync, TensorSpec
+from breakeven.trace.events import Copy, Event, GraphLaunch, Location, Op, Sync, TensorSpec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +288,11 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def ops(self) -> tuple[Op, ...]:
         """Return the operators alone."""
         return tuple(event for event in self.events if isinstance(event, Op))
+
+    @property
+    def launches_graph(self) -> bool:
+        """Return whether a captured graph runs any of it."""
+        return any(isinstance(event, GraphLaunch) for event in self.events)
 
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:

@@ -362,10 +362,10 @@ class EventLog(TorchDispatchMode):
         gap_ns = entered_ns - self._last_exit_ns - _OWN_FACTOR * self.gap_own_ns
         if self.here.phase is Phase.DATA or gap_ns < _LEAST_OWN_GAP_NS or not self._last_exit_ns:
             return
-        if gap_ns < _LEAST_GAP_NS and self.current_origin().via:
-            return
         if torch._C._current_autograd_node() is not None:
             return  # the engine's own time, or a stall: the user's Python does not run there
+        if gap_ns < _LEAST_GAP_NS and self.current_origin().via:
+            return
         self.record_host_work("script", gap_ns)
 
 

@@ -50,7 +50,7 @@ from breakeven.simulate import (
     compile_mode_of,
     compiled_step,
 )
-from breakeven.trace import GraphLaunch, Op
+from breakeven.trace import Op
 from breakeven.units import format_duration, format_percent
 
 CAUSE = "LAUNCH_FLOOR"
@@ -78,7 +78,7 @@ def detect(case: Case) -> Found:
     mode = compile_mode_of(case.trace)
     if mode is not None and mode.has_graphs:
         return
-    has_graph = any(isinstance(event, GraphLaunch) for event in case.trace.events)
+    has_graph = case.trace.launches_graph
     what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
     yield Occurrence(
         title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
