@@ -47,6 +47,8 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
             several.
         alone_ns: Time per batch where nothing trains beside its worker processes; 0 where that was
             not measured.
+        taking_ns: Processor time of the training process for a batch that workers have ready:
+            unpickling, and a descriptor of shared memory for each tensor.
     """
 
     batch_size: int
@@ -55,6 +57,7 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     num_workers: int
     wait_ns: float
     alone_ns: float = 0.0
+    taking_ns: float = 0.0
     batches_per_epoch: int = 0
     fetching_fraction: float = 1.0
 

@@ -370,13 +370,19 @@ class DevicePath:
 
     def prepare(self, traced: TracedRun) -> StepTrace:
         """Return the step to predict."""
-        ratios = self._ratios
+        taking_ns = round(self._plain.loader.taking_ns) if self._plain.loader else 0
+
+        def as_timed(work: HostWork) -> HostWork:
+            return replace(
+                work,
+                duration_ns=round(work.duration_ns * self._ratios.get(work.kind, 1.0)),
+                taking_ns=taking_ns if work.num_workers else 0,
+            )
+
         return replace(
             traced.trace,
             events=tuple(
-                replace(event, duration_ns=round(event.duration_ns * ratios.get(event.kind, 1.0)))
-                if isinstance(event, HostWork)
-                else event
+                as_timed(event) if isinstance(event, HostWork) else event
                 for event in traced.trace.events
             ),
         )

@@ -308,7 +308,7 @@ def _host_ns(event: Event, host: HostSpec) -> float:
         case Op():
             return event.host_ns
         case HostWork():
-            return 0.0 if event.num_workers else event.duration_ns
+            return event.taking_ns if event.num_workers else event.duration_ns
         case Copy():
             return 0.0 if event.is_replayed else host.op_ns
         case Sync():

@@ -127,7 +127,8 @@ def rates_of(table: CostTable, scenarios: Sequence[Scenario]) -> Rates:
     )
     host, own = np.zeros((2, len(RowKind), len(scenarios)))
     host[[RowKind.ISSUE, RowKind.COMPILED_ISSUE]] = host_factor * is_issued
-    host[RowKind.HOST_DATA] = own[RowKind.LOADER] = host_factor * scale[Bound.HOST_DATA]
+    data_factor = host_factor * scale[Bound.HOST_DATA]
+    host[[RowKind.HOST_DATA, RowKind.LOADER]] = own[RowKind.LOADER] = data_factor
     host[RowKind.HOST_OPTIMIZER] = host_factor * scale[Bound.HOST_OPTIMIZER]
     host[[RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY]] = host_factor * scale[Bound.TRANSFER]
     host[RowKind.SYNC] = host_factor * scale[Bound.SYNC]

@@ -190,6 +190,7 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host", gc=False):
         duration_ns: Time on the CPU of the machine that traced it.
         num_workers: Processes that share the work besides the training process; with any, the
             work overlaps the step.
+        taking_ns: Of work of other processes: what the training process takes to receive it.
         phase: Part of the step.
         location: Line of the user's file.
         stack: As in `Op`.
@@ -198,6 +199,7 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host", gc=False):
     kind: str
     duration_ns: int
     num_workers: int = 0
+    taking_ns: int = 0
     phase: Phase = Phase.DATA
     location: Location | None = None
     stack: int = -1

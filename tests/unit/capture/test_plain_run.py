@@ -57,9 +57,9 @@ def test_the_loader_that_feeds_most_steps_is_the_typical_one() -> None:
     first, other = replace(USE, wait_ns=900.0), replace(USE, num_workers=2, wait_ns=7.0)
     uses = [first, USE, other, replace(USE, wait_ns=6.0)]
     # The wait of the first is left out; three of five steps took a batch of this loader.
-    expected = replace(USE, wait_ns=6.0, alone_ns=3.0, fetching_fraction=0.6)
-    assert typical_use(uses, 5, alone_ns=3.0) == expected
-    assert typical_use([], 5, alone_ns=0.0) is None
+    expected = replace(USE, wait_ns=6.0, alone_ns=3.0, taking_ns=1.0, fetching_fraction=0.6)
+    assert typical_use(uses, 5, alone_ns=3.0, taking_ns=1.0) == expected
+    assert typical_use([], 5, alone_ns=0.0, taking_ns=0.0) is None
     assert [uses_workers(uses), uses_workers([USE])] == [True, False]
 
 

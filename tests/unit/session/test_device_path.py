@@ -8,10 +8,12 @@ from breakeven.cost import reference_host
 from breakeven.device import HostSpec
 from breakeven.errors import Caveat
 from breakeven.session.measured_step import DevicePath
+from breakeven.simulate import build_program, predict_steps
 from breakeven.timing import EMULATED_ON_CPU, Measurement, StepPhases
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, OptimizerFacts, Phase
 from factories.hosts import HOST
 from factories.runs import device_op, loader_use, plain_run, traced_run
+from factories.steps import GPU
 
 DATA = HostWork(kind="data", duration_ns=400_000)
 SCRIPT = HostWork(kind="script", duration_ns=200_000)
@@ -109,6 +111,19 @@ def test_workers_take_for_a_batch_what_they_take_alone(alone_ns: float, expected
     data = replace(DATA, num_workers=2)
     loader = replace(loader_use(wait_ns=1_000, num_workers=2), alone_ns=alone_ns)
     assert durations(traced_run(data, OP), plain_run(10_000_000, loader)) == [expected]
+
+
+def test_batch_of_workers_takes_the_training_process_too() -> None:
+    data, loader = replace(DATA, num_workers=2), loader_use(wait_ns=1_000, num_workers=2)
+    traced = traced_run(data, OP)
+
+    def step_ns(taking_ns: float) -> float:
+        used = replace(loader, alone_ns=10_000.0, taking_ns=taking_ns)
+        trace = DevicePath(traced, plain_run(10_000_000, used)).prepare(traced)
+        [prediction] = predict_steps(build_program(trace), [GPU], HOST)
+        return prediction.estimate.value_ns
+
+    assert step_ns(2e6) - step_ns(1e6) == pytest.approx(1e6, rel=0.01)
 
 
 PHASES = StepPhases(backward_ns=100_000, optimizer_ns=50_000)

@@ -81,6 +81,7 @@ class LoaderWatch(Patches):
         # Batches that are handed out again and again, so that workers rest; None while they work.
         self._repeated: ByIdentity[DataLoader[Any], Any] | None = None
         self._next = _BaseDataLoaderIter.__next__
+        self._num_alone = 0
 
     def _apply(self) -> None:
         watch = self
@@ -172,23 +173,30 @@ class LoaderWatch(Patches):
         """Let the loaders go on."""
         self._repeated = None
 
-    def time_alone(self) -> float:
-        """Return nanoseconds per batch of the last loader that has workers, with nothing beside.
+    def time_alone(self) -> tuple[float, float]:
+        """Return what a batch of the last loader with workers takes, with nothing beside.
 
-        Its epoch is gone on with, or another one begun. 0 where there is no such loader, or it
-        yields too few batches in the time that this may take, or fails.
+        Its epoch is gone on with, or another one begun.
+
+        Returns:
+            Nanoseconds from batch to batch, and processor time of this process for each. Zeros
+            where there is no such loader, or it yields too few batches in the time that this may
+            take, or fails.
         """
-        found: list[float] = []
+        found: list[tuple[float, float]] = []
 
         def time() -> None:
+            begun_ns = thread_time_ns()
             with suppress(Exception):  # of a worker, or of the script's own iterator
-                found.append(self._pace())
+                pace_ns = self._pace()
+                if pace_ns:
+                    found.append((pace_ns, (thread_time_ns() - begun_ns) / self._num_alone))
 
         # A loader may wait for what only a step puts there; the process ends without this thread.
         thread = threading.Thread(target=time, daemon=True)
         thread.start()
         thread.join(_ALONE_LIMIT_S)
-        return found[0] if found else 0.0
+        return found[0] if found else (0.0, 0.0)
 
     def _pace(self) -> float:
         iterator = self._last_of_workers
@@ -198,12 +206,12 @@ class LoaderWatch(Patches):
         num_workers = int(loader.num_workers)
         try:
             for _ in range(int(loader.prefetch_factor) * num_workers):  # so many may lie ready
-                self._next(iterator)
+                self._take_alone(iterator)
             ends_ns = [perf_counter_ns()]
             # Workers that began together end together: whole rounds of them count.
             while len(ends_ns) <= _ROUNDS or _is_soon(ends_ns[0]):
                 for _ in range(num_workers):
-                    self._next(iterator)
+                    self._take_alone(iterator)
                 ends_ns.append(perf_counter_ns())
             # Other work only ever adds to it, and disturbs some parts.
             size = max(_ROUNDS, len(ends_ns) // _NUM_PARTS)
@@ -221,9 +229,13 @@ class LoaderWatch(Patches):
             return 0.0  # the script's own, around one of torch
         with suppress(StopIteration):
             while num_batches < _LEAST_BATCHES or _is_soon(begun_ns):
-                self._next(iterator)
+                self._take_alone(iterator)
                 num_batches += 1
         return (perf_counter_ns() - begun_ns) / num_batches if num_batches else 0.0
+
+    def _take_alone(self, iterator: Any) -> None:
+        self._next(iterator)
+        self._num_alone += 1
 
     def num_workers_of_last_fetch(self) -> int:
         """Return the worker processes that the script gave the loader of the last fetch."""

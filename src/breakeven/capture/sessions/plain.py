@@ -87,7 +87,7 @@ class PlainSession(UpdateSession):
         self._gpu = gpu_here() if request.on_gpu else ""
         self._trained = Trained(self._optimizers, self._gpu)
         self._uses: list[LoaderUse] = []
-        self._alone_ns = 0.0
+        self._alone_ns, self._taking_ns = 0.0, 0.0
         self._num_backwards = 0
         self._num_skipped = 0
         # Of the steps as the script runs them; 0 before trials with others.
@@ -208,7 +208,7 @@ class PlainSession(UpdateSession):
             precision=precision,
             num_threads=num_threads,
             peak_memory_bytes=gpu_peak_bytes(gpu) if gpu else peak_bytes(),
-            loader=typical_use(self._uses, self._timer.num_rounds, self._alone_ns),
+            loader=typical_use(self._uses, self._timer.num_rounds, self._alone_ns, self._taking_ns),
             caveats=tuple(caveats),
             sources=user_sources(self._request.target),
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
@@ -269,7 +269,7 @@ class PlainSession(UpdateSession):
         is_known = has_own_updates or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
             if self._request.times_loader:
-                self._alone_ns = self._loaders.time_alone()
+                self._alone_ns, self._taking_ns = self._loaders.time_alone()
             if not self._begin_trials() and not self._begin_generated():
                 self._on_done()
         elif self._turns is not None:

@@ -141,13 +141,16 @@ def uses_workers(uses: Sequence[LoaderUse]) -> bool:
     return any(use.num_workers for use in uses)
 
 
-def typical_use(uses: Sequence[LoaderUse], num_steps: int, alone_ns: float) -> LoaderUse | None:
+def typical_use(
+    uses: Sequence[LoaderUse], num_steps: int, alone_ns: float, taking_ns: float
+) -> LoaderUse | None:
     """Return what a step takes from the loader that feeds most of them.
 
     Args:
         uses: Of the steps that took batches.
         num_steps: All of them.
         alone_ns: Time per batch where nothing trains beside worker processes.
+        taking_ns: Processor time of this process for such a batch.
     """
     if not uses:
         return None
@@ -159,6 +162,7 @@ def typical_use(uses: Sequence[LoaderUse], num_steps: int, alone_ns: float) -> L
         typical,
         wait_ns=float(median(waits)),
         alone_ns=alone_ns,
+        taking_ns=taking_ns,
         fetching_fraction=min(1.0, count / max(num_steps, 1)),
     )
 
