@@ -83,7 +83,7 @@ def test_an_exception_at_step_3(run_check: RunCheck) -> None:
 def test_an_absent_module(run_check: RunCheck) -> None:
     script = SCRIPTS / "absent_module.py"
     run = run_check(script)
-    assert_refused(run, "wonderful_optimizers", hint="pip install")
+    assert_refused(run, "wonderful_optimizers", hint="for this Python")
     assert run.names_line(script, line_of(script, "import wonderful_optimizers"))
 
 

@@ -8,7 +8,6 @@ from breakeven.capture import (
     FailureKind,
     LoaderUse,
     PlainRun,
-    ProbeRun,
     RunFailure,
     RunRequest,
     Target,
@@ -72,24 +71,11 @@ Answer = PlainRun | TracedRun | RunFailure
 
 
 class ScriptedLauncher:
-    """Gives scripted answers in turn, and keeps the requests.
+    """Gives scripted answers in turn, and keeps the requests."""
 
-    A probe of the script by itself fails as the last run did, unless its answers are scripted.
-    """
-
-    def __init__(
-        self,
-        answers: Sequence[Answer],
-        num_steps: Sequence[int] = (),
-        probes: Sequence[ProbeRun | RunFailure] = (),
-    ) -> None:
+    def __init__(self, answers: Sequence[Answer], num_steps: Sequence[int] = ()) -> None:
         self.requests: list[RunRequest] = []
-        self.probed: list[RunRequest] = []
-        self._probes = list(probes)
-        self._last: Answer | None = None
         self.output = "what the script printed"
-        # Of the probes, where they are to be others.
-        self.outputs: tuple[str, ...] = ()
         self.writes: FileWrites | None = None
         self.quiet_trackers: tuple[str, ...] = ()
         self._answers = list(answers)
@@ -99,18 +85,7 @@ class ScriptedLauncher:
         self.requests.append(request)
         for number in self._num_steps:
             tell(f"step {number}")
-        self._last = self._answers.pop(0)
-        return self._last
-
-    def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        self.probed.append(request)
-        self.output = f"what it printed in probe {len(self.probed)}"
-        if self.outputs:
-            self.output = self.outputs[len(self.probed) - 1]
-        if self._probes:
-            return self._probes.pop(0)
-        assert isinstance(self._last, RunFailure)
-        return self._last
+        return self._answers.pop(0)
 
     def run_in_turns(self, request: RunRequest) -> Generator[None, None, Answer]:
         yield

@@ -3,11 +3,11 @@
 from breakeven.session.absent_cpus import absent_cpu_results as absent_cpu_results
 from breakeven.session.absent_cpus import check_absent_cpus as check_absent_cpus
 from breakeven.session.batch_sizes import AXIS as AXIS
-from breakeven.session.blame import find_cause as find_cause
 from breakeven.session.compared_step import UNKNOWN_LENGTH as UNKNOWN_LENGTH
 from breakeven.session.compared_step import ComparedStep as ComparedStep
 from breakeven.session.compared_step import LiveStep as LiveStep
 from breakeven.session.compared_step import TrainingLength as TrainingLength
+from breakeven.session.failures import error_of_run as error_of_run
 from breakeven.session.failures import script_error as script_error
 from breakeven.session.hand_fed import FARTHEST as FARTHEST
 from breakeven.session.hand_fed import predicted_sizes as predicted_sizes

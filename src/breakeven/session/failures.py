@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
+import tempfile
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from breakeven.capture import FailureKind, RunFailure, Target, TargetKind
+from breakeven.capture import FailureKind, Launcher, RunFailure, Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.session.packages import install_hint
-from breakeven.trace import Location
+from breakeven.trace import Location, WriteProtection
 
 # What torchrun sets for the first process.
 _LAUNCHER_ENVIRONMENT = (
@@ -37,7 +37,48 @@ _HINTS = {
 }
 # What torchvision raises where its library of operators does not load.
 _NO_TORCHVISION_OPERATORS = "operator torchvision::"
+# What a layer over its files may do to a script, and the files themselves do not.
+_FILE_ERRORS = frozenset({"FileExistsError", "OSError", "PermissionError"})
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+
+
+def error_of_run(
+    launcher: Launcher,
+    failure: RunFailure,
+    target: Target,
+    output: str,
+    *,
+    slow_because: str = "",
+) -> BreakevenError:
+    """Return the error that says what ended the run.
+
+    Args:
+        launcher: Made the run.
+        failure: What came of it.
+        target: What it ran.
+        output: The end of what the script printed.
+        slow_because: What may have made the step too slow, and what to do about it, where known.
+    """
+    if failure.kind is FailureKind.TIME_LIMIT:
+        return script_error(failure, target, output, known=slow_because)
+    command, writes = command_of(target), launcher.writes
+    known = ""
+    if (
+        failure.exception in _FILE_ERRORS
+        and writes is not None
+        and writes.protection is not WriteProtection.NONE
+    ):
+        known = (
+            f"its files go to a layer that is thrown away, in {tempfile.gettempdir()}; if it does "
+            f"not fail so without breakeven ({command}), give it --keep-writes, or name a folder "
+            "with more space by TMPDIR"
+        )
+    elif launcher.quiet_trackers:
+        known = (
+            f"{', '.join(launcher.quiet_trackers)} logged nothing; if it does not fail so without "
+            f"breakeven ({command}), it may need what it logs: give it --keep-trackers"
+        )
+    return script_error(failure, target, output, known=known)
 
 
 def script_error(
@@ -49,8 +90,7 @@ def script_error(
         failure: What the child reported.
         target: What it ran.
         output: The end of what the script printed.
-        known: What to do where the exception itself does not say it; that the script must run by
-            itself first, where nothing is known of that.
+        known: What to do where the exception itself does not say it.
     """
     if failure.kind is FailureKind.INTERNAL:
         return BreakevenError(
@@ -59,56 +99,6 @@ def script_error(
         )
     message, hint = _explain(failure, target, known)
     return _error_at(failure, message, hint, output)
-
-
-def our_error(
-    failure: RunFailure, target: Target, *, watching: str, otherwise: str
-) -> BreakevenError:
-    """Return the error of a run in which breakeven failed, and not the script.
-
-    Args:
-        failure: What the child reported.
-        target: What it ran.
-        watching: What breakeven did with the script: ``recorded``.
-        otherwise: How the script runs without that.
-    """
-    ours = failure.our_line
-    where = f", in {ours.file}:{ours.line} ({ours.function})" if ours else ""
-    details = (failure.traceback or _what_ended(failure)).strip()
-    return BreakevenError(
-        f"breakeven failed while it {watching} {target.label}, which {otherwise}: "
-        f"{_what_ended(failure)}{_at(failure)}{where}",
-        hint="this is a bug in breakeven, not in the script; please report it with the script, or "
-        f"what is around that line, and:\n{_versions()}\n{details}",
-    )
-
-
-def late_error(
-    failure: RunFailure,
-    target: Target,
-    output: str,
-    *,
-    num_steps: int,
-    took_s: float,
-) -> ScriptError:
-    """Return the error of a script that by itself is fast enough.
-
-    Args:
-        failure: The time limit of a run in which breakeven recorded it.
-        target: What it ran.
-        output: The end of what the script printed.
-        num_steps: Steps that it took by itself.
-        took_s: How long that took, in seconds.
-    """
-    return _error_at(
-        failure,
-        f"{target.label} did not complete {_wanted(failure)} within {failure.message} while "
-        f"breakeven recorded it{_stuck(failure)}; by itself it took {num_steps} steps in "
-        f"{took_s:.1f} s",
-        "raise --time-limit, since breakeven looks at more steps and recording slows them, or "
-        "give the script a smaller model",
-        output,
-    )
 
 
 def _error_at(failure: RunFailure, message: str, hint: str, output: str) -> ScriptError:
@@ -208,9 +198,10 @@ def _explain_processes(failure: RunFailure, target: Target) -> tuple[str, str]:
 
 
 def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple[str, str]:
-    message = f"{target.label} raised {_what_ended(failure)}{_at(failure)} {_after(failure)}"
+    raised = ": ".join(part for part in (failure.exception, failure.message) if part)
+    message = f"{target.label} raised {raised}{_at(failure)} {_after(failure)}"
     if failure.exception == "ModuleNotFoundError":
-        return message, install_hint(failure.missing)
+        return message, _install_hint(failure.missing)
     if failure.exception == "FileNotFoundError" and failure.missing:
         missing = Path(failure.missing)
         where = "" if missing.is_absolute() else f" (looked for in {_here()})"
@@ -241,21 +232,29 @@ def _explain_exception(failure: RunFailure, target: Target, known: str) -> tuple
         return message, "name a function that the file defines: path.py:function"
     if target.kind is TargetKind.FUNCTION and "required positional argument" in failure.message:
         return message, "name a function that can be called without arguments"
-    return message, known or f"the script must run by itself first: {command_of(target)}"
+    return message, known or _own_fault(failure, target)
 
 
-def _what_ended(failure: RunFailure) -> str:
-    match failure.kind:
-        case FailureKind.EXIT:
-            return f"it ended {_status(failure)}"
-        case FailureKind.NO_STEP:
-            return "it ended without a training step"
-        case FailureKind.KILLED:
-            return f"it was ended by signal {failure.message}"
-        case FailureKind.TIME_LIMIT:
-            return f"it did not complete {_wanted(failure)} within {failure.message}"
-        case _:
-            return ": ".join(part for part in (failure.exception, failure.message) if part)
+def _own_fault(failure: RunFailure, target: Target) -> str:
+    said = f"the script must run by itself first: {command_of(target)}; "
+    ours = failure.our_line
+    if ours is None:
+        return f"{said}if it does, please report this"
+    return (
+        f"{said}if it does, this is a bug in breakeven, at {ours.file}:{ours.line} "
+        f"({ours.function}); please report it with\n{_versions()}\n{failure.traceback.strip()}"
+    )
+
+
+def _install_hint(module: str) -> str:
+    """Return what to do about a module that cannot be found."""
+    top = module.partition(".")[0]
+    if Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file():
+        return (
+            f"{_here() / top} is here, but Python looks beside the script: add the folder, with "
+            f"PYTHONPATH={_here()}, or run the script as a module with -m"
+        )
+    return f"install the package that has {module or 'it'} for this Python; its name may differ"
 
 
 def _status(failure: RunFailure) -> str:

@@ -21,7 +21,7 @@ from breakeven.capture import (
 from breakeven.memory import physical_bytes
 from breakeven.processor import cpu_name, has_half_hardware
 from breakeven.progress import Progress
-from breakeven.session.blame import find_cause
+from breakeven.session.failures import error_of_run
 from breakeven.trace import Configuration, Phase, StepTrace
 
 # A script that insists on a GPU says so by one of these before it trains.
@@ -259,8 +259,10 @@ class Runs:
         self, request: RunRequest, answer: PlainRun | TracedRun | RunFailure, output: str
     ) -> Exception:
         assert isinstance(answer, RunFailure)
-        return find_cause(
-            self._launcher, request, answer, output, self._begin, slow_because=self._slow_because
+        # Recording may slow a step, but timing does not.
+        slow_because = "" if request.is_traced else self._slow_because
+        return error_of_run(
+            self._launcher, answer, request.target, output, slow_because=slow_because
         )
 
 

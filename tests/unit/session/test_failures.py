@@ -7,10 +7,9 @@ from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, OwnProcesses, RunFailure, Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.session.failures import script_error
-from breakeven.session.packages import install_hint
-from breakeven.trace import Location
-from factories.runs import FUNCTION, SCRIPT
+from breakeven.session.failures import error_of_run, script_error
+from breakeven.trace import FileWrites, Location, WriteProtection
+from factories.runs import FUNCTION, SCRIPT, ScriptedLauncher, failure
 
 LINE = Location(file="/elsewhere/model.py", line=17, function="forward")
 
@@ -157,7 +156,7 @@ def test_failure_of_our_own_may_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("exception", "text", "missing", "target", "hint"),
     [
-        ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "pip install timm"),
+        ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "has timm for this"),
         ("FileNotFoundError", "[Errno 2]", "/data/train.npz", SCRIPT, "needs /data/train.npz: run"),
         ("FileExistsError", "[Errno 17]", "", SCRIPT, "runs the script several times"),
         ("EOFError", "EOF when reading a line", "", SCRIPT, "standard input, which is empty"),
@@ -227,10 +226,11 @@ def test_hint_is_a_command_that_runs_the_target() -> None:
     def hint(target: Target) -> str:
         return explain(FailureKind.EXCEPTION, exception="ValueError", target=target).hint or ""
 
+    said = "the script must run by itself first:"
     package = Target(kind=TargetKind.MODULE, raw_path=b"lab.train", label="lab.train")
-    assert hint(SCRIPT).endswith(": python train.py --lr 0.1")
-    assert hint(package).endswith(": python -m lab.train")
-    assert hint(FUNCTION).endswith(': python -c "from train import step; step()"')
+    assert hint(SCRIPT).startswith(f"{said} python train.py --lr 0.1;")
+    assert hint(package).startswith(f"{said} python -m lab.train;")
+    assert hint(FUNCTION).startswith(f'{said} python -c "from train import step; step()";')
 
 
 PROCESSES = OwnProcesses(
@@ -263,44 +263,51 @@ def test_training_in_other_processes_is_no_matter_of_time() -> None:
     assert "path.py:function" in str(ended.hint)
 
 
-@pytest.mark.parametrize(
-    ("module", "hint"),
-    [
-        ("timm", "pip install timm"),
-        ("PIL", "pip install pillow"),
-        ("PIL.Image", "pip install pillow"),
-        ("cv2", "pip install opencv-python"),
-        ("sklearn.svm", "pip install scikit-learn"),
-        ("yaml", "pip install PyYAML"),
-        ("skimage", "pip install scikit-image"),
-        ("google.protobuf", "pip install protobuf"),
-        ("absl.flags", "pip install absl-py"),
-        ("google", "what the message asks for"),
-        ("mpl_toolkits.mplot3d", "pip install matplotlib"),
-        ("", "what the message asks for"),
-        ("torch.nowhere", "is installed, and has no torch.nowhere"),
-    ],
-)
-def test_package_to_install_is_named_as_it_is_installed(
-    module: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    installed = {"torch": ["torch"]}
-    monkeypatch.setattr("breakeven.session.packages.packages_distributions", lambda: installed)
-    found = install_hint(module)
-    assert hint in found
-    assert not found.endswith(("install", "install "))
-
-
 def test_absent_module_that_is_here_is_not_to_be_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "__init__.py").touch()
-    hint = install_hint("models.resnet")
-    assert "pip" not in hint
-    assert f"PYTHONPATH={tmp_path}" in hint
+    error = explain(FailureKind.EXCEPTION, exception="ModuleNotFoundError", missing="models.resnet")
+    assert "install" not in str(error.hint)
+    assert f"PYTHONPATH={tmp_path}" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("exception", "protection", "is_told"),
+    [
+        ("OSError", WriteProtection.OVERLAY, True),
+        ("PermissionError", WriteProtection.REDIRECTED, True),
+        ("OSError", WriteProtection.NONE, False),
+        ("ValueError", WriteProtection.OVERLAY, False),
+    ],
+)
+def test_failure_that_a_layer_may_cause_is_told_with_the_way_around_it(
+    exception: str, protection: WriteProtection, is_told: bool
+) -> None:
+    launcher = ScriptedLauncher(())
+    launcher.writes = FileWrites(protection=protection)
+    failed = replace(failure(message="boom"), exception=exception)
+    error = error_of_run(launcher, failed, SCRIPT, "what it printed")
+    assert ("--keep-writes" in str(error.hint)) is is_told
+    assert ("must run by itself" in str(error.hint)) is not is_told
+
+
+def test_failure_that_a_quiet_tracker_may_cause_is_told_with_the_way_around_it() -> None:
+    launcher = ScriptedLauncher(())
+    launcher.quiet_trackers = ("MLflow", "Comet")
+    error = error_of_run(launcher, failure(message="boom"), SCRIPT, "what it printed")
+    assert str(error.hint).startswith("MLflow, Comet logged nothing; if it does not fail so")
+    assert "--keep-trackers" in str(error.hint)
+
+
+def test_failure_in_a_line_of_breakeven_names_it_with_what_to_report() -> None:
+    ours = Location(file="breakeven/capture/record/x.py", line=3, function="note")
+    failed = replace(failure(message="boom"), our_line=ours, traceback="Traceback: boom")
+    hint = str(script_error(failed, SCRIPT, "").hint)
+    assert "if it does, this is a bug in breakeven, at breakeven/capture/record/x.py:3" in hint
+    assert hint.endswith("Traceback: boom")
 
 
 def test_last_words_of_a_script_are_no_status() -> None:
