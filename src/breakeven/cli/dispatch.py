@@ -11,8 +11,10 @@ import platform
 import shlex
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -278,6 +280,8 @@ class Parser(argparse.ArgumentParser):
 # More than it takes to end what runs. Meanwhile the next signal changes nothing; later it does, in
 # case the exception was lost in some code that takes none.
 _CLEAN_UP_S = 10.0
+# A signal that no exception could tell of comes again after so long.
+_AGAIN_S = 0.01
 _ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -315,6 +319,7 @@ class EndingSignals:
     def listen(self) -> None:
         """Heed all that are not ignored, as SIGHUP is under ``nohup``."""
         self._handle(self._raise)
+        sys.unraisablehook = self._raise_again
 
     def ignore(self) -> None:
         """Heed none any more: the program is about to end."""
@@ -324,6 +329,7 @@ class EndingSignals:
         """Let each do what it did before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = sys.__unraisablehook__
 
     def _handle(self, handler: signal._HANDLER) -> None:
         for number in _ENDING:
@@ -337,3 +343,17 @@ class EndingSignals:
         self._deaf_until_s = now_s + _CLEAN_UP_S
         self._first = self._first or number
         raise EndingSignal(number)
+
+    def _raise_again(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Send a signal again that came where Python drops exceptions, as in a finalizer."""
+        ending = unraisable.exc_value
+        if not isinstance(ending, EndingSignal):
+            sys.__unraisablehook__(unraisable)
+            return
+        self._deaf_until_s = 0.0
+        main_thread = threading.main_thread().ident
+        if hasattr(signal, "pthread_kill") and main_thread:  # so that it waits no longer
+            again = partial(signal.pthread_kill, main_thread, ending.number)
+        else:
+            again = partial(signal.raise_signal, ending.number)
+        threading.Timer(_AGAIN_S, again).start()

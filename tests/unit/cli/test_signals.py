@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +17,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in ENDING}
+    hook = sys.unraisablehook
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -51,6 +55,21 @@ def test_the_next_signal_does_not_disturb_the_way_out(time_s: list[float]) -> No
     with pytest.raises(EndingSignal):
         os.kill(os.getpid(), signal.SIGINT)
     assert signals.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_comes_in_a_finalizer_is_not_lost() -> None:
+    class Ending:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)  # Python drops what a finalizer raises
+
+    def end_and_wait() -> None:
+        Ending()
+        time.sleep(5.0)
+
+    EndingSignals().listen()
+    with pytest.raises(EndingSignal) as caught:
+        end_and_wait()
+    assert caught.value.number == signal.SIGHUP
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
