@@ -77,7 +77,6 @@ class ScriptedLauncher:
         self.requests: list[RunRequest] = []
         self.output = "what the script printed"
         self.writes: FileWrites | None = None
-        self.quiet_trackers: tuple[str, ...] = ()
         self._answers = list(answers)
         self._num_steps = num_steps
 

@@ -1,7 +1,7 @@
 """What the process of a run answers.
 
 Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
-says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, ``Trackers``, and
+says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, and
 then ``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server
 says ``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
 """
@@ -86,16 +86,6 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     """The run waits for its turn."""
-
-
-class Trackers(msgspec.Struct, frozen=True, kw_only=True, tag="trackers"):
-    """To what the script logs.
-
-    Args:
-        quiet: Names of the experiment trackers that it used, and that logged nothing.
-    """
-
-    quiet: tuple[str, ...] = ()
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -379,4 +369,4 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RatesRun | RunFailure
-Message = Ready | Started | StepCount | Paused | Trackers | Answer | Ended
+Message = Ready | Started | StepCount | Paused | Answer | Ended

@@ -173,7 +173,7 @@ def kind_facts(results: Sequence[DeviceResult]) -> Iterator[Fact]:
 def side_effect_facts(
     report: CheckReport | ExplainReport | SweepReport | TuneReport,
 ) -> Iterator[Fact]:
-    """Yield what the script wrote and logged, and where that went, where there is any.
+    """Yield what the script wrote, and where that went, where there is any.
 
     Args:
         report: Of the runs.
@@ -183,10 +183,6 @@ def side_effect_facts(
         writes.num_files or writes.protection is not WriteProtection.OVERLAY
     ):
         yield Fact("files", _writes_text(writes))
-    if report.quiet_trackers:
-        names = ", ".join(printable(name, 40) for name in report.quiet_trackers)
-        text = f"nothing was logged to {names} (--keep-trackers lets them be)"
-        yield Fact("trackers", text)
 
 
 def _writes_text(writes: FileWrites) -> str:

@@ -73,11 +73,6 @@ def error_of_run(
             f"not fail so without breakeven ({command}), give it --keep-writes, or name a folder "
             "with more space by TMPDIR"
         )
-    elif launcher.quiet_trackers:
-        known = (
-            f"{', '.join(launcher.quiet_trackers)} logged nothing; if it does not fail so without "
-            f"breakeven ({command}), it may need what it logs: give it --keep-trackers"
-        )
     return script_error(failure, target, output, known=known)
 
 

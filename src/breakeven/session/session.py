@@ -161,6 +161,5 @@ class Session:
         return HandFedSizes(self.step.path.step, self.step.plain.measurement.estimate)
 
     def with_side_effects(self, report: _Report) -> _Report:
-        """Return a report that says what the runs of the ended session wrote and kept quiet."""
-        writes, quiet = self.launcher.writes, self.launcher.quiet_trackers
-        return replace(report, writes=writes, quiet_trackers=quiet)
+        """Return a report that says what the runs of the ended session wrote."""
+        return replace(report, writes=self.launcher.writes)

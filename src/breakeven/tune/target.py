@@ -145,7 +145,7 @@ def tune_target(
         length=length,
         duration_ns=monotonic_ns() - started_ns,
     )
-    return replace(report, writes=launcher.writes, quiet_trackers=launcher.quiet_trackers)
+    return replace(report, writes=launcher.writes)
 
 
 def step_facts(

@@ -12,7 +12,7 @@ from breakeven.verdict.recording import RecordedStep
 from breakeven.verdict.report import HostSummary, StepSummary, Verdict
 from breakeven.verdict.results import DeviceResult, Nanoseconds
 
-EXPLAIN_SCHEMA_VERSION = 2
+EXPLAIN_SCHEMA_VERSION = 3
 
 HOST_TRACK = "host"
 DEVICE_TRACK = "device"
@@ -96,8 +96,6 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
         program: The whole training, which is more than its steps; null in older reports.
         writes: What a run of the script wrote, and what became of that; null where it did not run,
             and in older reports.
-        quiet_trackers: Names of the experiment trackers that the script used, and that logged
-            nothing in its runs.
     """
 
     schema_version: int
@@ -122,4 +120,3 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordedStep | None = None
     program: ProgramSummary | None = None
     writes: FileWrites | None = None
-    quiet_trackers: tuple[str, ...] = ()

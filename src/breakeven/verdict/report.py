@@ -22,7 +22,7 @@ from breakeven.verdict.program_summary import ProgramSummary
 from breakeven.verdict.recording import RecordedStep
 from breakeven.verdict.results import DeviceKind, DeviceResult, Nanoseconds
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class Choice(StrEnum):
@@ -244,8 +244,6 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         program: The whole training, which is more than its steps; null in older reports.
         writes: What a run of the script wrote, and what became of that; null where it did not run,
             and in older reports.
-        quiet_trackers: Names of the experiment trackers that the script used, and that logged
-            nothing in its runs.
         generated: This CPU's step as generated code; null where there is none, and in older
             reports. The verdict does not count it: the script is judged as it is.
         generated_crossover: From which batch size on a GPU wins against that; null where it gains
@@ -272,7 +270,6 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordedStep | None = None
     program: ProgramSummary | None = None
     writes: FileWrites | None = None
-    quiet_trackers: tuple[str, ...] = ()
     generated: GeneratedStep | None = None
     generated_crossover: Crossover | NoCrossover | None = None
     absent_cpus: tuple[DeviceResult, ...] = ()

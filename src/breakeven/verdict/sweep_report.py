@@ -17,7 +17,7 @@ from breakeven.trace import FileWrites
 from breakeven.verdict.report import Crossover, Curve, HostSummary, NoCrossover
 from breakeven.verdict.results import DeviceKind, Nanoseconds
 
-SWEEP_SCHEMA_VERSION = 1
+SWEEP_SCHEMA_VERSION = 2
 
 AxisValue = int | float | str
 
@@ -168,8 +168,6 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
         caveats: Reasons to trust all figures less; those of one point are with it.
         writes: What a run of the script wrote, and what became of that; null where it did not run,
             and in older reports.
-        quiet_trackers: Names of the experiment trackers that the script used, and that logged
-            nothing in its runs.
     """
 
     schema_version: int
@@ -183,4 +181,3 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     published: tuple[PublishedPoint, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     writes: FileWrites | None = None
-    quiet_trackers: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from breakeven.timing import Estimate
 from breakeven.verdict.report import HostSummary
 from breakeven.verdict.sweep_report import SweepReport
 
-SYSTEMS_SCHEMA_VERSION = 1
+SYSTEMS_SCHEMA_VERSION = 2
 
 
 class ColumnKind(StrEnum):

@@ -10,7 +10,7 @@ import msgspec
 from breakeven.errors import Caveat
 from breakeven.trace import Configuration, FileWrites
 
-TUNE_SCHEMA_VERSION = 1
+TUNE_SCHEMA_VERSION = 2
 
 
 class Numerics(StrEnum):
@@ -146,8 +146,6 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
             too much, as on a busy machine, or the budget was too short.
         writes: What a run of the script wrote, and what became of that; null where it did not run,
             and in older reports.
-        quiet_trackers: Names of the experiment trackers that the script used, and that logged
-            nothing in its runs.
         is_length_known: Whether the run has no more steps than ``num_steps``.
     """
 
@@ -171,7 +169,6 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...] = ()
     is_undecided: bool = False
     writes: FileWrites | None = None
-    quiet_trackers: tuple[str, ...] = ()
     is_length_known: bool = True
 
 

@@ -217,7 +217,7 @@ def test_existing_output_is_refused_before_any_work(
     assert "exists and is not overwritten" in captured.err
     assert "hint: add --force" in captured.err
     assert main(["check", "train.py", "-o", str(path), "--force"]) == 0
-    assert json.loads(path.read_bytes())["schema_version"] == 2
+    assert json.loads(path.read_bytes())["schema_version"] == 3
 
 
 def test_absent_folder_is_refused_before_any_work(

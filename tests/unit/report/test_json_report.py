@@ -68,7 +68,7 @@ def test_document_is_one_object_with_the_agreed_keys() -> None:
         "crossover",
         "findings",
     }
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 3
     assert document["crossover"]["outcome"] == "found"
     assert document["results"][0]["bound"] == "launch"
     assert json.loads(to_json(made_up.too_close()))["crossover"]["outcome"] == "none"
@@ -113,8 +113,8 @@ def stored(path: Path, change: Callable[[bytes], bytes]) -> Path:
             "was edited or damaged.*share_fraction",
         ),
         (
-            lambda document: document.replace(b'"schema_version": 2', b'"schema_version": 7'),
-            "has schema version 7; this breakeven reads version 2",
+            lambda document: document.replace(b'"schema_version": 3', b'"schema_version": 7'),
+            "has schema version 7; this breakeven reads version 3",
         ),
         (lambda _: b"[1, 2]", "is no report of breakeven"),
         (lambda _: b'{"name": 1}', "is no report of breakeven"),

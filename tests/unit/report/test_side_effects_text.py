@@ -46,13 +46,3 @@ def test_it_says_which_protection_there_was() -> None:
     assert text(FileWrites(protection=WriteProtection.OVERLAY)) == ""
     assert "past Python is real" in text(FileWrites(protection=WriteProtection.REDIRECTED))
     assert text(FileWrites(protection=WriteProtection.NONE)) == "written for real, as asked for"
-
-
-def test_quiet_trackers_are_named() -> None:
-    report = replace(reports.cpu_wins(), quiet_trackers=("MLflow", "Aim\x1b[31m"))
-    (fact,) = side_effect_facts(report)
-    name, said = fact.name, fact.text
-    assert name == "trackers"
-    assert said.startswith("nothing was logged to MLflow, Aim")
-    assert said.endswith(" (--keep-trackers lets them be)")
-    assert "\x1b" not in said

@@ -46,7 +46,7 @@ shown = partial(terminal.shown, shows=show_all, height=25)
 
 
 def of_one(system: SystemReport) -> SystemsReport:
-    return SystemsReport(schema_version=1, systems=(system,))
+    return SystemsReport(schema_version=2, systems=(system,))
 
 
 def wide_table() -> SystemTable:
@@ -150,7 +150,7 @@ def test_document_validates_against_the_schema_file_and_is_read_back() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(document))
     assert msgspec.json.decode(document, type=SystemsReport) == report
-    wrong = {**json.loads(document), "schema_version": 2}
+    wrong = {**json.loads(document), "schema_version": 9}
     assert not jsonschema.Draft202012Validator(schema).is_valid(wrong)
 
 

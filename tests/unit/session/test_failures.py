@@ -294,14 +294,6 @@ def test_failure_that_a_layer_may_cause_is_told_with_the_way_around_it(
     assert ("must run by itself" in str(error.hint)) is not is_told
 
 
-def test_failure_that_a_quiet_tracker_may_cause_is_told_with_the_way_around_it() -> None:
-    launcher = ScriptedLauncher(())
-    launcher.quiet_trackers = ("MLflow", "Comet")
-    error = error_of_run(launcher, failure(message="boom"), SCRIPT, "what it printed")
-    assert str(error.hint).startswith("MLflow, Comet logged nothing; if it does not fail so")
-    assert "--keep-trackers" in str(error.hint)
-
-
 def test_failure_in_a_line_of_breakeven_names_it_with_what_to_report() -> None:
     ours = Location(file="breakeven/capture/record/x.py", line=3, function="note")
     failed = replace(failure(message="boom"), our_line=ours, traceback="Traceback: boom")

@@ -39,7 +39,6 @@ class ReadyLauncher(ScriptedLauncher):
 
     def __init__(self, *answers: Answer, gpu: str = "") -> None:
         super().__init__(answers)
-        self.quiet_trackers = ("wandb",)
         self.num_entered = 0
         self._ready = SimpleNamespace(gpu=gpu, torch_version="2.13.0", caveats=(OLD_TORCH,))
 
@@ -117,7 +116,6 @@ def test_check_and_explain_are_one_procedure(script: str, monkeypatch: pytest.Mo
     assert explanation.program == check.program
     for report in (check, explanation):
         assert OLD_TORCH in report.caveats
-        assert report.quiet_trackers == ("wandb",)
         assert report.host.torch_version == "2.13.0"
 
 

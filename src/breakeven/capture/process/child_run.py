@@ -35,7 +35,6 @@ from breakeven.capture.answers import (
     Ready,
     RunFailure,
     StepCount,
-    Trackers,
 )
 from breakeven.capture.gpus import gpu_here
 from breakeven.capture.location import locate
@@ -46,7 +45,7 @@ from breakeven.capture.process.failures import (
     failure_of,
     internal_failure,
 )
-from breakeven.capture.protect.quiet_trackers import QuietTrackers
+from breakeven.capture.protect.quiet_trackers import quiet_trackers
 from breakeven.capture.protect.scratch import Layer
 from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, RunRequest
 from breakeven.capture.sessions.numbers import NumbersSession
@@ -85,7 +84,6 @@ class ChildRun:
         request: What to run, and how.
         answer_fd: File descriptor for messages to the parent.
         turn_fd: File descriptor for the turns of a run that takes turns.
-        trackers: Keeps those quiet to which the script logs; None where it is to log.
     """
 
     def __init__(
@@ -93,11 +91,9 @@ class ChildRun:
         request: RunRequest,
         answer_fd: int,
         turn_fd: int,
-        trackers: QuietTrackers | None = None,
     ) -> None:
         self._request = request
         self._send = AnswerPipe(answer_fd).send
-        self._trackers = trackers
         self._last_progress_s = monotonic()
         # Whoever takes it ends the process: the training loop or the watchdog.
         self._ending = threading.Lock()
@@ -112,8 +108,6 @@ class ChildRun:
     def run(self) -> NoReturn:
         """Run the target to its end or to the answer, whatever comes first."""
         threading.Thread(target=self._watch_time, daemon=True).start()
-        if self._trackers is not None:
-            self._trackers.enter()
         if self._request.is_traced and self._request.configuration.num_threads:
             torch.set_num_threads(self._request.configuration.num_threads)
         try:
@@ -197,8 +191,6 @@ class ChildRun:
             answer = (None if has_failed else self._session.result()) or failure or self._no_step()
             if isinstance(answer, RunFailure):
                 answer = replace(answer, processes=self._processes.found())
-            if self._trackers is not None:
-                self._send(Trackers(quiet=self._trackers.used()))
             self._send(answer)
             flushing = Thread(target=_flush, args=(sys.stdout, sys.stderr), daemon=True)
             with suppress(RuntimeError):  # no memory is left for another thread
@@ -404,6 +396,6 @@ def answer(
             send(answer_fd, internal_failure())
             os._exit(0)
     # Of its own: in a folder with the experiments of the run before, a script may make none anew.
-    folder = Path(os.environ["TMPDIR"], f"trackers-{os.getpid()}")
-    trackers = None if keep.trackers else QuietTrackers(folder)
-    ChildRun(request, answer_fd, turn_fd, trackers).run()
+    if not keep.trackers:
+        quiet_trackers(Path(os.environ["TMPDIR"], f"trackers-{os.getpid()}"))
+    ChildRun(request, answer_fd, turn_fd).run()

@@ -30,7 +30,6 @@ from breakeven.capture.answers import (
     RunFailure,
     StepCount,
     TracedRun,
-    Trackers,
 )
 from breakeven.capture.process.commands import python_command
 from breakeven.capture.process.ending import OF_ITS_OWN, RUN_VARIABLE, end_run, end_tree
@@ -75,7 +74,6 @@ class Launcher:
         self._processes: RunProcesses = kind(keep, self.folder)
         # By the run that wrote the most files; None before the first.
         self.writes: FileWrites | None = None
-        self._quiet_trackers: dict[str, None] = {}
 
     def __enter__(self) -> Launcher:
         return self
@@ -92,11 +90,6 @@ class Launcher:
     def output(self) -> str:
         """Return the end of what the script printed in the last run."""
         return self._processes.output.text()
-
-    @property
-    def quiet_trackers(self) -> tuple[str, ...]:
-        """Return the names of the trackers that logged nothing in the runs until now."""
-        return tuple(self._quiet_trackers)
 
     def ready(self) -> Ready:
         """Wait until torch is imported, and return what is known of it and of this machine."""
@@ -205,8 +198,6 @@ class Launcher:
                 yield
                 deadline_s += monotonic() - paused_s
                 processes.give_turn()
-            elif isinstance(message, Trackers):
-                self._quiet_trackers.update(dict.fromkeys(message.quiet))
             elif isinstance(message, Answer):
                 answer = message
             elif isinstance(message, Ended):
