@@ -284,8 +284,8 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         caller_source: Text of that line.
         num_steps: Steps done until then.
         missing: Module or file that was absent.
-        our_line: The innermost of breakeven's own lines that the script called, where an exception
-            passed one; its file is relative to where breakeven is installed.
+        our_line: The line of breakeven's that raised an exception, if one did; its file is relative
+            to where breakeven is installed.
         traceback: The whole traceback of an exception, or its end.
         processes: What the script started by itself.
     """

@@ -138,15 +138,11 @@ def _user_line(error: BaseException) -> Location | None:
 
 
 def _our_line(error: BaseException) -> Location | None:
-    """Return the innermost line of breakeven's that the script called, directly or not."""
-    found, is_in_script = None, False
-    for file, line, name in _lines(error):
-        is_in_script = is_in_script or is_user_file(file)
-        if is_in_script and is_our_file(file):
-            found = (file, line, name)
-    if found is None:
+    """Return the line of breakeven's that raised an exception; None where others' code did."""
+    *_, last = (("", 0, ""), *_lines(error))
+    file, line, name = last
+    if not is_our_file(file):
         return None
-    file, line, name = found
     return location_of(str(Path(file).resolve().relative_to(_FOLDER)), line, name)
 
 

@@ -39,6 +39,7 @@ from breakeven.capture.process.run_processes import (
     RunProcesses,
 )
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
+from breakeven.capture.protect.guarded_files import take_back_all
 from breakeven.capture.requests import (
     KEEP_NOTHING,
     HostRequest,
@@ -218,6 +219,7 @@ class Launcher:
     def close(self) -> None:
         """End whatever runs."""
         self._processes.close()
+        take_back_all(self.folder)
         self._scratch.cleanup()
 
 
